@@ -1,0 +1,41 @@
+"""bandpo: trust regions for LLM reinforcement learning, and the reference implementation of BandPO (arXiv 2603.04918).
+
+Read the core in this order, beside the paper: numerics, bounds, divergences, band, trust_regions, losses. Importing it
+loads torch only.
+"""
+
+from .advantages import group_advantages
+from .band import band_bounds, band_contains, complement, divergence_at
+from .bounds import Bounds, Variation
+from .divergences import Divergence, register_divergence
+from .losses import aggregate, kl_penalty, policy_loss, surrogate
+from .metrics import Metrics
+from .trust_regions import DCPO, Band, Capped, Clip, Context, Region, Relaxed, TrustRegion, trust_region
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DCPO",
+    "Band",
+    "Bounds",
+    "Capped",
+    "Clip",
+    "Context",
+    "Divergence",
+    "Metrics",
+    "Region",
+    "Relaxed",
+    "TrustRegion",
+    "Variation",
+    "aggregate",
+    "band_bounds",
+    "band_contains",
+    "complement",
+    "divergence_at",
+    "group_advantages",
+    "kl_penalty",
+    "policy_loss",
+    "register_divergence",
+    "surrogate",
+    "trust_region",
+]

@@ -1,0 +1,67 @@
+"""`Bounds`: the interval in which a token's log-ratio may stay. Every rule makes one, every loss takes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Variation(NamedTuple):
+    """The change of probability that a token is allowed, `low <= pi - pi_old <= high`."""
+
+    low: Tensor
+    high: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """An interval of the log-ratio s = log(pi / pi_old), per token: log_low <= s <= log_high.
+
+    Log space on purpose: in float32 the ratio 1/p overflows below p = e^-88, and 1 + 1e-8 rounds to 1.
+
+    Attributes:
+        log_low: at most 0; -inf where the token may vanish.
+        log_high: at least 0; at p = 0 it may be +inf.
+        capped: bool, True where a ratio cap (not the rule itself) set `log_high`; None if the rule has no cap.
+        epsilons: the two epsilons as the user wrote them, kept by `Clip` so that trainers which clamp by epsilons see
+            the same floats and not a round trip through logarithms.
+    """
+
+    log_low: Tensor
+    log_high: Tensor
+    capped: Tensor | None = None
+    epsilons: tuple[float, float] | None = None
+
+    def clamp(self, log_ratio: Tensor) -> Tensor:
+        """Band(r) = clip(r, r_low, r_high), in logs (eq:band_operator)."""
+        return torch.clamp(log_ratio, self.log_low, self.log_high)
+
+    def contains(self, log_ratio: Tensor) -> Tensor:
+        """True where the log-ratio is inside the closed interval."""
+        return (self.log_low <= log_ratio) & (log_ratio <= self.log_high)
+
+    def variation(self, old_logps: Tensor) -> Variation:
+        """The allowed change of probability, (r_low - 1) p <= dp <= (r_high - 1) p, within the simplex.
+
+        eq:fixed_variation_range_set intersected with eq:theoretical_variation_range_set: a fixed clip allows the token
+        p = 0.9 no more than dp = 0.1, whatever its epsilon.
+        """
+        log_p = old_logps.to(self.log_low.dtype).clamp(max=0)
+        p, log_q = log_p.exp(), self.log_high + log_p
+        # p * expm1(s) keeps small moves exact; e^(s + log p) - p does not overflow for large ones.
+        up = torch.where(self.log_high < 1, p * torch.expm1(self.log_high.clamp(max=1)), log_q.exp() - p)
+        up = torch.where(log_p == -torch.inf, log_q.new_zeros(()), up)  # a token of p = 0 has no ratio
+        return Variation(p * torch.expm1(self.log_low), torch.minimum(up, -torch.expm1(log_p)))
+
+    @property
+    def eps_low(self) -> Tensor | float:
+        """1 - r_low, for trainers that clamp the ratio at 1 - eps_low."""
+        return -torch.expm1(self.log_low) if self.epsilons is None else self.epsilons[0]
+
+    @property
+    def eps_high(self) -> Tensor | float:
+        """r_high - 1, for trainers that clamp the ratio at 1 + eps_high; +inf where float32 cannot hold it."""
+        return torch.expm1(self.log_high) if self.epsilons is None else self.epsilons[1]

@@ -1,0 +1,58 @@
+"""Arithmetic of log-probabilities: the domain, the working precision, and 1 - e^x without cancellation."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+# log p = 0 is the common case (a confident token rounds to it) and +1e-7 happens. At -1e-30 every bound already has its
+# limit for p -> 1, and 1 - p can still be squared in float64.
+LOG_P_MAX = -1e-30
+# Iterative solvers stop at p = e^-300, where squares of p are still normal numbers, and continue by the limit p -> 0.
+LOG_P_MIN = -300.0
+
+
+def log1mexp(x: Tensor) -> Tensor:
+    """log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012); -inf at 0."""
+    near_zero = torch.log(-torch.expm1(x))
+    return torch.where(x > -math.log(2), near_zero, torch.log1p(-torch.exp(x)))
+
+
+def output_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of results: that of `x`, but at least float32."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def working_copy(x: Tensor) -> Tensor:
+    """`x` in float64, in which every bound is computed.
+
+    The bounds are conditioned like O(eps), but their textbook forms cancel; in float64 what cancels does not show in
+    float32. Apple's GPUs have no float64: there the bounds are computed on the CPU.
+    """
+    return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
+
+
+def log_double(delta: float | Tensor, *, odds: bool = False) -> tuple[float | Tensor, float]:
+    """log(delta), or with `odds` log(delta / (1 + delta)), as an unevaluated sum (head, tail).
+
+    These are the points where a lower bound saturates. At 1 ulp from such a point its distance is as small as the
+    rounding error of the logarithm, so that error, the tail, must be known. For a tensor, and inside a compiled graph,
+    the tail is left out: the result is then exact for a delta within one ulp.
+    """
+    if isinstance(delta, Tensor) or torch.compiler.is_compiling():
+        delta = torch.as_tensor(delta, dtype=torch.float64)
+        return torch.log(delta / (1 + delta) if odds else delta), 0.0
+    return _log_double(delta, odds)
+
+
+@lru_cache(maxsize=256)
+def _log_double(delta: float, odds: bool) -> tuple[float, float]:
+    with localcontext() as context:
+        context.prec = 50
+        exact = Decimal(delta)
+        exact = (exact / (1 + exact) if odds else exact).ln()
+        return float(exact), float(exact - Decimal(float(exact)))
