@@ -55,6 +55,7 @@ def group_advantages(
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
     groups = rewards.to(torch.promote_types(rewards.dtype, torch.float32)).view(-1, group_size)
+    groups = groups - groups[:, :1]  # equal rewards are then equal to their mean exactly
     centred = groups - groups.mean(1, keepdim=True)
     if baseline == "leave-one-out":
         if normalize:

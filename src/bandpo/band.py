@@ -121,7 +121,7 @@ def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) ->
     old, moved = working_copy(old_logps), working_copy(log_ratio)
     log_p = old.clamp(LOG_P_MIN, LOG_P_MAX)
     # Below e^-300 what counts is the new probability: keep r p, not r.
-    moved = moved + (old - log_p).clamp(-1e4, 0.0)
+    moved = moved + (old - log_p).clamp(-1e300, 0.0)
     outside = moved + log_p > 0
     moved = torch.where(outside, 0.0, moved)
     if kind.coin is not None:

@@ -142,8 +142,8 @@ def _kl_log_bounds(log_p: Tensor, delta: Radius, steps: int = 3) -> Interval:
     """
     beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
     log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
-    # At 100 nats the bounds are 0 and 1/p in any float; from 300 on e^t overflows.
-    delta = torch.as_tensor(delta, dtype=log_p.dtype, device=log_p.device).clamp(max=100.0)
+    # At 100 nats the bounds are 0 and 1/p in any float, and from 300 on e^t overflows; below 1e-10 K drowns in rounding.
+    delta = torch.as_tensor(delta, dtype=log_p.dtype, device=log_p.device).clamp(1e-10, 100.0)
     p, rest = torch.exp(log_p), -torch.expm1(log_p)
     rare = p < rest
     mu = torch.minimum(p, rest)
@@ -158,7 +158,7 @@ def _kl_log_bounds(log_p: Tensor, delta: Radius, steps: int = 3) -> Interval:
         up, down = _halley(up, mu, nu, root), _halley(down, mu, nu, root)
     sinking = (nu * down).sub_(delta)
     log_low = torch.where(rare, sinking, (mu * up).add_(delta).neg_())
-    log_high = torch.where(rare, nu.mul_(up).sub_(delta), sinking.exp().mul_(mu).neg_().log1p_().sub_(log_p))
+    log_high = torch.where(rare, (nu * up).sub_(delta), sinking.exp().mul_(mu).neg_().log1p_().sub_(log_p))
     # p -> 0: log r_low = -delta / p, and r_high p = 1 - e^-delta.
     return log_low.mul_(beyond.neg().exp_()), log_high.sub_(beyond)
 
@@ -191,8 +191,7 @@ def _tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """r = 1 +- delta / p (eq:tv_bounds) within [0, 1/p] (eq:clamp_final_bounds)."""
     log_delta, tail = log_double(delta)
     excess = log_p - log_delta - tail  # log(p / delta), exact to the last bit even where the lower bound saturates
-    log_low = torch.where(excess > 0, log1mexp(-excess.clamp(min=0)), -torch.inf)
-    return log_low, torch.minimum(torch.logaddexp(torch.zeros_like(excess), -excess), -log_p)
+    return log1mexp(-excess.clamp(min=0)), torch.minimum(torch.logaddexp(torch.zeros_like(excess), -excess), -log_p)
 
 
 # ---- Pearson's chi2
@@ -212,9 +211,9 @@ def _chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     log_s = 0.5 * (log_double(delta)[0] + torch.log(-torch.expm1(log_p)) - log_p)
     s = torch.exp(log_s)
     log_saturation, tail = log_double(delta, odds=True)
-    x = log_p - log_saturation - tail
+    x = (log_p - log_saturation - tail).clamp(min=0)
     gap = (1 + delta) * -torch.expm1(-x) / (1 + s)
-    log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), torch.log(gap.clamp(min=0)))
+    log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), torch.log(gap))
     return log_low, torch.minimum(torch.logaddexp(torch.zeros_like(log_s), log_s), -log_p)
 
 

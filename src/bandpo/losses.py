@@ -18,8 +18,8 @@ _VERL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
 # Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
 MAX_LOG_RATIO = 60.0
-# A log-probability below this is as good as -inf, and finite: -inf minus -inf is 0 then, not NaN.
-_LOWEST = -1e4
+# What -inf counts as: -inf minus -inf is 0 then, not NaN.
+_LOWEST = torch.finfo(torch.float32).min
 
 
 def policy_loss(
@@ -124,7 +124,7 @@ def policy_loss(
     if dual_clip is not None:
         sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0)).sum()
     if entropies is not None:
-        sums |= {"entropy": torch.where(mask, entropies.detach(), 0.0).sum(), "entropy_tokens": mask.sum()}
+        sums |= {"entropy": torch.where(mask, entropies.detach().to(dtype), 0.0).sum(), "entropy_tokens": mask.sum()}
     metrics = Metrics.of(log_ratio.detach(), old_logps, advantages, mask, bounds, sums)
     return _aggregate(per_token, mask, aggregation, normalizer), metrics
 

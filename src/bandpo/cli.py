@@ -1,0 +1,140 @@
+"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0 if it went well, 2 with one line on standard error if the user has something to change, 130 if interrupted."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if not hasattr(args, "run"):
+        parser.print_help()
+        return 2
+    args.command_line = shlex.join(["bandpo", *(a for a in argv if a != "--resume")])
+    try:
+        args.run(args)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("bandpo"):
+            raise
+        print(f"error: {error.name} is not installed; pip install 'bandpo[lab]'", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command with --resume goes on", file=sys.stderr)
+        return 130
+    except Exception as error:
+        from .config import UserError
+
+        if not isinstance(error, UserError):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bandpo", description="Trust regions for LLM reinforcement learning.")
+    parser.add_argument("--version", action="version", version=f"bandpo {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    lab = commands.add_parser(
+        "lab",
+        help="train a tiny model under several rules and see why they differ (no GPU, no download)",
+        description="Train the same tiny model on the same task under several clipping rules, and write a report. "
+        "Scene `tail` shows what a clip costs a rare good strategy, `storm` what it protects.",
+    )
+    lab.add_argument("--scene", default="tail", choices=["tail", "storm"])
+    lab.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="RULE",
+        help="grpo clip-higher band-kl band-tv band-chi2 band-relaxed dcpo no-clip clip-wide, or YAML nodes such as "
+        "'{type: clip, eps_low: 0.2, eps_high: 1.0}' (default: grpo clip-higher band-kl no-clip)",
+    )
+    lab.add_argument(
+        "--seeds", type=_seeds, default=[0, 1], metavar="N or A,B,...", help="how many, or which (default: 2)"
+    )
+    lab.add_argument("--rounds", type=int, help="generate-and-learn rounds (default: 30 in tail, 64 in storm)")
+    lab.add_argument("--lr", type=float, help="learning rate (default: 5e-6 in tail, 3e-4 in storm)")
+    lab.add_argument("--jobs", type=int, default=_cores(), help="runs at once (default: the cores of this machine)")
+    lab.add_argument("-o", "--output", type=Path, default=Path("runs/lab"), help="folder (default: runs/lab)")
+    lab.add_argument("--resume", action="store_true", help="go on with an interrupted comparison")
+    lab.set_defaults(run=_lab)
+
+    train = commands.add_parser(
+        "train",
+        help="train one model from a recipe (without a recipe: the lab)",
+        description="Train one model under one rule, from a recipe such as recipes/trl/band-kl.yaml; any setting can be given as "
+        "key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab.",
+    )
+    train.add_argument("recipe", nargs="?", help="a YAML file")
+    train.add_argument("settings", nargs="*", metavar="key=value")
+    train.add_argument("--resume", action="store_true", help="go on after the last checkpoint of the run in `output`")
+    train.set_defaults(run=_train)
+
+    report = commands.add_parser(
+        "report", help="draw a page from runs", description="One self-contained HTML page from run folders."
+    )
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that hold some")
+    report.add_argument("-o", "--output", type=Path, default=Path("report.html"))
+    report.add_argument("--png", type=Path, help="also as a picture")
+    report.add_argument("--baseline", help="label to compare with (default: the one that begins with GRPO)")
+    report.set_defaults(run=_report)
+    return parser
+
+
+def _seeds(text: str) -> list[int]:
+    seeds = [int(part) for part in text.split(",")] if "," in text else list(range(int(text)))
+    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise argparse.ArgumentTypeError(f"must be a positive count or different seeds like 0,3,4; got {text!r}")
+    return seeds
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _lab(args: argparse.Namespace) -> None:
+    from .show import compare_and_show
+
+    trainer: dict[str, Any] = {} if args.lr is None else {"learning_rate": args.lr}
+    overrides: dict[str, Any] = {"trainer": trainer} | ({} if args.rounds is None else {"rounds": args.rounds})
+    compare_and_show(
+        args.scene, args.methods, args.seeds, args.output, overrides, args.jobs, args.resume, args.command_line
+    )
+
+
+def _train(args: argparse.Namespace) -> None:
+    from .show import train_and_show
+
+    settings = list(args.settings)
+    recipe = args.recipe
+    if recipe is not None and "=" in recipe and not Path(recipe).exists():
+        settings.insert(0, recipe)
+        recipe = None
+    if recipe is None and not settings:
+        args.__dict__.update(_parser().parse_args(["lab", *(["--resume"] if args.resume else [])]).__dict__)
+        return _lab(args)
+    return train_and_show(recipe, settings, args.resume, args.command_line)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from .config import UserError
+    from .report import write_report
+
+    try:
+        path = write_report(args.runs, args.output, png=args.png, baseline=args.baseline)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    print(path)

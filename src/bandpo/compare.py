@@ -1,0 +1,219 @@
+"""`bandpo lab`: the same scene, seeds and prompts under several rules, over the cores there are, and a report at the end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .config import RunConfig, UserError, build, merge
+from .lab import SCENES, WarmStart, warm_start
+from .trust_regions import nearest
+
+_BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
+METHODS: dict[str, dict[str, Any]] = {
+    "grpo": {"label": "GRPO 0.2/0.2", "trust_region": {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}},
+    "clip-higher": {
+        "label": "Clip-Higher 0.2/0.28",
+        "trust_region": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
+    },
+    "band-kl": {"label": "Band-KL 0.05", "trust_region": _BAND},
+    "band-tv": {"label": "Band-TV 0.05", "trust_region": _BAND | {"divergence": "tv"}},
+    "band-chi2": {"label": "Band-chi2 0.05", "trust_region": _BAND | {"divergence": "chi2"}},
+    "band-relaxed": {
+        "label": "Relaxed Band-KL 0.05",
+        "trust_region": {
+            "type": "relaxed",
+            "inner": _BAND,
+            "outer": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
+        },
+    },
+    "dcpo": {
+        "label": "DCPO 0.16/0.2",
+        "trust_region": {"type": "dcpo", "eps_low": 0.16, "eps_high": 0.2, "max_ratio": 10.0},
+    },
+    "no-clip": {"label": "No clip", "trust_region": {"type": "clip", "eps_low": 1.0, "eps_high": float("inf")}},
+    # The sceptic's question: would a plain clip with a wide upper side not do as well?
+    "clip-wide": {"label": "Clip 0.2/1.0", "trust_region": {"type": "clip", "eps_low": 0.2, "eps_high": 1.0}},
+}
+DEFAULT_METHODS = ("grpo", "clip-higher", "band-kl", "no-clip")
+
+# Measured beside SCENES' seconds per round, on one core: a warm start, and what a worker needs to import its libraries.
+_WARM_START, _IMPORT = 20.0, 12.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison."""
+
+    name: str
+    config: RunConfig
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes."""
+        return Path(self.config.output)
+
+
+def plan(
+    scene: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    output: Path,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Job]:
+    """The runs of a comparison, seed by seed, so that whole seeds are done first.
+
+    Args:
+        scene: `tail` or `storm`.
+        methods: names of `METHODS`, or YAML nodes of trust regions such as "{type: clip, eps_low: 0.2, eps_high: 1.0}".
+        seeds: each gives one warm start, one order of prompts, one stream of samples.
+        output: run folders become output/scene/method/seed-N.
+        overrides: further settings of the run configuration, the same for all.
+
+    Raises:
+        UserError: an unknown scene, method or setting; the same method twice; no method or no seed.
+    """
+    if scene not in SCENES:
+        raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
+    if not methods or not seeds:
+        raise UserError("a comparison needs at least one method and one seed")
+    rules: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        name, rule = _rule(method)
+        if name in rules:
+            raise UserError(f"method {method!r} is given twice")
+        rules[name] = rule
+    jobs = []
+    for seed in seeds:
+        for name, rule in rules.items():
+            node = {
+                "scene": scene,
+                "seed": seed,
+                "save_every": 10,
+                "output": str(output / scene / name / f"seed-{seed}"),
+            }
+            jobs.append(Job(name, build(merge({**node, **rule}, overrides or {}))))
+    return jobs
+
+
+def _rule(method: str) -> tuple[str, dict[str, Any]]:
+    if method in METHODS:
+        return method, METHODS[method]
+    try:
+        node = yaml.safe_load(method)
+    except yaml.YAMLError:
+        node = None
+    if not isinstance(node, dict):
+        raise UserError(
+            f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)} or the YAML node of a "
+            "trust region"
+        )
+    label = build({"scene": "tail", "trust_region": node}).label or ""
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in label.lower()), {"trust_region": node}
+
+
+def estimate(jobs: Sequence[Job], workers: int) -> float:
+    """Seconds that the runs will take, from measurements on one core; warm starts in the cache are free."""
+    starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
+    fresh = sum(not WarmStart(*start).folder.exists() for start in starts)
+    rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
+    return (fresh * _WARM_START + rounds) / min(workers, len(jobs)) + _IMPORT
+
+
+def run_all(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    resume: bool = False,
+    command: str,
+    on_row: Callable[[Job, dict[str, Any]], None],
+    say: Callable[[str], None],
+) -> list[Path]:
+    """Run the jobs, `workers` at a time in processes of their own; returns their folders.
+
+    With `resume`, finished runs are left alone and interrupted ones go on. `on_row` gets each row of metrics as it comes.
+
+    Raises:
+        UserError: a folder holds a run already and `resume` is off.
+    """
+    from .train import finished
+
+    taken = [job.folder for job in jobs if (job.folder / "run.json").exists()]
+    if taken and not resume:
+        raise UserError(f"{taken[0]} already holds a run; continue with --resume, or choose another output")
+    left = [job for job in jobs if not finished(job.folder)]
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(max(1, min(workers, len(left))), mp_context=context) as pool:
+        messages = manager.Queue()
+        listener = threading.Thread(target=_listen, args=(messages, left, on_row, say), daemon=True)
+        listener.start()
+        try:
+            starts = sorted({(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in left})
+            _gather([pool.submit(_warm, *start, messages) for start in starts])
+            _gather(
+                [
+                    pool.submit(_train, job.config, (job.folder / "config.yaml").exists(), command, i, messages)
+                    for i, job in enumerate(left)
+                ]
+            )
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+        messages.put(None)
+        listener.join()
+    return [job.folder for job in jobs]
+
+
+def _gather(futures) -> None:
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in done:
+        future.result()
+
+
+def _listen(messages, jobs, on_row, say) -> None:
+    while True:
+        try:
+            message = messages.get()
+        except (EOFError, OSError, queue.Empty):
+            return
+        if message is None:
+            return
+        where, what = message
+        say(what) if where is None else on_row(jobs[where], what)
+
+
+def _warm(p_work: float, seed: int, messages) -> None:
+    _quiet()
+    warm_start(p_work, seed, lambda text: messages.put((None, text)))
+
+
+def _train(config: RunConfig, resume: bool, command: str, index: int, messages) -> None:
+    _quiet()
+    from .train import run
+
+    run(
+        config,
+        resume=resume,
+        command=command,
+        on_row=lambda row: messages.put((index, row)),
+        say=lambda text: messages.put((None, text)),
+    )
+
+
+def _quiet() -> None:
+    """Deprecation notices of the libraries are for us, not for those who run the lab."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    warnings.simplefilter("ignore", FutureWarning)
+    warnings.simplefilter("ignore", DeprecationWarning)

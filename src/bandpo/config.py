@@ -1,0 +1,284 @@
+"""The typed description of a run: a recipe (YAML) with `key=value` overrides becomes a `RunConfig`, and back.
+
+A recipe may name another one as its `base`, or a `scene` of the lab; it then only holds what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import yaml
+
+from .lab import SCENES
+from .trust_regions import TrustRegion, nearest, trust_region
+
+
+class UserError(ValueError):
+    """Something that the user wrote cannot work; the command line prints the message alone."""
+
+
+class _Node(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class DataConfig(_Node):
+    """Where prompts and answers come from.
+
+    Attributes:
+        source: `lab` (the running sum), `file` (JSON lines, CSV or Parquet at `path`), `hub` (data set `path` of the Hugging Face
+            hub), or `reasoning_gym` (`task` with its `options`).
+        path: file or hub name.
+        split: of a hub data set.
+        prompt: column with the prompt: text, or chat messages.
+        answer: column with the answer that rewards compare with.
+        template: text with {prompt} in it, e.g. instructions around the question.
+        chat: send a text prompt as one user message through the model's chat template.
+        task: name of a reasoning_gym task.
+        options: its settings.
+        size: rows to use or to generate; None takes all of a file.
+        eval_size: rows held out from them for evaluation, the last ones.
+    """
+
+    source: Literal["lab", "file", "hub", "reasoning_gym"] = "lab"
+    path: str | None = None
+    split: str = "train"
+    prompt: str = "prompt"
+    answer: str = "answer"
+    template: str = "{prompt}"
+    chat: bool = False
+    task: str | None = None
+    options: dict[str, Any] = {}
+    size: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
+    eval_size: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
+
+
+class RunConfig(_Node):
+    """One training run.
+
+    Attributes:
+        label: the name of the rule in reports; default: made from `trust_region`.
+        scene: `tail` or `storm` of the lab, which sets what is not set here; None for a real model.
+        model: a Hugging Face model name or a local folder; `lab` is the lab's own.
+        data: see `DataConfig`.
+        reward: `exact`, `last-number`, `reasoning-gym`, `lab`, or `module:function` with TRL's signature.
+        trust_region: the node of the rule.
+        rounds: generate, then learn, so many times.
+        seed: of everything.
+        output: the folder of the run.
+        save_every: rounds between checkpoints, 0 for none but the final model.
+        threads: of torch on the CPU; None leaves them.
+        trainer: any field of TRL's GRPOConfig.
+    """
+
+    label: str | None = None
+    scene: Literal["tail", "storm"] | None = None
+    model: str = "lab"
+    data: DataConfig = DataConfig()
+    reward: str = "lab"
+    trust_region: dict[str, Any] = {"type": "band", "divergence": "kl", "delta": 0.05}
+    rounds: pydantic.StrictInt = pydantic.Field(ge=1)
+    seed: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
+    output: str = "runs/bandpo"
+    save_every: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
+    threads: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
+    trainer: dict[str, Any] = {}
+
+    @property
+    def region(self) -> TrustRegion:
+        """The rule."""
+        return trust_region(self.trust_region)
+
+    @property
+    def steps_per_round(self) -> int:
+        """Optimizer steps between two generations."""
+        micro_steps = self._trainer("steps_per_generation") * self._trainer("num_iterations", 1)
+        accumulation = self._trainer("gradient_accumulation_steps", 1)
+        if micro_steps % accumulation:
+            raise UserError(
+                f"trainer.steps_per_generation x num_iterations = {micro_steps} must be a multiple of "
+                f"gradient_accumulation_steps = {accumulation}, so that a round ends with an optimizer step"
+            )
+        return micro_steps // accumulation
+
+    @property
+    def prompts_per_round(self) -> int:
+        """Prompts in one generation, on one process."""
+        completions = self._trainer("per_device_train_batch_size") * self._trainer("steps_per_generation")
+        group = self._trainer("num_generations")
+        if completions % group:
+            raise UserError(
+                f"trainer.per_device_train_batch_size x steps_per_generation = {completions} must be a multiple of "
+                f"num_generations = {group}"
+            )
+        return completions // group
+
+    def _trainer(self, key: str, default: int | None = None) -> int:
+        value = self.trainer.get(key, default)
+        if value is None:
+            raise UserError(f"trainer.{key} is missing; it must be set")
+        return value
+
+    def to_yaml(self) -> str:
+        """The resolved recipe."""
+        return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=100)
+
+
+# The trainer's settings that have a key of their own here.
+RESERVED = {
+    "output_dir": "output",
+    "seed": "seed",
+    "max_steps": "rounds",
+    "num_train_epochs": "rounds",
+    "save_steps": "save_every",
+    "save_strategy": "save_every",
+    "epsilon": "trust_region",
+    "epsilon_high": "trust_region",
+    "trust_region": "trust_region",
+    "resume_from_checkpoint": "--resume",
+    "shuffle_dataset": "seed",
+    "disable_tqdm": "--quiet",
+    "trust_remote_code": "nothing: bandpo never runs code from a model repository",
+}
+
+
+def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a recipe, apply `a.b=value` overrides (values are YAML), and check every key and type.
+
+    Raises:
+        UserError: a file that is missing or is not a mapping, an unknown key (with the nearest known one), a wrong type, or settings
+            that cannot go together. The message names the key.
+    """
+    node = _read(Path(recipe)) if recipe is not None else {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UserError(f"{text!r} is no setting; write key=value, e.g. trust_region.delta=0.1")
+        target = node
+        *parents, last = key.split(".")
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise UserError(f"{key} cannot be set: {parent} is {target!r}, not a mapping")
+        try:
+            target[last] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f"the value of {key} is not YAML: {value!r}") from error
+    return build(node)
+
+
+def build(node: Mapping[str, Any]) -> RunConfig:
+    """A checked `RunConfig` from a plain mapping; raises UserError as `load`."""
+    scene = node.get("scene", "tail" if node.get("model", "lab") == "lab" else None)
+    if scene is not None:
+        if scene not in SCENES:
+            raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
+        node = merge({"scene": scene, **SCENES[scene].defaults}, node)
+    try:
+        config = RunConfig.model_validate(node)
+        config = config.model_copy(update={"trainer": _check_trainer(config.trainer)})
+    except pydantic.ValidationError as error:
+        raise UserError(_explain(error)) from None
+    try:
+        region = config.region
+    except ValueError as error:
+        raise UserError(f"trust_region: {error}") from None
+    _ = config.steps_per_round, config.prompts_per_round
+    source = config.data.source
+    for key in {"file": ["path"], "hub": ["path"], "reasoning_gym": ["task"]}.get(source, []):
+        if getattr(config.data, key) is None:
+            raise UserError(f"data.{key} is missing; data.source {source!r} needs it")
+    if "{prompt}" not in config.data.template:
+        raise UserError(f"data.template must contain {{prompt}}, got {config.data.template!r}")
+    for ours, theirs in (("model", config.model), ("data.source", source), ("reward", config.reward)):
+        if (theirs == "lab") != (scene is not None):
+            raise UserError(
+                f"{ours} is {theirs!r} and scene is {scene!r}: the lab's model, data and reward go together"
+            )
+    return config if config.label else config.model_copy(update={"label": label_of(region)})
+
+
+def label_of(region: TrustRegion) -> str:
+    """A short name of a rule for tables, e.g. `Band-KL 0.05`."""
+    from . import DCPO, Band, Capped, Clip, Relaxed
+
+    match region:
+        case Clip(eps_low=1.0, eps_high=float("inf")):
+            return "No clip"
+        case Clip(eps_low=low, eps_high=high):
+            return f"Clip {low:g}/{high:g}"
+        case Band(divergence=name, delta=delta):
+            return f"Band-{(name if isinstance(name, str) else name.name).upper().replace('CHI2', 'chi2')} {delta:g}"
+        case DCPO(eps_low=low, eps_high=high):
+            return f"DCPO {low:g}/{high:g}"
+        case Capped(region=inner, max_ratio=cap):
+            return f"{label_of(inner)} cap {cap:g}"
+        case Relaxed(inner=inner, outer=outer):
+            return f"{label_of(inner)} or {label_of(outer)}"
+        case _:
+            return type(region).__name__
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`; mappings are merged, but a rule is replaced whole (its keys depend on its type)."""
+    out = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping) and key != "trust_region"
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"recipe {path} does not exist") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(node, dict):
+        raise UserError(f"recipe {path} must hold a mapping of settings, got {type(node).__name__}")
+    base = node.pop("base", None)
+    return node if base is None else merge(_read(path.parent / base), node)
+
+
+def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
+    from trl import GRPOConfig  # the one place that knows these fields
+
+    hints = {f.name: f.type for f in dataclasses.fields(GRPOConfig)}
+    out = {}
+    for key, value in settings.items():
+        if key in RESERVED:
+            raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
+        if key not in hints:
+            raise UserError(f"unknown key 'trainer.{key}'{nearest(key, list(hints))}")
+        hint = hints[key]
+        simple = not isinstance(hint, str) and set(typing.get_args(hint) or (hint,)) <= {
+            int,
+            float,
+            bool,
+            str,
+            type(None),
+        }
+        try:
+            out[key] = pydantic.TypeAdapter(hint).validate_python(value) if simple else value
+        except pydantic.ValidationError as error:
+            raise UserError(f"trainer.{key}: {error.errors()[0]['msg']}, got {value!r}") from None
+    return out
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    """One line for the first mistake."""
+    first = error.errors()[0]
+    *parents, last = (str(part) for part in first["loc"])
+    where = ".".join((*parents, last))
+    if first["type"] == "extra_forbidden":
+        model = DataConfig if parents == ["data"] else RunConfig
+        return f"unknown key {where!r}{nearest(last, list(model.model_fields))}"
+    if first["type"] == "missing":
+        return f"{where} is missing; it must be set"
+    return f"{where}: {re.sub(r'^Value error, ', '', first['msg'])}, got {first['input']!r}"

@@ -1,0 +1,255 @@
+"""The lab's task: a tiny model half-knows how to work step by step and almost never does. Does reward teach it that working pays?
+
+Running sum: the prompt is four symbols of an alphabet of 16 and `=`, the answer their sum modulo 16. A completion answers at once
+(`A` answer, end: a blind guess, right 1 in 16) or writes the running sums first (`s2 s3 s4 A` answer, end). The warm start knows both,
+writes a first working symbol with a small probability, and slips in a quarter of its steps, so that working is right in about 40 %.
+The reward is 1 for a right answer. How fast the rare first token may grow is what the clipping rule decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BASE, LENGTH = 16, 4
+ANSWER, END, EQUALS, PAD = BASE, BASE + 1, BASE + 2, BASE + 3
+SYMBOLS = [*"abcdefghijklmnop", "A", "<end>", "=", "<pad>"]
+MAX_COMPLETION = LENGTH + 2
+SLIP = 0.25
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A starting point and settings of training on it.
+
+    Attributes:
+        p_work: how often the warm start works step by step.
+        question: what the scene asks.
+        seconds_per_round: measured on one core (see docs/log.md), for the estimate before the start.
+        defaults: of the run configuration.
+    """
+
+    p_work: float
+    question: str
+    seconds_per_round: float
+    defaults: dict[str, Any] = field(hash=False)
+
+
+def _scene(p_work: float, question: str, seconds: float, rounds: int, **trainer: Any) -> Scene:
+    common = {
+        "max_completion_length": MAX_COMPLETION,
+        "loss_type": "dapo",
+        "lr_scheduler_type": "constant",
+        "activation_checkpointing": False,
+        "use_cpu": True,
+        "bf16": False,
+        "per_device_train_batch_size": 64,
+        "logging_steps": trainer["steps_per_generation"] * trainer["num_iterations"],
+        **trainer,
+    }
+    defaults = {
+        "model": "lab",
+        "data": {"source": "lab"},
+        "reward": "lab",
+        "rounds": rounds,
+        "threads": 1,
+        "trainer": common,
+    }
+    return Scene(p_work, question, seconds, defaults)
+
+
+SCENES = {
+    # 64 prompts x 16 completions a round, 16 minibatches x 4 epochs: the clip must bind inside a round.
+    "tail": _scene(
+        0.005, "what a clip costs a rare good strategy", 1.8, 30,
+        learning_rate=5e-6, num_generations=16, steps_per_generation=16, num_iterations=4,
+    ),
+    # 16 prompts x 8 completions a round, 2 minibatches x 8 epochs: small noisy batches used many times.
+    "storm": _scene(
+        0.3, "what a clip protects: small noisy batches used many times", 0.6, 64,
+        learning_rate=3e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
+    ),
+}  # fmt: skip
+
+
+def prompts(count: int, seed: int) -> list[dict[str, str]]:
+    """Rows `{prompt, answer}`, the same for every rule."""
+    symbols = torch.randint(0, BASE, (count, LENGTH), generator=torch.Generator().manual_seed(1000 + seed))
+    answers = symbols.sum(1) % BASE
+    return [
+        {"prompt": " ".join([*(SYMBOLS[i] for i in row), "="]), "answer": SYMBOLS[answer]}
+        for row, answer in zip(symbols.tolist(), answers.tolist(), strict=True)
+    ]
+
+
+def reward(
+    completions: list[str],
+    completion_ids: list[list[int]],
+    answer: list[str],
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,
+) -> list[float]:
+    """1 where the first `A` is followed by the right answer and the end; logs how many completions work step by step."""
+    if log_metric is not None:
+        log_metric("lab/work", sum(ids[0] < BASE for ids in completion_ids) / len(completion_ids))
+    wanted = [SYMBOLS.index(a) for a in answer]
+    return [
+        float(ANSWER in ids and ids[(at := ids.index(ANSWER)) + 1 : at + 3] == [right, END])
+        for ids, right in zip(completion_ids, wanted, strict=True)
+    ]
+
+
+# ---- warm start
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Settings of the supervised start; changing one makes a new entry in the cache."""
+
+    p_work: float
+    seed: int
+    steps: int = 600
+    batch: int = 256
+    learning_rate: float = 3e-3
+    version: int = 1
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept: under $BANDPO_CACHE, or the user's cache folder."""
+        root = (
+            os.environ.get("BANDPO_CACHE")
+            or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bandpo"
+        )
+        key = hashlib.sha256(json.dumps([asdict(self), torch.__version__]).encode()).hexdigest()[:16]
+        return Path(root) / "lab" / key
+
+
+def warm_start(
+    p_work: float, seed: int, say: Callable[[str], None] = lambda text: None
+) -> tuple[Path, dict[str, float]]:
+    """Train, or find in the cache, the start of a scene; returns its folder (model, tokenizer) and its measured skill.
+
+    Where working is right in fewer than 30 % of the attempts the skill was not acquired (it appears abruptly, at a step that
+    depends on the seed): it is trained again with 300 steps more, up to 1500, and `steps` says how many it took.
+    """
+    start = WarmStart(p_work, seed)
+    facts = start.folder / "skill.json"
+    if not facts.exists():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the same weights on every machine of a kind, however many cores it has
+        try:
+            for steps in range(start.steps, 1501, 300):
+                say(f"warm start of seed {seed}: {steps} steps")
+                model = _supervised(start, steps)
+                skill = {**_skill(model, seed), "steps": steps}
+                if skill["right_if_work"] >= 0.3:
+                    break
+        finally:
+            torch.set_num_threads(threads)
+        start.folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=start.folder.parent))
+        model.save_pretrained(made)
+        tokenizer().save_pretrained(made)
+        (made / facts.name).write_text(json.dumps(skill))
+        try:
+            made.replace(start.folder)
+        except OSError:  # another process was faster; its result is the same
+            shutil.rmtree(made)
+    return start.folder, json.loads(facts.read_text())
+
+
+def tokenizer():
+    """One token per symbol, separated by spaces."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(SYMBOLS)}, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<pad>", padding_side="left")
+
+
+def fresh_model(seed: int):
+    """The untrained model: a causal transformer of 0.11 M weights."""
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(SYMBOLS),
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+        # With the default 0.02 the same warm start reaches only a third of the skill.
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=END,
+        pad_token_id=PAD,
+    )
+    return AutoModelForCausalLM.from_config(config)
+
+
+def _demonstrations(start: WarmStart, steps: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of prompts, completions (padded), and which of them work (half)."""
+    rng, count = torch.Generator().manual_seed(start.seed), start.batch
+    for _ in range(steps):
+        symbols = torch.randint(0, BASE, (count, LENGTH), generator=rng)
+        slips = torch.randint(1, BASE, (count, LENGTH), generator=rng) * (
+            torch.rand(count, LENGTH, generator=rng) < SLIP
+        )
+        slips[:, 0] = 0
+        sums = (symbols + slips).cumsum(1) % BASE  # after a slip the working goes on from it
+        answer, end, pad = (torch.full((count, n), token) for n, token in ((1, ANSWER), (1, END), (LENGTH - 1, PAD)))
+        works = torch.rand(count, 1, generator=rng) < 0.5
+        long = torch.cat([sums[:, 1:], answer, sums[:, -1:], end], 1)
+        short = torch.cat([answer, sums[:, -1:], end, pad], 1)
+        yield torch.cat([symbols, torch.full((count, 1), EQUALS)], 1), torch.where(works, long, short), works
+
+
+def _supervised(start: WarmStart, steps: int):
+    model = fresh_model(start.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=start.learning_rate, weight_decay=0)
+    for step, (questions, completions, works) in enumerate(_demonstrations(start, steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = start.learning_rate * min(1, step / 50) * (1 - step / steps) + 1e-5
+        logits = model(input_ids=torch.cat([questions, completions], 1)[:, :-1]).logits[:, LENGTH:]
+        log_probs = logits.log_softmax(-1)
+        losses = -log_probs.gather(-1, completions[..., None])[..., 0]
+        # Both ways are taught equally, the choice between them as p_work : 1 - p_work.
+        work = -log_probs[:, :1, :BASE].logsumexp(-1)
+        choice = torch.where(
+            works, 2 * start.p_work * work + losses[:, :1] - work, 2 * (1 - start.p_work) * losses[:, :1]
+        )
+        optimizer.zero_grad()
+        torch.cat([choice, losses[:, 1:]], 1)[completions != PAD].mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model
+
+
+@torch.no_grad()
+def _skill(model, seed: int, count: int = 2000) -> dict[str, float]:
+    """P(work), and how often working, once begun, ends right: measured on fresh prompts."""
+    rng = torch.Generator().manual_seed(10_000 + seed)
+    symbols = torch.randint(0, BASE, (count, LENGTH), generator=rng)
+    tokens = torch.cat([symbols, torch.full((count, 1), EQUALS)], 1)
+    p_work = model(input_ids=tokens).logits[:, -1].softmax(-1)[:, :BASE].sum(-1).mean().item()
+    for i in range(MAX_COMPLETION):
+        logits = model(input_ids=tokens).logits[:, -1]
+        if i == 0:
+            logits[:, BASE:] = -torch.inf  # made to work
+        tokens = torch.cat([tokens, torch.multinomial(logits.softmax(-1), 1, generator=rng)], 1)
+    texts = tokens[:, LENGTH + 1 :].tolist()
+    right = reward([""] * count, texts, [SYMBOLS[a] for a in (symbols.sum(1) % BASE).tolist()])
+    return {"p_work": p_work, "right_if_work": sum(right) / count}

@@ -1,0 +1,281 @@
+"""One training run on the TRL engine: a `RunConfig` in, a folder with the resolved recipe, a metrics file and the model out.
+
+The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step), `checkpoints/` and `model/`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+
+from . import __version__, lab
+from .config import RunConfig, UserError
+from .data import prepare
+from .integrations.trl import BandPOConfig, BandPOTrainer
+
+Row = dict[str, Any]
+_COMPLETE = "bandpo.json"  # written into a checkpoint when it is whole
+
+
+def run(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    command: str | None = None,
+    on_row: Callable[[Row], None] = lambda row: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Train as `config` says; returns the folder of the run.
+
+    With `resume`, an interrupted run goes on after its last checkpoint exactly as if it had not been interrupted: the same weights,
+    the same rows. TRL keeps neither its generated batch nor the step within it, so checkpoints are taken only where the next step
+    generates, and only on a logged step; rows logged after the checkpoint are cut off.
+
+    Args:
+        config: from `bandpo.config.load`.
+        resume: go on with the run in `config.output`.
+        command: how to repeat the run, for the report.
+        on_row: called with every row of metrics.
+        say: called with every notice.
+
+    Raises:
+        UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model or reward
+            cannot be had. Nothing has been written then.
+    """
+    folder = Path(config.output)
+    if resume:
+        _same_run(folder, config)
+    elif (folder / "run.json").exists():
+        raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    rows, held_out, reward = prepare(config)
+    skill = None
+    model_path = config.model
+    if config.model == "lab":
+        start, skill = lab.warm_start(lab.SCENES[config.scene or "tail"].p_work, config.seed, say)
+        model_path = str(start)
+    model, tokenizer = _load_model(model_path, config)
+
+    checkpoint = _last_checkpoint(folder) if resume else None
+    if resume:
+        _cut_rows(folder / "metrics.jsonl", 0 if checkpoint is None else _step_of(checkpoint))
+        if checkpoint is None:
+            say(f"no whole checkpoint in {folder}: starting again")
+    trainer_settings, notice = _trainer_settings(config, folder, resumed=checkpoint is not None)
+    if notice:
+        say(notice)
+    trainer = BandPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=BandPOConfig(**trainer_settings),
+        train_dataset=rows,
+        eval_dataset=held_out,
+        processing_class=tokenizer,
+        trust_region=config.region,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    facts = _facts(config, command, skill)
+    _write_json(folder / "run.json", facts)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_Recorder(folder, config.steps_per_round, on_row))
+    began = time.monotonic()
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+    trainer.save_model(str(folder / "model"))
+    _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": round(time.monotonic() - began, 1)})
+    return folder
+
+
+def finished(folder: Path) -> bool:
+    """Whether the folder holds a run that came to its end."""
+    try:
+        return json.loads((folder / "run.json").read_text(encoding="utf-8"))["finished"] is True
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+class _Recorder(TrainerCallback):
+    """Writes metrics.jsonl, and marks checkpoints that are whole."""
+
+    def __init__(self, folder: Path, steps_per_round: int, on_row: Callable[[Row], None]) -> None:
+        self.folder, self.steps_per_round, self.on_row = folder, steps_per_round, on_row
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        """One line per log step; what depends on the clock is left out, so that a repeated run writes the same file."""
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        row: Row = {"step": state.global_step, "round": math.ceil(state.global_step / self.steps_per_round)}
+        # Ours last: they are sums over counts where TRL has a mean of means.
+        for key in sorted(logs, key=lambda key: "bandpo/" in key):
+            if not key.endswith(("step_time", "runtime", "per_second")):
+                name = key.replace("eval_", "eval/", 1) if key.startswith("eval_") else key
+                value = logs[key]
+                row[name.replace("bandpo/", "")] = (
+                    value if isinstance(value, int | float) and math.isfinite(value) else None
+                )
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+        self.on_row(row)
+
+    def on_save(self, args, state, control, **kwargs) -> None:
+        """A checkpoint without this mark was interrupted while it was written."""
+        if state.is_world_process_zero:
+            _write_json(
+                Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE, {"step": state.global_step}
+            )
+
+
+def _trainer_settings(config: RunConfig, folder: Path, *, resumed: bool) -> tuple[dict[str, Any], str | None]:
+    """Arguments of BandPOConfig, and a notice where save_every was rounded up."""
+    logging = config.trainer.get("logging_steps", 1)
+    if logging < 1 or logging != int(logging):
+        raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
+    logging = int(logging)
+    unit = math.lcm(config.steps_per_round, logging)
+    wanted = config.save_every * config.steps_per_round
+    save = -(-wanted // unit) * unit
+    notice = None
+    if save != wanted:
+        notice = (
+            f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint must be on a logged "
+            f"step where the next one generates (every {unit} steps)"
+        )
+    settings = {
+        "report_to": "none",
+        **config.trainer,
+        "logging_steps": logging,
+        "output_dir": str(folder / "checkpoints"),
+        "seed": config.seed,
+        "max_steps": config.rounds * config.steps_per_round,
+        "save_strategy": "steps" if save else "no",
+        "save_steps": save or 1,
+        "save_total_limit": config.trainer.get("save_total_limit", 2),
+        "shuffle_dataset": False,
+        "disable_tqdm": True,
+    }
+    if resumed:
+        settings["eval_on_start"] = False  # it was done, and its row is in the file
+    return settings, notice
+
+
+def _load_model(path: str, config: RunConfig):
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model {config.model!r} cannot be loaded: {' '.join(str(error).split())}") from error
+    if config.data.chat and tokenizer.chat_template is None:
+        raise UserError(f"data.chat is set, but the tokenizer of {config.model!r} has no chat template")
+    return model, tokenizer
+
+
+def _same_run(folder: Path, config: RunConfig) -> None:
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} holds no run to resume")
+    stored = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    now = yaml.safe_load(config.to_yaml())
+    for node in (stored, now):
+        node.pop("output", None)
+    different = sorted(key for key in {*stored, *now} if stored.get(key) != now.get(key))
+    if different:
+        raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
+
+
+def _last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint; anything newer is removed."""
+    found = sorted((folder / "checkpoints").glob("checkpoint-*"), key=_step_of, reverse=True)
+    for path in found:
+        if (path / _COMPLETE).is_file():
+            return path
+        shutil.rmtree(path)
+    return None
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _cut_rows(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:  # the line that was being written
+            break
+        if row["step"] > step:
+            break
+        kept.append(line + "\n")
+    if step == 0:
+        kept = []
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None) -> dict[str, Any]:
+    versions = {"bandpo": __version__, "python": platform.python_version()}
+    for name in ("torch", "transformers", "trl", "accelerate", "datasets"):
+        versions[name] = importlib.metadata.version(name)
+    return {
+        "label": config.label,
+        "method": config.label,
+        "seed": config.seed,
+        "scene": config.scene,
+        "learning_rate": config.trainer.get("learning_rate"),
+        "rounds": config.rounds,
+        "steps_per_round": config.steps_per_round,
+        "warm_start": skill,
+        "command": command or shlex.join(["bandpo", *sys.argv[1:]]),
+        "versions": versions,
+        "hardware": f"{platform.machine()}, {os.cpu_count()} cores"
+        + (f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""),
+        "commit": _commit(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished": False,
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, where bandpo runs from one."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    tracked = subprocess.run(["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, timeout=5)
+    return done.stdout.strip() if done.returncode == 0 and tracked.returncode == 0 else None
+
+
+def _write_json(path: Path, value: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+# The trainer's own chatter would break the progress display; warnings still come through.
+transformers.utils.logging.set_verbosity_warning()
+transformers.utils.logging.disable_progress_bar()
