@@ -43,14 +43,19 @@ def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
         if len(rows) < data.size:
             raise UserError(f"data.size is {data.size}, but {data.path or data.task} has only {len(rows)} rows")
         rows = rows.select(range(data.size))
-    train, held_out = len(rows) - data.eval_size, None
+    held_out = None
+    if data.eval_size:
+        first = max(0, len(rows) - data.eval_size)
+        held_out = rows.select(range(first, len(rows)))
+        # A prompt that is held out must not be trained on, however often it occurs.
+        seen = {json.dumps(prompt) for prompt in held_out["prompt"]}
+        rows = rows.select([i for i, prompt in enumerate(rows["prompt"]) if i < first and json.dumps(prompt) not in seen])
+    train = len(rows)
     if train < config.prompts_per_round:
         raise UserError(
-            f"{len(rows)} rows less data.eval_size {data.eval_size} leave {train} to train on; a round needs "
-            f"{config.prompts_per_round} different prompts"
+            f"{train} rows are left to train on (held out: data.eval_size {data.eval_size} and their repetitions); a round needs "
+            f"{config.prompts_per_round}"
         )
-    if data.eval_size:
-        held_out = rows.select(range(train, len(rows)))
     rng = torch.Generator().manual_seed(config.seed)
     passes = -(-needed // train)
     order = torch.cat([torch.randperm(train, generator=rng) for _ in range(passes)])[:needed]

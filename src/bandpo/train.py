@@ -251,13 +251,13 @@ def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | Non
         "versions": versions,
         "hardware": f"{platform.machine()}, {os.cpu_count()} cores"
         + (f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""),
-        "commit": _commit(),
+        "commit": source_commit(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": False,
     }
 
 
-def _commit() -> str | None:
+def source_commit() -> str | None:
     """The commit of the source tree, where bandpo runs from one."""
     here = Path(__file__).resolve().parent
     try:

@@ -1,0 +1,183 @@
+"""What the commands print: an estimate, a line a round under a progress bar, and at the end what came out and why."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
+from .config import load
+from .lab import SCENES
+from .report import MIN_SEEDS, NUMBERS, Section, make_sections, read_runs, subtract, summarize, write_report
+
+console = Console(highlight=False)
+
+HONEST = {
+    "tail": (
+        "The other half: this scene shows what a clip costs, not what it protects; without any clip it goes at least as fast "
+        "(bandpo lab --scene storm shows the price of that). Any rule with a wide upper side helps here, a plain Clip(0.2, 1.0) "
+        "too (add clip-wide to --methods). Entropy falls sooner under a rule that solves the task sooner. A larger learning "
+        "rate shrinks the gap (--lr 5e-5)."
+    ),
+    "storm": (
+        "The other half: small noisy batches used many times are where a clip protects; how rare strategies fare is the other scene "
+        "(bandpo lab --scene tail). The order of the rules that survive varies from seed to seed."
+    ),
+}
+
+
+def compare_and_show(
+    scene: str,
+    methods: Sequence[str] | None,
+    seeds: Sequence[int],
+    output: Path,
+    overrides: Mapping[str, Any],
+    workers: int,
+    resume: bool,
+    command: str,
+) -> None:
+    """`bandpo lab`."""
+    jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
+    labels = list(dict.fromkeys(job.config.label for job in jobs))
+    seconds = estimate(jobs, workers)
+    console.print(f"[bold]{scene}[/bold]: {SCENES[scene].question}")
+    console.print(
+        f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: ",
+        end="",
+    )
+    console.print(f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}.")
+    console.print(
+        "[dim]reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above[/dim]"
+    )
+    began = time.monotonic()
+    with _progress() as progress:
+        task = progress.add_task("rounds", total=sum(job.config.rounds for job in jobs))
+
+        def on_row(job: Job, row: dict[str, Any]) -> None:
+            console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row)}")
+            done = sum(
+                job.config.rounds if (rounds := seen.get(job.folder)) is None and _is_finished(job) else rounds or 0
+                for job in jobs
+            )
+            seen[job.folder] = row["round"]
+            progress.update(task, completed=done + 1)
+
+        seen: dict[Path, int] = {}
+        folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
+        progress.update(task, completed=sum(job.config.rounds for job in jobs))
+    page = write_report(folders, output / f"report-{scene}.html")
+    for section in make_sections(read_runs(folders)):
+        _print_section(section)
+    console.print(_cause(jobs))
+    console.print(HONEST[scene])
+    if len(seeds) < MIN_SEEDS:
+        console.print(
+            f"Spread is not estimated from {len(seeds)} seed{'s' * (len(seeds) > 1)}: run with --seeds 3 or more to judge."
+        )
+    console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
+    print(page)  # alone on its line, whole, for eyes and for scripts
+
+
+def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
+    """`bandpo train`."""
+    config = load(recipe, settings)
+    # The libraries' notices to programmers would drown the rows.
+    warnings.simplefilter("ignore", FutureWarning)
+    from .train import run
+
+    console.print(
+        f"[bold]{config.label}[/bold] on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}"
+    )
+    with _progress() as progress:
+        task = progress.add_task("rounds", total=config.rounds)
+
+        def on_row(row: dict[str, Any]) -> None:
+            console.print(_line(row))
+            progress.update(task, completed=row["round"])
+
+        folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
+    console.print(f"Draw it with: bandpo report {folder}")
+    print(folder)
+
+
+def _progress() -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+def _is_finished(job: Job) -> bool:
+    from .train import finished
+
+    return finished(job.folder)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    def part(name: str, key: str, scale: float = 1, unit: str = "", digits: int = 3) -> str:
+        value = row.get(key)
+        if key not in row:
+            return ""
+        return f"  {name} {'-' if value is None else format(scale * value, f'.{digits}f') + unit}"
+
+    if any(key.startswith("eval/") for key in row):
+        return f"round {row['round']:3d}{part('held-out reward', 'eval/reward')}"
+    return (
+        f"round {row['round']:3d}"
+        + part("reward", "reward")
+        + part("work", "lab/work")
+        + part("entropy", "entropy", digits=2)
+        + part("clip", "clip/fraction", 100, " %", 2)
+        + part("tail share", "clip/tail_high_share", 100, " %", 0)
+    )
+
+
+def _print_section(section: Section) -> None:
+    done = {label: {s: run for s, run in runs.items() if run.finished} for label, runs in section.methods.items()}
+    table = Table(title=section.title, title_justify="left", title_style="bold")
+    table.add_column("mean over seeds")
+    for label in done:
+        table.add_column(label, justify="right")
+    pairs = Table(title=f"minus {section.baseline}, same seed", title_justify="left", title_style="bold")
+    pairs.add_column("paired difference")
+    others = [label for label in done if section.baseline and label != section.baseline]
+    for label in others:
+        pairs.add_column(label, justify="right")
+    for number in NUMBERS:
+        name = number.name.format(x=section.axis)
+        values = {label: {seed: number.of(run) for seed, run in runs.items()} for label, runs in done.items()}
+        if all(math.isnan(low) for runs in values.values() for low, _ in runs.values()):
+            continue
+        table.add_row(name, *(summarize(list(runs.values()), number.digits) for runs in values.values()))
+        base = values.get(section.baseline or "", {})
+        gaps = [
+            [subtract(values[label][seed], base[seed]) for seed in values[label] if seed in base] for label in others
+        ]
+        pairs.add_row(name, *(summarize(each, number.digits, "+", "pairs ") for each in gaps))
+    console.print(table)
+    if others:
+        console.print(pairs)
+
+
+def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
+    """The sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
+    log_p = torch.tensor([p], dtype=torch.float64).log()
+    limits: dict[str, float] = {}
+    for job in jobs:
+        bounds = job.config.region.bounds(log_p)
+        limits[job.config.label or job.name] = min(1.0, p * math.exp(min(700.0, float(bounds.log_high[0]))))
+    said = ", ".join(f"{label} at {limit:.3g}" if limit < 1 else f"{label} never" for label, limit in limits.items())
+    return f"Why: for a token of probability {p:g} with a good outcome, the gradient stops where the probability has reached: {said}."
