@@ -1,10 +1,10 @@
-"""Does a real pretrained model learn? Train SmolLM2-135M-Instruct on reasoning_gym's chain_sum and measure it on held-out questions.
+"""Does a real pretrained model learn? SmolLM2-135M-Instruct on chain_sum of reasoning_gym, on held-out questions.
 
     python examples/smollm2.py models/smollm2
     python benchmarks/smollm2.py recipes/smollm2/band-kl.yaml [key=value ...]
 
-Appends one row to benchmarks/smollm2.csv: accuracy at temperature 1 before and after, on questions that were not trained on, with
-95 % intervals that treat the samples of one question as one cluster. `--resume` goes on with an interrupted run.
+Appends one row to benchmarks/smollm2.csv: accuracy at temperature 1 before and after, on questions not trained
+on, with 95 % intervals that treat the samples of one question as one cluster. `--resume` goes on after an interruption.
 """
 
 import argparse
@@ -65,7 +65,9 @@ def main() -> None:
     before, before_width = accuracy(config.model, config)
     print(f"before: {before:.3f} +- {before_width:.3f}", flush=True)
     began = time.monotonic()
-    folder = run(config, resume=args.resume, on_row=lambda row: print(row["round"], row.get("reward"), flush=True), say=print)
+    folder = run(
+        config, resume=args.resume, on_row=lambda row: print(row["round"], row.get("reward"), flush=True), say=print
+    )
     seconds = time.monotonic() - began
     after, after_width = accuracy(folder / "model", config)
     print(f"after: {after:.3f} +- {after_width:.3f}", flush=True)

@@ -8,16 +8,20 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from . import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 if it went well, 2 with one line on standard error if the user has something to change, 130 if interrupted."""
+    """Run a command; 0: it went well, 2 and a line on stderr: the user can change something, 130: interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
-    args = parser.parse_args(argv)
+    args, rest = parser.parse_known_args(argv)
+    if getattr(args, "run", None) is _train and not any(text.startswith("-") for text in rest):
+        args.settings += rest  # after an option argparse takes no more of them
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if not hasattr(args, "run"):
         parser.print_help()
         return 2
@@ -27,23 +31,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("bandpo"):
             raise
-        print(f"error: {error.name} is not installed; pip install 'bandpo[lab]'", file=sys.stderr)
+        print(f"error: {error.name} is not installed; pip install 'bandpo[train,report]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command with --resume goes on", file=sys.stderr)
         return 130
-    except Exception as error:
-        from .config import UserError
+    except ValueError as error:
+        if args.run is not _report:  # which needs less than the config: it raises plain ones
+            from .config import UserError
 
-        if not isinstance(error, UserError):
-            raise
+            if not isinstance(error, UserError):
+                raise
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, like every other mistake."""
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bandpo", description="Trust regions for LLM reinforcement learning.")
+    parser = _Parser(prog="bandpo", description="Trust regions for LLM reinforcement learning.")
     parser.add_argument("--version", action="version", version=f"bandpo {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
@@ -66,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     lab.add_argument("--rounds", type=int, help="generate-and-learn rounds (default: 30 in tail, 64 in storm)")
     lab.add_argument("--lr", type=float, help="learning rate (default: 5e-6 in tail, 3e-4 in storm)")
-    lab.add_argument("--jobs", type=int, default=_cores(), help="runs at once (default: the cores of this machine)")
+    lab.add_argument("--jobs", type=_count, default=_cores(), help="runs at once (default: the cores of this machine)")
     lab.add_argument("-o", "--output", type=Path, default=Path("runs/lab"), help="folder (default: runs/lab)")
     lab.add_argument("--resume", action="store_true", help="go on with an interrupted comparison")
     lab.set_defaults(run=_lab)
@@ -74,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     train = commands.add_parser(
         "train",
         help="train one model from a recipe (without a recipe: the lab)",
-        description="Train one model under one rule, from a recipe such as recipes/trl/band-kl.yaml; any setting can be given as "
-        "key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab.",
+        description="Train one model under one rule, from a recipe such as recipes/trl/band-kl.yaml; any setting can "
+        "be given as key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab.",
     )
     train.add_argument("recipe", nargs="?", help="a YAML file")
     train.add_argument("settings", nargs="*", metavar="key=value")
@@ -93,8 +109,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}")
+    return int(text)
+
+
 def _seeds(text: str) -> list[int]:
-    seeds = [int(part) for part in text.split(",")] if "," in text else list(range(int(text)))
+    try:
+        seeds = [int(part) for part in text.split(",")] if "," in text else list(range(int(text)))
+    except ValueError:
+        seeds = []
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise argparse.ArgumentTypeError(f"must be a positive count or different seeds like 0,3,4; got {text!r}")
     return seeds
@@ -129,11 +154,6 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from .config import UserError
     from .report import write_report
 
-    try:
-        path = write_report(args.runs, args.output, png=args.png, baseline=args.baseline)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    print(path)
+    print(write_report(args.runs, args.output, png=args.png, baseline=args.baseline))

@@ -1,7 +1,8 @@
-"""`bandpo lab`: the same scene, seeds and prompts under several rules, over the cores there are, and a report at the end."""
+"""Several runs side by side: the same scene, seeds and prompts under several rules, over the cores there are."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import queue
@@ -115,11 +116,19 @@ def _rule(method: str) -> tuple[str, dict[str, Any]]:
         node = None
     if not isinstance(node, dict):
         raise UserError(
-            f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)} or the YAML node of a "
-            "trust region"
+            f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)} "
+            "or the YAML node of a trust region"
         )
     label = build({"scene": "tail", "trust_region": node}).label or ""
     return "".join(c if c.isalnum() or c in ".-" else "-" for c in label.lower()), {"trust_region": node}
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the folder holds a run that came to its end."""
+    try:
+        return json.loads((folder / "run.json").read_text(encoding="utf-8"))["finished"] is True
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def estimate(jobs: Sequence[Job], workers: int) -> float:
@@ -141,17 +150,16 @@ def run_all(
 ) -> list[Path]:
     """Run the jobs, `workers` at a time in processes of their own; returns their folders.
 
-    With `resume`, finished runs are left alone and interrupted ones go on. `on_row` gets each row of metrics as it comes.
+    With `resume`, finished runs are left alone and interrupted ones go on. `on_row` gets each row of metrics as it
+    comes.
 
     Raises:
         UserError: a folder holds a run already and `resume` is off.
     """
-    from .train import finished
-
     taken = [job.folder for job in jobs if (job.folder / "run.json").exists()]
     if taken and not resume:
         raise UserError(f"{taken[0]} already holds a run; continue with --resume, or choose another output")
-    left = [job for job in jobs if not finished(job.folder)]
+    left = [job for job in jobs if not is_finished(job.folder)]
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(max(1, min(workers, len(left))), mp_context=context) as pool:
         messages = manager.Queue()

@@ -31,8 +31,8 @@ class DataConfig(_Node):
     """Where prompts and answers come from.
 
     Attributes:
-        source: `lab` (the running sum), `file` (JSON lines, CSV or Parquet at `path`), `hub` (data set `path` of the Hugging Face
-            hub), or `reasoning_gym` (`task` with its `options`).
+        source: `lab` (the running sum), `file` (JSON lines, CSV or Parquet at `path`), `hub` (data set `path` of the
+            Hugging Face hub), or `reasoning_gym` (`task` with its `options`).
         path: file or hub name.
         split: of a hub data set.
         prompt: column with the prompt: text, or chat messages.
@@ -122,12 +122,23 @@ class RunConfig(_Node):
         value = self.trainer.get(key, default)
         if value is None:
             raise UserError(f"trainer.{key} is missing; it must be set")
+        if value < 1:
+            raise UserError(f"trainer.{key} must be at least 1, got {value}")
         return value
 
     def to_yaml(self) -> str:
         """The resolved recipe."""
         return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=100)
 
+
+# The keys of `data` that each source reads.
+_ROWS = {"source", "template", "chat", "size", "eval_size"}
+_USED = {
+    "lab": {"source"},
+    "file": {*_ROWS, "path", "prompt", "answer"},
+    "hub": {*_ROWS, "path", "split", "prompt", "answer"},
+    "reasoning_gym": {*_ROWS, "task", "options"},
+}
 
 # The trainer's settings that have a key of their own here.
 RESERVED = {
@@ -141,9 +152,14 @@ RESERVED = {
     "epsilon_high": "trust_region",
     "trust_region": "trust_region",
     "resume_from_checkpoint": "--resume",
+    "generation_batch_size": "trainer.steps_per_generation",
     "shuffle_dataset": "seed",
-    "disable_tqdm": "--quiet",
+    "disable_tqdm": "nothing: the command line draws its own progress",
     "trust_remote_code": "nothing: bandpo never runs code from a model repository",
+    # With these a run could not be resumed exactly.
+    "save_only_model": "nothing: resuming needs whole checkpoints",
+    "ignore_data_skip": "nothing: resuming goes on with the next prompts",
+    "enable_jit_checkpoint": "nothing: a checkpoint must be where the next step generates",
 }
 
 
@@ -151,10 +167,11 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a recipe, apply `a.b=value` overrides (values are YAML), and check every key and type.
 
     Raises:
-        UserError: a file that is missing or is not a mapping, an unknown key (with the nearest known one), a wrong type, or settings
-            that cannot go together. The message names the key.
+        UserError: a file that is missing or is not a mapping, an unknown key (with the nearest known one), a wrong
+            type, or settings that cannot go together. The message names the key.
     """
     node = _read(Path(recipe)) if recipe is not None else {}
+    has_rule = "trust_region" in node
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -169,6 +186,9 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
             target[last] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise UserError(f"the value of {key} is not YAML: {value!r}") from error
+    rule = node.get("trust_region")
+    if not has_rule and isinstance(rule, dict) and "type" not in rule:  # trust_region.delta=0.1: of the default rule
+        node["trust_region"] = {**RunConfig.model_fields["trust_region"].default, **rule}
     return build(node)
 
 
@@ -176,7 +196,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
     """A checked `RunConfig` from a plain mapping; raises UserError as `load`."""
     scene = node.get("scene", "tail" if node.get("model", "lab") == "lab" else None)
     if scene is not None:
-        if scene not in SCENES:
+        if not isinstance(scene, str) or scene not in SCENES:
             raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
     try:
@@ -193,10 +213,18 @@ def build(node: Mapping[str, Any]) -> RunConfig:
     for key in {"file": ["path"], "hub": ["path"], "reasoning_gym": ["task"]}.get(source, []):
         if getattr(config.data, key) is None:
             raise UserError(f"data.{key} is missing; data.source {source!r} needs it")
+    for key, known in DataConfig.model_fields.items():
+        if key not in _USED[source] and getattr(config.data, key) != known.default:
+            raise UserError(f"data.{key} is set, but data.source {source!r} does not use it")
+    evaluates = config.trainer.get("eval_on_start") or config.trainer.get("eval_strategy", "no") not in ("no", False)
+    if evaluates and not config.data.eval_size:
+        raise UserError("data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it")
     if "{prompt}" not in config.data.template:
         raise UserError(f"data.template must contain {{prompt}}, got {config.data.template!r}")
     for ours, theirs in (("model", config.model), ("data.source", source), ("reward", config.reward)):
-        if (theirs == "lab") != (scene is not None):
+        if theirs == "lab" and scene is None:
+            raise UserError(f"{ours} must be set: 'lab', the default, goes with the lab's model alone")
+        if theirs != "lab" and scene is not None:
             raise UserError(
                 f"{ours} is {theirs!r} and scene is {scene!r}: the lab's model, data and reward go together"
             )
@@ -233,17 +261,23 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path.resolve() in above:
+        raise UserError(f"recipe {path} is its own base")
     try:
         node = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"recipe {path} does not exist") from None
+        raise UserError(f"recipe {path} does not exist{f'; {above[-1]} has it as base' if above else ''}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(node, dict):
         raise UserError(f"recipe {path} must hold a mapping of settings, got {type(node).__name__}")
     base = node.pop("base", None)
-    return node if base is None else merge(_read(path.parent / base), node)
+    if base is None:
+        return node
+    if not isinstance(base, str):
+        raise UserError(f"base must be the name of a recipe, got {base!r}")
+    return merge(_read(path.parent / base, (*above, path.resolve())), node)
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:

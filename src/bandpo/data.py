@@ -7,20 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, load_dataset
+from datasets import Dataset, disable_progress_bars, load_dataset
 
 from . import lab
 from .config import DataConfig, RunConfig, UserError
 from .rewards import Reward, guarded, resolve, text_of
 
-_LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+# In CSV every cell is text, "007" and "NA" too.
+_LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".jsonl": ("json", {}),
+    ".json": ("json", {}),
+    ".csv": ("csv", {"dtype": str, "keep_default_na": False}),
+    ".parquet": ("parquet", {}),
+}
+disable_progress_bars()  # they would break the progress display
 
 
 def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
     """The rows to train on, in order and as many as the run needs; the rows held out; the reward.
 
-    The order is drawn here from the run's seed, passes over the rows following each other: the trainer then goes through the
-    data once, which it can resume exactly, and every rule sees the same prompts.
+    The order is drawn here from the run's seed, passes over the rows following each other: the trainer then goes
+    through the data once, which it can resume exactly, and every rule sees the same prompts.
 
     Raises:
         UserError: a missing or empty file, a missing column, too few rows.
@@ -49,12 +56,14 @@ def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
         held_out = rows.select(range(first, len(rows)))
         # A prompt that is held out must not be trained on, however often it occurs.
         seen = {json.dumps(prompt) for prompt in held_out["prompt"]}
-        rows = rows.select([i for i, prompt in enumerate(rows["prompt"]) if i < first and json.dumps(prompt) not in seen])
+        rows = rows.select(
+            [i for i, prompt in enumerate(rows["prompt"]) if i < first and json.dumps(prompt) not in seen]
+        )
     train = len(rows)
     if train < config.prompts_per_round:
         raise UserError(
-            f"{train} rows are left to train on (held out: data.eval_size {data.eval_size} and their repetitions); a round needs "
-            f"{config.prompts_per_round}"
+            f"{train} rows are left to train on (data.eval_size {data.eval_size} and their repetitions are "
+            f"held out); a round needs {config.prompts_per_round}"
         )
     rng = torch.Generator().manual_seed(config.seed)
     passes = -(-needed // train)
@@ -76,8 +85,9 @@ def _load(data: DataConfig) -> Dataset:
         raise UserError(f"data.path {data.path!r} must end in one of {sorted(_LOADERS)}")
     if path.stat().st_size == 0:
         raise UserError(f"data.path {data.path!r} is empty")
+    loader, options = _LOADERS[path.suffix]
     try:
-        rows = load_dataset(_LOADERS[path.suffix], data_files=str(path), split="train")
+        rows = load_dataset(loader, data_files=str(path), split="train", **options)
     except Exception as error:
         cause = error.__cause__ or error
         raise UserError(f"data.path {data.path!r} cannot be read: {' '.join(str(cause).split())}") from error
@@ -92,13 +102,16 @@ def _columns(rows: Dataset, data: DataConfig) -> Dataset:
         if column not in rows.column_names:
             raise UserError(f"column {column!r} is not in {data.path!r}, which has {rows.column_names}")
 
-    def shape(row: dict[str, Any]) -> dict[str, Any]:
-        prompt = row[data.prompt]
-        if isinstance(prompt, str):
-            prompt = _prompt(prompt, data)
-        return {"prompt": prompt, "answer": str(row[data.answer])}
+    def shape(row: dict[str, Any], index: int) -> dict[str, Any]:
+        prompt, answer = row[data.prompt], row[data.answer]
+        if not prompt or not isinstance(prompt, str | list):
+            raise UserError(f"row {index} of {data.path!r}: {data.prompt!r} must be text or messages, got {prompt!r}")
+        if answer is None:
+            raise UserError(f"row {index} of {data.path!r}: {data.answer!r} is missing")
+        return {"prompt": _prompt(prompt, data) if isinstance(prompt, str) else prompt, "answer": str(answer)}
 
-    return rows.map(shape, remove_columns=[c for c in (data.prompt, data.answer) if c not in ("prompt", "answer")])
+    others = [column for column in (data.prompt, data.answer) if column not in ("prompt", "answer")]
+    return rows.map(shape, with_indices=True, remove_columns=others)
 
 
 def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
@@ -117,19 +130,15 @@ def _reasoning_gym(data: DataConfig, config: RunConfig) -> tuple[Dataset, Reward
         source = reasoning_gym.create_dataset(data.task, size=needed, **options)
     except Exception as error:
         raise UserError(f"data.task {data.task!r} with options {options}: {' '.join(str(error).split())}") from error
+    items = list(source)  # their metadata can be anything, so rows only point to them
     rows = [
-        {
-            "prompt": _prompt(item["question"], data),
-            "answer": str(item["answer"]),
-            "item": json.dumps(item, default=str),
-        }
-        for item in source
+        {"prompt": _prompt(item["question"], data), "answer": str(item["answer"]), "item": i}
+        for i, item in enumerate(items)
     ]
 
-    def score(completions: list[Any], item: list[str], **columns: Any) -> list[float]:
+    def score(completions: list[Any], item: list[int], **columns: Any) -> list[float]:
         return [
-            float(source.score_answer(text_of(c).strip(), json.loads(i)))
-            for c, i in zip(completions, item, strict=True)
+            float(source.score_answer(text_of(c).strip(), items[i])) for c, i in zip(completions, item, strict=True)
         ]
 
     return Dataset.from_list(rows), score

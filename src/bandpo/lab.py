@@ -1,9 +1,11 @@
-"""The lab's task: a tiny model half-knows how to work step by step and almost never does. Does reward teach it that working pays?
+"""The lab's task: a tiny model half-knows how to work step by step and almost never does. Does reward teach it that
+working pays?
 
-Running sum: the prompt is four symbols of an alphabet of 16 and `=`, the answer their sum modulo 16. A completion answers at once
-(`A` answer, end: a blind guess, right 1 in 16) or writes the running sums first (`s2 s3 s4 A` answer, end). The warm start knows both,
-writes a first working symbol with a small probability, and slips in a quarter of its steps, so that working is right in about 40 %.
-The reward is 1 for a right answer. How fast the rare first token may grow is what the clipping rule decides.
+Running sum: the prompt is four symbols of an alphabet of 16 and `=`, the answer their sum modulo 16. A completion
+answers at once (`A` answer, end: a blind guess, right 1 in 16) or writes the running sums first (`s2 s3 s4 A` answer,
+end). The warm start knows both, writes a first working symbol with a small probability, and slips in a quarter of its
+steps, so that working is right in about 40 %. The reward is 1 for a right answer. How fast the rare first token may
+grow is what the clipping rule decides.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ def reward(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """1 where the first `A` is followed by the right answer and the end; logs how many completions work step by step."""
+    """1 where the first `A` is followed by the right answer and the end; logs how many completions work."""
     if log_metric is not None:
         log_metric("lab/work", sum(ids[0] < BASE for ids in completion_ids) / len(completion_ids))
     wanted = [SYMBOLS.index(a) for a in answer]
@@ -139,8 +141,8 @@ def warm_start(
 ) -> tuple[Path, dict[str, float]]:
     """Train, or find in the cache, the start of a scene; returns its folder (model, tokenizer) and its measured skill.
 
-    Where working is right in fewer than 30 % of the attempts the skill was not acquired (it appears abruptly, at a step that
-    depends on the seed): it is trained again with 300 steps more, up to 1500, and `steps` says how many it took.
+    Where working is right in fewer than 30 % of the attempts the skill was not acquired (it appears abruptly, at a step
+    that depends on the seed): it is trained again with 300 steps more, up to 1500, and `steps` says how many it took.
     """
     start = WarmStart(p_work, seed)
     facts = start.folder / "skill.json"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import re
 import sys
+import traceback
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +36,35 @@ def exact(completions: list[Any], answer: list[Any], **columns: Any) -> list[flo
     return [float(text_of(c).strip() == str(a).strip()) for c, a in zip(completions, answer, strict=True)]
 
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+# 1,234,567 or 1234567, with decimals or not, or .5; a comma that groups no three digits separates two numbers.
+_NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)")
 
 
 def last_number(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
     """1 where the last number in the completion equals the answer in value: 7, 7.0 and 007 are the same.
 
-    A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5.
+    A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
+    answer that is no number.
     """
-    return [
-        float(_last_number(text_of(c)) == Decimal(str(a).replace(",", "")))
-        for c, a in zip(completions, answer, strict=True)
-    ]
+    return [float(_last_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)]
+
+
+def _number(answer: Any) -> Decimal:
+    try:
+        number = Decimal(str(answer).replace(",", "").replace("\N{MINUS SIGN}", "-"))
+    except InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite():
+        raise ValueError(f"the answer {answer!r} is not a number")
+    return number
 
 
 def _last_number(text: str) -> Decimal | None:
-    last = None
-    for last in _NUMBER.finditer(text):
-        pass
-    if last is None:
+    text = text.replace("\N{MINUS SIGN}", "-")
+    found = list(_NUMBER.finditer(text))
+    if not found:
         return None
+    last = found[-1]
     digits = last.group().replace(",", "")
     if digits.startswith("-") and last.start() and text[last.start() - 1].isalnum():
         digits = digits[1:]
@@ -74,32 +85,38 @@ def resolve(name: str) -> Reward:
         sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"reward {name!r} cannot be imported: {error}") from None
+    except Exception as error:  # whatever the module does when it is imported
+        raise UserError(f"reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise UserError(f"reward {name!r} must be a function, got {type(found).__name__}")
     return guarded(found, name)
 
 
 def guarded(reward: Reward, name: str) -> Reward:
-    """The same reward; what it raises, or a result of the wrong length, becomes one line that names it."""
+    """The same reward; what it raises, or a result that is no number per completion, becomes one line that names it."""
 
     @functools.wraps(reward)
-    def call(*args: Any, **columns: Any) -> list[float | None]:
+    def call(completions: list[Any], **columns: Any) -> list[float | None]:
         try:
-            values = reward(*args, **columns)
+            values = reward(completions=completions, **columns)
         except Exception as error:
-            trace = error.__traceback__
-            while trace is not None and trace.tb_next is not None:
-                trace = trace.tb_next
-            place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
-            raise RewardError(f"reward {name!r} raised {type(error).__name__}: {error}{place}") from error
-        expected = len(columns["completions"])
-        if not isinstance(values, list) or len(values) != expected:
-            got = len(values) if hasattr(values, "__len__") else type(values).__name__
-            raise RewardError(
-                f"reward {name!r} must return a list of {expected} numbers, one per completion, got {got}"
-            )
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
+        wanted = f"reward {name!r} must return a list of {len(completions)} numbers, one per completion"
+        if not isinstance(values, list) or len(values) != len(completions):
+            got = f"a list of {len(values)}" if isinstance(values, list) else type(values).__name__
+            raise RewardError(f"{wanted}, got {got}")
+        for value in values:
+            if value is not None and not (hasattr(value, "__float__") and math.isfinite(value)):
+                raise RewardError(f"{wanted} (None where it does not apply), got {value!r} among them")
         return values
 
     return call
+
+
+def _place(error: Exception, reward: Reward) -> str:
+    """Where it went wrong: the last line of the reward's own file, or of whatever it called."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
+    file = getattr(getattr(reward, "__code__", None), "co_filename", None)
+    own = [frame for frame in frames if frame.filename == file] or frames
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
+from .compare import DEFAULT_METHODS, Job, estimate, is_finished, plan, run_all
 from .config import load
 from .lab import SCENES
 from .report import MIN_SEEDS, NUMBERS, Section, make_sections, read_runs, subtract, summarize, write_report
@@ -23,14 +23,14 @@ console = Console(highlight=False)
 
 HONEST = {
     "tail": (
-        "The other half: this scene shows what a clip costs, not what it protects; without any clip it goes at least as fast "
-        "(bandpo lab --scene storm shows the price of that). Any rule with a wide upper side helps here, a plain Clip(0.2, 1.0) "
-        "too (add clip-wide to --methods). Entropy falls sooner under a rule that solves the task sooner. A larger learning "
-        "rate shrinks the gap (--lr 5e-5)."
+        "The other half: this scene shows what a clip costs, not what it protects; without any clip it goes at least "
+        "as fast (bandpo lab --scene storm shows the price of that). Any rule with a wide upper side helps here, a plain "
+        "Clip(0.2, 1.0) too (add clip-wide to --methods). Entropy falls sooner under a rule that solves the task "
+        "sooner. A larger learning rate shrinks the gap (--lr 5e-5)."
     ),
     "storm": (
-        "The other half: small noisy batches used many times are where a clip protects; how rare strategies fare is the other scene "
-        "(bandpo lab --scene tail). The order of the rules that survive varies from seed to seed."
+        "The other half: small noisy batches used many times are where a clip protects; how rare strategies fare is "
+        "the other scene (bandpo lab --scene tail). The order of the rules that survive varies from seed to seed."
     ),
 }
 
@@ -59,21 +59,16 @@ def compare_and_show(
         "[dim]reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above[/dim]"
     )
     began = time.monotonic()
+    done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
     with _progress() as progress:
         task = progress.add_task("rounds", total=sum(job.config.rounds for job in jobs))
 
         def on_row(job: Job, row: dict[str, Any]) -> None:
             console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row)}")
-            done = sum(
-                job.config.rounds if (rounds := seen.get(job.folder)) is None and _is_finished(job) else rounds or 0
-                for job in jobs
-            )
-            seen[job.folder] = row["round"]
-            progress.update(task, completed=done + 1)
+            done[job.folder] = row["round"]
+            progress.update(task, completed=sum(done.values()))
 
-        seen: dict[Path, int] = {}
         folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
-        progress.update(task, completed=sum(job.config.rounds for job in jobs))
     page = write_report(folders, output / f"report-{scene}.html")
     for section in make_sections(read_runs(folders)):
         _print_section(section)
@@ -81,7 +76,7 @@ def compare_and_show(
     console.print(HONEST[scene])
     if len(seeds) < MIN_SEEDS:
         console.print(
-            f"Spread is not estimated from {len(seeds)} seed{'s' * (len(seeds) > 1)}: run with --seeds 3 or more to judge."
+            f"Spread is not estimated (fewer than {MIN_SEEDS} seeds): run with --seeds {MIN_SEEDS} or more to judge."
         )
     console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
     print(page)  # alone on its line, whole, for eyes and for scripts
@@ -92,11 +87,12 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
     config = load(recipe, settings)
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
-    from .train import run
-
     console.print(
-        f"[bold]{config.label}[/bold] on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}"
+        f"[bold]{config.label}[/bold] on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, "
+        f"in {config.output}"
     )
+    from .train import run  # slow: it brings TRL
+
     with _progress() as progress:
         task = progress.add_task("rounds", total=config.rounds)
 
@@ -118,12 +114,6 @@ def _progress() -> Progress:
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=console, transient=True)
-
-
-def _is_finished(job: Job) -> bool:
-    from .train import finished
-
-    return finished(job.folder)
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -180,4 +170,6 @@ def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
         bounds = job.config.region.bounds(log_p)
         limits[job.config.label or job.name] = min(1.0, p * math.exp(min(700.0, float(bounds.log_high[0]))))
     said = ", ".join(f"{label} at {limit:.3g}" if limit < 1 else f"{label} never" for label, limit in limits.items())
-    return f"Why: for a token of probability {p:g} with a good outcome, the gradient stops where the probability has reached: {said}."
+    return (
+        f"Why: a token of probability {p:g} with a good outcome stops to get a gradient at which probability? {said}."
+    )

@@ -1,6 +1,8 @@
-"""One training run on the TRL engine: a `RunConfig` in, a folder with the resolved recipe, a metrics file and the model out.
+"""One training run on the TRL engine: a `RunConfig` in, a folder with the resolved recipe, a metrics file and the model
+out.
 
-The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step), `checkpoints/` and `model/`.
+The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
+`checkpoints/` and `model/`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 from . import __version__, lab
+from .compare import is_finished
 from .config import RunConfig, UserError
 from .data import prepare
 from .integrations.trl import BandPOConfig, BandPOTrainer
@@ -44,9 +47,9 @@ def run(
 ) -> Path:
     """Train as `config` says; returns the folder of the run.
 
-    With `resume`, an interrupted run goes on after its last checkpoint exactly as if it had not been interrupted: the same weights,
-    the same rows. TRL keeps neither its generated batch nor the step within it, so checkpoints are taken only where the next step
-    generates, and only on a logged step; rows logged after the checkpoint are cut off.
+    With `resume`, an interrupted run goes on after its last checkpoint exactly as if it had not been interrupted: the
+    same weights, the same rows. TRL keeps neither its generated batch nor the step within it, so checkpoints are taken
+    only where the next step generates, and only on a logged step; rows logged after the checkpoint are cut off.
 
     Args:
         config: from `bandpo.config.load`.
@@ -56,14 +59,19 @@ def run(
         say: called with every notice.
 
     Raises:
-        UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model or reward
-            cannot be had. Nothing has been written then.
+        UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
+            or reward cannot be had. Nothing has been written then.
     """
     folder = Path(config.output)
     if resume:
         _same_run(folder, config)
-    elif (folder / "run.json").exists():
+        if is_finished(folder):
+            say(f"{folder} is finished; nothing to resume")
+            return folder
+    elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
         raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
+    settings, notice = _trainer_settings(config, folder)
+    arguments = _trainer(BandPOConfig, **settings)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     rows, held_out, reward = prepare(config)
@@ -73,50 +81,49 @@ def run(
         start, skill = lab.warm_start(lab.SCENES[config.scene or "tail"].p_work, config.seed, say)
         model_path = str(start)
     model, tokenizer = _load_model(model_path, config)
+    if isinstance(rows[0]["prompt"], list) and tokenizer.chat_template is None:
+        raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
 
     checkpoint = _last_checkpoint(folder) if resume else None
-    if resume:
-        _cut_rows(folder / "metrics.jsonl", 0 if checkpoint is None else _step_of(checkpoint))
-        if checkpoint is None:
-            say(f"no whole checkpoint in {folder}: starting again")
-    trainer_settings, notice = _trainer_settings(config, folder, resumed=checkpoint is not None)
+    if checkpoint is not None:
+        arguments.eval_on_start = False  # it was done, and its row is in the file
     if notice:
         say(notice)
-    trainer = BandPOTrainer(
+    trainer = _trainer(
+        BandPOTrainer,
         model=model,
         reward_funcs=reward,
-        args=BandPOConfig(**trainer_settings),
+        args=arguments,
         train_dataset=rows,
         eval_dataset=held_out,
         processing_class=tokenizer,
         trust_region=config.region,
     )
+    facts, before = _facts(config, command, skill), 0.0
+    if resume:
+        _cut_rows(folder / "metrics.jsonl", 0 if checkpoint is None else _step_of(checkpoint))
+        if checkpoint is None:
+            say(f"no whole checkpoint in {folder}: starting again")
+        else:
+            say(f"going on after step {_step_of(checkpoint)}")
+            before = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))["wall_seconds"]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-    facts = _facts(config, command, skill)
+    _write(folder / "config.yaml", config.to_yaml())
     _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(_Recorder(folder, config.steps_per_round, on_row))
-    began = time.monotonic()
+    began = time.monotonic() - before
+    trainer.add_callback(_Recorder(folder, config.steps_per_round, began, on_row))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
     trainer.save_model(str(folder / "model"))
     _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": round(time.monotonic() - began, 1)})
     return folder
 
 
-def finished(folder: Path) -> bool:
-    """Whether the folder holds a run that came to its end."""
-    try:
-        return json.loads((folder / "run.json").read_text(encoding="utf-8"))["finished"] is True
-    except (OSError, ValueError, KeyError):
-        return False
-
-
 class _Recorder(TrainerCallback):
     """Writes metrics.jsonl, and marks checkpoints that are whole."""
 
-    def __init__(self, folder: Path, steps_per_round: int, on_row: Callable[[Row], None]) -> None:
-        self.folder, self.steps_per_round, self.on_row = folder, steps_per_round, on_row
+    def __init__(self, folder: Path, steps_per_round: int, began: float, on_row: Callable[[Row], None]) -> None:
+        self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """One line per log step; what depends on the clock is left out, so that a repeated run writes the same file."""
@@ -138,12 +145,19 @@ class _Recorder(TrainerCallback):
     def on_save(self, args, state, control, **kwargs) -> None:
         """A checkpoint without this mark was interrupted while it was written."""
         if state.is_world_process_zero:
-            _write_json(
-                Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE, {"step": state.global_step}
-            )
+            mark = {"step": state.global_step, "wall_seconds": round(time.monotonic() - self.began, 1)}
+            _write_json(Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE, mark)
 
 
-def _trainer_settings(config: RunConfig, folder: Path, *, resumed: bool) -> tuple[dict[str, Any], str | None]:
+def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
+    """TRL's config or trainer; what it does not accept is the user's to change."""
+    try:
+        return make(**settings)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"trainer: {' '.join(str(error).split())}") from error
+
+
+def _trainer_settings(config: RunConfig, folder: Path) -> tuple[dict[str, Any], str | None]:
     """Arguments of BandPOConfig, and a notice where save_every was rounded up."""
     logging = config.trainer.get("logging_steps", 1)
     if logging < 1 or logging != int(logging):
@@ -155,8 +169,8 @@ def _trainer_settings(config: RunConfig, folder: Path, *, resumed: bool) -> tupl
     notice = None
     if save != wanted:
         notice = (
-            f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint must be on a logged "
-            f"step where the next one generates (every {unit} steps)"
+            f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint "
+            f"must be on a logged step where the next one generates (every {unit} steps)"
         )
     settings = {
         "report_to": "none",
@@ -171,8 +185,6 @@ def _trainer_settings(config: RunConfig, folder: Path, *, resumed: bool) -> tupl
         "shuffle_dataset": False,
         "disable_tqdm": True,
     }
-    if resumed:
-        settings["eval_on_start"] = False  # it was done, and its row is in the file
     return settings, notice
 
 
@@ -184,21 +196,25 @@ def _load_model(path: str, config: RunConfig):
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(f"model {config.model!r} cannot be loaded: {' '.join(str(error).split())}") from error
-    if config.data.chat and tokenizer.chat_template is None:
-        raise UserError(f"data.chat is set, but the tokenizer of {config.model!r} has no chat template")
     return model, tokenizer
 
 
 def _same_run(folder: Path, config: RunConfig) -> None:
     if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} holds no run to resume")
-    stored = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    now = yaml.safe_load(config.to_yaml())
-    for node in (stored, now):
-        node.pop("output", None)
-    different = sorted(key for key in {*stored, *now} if stored.get(key) != now.get(key))
+        raise UserError(f"{folder} holds no run to resume; start one without --resume")
+    stored = _flat(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
+    now = _flat(yaml.safe_load(config.to_yaml()))
+    different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
     if different:
         raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
+
+
+def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    out = {}
+    for key, value in node.items():
+        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return out
 
 
 def _last_checkpoint(folder: Path) -> Path | None:
@@ -229,9 +245,7 @@ def _cut_rows(path: Path, step: int) -> None:
         kept.append(line + "\n")
     if step == 0:
         kept = []
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
-    temporary.replace(path)
+    _write(path, "".join(kept))
 
 
 def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None) -> dict[str, Any]:
@@ -271,8 +285,13 @@ def source_commit() -> str | None:
 
 
 def _write_json(path: Path, value: Any) -> None:
+    _write(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or, if interrupted, nothing."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 

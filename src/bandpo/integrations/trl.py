@@ -1,7 +1,8 @@
 """BandPO in TRL: `BandPOTrainer` is `GRPOTrainer` with a trust region instead of two epsilons.
 
-TRL clamps the ratio at 1 - self.epsilon_low and 1 + self.epsilon_high. For the length of one loss these two attributes hold the
-bounds of each token; everything else, the loss included, is TRL's own. Metrics go to TRL's log under `bandpo/`.
+TRL clamps the ratio at 1 - self.epsilon_low and 1 + self.epsilon_high. For the length of one loss these two attributes
+hold the bounds of each token; everything else, the loss included, is TRL's own. Metrics go to TRL's log under
+`bandpo/`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,11 +33,12 @@ class BandPOConfig(GRPOConfig):
     """`GRPOConfig` with a trust region as a config node; for code, pass a region to `BandPOTrainer` instead.
 
     Args:
-        trust_region: a node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`, or its JSON text. Not to be confused
-            with `delta`, which in TRL is the upper clip of the two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
+        trust_region: a node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`, or its JSON text. Not to be
+            confused with `delta`, which in TRL is the upper clip of the two-sided GRPO loss (arXiv 2505.07291) and
+            keeps that meaning.
     """
 
-    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "trust_region"]
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "trust_region"]
 
     trust_region: dict | str | None = field(
         default=None,
@@ -47,9 +49,9 @@ class BandPOConfig(GRPOConfig):
 class BandPOTrainer(GRPOTrainer):
     """GRPO with a trust region per token (eq:bandpo_full), for the loss types grpo, bnpo, dr_grpo and dapo.
 
-    A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`) so that
-    their product exceeds `gradient_accumulation_steps`; the paper takes 4 steps a batch. With TRL's defaults there is one step, the ratio
-    is 1, and no rule does anything: the trainer says so at start.
+    A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`)
+    so that their product exceeds `gradient_accumulation_steps`; the paper takes 4 steps a batch. With TRL's defaults
+    there is one step, the ratio is 1, and no rule does anything: the trainer says so at start.
 
     Args:
         model: as for `GRPOTrainer`, like everything not named here.
@@ -58,9 +60,9 @@ class BandPOTrainer(GRPOTrainer):
         trust_region: the rule, or its config node; by default that of `BandPOConfig`, else `Band("kl", 0.05)`.
 
     Raises:
-        ValueError: the rule is given twice, or the settings leave no bounds per token: sequence-level importance sampling, a loss
-            without a hard clip (cispo, sapo, vespo, luspo), Liger kernels; or the sampler's temperature is not that of the
-            log-probabilities.
+        ValueError: the rule is given twice, or the settings leave no bounds per token: sequence-level importance
+            sampling, a loss without a hard clip (cispo, sapo, vespo, luspo), Liger kernels; or the sampler's
+            temperature is not that of the log-probabilities.
     """
 
     def __init__(
@@ -149,8 +151,8 @@ def check_config(args: GRPOConfig, region: TrustRegion) -> None:
     """Raise ValueError for settings under which the region cannot act as written, warn where it cannot act at all."""
     if args.epsilon != 0.2 or args.epsilon_high is not None:
         raise ValueError(
-            f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; leave them "
-            "at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
+            f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; leave "
+            "them at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
         )
     if args.loss_type not in LOSS_TYPES:
         raise ValueError(
@@ -173,20 +175,21 @@ def check_config(args: GRPOConfig, region: TrustRegion) -> None:
         )
     if args.top_p != 1 or args.top_k not in (0, -1, None) or args.min_p or args.repetition_penalty != 1:
         warnings.warn(
-            f"top_p = {args.top_p}, top_k = {args.top_k}, min_p = {args.min_p}, repetition_penalty = {args.repetition_penalty}: "
-            "tokens are not sampled from the probabilities that the bounds are computed from",
+            f"top_p = {args.top_p}, top_k = {args.top_k}, min_p = {args.min_p}, repetition_penalty = "
+            f"{args.repetition_penalty}: tokens are not sampled from the probabilities that bounds are computed from",
             stacklevel=4,
         )
     if args.delta is not None:
         logger.warning(
-            "delta = %s is TRL's two-sided clip (the ratio counts as at most that where the advantage is negative), not a radius",
+            "delta = %s is TRL's two-sided clip (the ratio counts as at most that where the advantage is negative), no radius",
             args.delta,
         )
     steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
     if steps <= 1 and region != Clip(1.0, float("inf")):
         warnings.warn(
-            f"no rule acts: each batch is used for one optimizer step (steps_per_generation {args.steps_per_generation} x "
-            f"num_iterations {args.num_iterations} / gradient_accumulation_steps {args.gradient_accumulation_steps}), so the "
-            "ratio is 1 and nothing is clipped; set steps_per_generation to 4 x gradient_accumulation_steps for 4 steps",
+            "no rule acts: each batch is used for one optimizer step (steps_per_generation "
+            f"{args.steps_per_generation} x num_iterations {args.num_iterations} / gradient_accumulation_steps "
+            f"{args.gradient_accumulation_steps}), so the ratio is 1 and nothing is clipped; set "
+            "steps_per_generation to 4 x gradient_accumulation_steps for 4 steps",
             stacklevel=4,
         )
