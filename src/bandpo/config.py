@@ -6,6 +6,7 @@ A recipe may name another one as its `base`, or a `scene` of the lab; it then on
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -216,7 +217,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
     for key, known in DataConfig.model_fields.items():
         if key not in _USED[source] and getattr(config.data, key) != known.default:
             raise UserError(f"data.{key} is set, but data.source {source!r} does not use it")
-    evaluates = config.trainer.get("eval_on_start") or config.trainer.get("eval_strategy", "no") not in ("no", False)
+    evaluates = config.trainer.get("eval_on_start") or config.trainer.get("eval_strategy", "no") not in ("no", None)
     if evaluates and not config.data.eval_size:
         raise UserError("data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it")
     if "{prompt}" not in config.data.template:
@@ -236,7 +237,7 @@ def label_of(region: TrustRegion) -> str:
     from . import DCPO, Band, Capped, Clip, Relaxed
 
     match region:
-        case Clip(eps_low=1.0, eps_high=float("inf")):
+        case Clip(eps_low=1.0, eps_high=math.inf):
             return "No clip"
         case Clip(eps_low=low, eps_high=high):
             return f"Clip {low:g}/{high:g}"
@@ -290,6 +291,8 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
         if key not in hints:
             raise UserError(f"unknown key 'trainer.{key}'{nearest(key, list(hints))}")
+        if key.endswith("_strategy") and value is False:
+            value = "no"  # which YAML takes for a truth value
         hint = hints[key]
         simple = not isinstance(hint, str) and set(typing.get_args(hint) or (hint,)) <= {
             int,
@@ -307,7 +310,8 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _explain(error: pydantic.ValidationError) -> str:
     """One line for the first mistake."""
-    first = error.errors()[0]
+    # An unknown key first: a misspelt one is also missing.
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     *parents, last = (str(part) for part in first["loc"])
     where = ".".join((*parents, last))
     if first["type"] == "extra_forbidden":

@@ -193,8 +193,9 @@ def exact(value: float) -> Value:
     return float(value), float(value)
 
 
-def average(values: np.ndarray) -> Value:
-    known = values[np.isfinite(values)]
+def average(values: np.ndarray, last: int = 0) -> Value:
+    """The mean of what is known, or of the last of it."""
+    known = values[np.isfinite(values)][-last:]
     return exact(known.mean() if known.size else math.nan)
 
 
@@ -227,8 +228,8 @@ NUMBERS = (
     Number("First {x} in which half work", "P(work) ≥ 0.5", 1, lambda r: first_round(r, "lab/work"), whole=True),
     Number("First {x} with reward 0.5", "mean reward ≥ 0.5", 1, lambda r: first_round(r, "reward"), whole=True),
     Number("Reward over the run", "mean over all {x}s", 3, lambda r: average(r.mean("reward"))),
-    Number("Reward at the end", "mean over the last 3 {x}s", 3, lambda r: average(r.mean("reward")[-3:])),
-    Number("Entropy at the end", "nats per token, last {x}", 2, lambda r: exact(r.mean("entropy")[-1])),
+    Number("Reward at the end", "mean over the last 3 {x}s", 3, lambda r: average(r.mean("reward"), last=3)),
+    Number("Entropy at the end", "nats per token, last {x}", 2, lambda r: average(r.mean("entropy"), last=1)),
     Number("Entropy at reward 0.5", "nats per token, in the first {x} with reward ≥ 0.5", 2, entropy_at_half),
     Number("Clip rate, %", "clipped tokens / all tokens, sums over the run", 2,
            lambda r: share(r, CLIP_RATE, "clip/fraction")),
@@ -414,6 +415,7 @@ def _look(size: float, ink: str, rule: str, salt: str = "") -> dict[Any, Any]:
         "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "ytick.major.size": 0,
         "axes.grid": True, "axes.grid.axis": "y", "grid.color": rule, "axes.axisbelow": True, "axes.titlepad": 8,
         "lines.linewidth": size / 6, "lines.markersize": size * 0.4, "svg.fonttype": "none", "svg.hashsalt": salt,
+        "text.parse_math": False,  # a label is a name, whatever dollars are in it
     }  # fmt: skip
 
 
@@ -472,8 +474,8 @@ HONEST = {
     "a clip is good for is the storm’s question. The early tail share says where a rule clips; it does not predict "
     "speed.",
     "storm": "<b>The storm scene shows what a clip protects.</b> It was chosen because training without a clip loses a "
-    "skill that was there. Both sides of the interval take part in keeping it, and the upper one may be wide. A few "
-    "seeds on one small task show that a clip can matter; they do not rank the clips.",
+    "skill that was there. In the runs behind that choice it took both sides of the interval to keep it, and the upper "
+    "one could be wide. A few seeds on one small task show that a clip can matter; they do not rank the clips.",
 }
 
 
@@ -522,9 +524,10 @@ def _section(section: Section, styles: Styles) -> str:
         if not run.finished:
             of = f" of {run.info['rounds']}" if section.axis == "round" and run.info.get("rounds") else ""
             why = " (the last line of metrics.jsonl is cut off)" if run.cut_off else ""
+            length = f"{len(run.x)}{of} {section.axis}s{why}"
             notes.append(
-                f"Unfinished: {run.label}, seed {run.info['seed']}, {len(run.x)}{of} {section.axis}s{why}. It is drawn, "
-                "but not in the tables, nor in the thick line if other seeds of it finished."
+                f"Unfinished: {run.label}, seed {run.info['seed']}, {length}. It is drawn, but not in the tables, "
+                "nor in the thick line if other seeds of it finished."
             )
     if missing := [panel.title for panel in PANELS[1:] if panel not in section.panels]:
         notes.append(f"Not logged by these runs: {join(missing)}.")
@@ -558,7 +561,8 @@ def _tables(section: Section) -> str:
         for label in others:
             each = [subtract(values[run], values[twin]) for run, twin in pairs[label]]
             small = " &ensp;".join(_cell(show(gap, 0 if number.whole else number.digits, "+")) for gap in each)
-            gaps[-1].append(f"{_cell(summarize(each, number.digits, '+', 'pairs '))}<small>{small}</small>")
+            small = f"<small>{small}</small>" if len(each) > 1 else ""
+            gaps[-1].append(_cell(summarize(each, number.digits, "+", "pairs ")) + small)
     if not rows:
         return _notes(["No run of this section is finished, so there are no final numbers yet."])
     few = [label for label, runs in done.items() if len(runs) < MIN_SEEDS]
@@ -638,7 +642,8 @@ def _origin(sections: Sequence[Section]) -> str:
     """Settings, versions and commands: what it takes to get these numbers again."""
     runs = [run for section in sections for run in section.runs]
     columns = [(label, section) for section in sections for label in section.methods]
-    heads = [escape(label) + f"<small>{escape(s.title)}</small>" * (len(sections) > 1) for label, s in columns]
+    where = {s: f"<small>{escape(s.title)}</small>".replace("-", "\u2011") if sections[1:] else "" for s in sections}
+    heads = [escape(label) + where[section] for label, section in columns]
     settings = differing(runs)
     rows = []
     for key, values in settings.items():
@@ -706,7 +711,8 @@ small{display:block;font-size:.75rem;font-weight:400}
 pre{margin:0 0 1.25rem;white-space:pre-wrap;overflow-wrap:anywhere;font:.8125rem/1.5 ui-monospace,Menlo,monospace}
 @media(max-width:42rem){th,td{padding-left:.75rem;white-space:normal}
 .panels{display:block}.panels header{display:contents}.panels figure{margin-top:2rem}
-.key{position:sticky;top:0;display:flex;flex-wrap:wrap;gap:0 1.25rem;border-bottom:1px solid var(--rule)}}
+.key{position:sticky;top:0;max-height:25vh;overflow:auto;display:flex;flex-wrap:wrap;gap:0 1.25rem;
+border-bottom:1px solid var(--rule)}}
 """
 
 

@@ -1,0 +1,573 @@
+"""The report: numbers against values computed by hand, censoring, refusals, and the page itself in a browser."""
+# ruff: noqa: RUF001  (minus signs and dashes are meant)
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("matplotlib")
+import matplotlib
+import numpy as np
+
+from bandpo import report
+from bandpo.report import write_report
+
+CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
+BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def write_run(root: Path, label="GRPO", seed=0, rows=(), config=None, **info) -> Path:
+    folder = root / f"{label}-{info.get('learning_rate', 0)}-{seed}".replace(" ", "-").replace("/", "")
+    folder.mkdir(parents=True)
+    facts = {
+        "label": label,
+        "method": "m",
+        "seed": seed,
+        "scene": "tail",
+        "learning_rate": 5e-6,
+        "rounds": len(rows),
+        "steps_per_round": 64,
+        "finished": True,
+        "command": f"bandpo lab --rule '{label}' --rounds 10 --seed {seed} --output runs/{label}-{seed}",
+        "versions": {"bandpo": "0.1.0", "torch": "2.13.0"},
+        "hardware": "x86_64, 2 cores",
+        "commit": "abc1234",
+        "started": "2026-11-21T14:00:00+00:00",
+        "wall_seconds": 88.1,
+        **info,
+    }
+    (folder / "run.json").write_text(json.dumps(facts))
+    settings = {"seed": seed, "output": str(folder), "trust_region": BAND if "Band" in label else CLIP}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or {})}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def make_rows(work, **more):
+    """A line a round: P(work) as given, reward 0.8 P(work), entropy 1 - P(work), counts that differ by round."""
+    rows = []
+    for index, p in enumerate(work):
+        row = {"step": 64 * (index + 1), "round": index + 1, "lab/work": p, "reward": 0.8 * p, "entropy": 1 - p}
+        row |= {"tokens": 1000 * (index + 1), "clip/count": 10 + index, "clip/tail_high_count": 5}
+        row |= {"clip/fraction": 0.999, "clip/tail_high_share": 0.999}  # must lose against the counts
+        row |= {"clip/good_tail_tokens": 50, "cut/good_tail_count": 4 + index, "cut/good_tail": 0.999}
+        rows.append(row | {key: values[index] for key, values in more.items()})
+    return rows
+
+
+def ramp(half: int, rounds: int = 12):
+    """P(work) is 0.01 until it is 0.75 from round `half` on."""
+    return [0.01 if r < half else 0.75 for r in range(1, rounds + 1)]
+
+
+class Tables(HTMLParser):
+    """Every table of a page as {caption: {row header: {column header: text}}}; line breaks of a cell are " | "."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tables, self.table, self.row, self.text = {}, [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "small":
+            self.text.append(" | ")
+        if tag in ("td", "th", "caption"):
+            self.text = []
+        if tag == "tr":
+            self.row = []
+        if tag == "table":
+            self.table = []
+
+    def handle_endtag(self, tag):
+        text = " ".join("".join(self.text).split())
+        if tag == "caption":
+            self.caption = text
+        if tag in ("td", "th"):
+            self.row.append(text)
+        if tag == "tr":
+            self.table.append(self.row)
+        if tag == "table":
+            head = [name.split(" | ")[0] for name in self.table[0]]
+            rows = {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in self.table[1:]}
+            self.tables.setdefault(self.caption, []).append(rows)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def table(page: str, caption: str, index: int = 0):
+    """The table whose caption begins so."""
+    found = [rows for name, tables in Tables(page).tables.items() if name.startswith(caption) for rows in tables]
+    return found[index]
+
+
+def make_page(tmp_path: Path, **options) -> str:
+    return write_report([tmp_path / "runs"], tmp_path / "report.html", **options).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def three_seeds(tmp_path: Path) -> Path:
+    for label, halves in (("Band-KL 0.05", (4, 5, 7)), ("GRPO", (9, 10, 11))):
+        for seed, half in enumerate(halves):
+            write_run(tmp_path / "runs", label, seed, make_rows(ramp(half)))
+    return tmp_path
+
+
+def plus_minus(values, digits, sign=""):
+    return f"{statistics.mean(values):{sign}.{digits}f} ± {statistics.stdev(values):.{digits}f}".replace("-", "−")
+
+
+# ---- numbers
+
+
+def test_final_numbers_are_those_computed_by_hand(three_seeds):
+    rows = table(make_page(three_seeds), "Final numbers, mean ± standard deviation")
+    assert list(rows["Reward over the run"])[:2] == ["GRPO", "Band-KL 0.05"], "the baseline comes first"
+    for label, halves in (("Band-KL 0.05", (4, 5, 7)), ("GRPO", (9, 10, 11))):
+        rewards = [[0.8 * p for p in ramp(half)] for half in halves]
+        clip = 100 * sum(10 + i for i in range(12)) / sum(1000 * (i + 1) for i in range(12))
+        early = [100 * 5 * (half - 1) / sum(10 + i for i in range(half - 1)) for half in halves]
+        cut = 100 * sum(4 + i for i in range(12)) / (12 * 50)
+        expected = {
+            "First round in which half work": plus_minus(halves, 1),
+            "First round with reward 0.5": plus_minus(halves, 1),
+            "Reward over the run": plus_minus([statistics.mean(r) for r in rewards], 3),
+            "Reward at the end": plus_minus([statistics.mean(r[-3:]) for r in rewards], 3),
+            "Entropy at the end": "0.25 ± 0.00",
+            "Entropy at reward 0.5": "0.25 ± 0.00",
+            "Clip rate, %": f"{clip:.2f} ± 0.00",
+            "Early tail share, %": plus_minus(early, 1),
+            "Good tail cut, %": f"{cut:.1f} ± 0.0",
+        }
+        assert {name: row[label] for name, row in rows.items()} == expected
+
+
+def test_differences_are_paired_by_seed(three_seeds):
+    rows = table(make_page(three_seeds), "Minus GRPO")
+    cell = rows["First round in which half work"]["Band-KL 0.05"]
+    assert cell == f"{plus_minus([4 - 9, 5 - 10, 7 - 11], 1, '+')} | −5 −5 −4"
+    gaps = [statistics.mean(0.8 * p - 0.8 * q for p, q in zip(ramp(a), ramp(b), strict=True)) for a, b in
+            ((4, 9), (5, 10), (7, 11))]  # fmt: skip
+    assert rows["Reward over the run"]["Band-KL 0.05"].startswith(plus_minus(gaps, 3, "+"))
+    assert rows["Reward over the run"]["Band-KL 0.05"].endswith(" ".join(f"{gap:+.3f}" for gap in gaps))
+
+
+def test_only_seeds_of_both_methods_are_paired(tmp_path):
+    for label, seeds in (("GRPO", (0, 1, 2, 3)), ("Band-KL 0.05", (2, 3, 4))):
+        for seed in seeds:
+            write_run(tmp_path / "runs", label, seed, make_rows(ramp(4 + seed)))
+    page = make_page(tmp_path)
+    assert table(page, "Minus GRPO")["First round in which half work"]["Band-KL 0.05"] == "+0.0 | +0 +0"
+    assert "seeds 2 3<" in page
+    assert "Band-KL 0.05: spread not estimated (fewer than 3 pairs)." in page
+    page = make_page(tmp_path, baseline="Band-KL 0.05")
+    assert table(page, "Minus Band-KL 0.05")["First round in which half work"]["GRPO"] == "+0.0 | +0 +0"
+    write_run(tmp_path / "runs", "Mine", 2, make_rows(ramp(9)))
+    cell = table(make_page(tmp_path), "Minus GRPO")["First round in which half work"]["Mine"]
+    assert cell == "+3.0", "one pair is not told twice"
+
+
+def test_the_baseline_can_be_chosen(three_seeds):
+    rows = table(make_page(three_seeds, baseline="Band-KL 0.05"), "Minus Band-KL 0.05")
+    assert rows["First round in which half work"]["GRPO"].endswith("+5 +5 +4")
+
+
+@pytest.mark.parametrize(
+    ("halves", "expected"),
+    [
+        ((4, 5, 6, 7, 8), "6.0 ± 1.6"),
+        ((4, 99, 6, 7, 99), "median 7 | (2 of 5 not reached)"),
+        ((4, 99, 99, 99, 6), "> 12 | (3 of 5 not reached)"),
+        ((4, 6, 99, 99), "> 9 | (2 of 4 not reached)"),  # between 6 and more than 12
+    ],
+)
+def test_a_censored_value_is_never_averaged(tmp_path, halves, expected):
+    for seed, half in enumerate(halves):
+        write_run(tmp_path / "runs", "GRPO", seed, make_rows(ramp(half)))
+    page = make_page(tmp_path)
+    assert table(page, "Final numbers")["First round in which half work"]["GRPO"] == expected
+    assert ("Not reached: " in page) == (99 in halves)
+
+
+def test_differences_to_a_censored_baseline_are_limits(tmp_path):
+    for seed, (band, grpo) in enumerate([(4, 99), (5, 99), (6, 10), (99, 99), (99, 11)]):
+        write_run(tmp_path / "runs", "Band-KL 0.05", seed, make_rows(ramp(band)))
+        write_run(tmp_path / "runs", "GRPO", seed, make_rows(ramp(grpo)))
+    cell = table(make_page(tmp_path), "Minus GRPO")["First round in which half work"]["Band-KL 0.05"]
+    # Sorted upper limits: -8, -7, -4, inf, inf. Sorted lower limits: -inf, -inf, -inf, -4, 1.
+    assert cell == "< −4 | (4 of 5 pairs not reached) | < −8 < −7 −4 unknown > +1"
+
+
+def test_summaries_of_what_is_undefined():
+    nan = (math.nan, math.nan)
+    assert report.summarize([nan, nan, nan], 1) == "–"
+    assert report.summarize([nan, (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)], 1) == "2.0 ± 1.0 (defined in 3 of 4)"
+    assert report.summarize([nan, (1.0, 1.0), (2.0, 2.0)], 1) == "1.5 (defined in 2 of 3)", "two values have no spread"
+    assert report.show((3.0, 30.0), 1) == "3 to 30"
+    assert report.show(report.subtract((12.0, 12.0), (30.0, math.inf)), 0, "+") == "< −18"
+
+
+def test_fewer_than_three_seeds_have_no_spread(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / "runs", "GRPO", seed, make_rows(ramp(4 + seed)))
+        write_run(tmp_path / "runs", "Band-KL 0.05", seed, make_rows(ramp(2)))
+    page = make_page(tmp_path)
+    assert "±" not in page
+    assert "GRPO and Band-KL 0.05: spread not estimated (fewer than 3 seeds)." in page
+    assert table(page, "Final numbers, mean over seeds")["First round in which half work"]["GRPO"] == "4.5"
+    write_run(tmp_path / "runs", "GRPO", 2, make_rows(ramp(6)))
+    page = make_page(tmp_path)
+    assert "Band-KL 0.05: spread not estimated (fewer than 3 seeds)." in page
+    rows = table(page, "Final numbers, mean ± standard deviation over seeds")
+    assert rows["First round in which half work"] == {
+        "GRPO": "5.0 ± 1.0",
+        "Band-KL 0.05": "2.0",
+        "definition": "P(work) ≥ 0.5",
+    }
+
+
+def test_several_lines_of_a_round_are_one_round(tmp_path):
+    rows = [{"round": 1, "step": i, "tokens": t, "clip/count": c, "reward": r, "clip/fraction": 0.9}
+            for i, (t, c, r) in enumerate([(100, 50, 0.2), (900, 0, 0.4), (0, 0, None)])]  # fmt: skip
+    (run,) = report.read_runs([write_run(tmp_path, rows=rows)])
+    panels = {panel.key: panel for panel in report.PANELS}
+    assert panels["reward"].curve(run) == pytest.approx([0.3])
+    assert panels["clip/fraction"].curve(run) == pytest.approx([5.0]), "50 of 1000 tokens, not the mean of 50 % and 0 %"
+
+
+def test_rates_without_counts_are_means(tmp_path):
+    rows = [{"round": i + 1, "step": i, "reward": 0.1, "clip/fraction": c, "cut/good_tail": g}
+            for i, (c, g) in enumerate([(0.01, 0.5), (0.03, None), (0.02, 0.1)])]  # fmt: skip
+    write_run(tmp_path / "runs", rows=rows)
+    numbers = table(make_page(tmp_path), "Final numbers")
+    assert numbers["Clip rate, %"]["GRPO"] == "2.00"
+    assert numbers["Good tail cut, %"]["GRPO"] == "30.0"
+
+
+def test_nulls_are_left_out_and_not_counted_as_zero(tmp_path):
+    for seed in range(3):
+        rows = make_rows(ramp(4), reward=[None] * 9 + [0.3, 0.4, None])
+        for row in rows:
+            row |= {"clip/count": 0, "clip/tail_high_count": 0, "clip/tail_high_share": None, "entropy": None}
+        write_run(tmp_path / "runs", "GRPO", seed, rows)
+    page = make_page(tmp_path)
+    numbers = table(page, "Final numbers")
+    assert numbers["Reward over the run"]["GRPO"] == numbers["Reward at the end"]["GRPO"] == "0.350 ± 0.000"
+    assert "Early tail share, %" not in numbers, "nothing was clipped: 0 / 0 is no number"
+    assert "Entropy at the end" not in numbers
+    assert "Not logged by these runs: Entropy (paper, Fig. 4c) and Tail share of the clips (Fig. 4b)." in page
+
+
+def test_the_mean_curve_ends_where_the_first_seed_ends():
+    nan = math.nan
+    x, y = report.mean_curve([(np.arange(1, 5), np.array([1, nan, nan, 4])), (np.arange(1, 4), np.array([3, 5, nan]))])
+    assert (x.tolist(), y.tolist()) == ([1, 2], [2, 5])
+
+
+def test_rounds_are_whole_on_the_axis(tmp_path):
+    write_run(tmp_path / "runs", rows=make_rows(ramp(2, rounds=3)))
+    plot = re.search(r'aria-label="The tail scene, learning rate 5e-6: P\(work\).*?</svg>', make_page(tmp_path))
+    assert plot
+    ticks = re.findall(r"<text[^>]*>([\d.]+)</text>", plot[0])
+    assert [tick for tick in ticks if float(tick) > 1 or "." not in tick] == ["1", "2", "3"]
+
+
+# ---- sections, settings, origin
+
+
+def test_a_section_for_each_scene_and_learning_rate(three_seeds):
+    for rate in (3e-4, 1.5e-5):
+        write_run(three_seeds / "runs", "GRPO", 0, make_rows(ramp(3)), scene="storm", learning_rate=rate)
+    plain = [{"step": step, "reward": 0.25} for step in (10, 20)]
+    write_run(three_seeds / "runs", "Mine", 0, plain, scene=None, learning_rate=None)
+    page = make_page(three_seeds)
+    titles = ["The tail scene, learning rate 5e-6", "The storm scene, learning rate 1.5e-5",
+              "The storm scene, learning rate 3e-4", "Training"]  # fmt: skip
+    assert re.findall(r"<h2>(.*?)</h2>", page)[:4] == titles
+    assert page.count('aria-label="The storm scene, learning rate 3e-4: P(work)') == 1
+    assert 'aria-label="Training: P(work)' not in page
+    assert 'aria-label="Training: Reward, mean per completion, by step, for Mine"' in page
+    assert table(page, "Final numbers", 3)["Reward at the end"]["definition"] == "mean over the last 3 steps"
+
+
+def test_the_honest_part_is_about_the_scenes_that_ran(tmp_path):
+    write_run(tmp_path / "runs", rows=make_rows(ramp(3)), scene=None)
+    assert "What this does not show" not in make_page(tmp_path)
+    write_run(tmp_path / "runs", seed=1, rows=make_rows(ramp(3)))
+    page = make_page(tmp_path)
+    assert "shows what a clip costs a rare strategy, not what it protects" in page
+    assert "shows what a clip protects" not in page
+    write_run(tmp_path / "runs", seed=2, rows=make_rows(ramp(3)), scene="storm")
+    assert "shows what a clip protects" in make_page(tmp_path)
+
+
+def test_settings_that_differ(tmp_path):
+    same = {"train": {"rounds": 30, "log_dir": "x"}}
+    write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(3)), same)
+    write_run(tmp_path / "runs", "GRPO", 1, make_rows(ramp(3)), {"train": {"rounds": 31, "log_dir": "y"}})
+    write_run(tmp_path / "runs", "Band-KL 0.05", 0, make_rows(ramp(3)), same)
+    rows = table(make_page(tmp_path), "Settings that differ")
+    assert rows == {
+        "train.rounds": {"GRPO": "30, 31", "Band-KL 0.05": "30"},
+        "trust_region.type": {"GRPO": "clip", "Band-KL 0.05": "band"},
+        "trust_region.eps_low": {"GRPO": "0.2", "Band-KL 0.05": "–"},
+        "trust_region.eps_high": {"GRPO": "0.2", "Band-KL 0.05": "–"},
+        "trust_region.divergence": {"GRPO": "–", "Band-KL 0.05": "kl"},
+        "trust_region.delta": {"GRPO": "–", "Band-KL 0.05": "0.05"},
+    }
+
+
+def test_a_command_is_told_once_for_all_seeds(three_seeds):
+    write_run(three_seeds / "runs", "Other", 1, make_rows(ramp(3)), command="bandpo lab --seed 1 --steps 1")
+    page = make_page(three_seeds)
+    told = re.findall(r'<p class="note">([^<]*)</p><pre><code>(.*?)</code></pre>', page)
+    assert told == [
+        ("GRPO, seed 0, 1 and 2", "bandpo lab --rule &#x27;GRPO&#x27; --rounds 10 --seed SEED --output runs/GRPO-SEED"),
+        ("Band-KL 0.05, seed 0, 1 and 2",
+         "bandpo lab --rule &#x27;Band-KL 0.05&#x27; --rounds 10 --seed SEED --output runs/Band-KL 0.05-SEED"),
+        ("Other, seed 1", "bandpo lab --seed 1 --steps 1"),
+    ]  # fmt: skip
+    assert "bandpo 0.1.0; torch 2.13.0; commit abc1234; hardware x86_64, 2 cores;" in page
+
+
+def test_bounds_are_those_of_the_trust_region(tmp_path):
+    clips = {"GRPO": CLIP, "None": {"type": "clip", "eps_low": 1.0, "eps_high": math.inf}, "Band": BAND}
+    for label, node in clips.items():
+        write_run(tmp_path / "runs", label, 0, make_rows(ramp(3)), {"trust_region": node})
+    rows = table(make_page(tmp_path), "Where the probability")
+    assert rows["GRPO"] == {"p = 0.01": "0.008–0.012", "p = 0.1": "0.080–0.120", "p = 0.8": "0.640–0.960"}
+    assert set(rows["None"].values()) == {"0.000–1.000"}
+    low, high = map(float, rows["Band"]["p = 0.8"].split("–"))
+    for q in low, high:  # the Bernoulli KL divergence from 0.8 is the radius
+        assert 0.8 * math.log(0.8 / q) + 0.2 * math.log(0.2 / (1 - q)) == pytest.approx(0.05, abs=1e-3)
+
+
+# ---- what is wrong with the input
+
+
+def test_an_unfinished_run_with_a_cut_off_line_is_drawn_and_said(three_seeds):
+    before = table(make_page(three_seeds), "Final numbers")
+    folder = write_run(three_seeds / "runs", "GRPO", 3, make_rows(ramp(2, rounds=5)), finished=False, rounds=30)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 384, "rou')
+    page = make_page(three_seeds)
+    assert "Unfinished: GRPO, seed 3, 5 of 30 rounds (the last line of metrics.jsonl is cut off)." in page
+    assert table(page, "Final numbers") == before
+    (run,) = report.read_runs([folder])
+    assert run.mean("lab/work").tolist() == [0.01, 0.75, 0.75, 0.75, 0.75]
+
+
+def test_a_report_on_runs_that_only_began(tmp_path):
+    write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(2)), finished=False)
+    write_run(tmp_path / "runs", "GRPO", 1, [], finished=False)
+    page = make_page(tmp_path)
+    assert "Unfinished: GRPO, seed 1, 0 of 0 rounds" not in page
+    assert "Unfinished: GRPO, seed 1, 0 rounds" in page
+    assert "no final numbers yet" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("run.json", '{"label": "GRPO"', "corrupt"),
+        ("run.json", "[]", "corrupt"),
+        ("run.json", '{"label": "GRPO", "finished": true, "learning_rate": 1}', "'seed' is 'missing'"),
+        ("run.json", '{"label": "GRPO", "seed": "0", "finished": true, "learning_rate": 1}', "'seed' is '0'"),
+        ("config.yaml", None, "No such file"),
+        ("config.yaml", "a: [", "corrupt"),
+        ("config.yaml", "a: 1", "'trust_region' is missing"),
+        ("metrics.jsonl", None, "No such file"),
+        ("metrics.jsonl", "", "empty"),
+        ("metrics.jsonl", '{"step": 1}\n{"step"\n{"step": 3}\n', "line 2: corrupt"),
+        ("metrics.jsonl", '{"step": 1}\n{"step"\n', "line 2: corrupt"),  # a newline: it was not cut off
+        ("metrics.jsonl", '{"step": 1}\n[3]\n', "line 2: corrupt"),
+        ("metrics.jsonl", '{"step": 1, "reward": "high"}\n', "line 1: 'reward' is 'high'"),
+        ("metrics.jsonl", '{"reward": 1}\n', "'round' or 'step'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name_and_nothing_is_written(three_seeds, name, content, message):
+    make_page(three_seeds)
+    before = (three_seeds / "report.html").read_bytes()
+    path = three_seeds / "runs" / "GRPO-0-1" / name
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}.*{message}") as caught:
+        make_page(three_seeds)
+    assert "\n" not in str(caught.value)
+    assert (three_seeds / "report.html").read_bytes() == before
+
+
+def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
+    runs, out = three_seeds / "runs", three_seeds / "out.html"
+    with pytest.raises(ValueError, match="nowhere: no run found"):
+        write_report([runs, three_seeds / "nowhere"], out)
+    with pytest.raises(ValueError, match="no runs given"):
+        write_report([], out)
+    with pytest.raises(ValueError, match=r"baseline 'PPO': no such run; expected one of Band-KL 0\.05, GRPO"):
+        write_report([runs], out, baseline="PPO")
+    with pytest.raises(ValueError, match="is a folder"):
+        write_report([runs], runs)
+    twin = write_run(three_seeds / "more", "GRPO", 0, make_rows(ramp(2)))
+    with pytest.raises(ValueError, match=f"^{re.escape(str(twin))}: same label and seed as .*GRPO-0-0"):
+        write_report([runs, twin], out)
+    other = write_run(three_seeds / "other", "GRPO", 7, make_rows(ramp(2)), {"trust_region": BAND})
+    with pytest.raises(ValueError, match=f"^{re.escape(str(other))}: label 'GRPO' stands for another"):
+        write_report([runs, other], out)
+    unknown = write_run(three_seeds / "unknown", "Clap", 0, make_rows(ramp(2)), {"trust_region": {"type": "clap"}})
+    with pytest.raises(ValueError, match=f"^{re.escape(str(unknown / 'config.yaml'))}: trust_region: .*'clap'"):
+        write_report([runs, unknown], out)
+    assert not out.exists()
+
+
+def test_a_folder_named_twice_is_read_once(three_seeds):
+    runs = report.read_runs(
+        [three_seeds / "runs" / "GRPO-0-1", three_seeds / "runs", three_seeds / "runs" / ".." / "runs"]
+    )
+    assert [run.folder.name for run in runs][:2] == ["GRPO-0-1", "Band-KL-0.05-0-0"]
+    assert len(runs) == 6
+
+
+def test_a_failed_write_leaves_the_old_report_and_no_litter(three_seeds, monkeypatch):
+    make_page(three_seeds)
+    before = (three_seeds / "report.html").read_bytes()
+    write_run(three_seeds / "runs", "Other", 0, make_rows(ramp(2)))
+
+    def fail(self, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        make_page(three_seeds)
+    assert (three_seeds / "report.html").read_bytes() == before
+    assert sorted(path.name for path in three_seeds.iterdir()) == ["report.html", "runs"]
+
+
+# ---- the page
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_trusts_no_file(tmp_path):
+    nasty = '<script>alert("x")</script>'
+    facts = {"scene": nasty, "command": nasty, "versions": {nasty: nasty}, "commit": nasty, "hardware": {nasty: nasty}}
+    write_run(tmp_path / "runs", nasty, 0, make_rows(ramp(2)), {nasty: nasty}, **facts)
+    write_run(tmp_path / "runs", "GRPO & 'co'", 0, make_rows(ramp(2)), {nasty: 1}, **facts, started=nasty)
+    page = make_page(tmp_path)
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in page
+    assert "GRPO &amp; &#x27;co&#x27;" in page
+    assert not re.search(r"https?:|@import|<link|<iframe|<img|//[a-z]", page)
+    assert set(re.findall(r'(?:src|href)="(.)', page)) == {"#"}
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def test_the_page_is_sound_html_for_all_readers(three_seeds):
+    write_run(three_seeds / "runs", "GRPO", 0, make_rows(ramp(3)), learning_rate=1e-3)
+    page = make_page(three_seeds)
+    ids = re.findall(r'\bid="([^"]*)"', page)
+    assert len(ids) == len(set(ids)), "an id twice: the second figure would use the marks of the first"
+    assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', page)) <= {(i, "") for i in ids} | {("", i) for i in ids}
+    assert '<html lang="en">' in page
+    assert "<title>Trust regions compared: GRPO and Band-KL 0.05</title>" in page
+    assert not re.search(r"<th(?! scope=\"(row|col)\")[ >]", page)
+    svgs = re.findall(r"<svg([^>]*)>", page)
+    assert all('role="img" aria-label="' in svg or 'aria-hidden="true"' in svg for svg in svgs)
+    assert sum('role="img"' in svg for svg in svgs) == 5 + 5 + 1
+    assert not re.search(r"#00000[12]|DejaVu", page), "left-overs of matplotlib"
+    open_tags = []
+    for slash, tag in re.findall(r"<(/?)([a-z][\w]*)[^>]*?(?<!/)>", page):
+        if slash:
+            assert open_tags.pop() == tag
+        elif tag not in ("meta",):
+            open_tags.append(tag)
+    assert not open_tags
+
+
+def test_two_writes_are_the_same_bytes(three_seeds):
+    first, second = three_seeds / "1.html", three_seeds / "2.html"
+    write_report([three_seeds / "runs"], first, png=three_seeds / "1.png")
+    with matplotlib.rc_context({"font.size": 30, "xtick.major.size": 20, "svg.hashsalt": "x"}):
+        write_report([three_seeds / "runs"], second, png=three_seeds / "2.png")
+        assert matplotlib.rcParams["font.size"] == 30
+    assert first.read_bytes() == second.read_bytes()
+    assert (three_seeds / "1.png").read_bytes() == (three_seeds / "2.png").read_bytes()
+
+
+def test_the_picture_is_1600_wide_and_grows_by_section(three_seeds):
+    def size():
+        write_report([three_seeds / "runs"], three_seeds / "r.html", png=three_seeds / "deep" / "r.png")
+        data = (three_seeds / "deep" / "r.png").read_bytes()
+        assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        return struct.unpack(">II", data[16:24])
+
+    write_run(three_seeds / "runs", r"$\frac$", 0, make_rows(ramp(3)))  # a name, no formula
+    width, height = size()
+    assert width == 1600
+    write_run(three_seeds / "runs", "GRPO", 0, make_rows(ramp(3)), learning_rate=1e-3)
+    assert size() == (1600, 2 * height)
+
+
+MEASURE = """<script>
+const seen = {width: innerWidth, needed: document.documentElement.scrollWidth,
+  dark: matchMedia("(prefers-color-scheme: dark)").matches, text: 99, contrast: 99, plot: 999};
+const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+  .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b };
+const paper = light(getComputedStyle(document.body).backgroundColor);
+const contrast = c => { const [a, b] = [light(c), paper].sort((x, y) => y - x); return (a + 0.05) / (b + 0.05) };
+for (const text of document.querySelectorAll("svg text"))
+  seen.text = Math.min(seen.text, text.getBoundingClientRect().height);
+for (const svg of document.querySelectorAll("svg[role]"))
+  seen.plot = Math.min(seen.plot, svg.getBoundingClientRect().width);
+for (const node of document.querySelectorAll("p, h1, h2, h3, th, td, li, figcaption, small, code"))
+  seen.contrast = Math.min(seen.contrast, contrast(getComputedStyle(node).color));
+for (const node of document.querySelectorAll("svg text"))
+  seen.contrast = Math.min(seen.contrast, contrast(getComputedStyle(node).fill));
+seen.lines = [...new Set([...document.querySelectorAll(".key path")].map(p => getComputedStyle(p).stroke))]
+  .filter(stroke => stroke !== "none");
+seen.lineContrast = Math.min(...seen.lines.map(contrast));
+parent.document.getElementById("measured").textContent = JSON.stringify(seen);
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
+@pytest.mark.parametrize("dark", [False, True])
+def test_in_a_browser_the_page_is_quiet_legible_and_fits_a_phone(three_seeds, dark):
+    for index in range(5):  # seven methods with long names: all colours, and tables wider than a phone
+        write_run(three_seeds / "runs", f"Method number {index} of a long name", 0, make_rows(ramp(3 + index)))
+    page = make_page(three_seeds)
+    copy = three_seeds / "copy.html"
+    # In a frame, as a window of chromium is at least 500 px wide.
+    frame = escape(page.replace("</body>", f"{MEASURE}</body>"))
+    copy.write_text(
+        '<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        f'<pre id="measured"></pre><iframe width="375" height="800" style="border:0" srcdoc="{frame}"></iframe>',
+        encoding="utf-8",
+    )
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+               "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
+               f"--user-data-dir={three_seeds / 'profile'}", "--hide-scrollbars"]  # fmt: skip
+    options += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", copy.as_uri()]
+    done = subprocess.run([str(CHROMIUM), *options], capture_output=True, text=True, timeout=120)
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    found = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)
+    assert found, done.stderr
+    seen = json.loads(found[1])
+    assert (seen["width"], seen["dark"]) == (375, dark)
+    assert seen["needed"] <= 375, "the page scrolls sideways"
+    assert seen["plot"] >= 335, "a plot fills the phone"
+    assert seen["text"] >= 12, "px, the height of a line of the smallest text in a plot"
+    assert seen["contrast"] >= 4.5, "WCAG AA for text"
+    assert len(seen["lines"]) == 7
+    assert seen["lineContrast"] >= 3, "WCAG AA for graphics"
