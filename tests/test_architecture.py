@@ -1,0 +1,123 @@
+"""Layers point down only, importing bandpo costs nothing but torch, and the public names are what they were."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bandpo
+
+SOURCE = Path(bandpo.__file__).parent
+ROOT = Path(__file__).parent.parent
+
+# A module may import modules of its own layer that stand before it, and all of the layers below.
+LAYERS = [
+    ["numerics", "bounds", "divergences", "band"],  # maths
+    ["trust_regions", "metrics", "losses", "advantages"],  # policy
+    ["integrations.trl"],  # one framework each, never each other
+    ["lab", "report", "config", "rewards", "data", "train", "compare", "show", "cli"],  # application
+]
+TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
+# Every heavy library is at home in the modules that need it.
+HOMES = {
+    "trl": {"integrations.trl", "config"},
+    "transformers": {"lab", "train"},
+    "tokenizers": {"lab"},
+    "datasets": {"data"},
+    "reasoning_gym": {"data"},
+    "matplotlib": {"report"},
+    "rich": {"show"},
+    "pydantic": {"config"},
+}
+
+
+def name_of(path):
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(p): p for p in SOURCE.rglob("*.py") if p.name != "__init__.py"}
+PLACE = {module: (layer, i) for layer, modules in enumerate(LAYERS) for i, module in enumerate(modules)}
+
+
+def imports(module):
+    """(our modules, foreign packages) that a module imports, anywhere in its text."""
+    ours, foreign = set(), set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            foreign |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            foreign.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".")[: -node.level]
+            base = ".".join([*package, *([node.module] if node.module else [])])
+            targets = [base] if base in MODULES else [".".join(filter(None, [base, a.name])) for a in node.names]
+            ours |= {t for t in targets if t in MODULES}
+    return ours, foreign - {"__future__", "bandpo"}
+
+
+def test_every_module_has_its_layer():
+    assert set(PLACE) == set(MODULES)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_down_only(module):
+    ours, foreign = imports(module)
+    layer, place = PLACE[module]
+    for other in ours:
+        assert PLACE[other] < (layer, place), f"{module} imports {other}"
+        assert not (module.startswith("integrations.") and other.startswith("integrations."))
+    stdlib = set(sys.stdlib_module_names)
+    if module in TORCH_ONLY:
+        assert foreign - stdlib <= {"torch"}
+    for package in foreign & set(HOMES):
+        assert module in HOMES[package], f"{module} imports {package}"
+
+
+def test_importing_bandpo_loads_torch_and_no_framework():
+    heavy = [*HOMES, "yaml", "triton", "ray", "verl", "vllm", "accelerate"]
+    code = "import torch, sys; before = set(sys.modules); import bandpo; print(*(set(sys.modules) - before))"
+    new = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    roots = {name.split(".")[0] for name in new}
+    assert not roots & set(heavy)
+    assert not [name for name in new if name.startswith("bandpo.") and name.removeprefix("bandpo.") not in TORCH_ONLY]
+
+
+def test_the_public_names_and_signatures_are_the_recorded_ones():
+    """A change here is a change for every user: record it on purpose, and in CHANGELOG.md."""
+    lines = []
+    for name in sorted(bandpo.__all__):
+        thing = getattr(bandpo, name)
+        signature = re.sub(r"<(\w+) object at 0x\w+>", r"<\1>", str(inspect.signature(thing)))
+        lines.append(f"{name}{signature}")
+        if inspect.isclass(thing):
+            methods = {k: v for k, v in vars(thing).items() if not k.startswith("_")}
+            for method, value in sorted(methods.items()):
+                value = getattr(value, "__func__", value)
+                lines.append(f"    {name}.{method}{inspect.signature(value) if inspect.isfunction(value) else ''}")
+    recorded = (ROOT / "tests" / "api.txt").read_text(encoding="utf-8")
+    assert "\n".join(lines) + "\n" == recorded
+
+
+def test_the_paper_table_of_the_readme_names_things_that_exist():
+    """Each row: LaTeX label, function, test."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `((?:eq|lem|thm|prop|sec|fig|app):[^|]*)` \| (.*?) \| (.*?) \|$", readme, re.MULTILINE)
+    assert len(rows) >= 12
+    tests = {
+        f"{path.name}::{node.name}"
+        for path in (ROOT / "tests").glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    for _, functions, named in rows:
+        for function in re.findall(r"`([\w.]+)`", functions):
+            target = bandpo
+            for part in function.split("."):
+                target = getattr(target, part)
+        found = re.findall(r"`(test_\w+\.py::\w+)`", named)
+        assert found
+        assert set(found) <= tests, set(found) - tests

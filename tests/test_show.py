@@ -1,0 +1,71 @@
+"""What the commands print."""
+
+import json
+
+from rich.console import Console
+
+from bandpo import show
+from bandpo.compare import plan
+
+
+def test_a_line_has_what_the_row_has():
+    row = {
+        "round": 3,
+        "reward": 0.25,
+        "lab/work": 0.5,
+        "entropy": 1.2345,
+        "clip/fraction": 0.0123,
+        "clip/tail_high_share": 0.6,
+    }
+    assert show._line(row) == "round   3  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail share 60 %"
+    assert show._line({"round": 1, "reward": None, "clip/fraction": 0.0}) == "round   1  reward -  clip 0.00 %"
+    assert show._line({"round": 4, "eval/reward": 0.5}) == "round   4  held-out reward 0.500"
+
+
+def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
+    jobs = plan("tail", ["grpo", "clip-higher", "band-kl", "dcpo", "no-clip"], [0, 1], tmp_path)
+    said = show._cause(jobs)
+    # p = 0.01: 1.2 p, 1.28 p, the root of the binding equation (7.81 p), DCPO's 5 p.
+    for part in (
+        "GRPO 0.2/0.2 at 0.012",
+        "0.28 at 0.0128",
+        "Band-KL 0.05 at 0.0781",
+        "DCPO 0.16/0.2 at 0.05",
+        "No clip never",
+    ):
+        assert part in said
+    assert said.count("GRPO") == 1
+
+
+def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, capsys):
+    """The runs are replaced by rows; everything after them is real."""
+
+    def fake(jobs, *, on_row, **named):
+        for job in jobs:
+            job.folder.mkdir(parents=True)
+            (job.folder / "config.yaml").write_text(job.config.to_yaml())
+            rows = [
+                {"step": 64 * r, "round": r, "reward": 0.1 * r, "lab/work": 0.1 * r, "entropy": 1.0} for r in (1, 2)
+            ]
+            (job.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            facts = {
+                "label": job.config.label, "method": job.name, "seed": job.config.seed, "scene": "tail", "rounds": 2,
+                "learning_rate": 5e-6, "steps_per_round": 64, "finished": True, "command": "bandpo lab", "versions": {},
+                "commit": None, "started": "2026-01-01T00:00:00+00:00", "wall_seconds": 1.0,
+            }  # fmt: skip
+            (job.folder / "run.json").write_text(json.dumps(facts))
+            on_row(job, rows[-1])
+        return [job.folder for job in jobs]
+
+    monkeypatch.setattr(show, "run_all", fake)
+    monkeypatch.setattr(show, "console", Console(width=200))
+    show.compare_and_show("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 2}, 2, False, "bandpo lab")
+    out = capsys.readouterr().out
+    page = out.splitlines()[-1]
+    assert page == str(tmp_path / "report-tail.html")
+    assert "<svg" in (tmp_path / "report-tail.html").read_text()
+    assert "about 1 min" in out
+    assert "GRPO 0.2/0.2 seed 0  round   2  reward 0.200" in out
+    assert "> 2 (1 of 1 not reached)" in out
+    assert "Spread is not estimated" in out
+    assert "--scene storm" in out
