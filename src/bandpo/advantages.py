@@ -1,5 +1,7 @@
 """Group-relative advantages: how good a response is among the responses to the same prompt."""
 
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import math
@@ -30,7 +32,6 @@ def group_advantages(
             2503.20783).
         baseline: "mean", or "leave-one-out": mu is the mean of the other G - 1 rewards (RLOO, arXiv 2402.14740);
             without `normalize` then.
-
         epsilon: added to sigma.
 
     Returns:

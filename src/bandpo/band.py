@@ -1,15 +1,18 @@
 """The Band operator: an f-divergence ball around the old policy, projected to an interval of each token's log-ratio."""
 
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .divergences import Divergence, Radius, divergence, normalised
-from .numerics import LOG_P_MAX, LOG_P_MIN, log1mexp, output_dtype, working_copy
+from .divergences import Divergence, Radius, divergence
+from .numerics import LOG_P_MAX, LOG_P_MIN, expm1, log1mexp, output_dtype, working_copy
 
 
 def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
@@ -87,10 +90,11 @@ def band_bounds(old_logps: Tensor, divergence: str | Divergence = "kl", delta: R
     """
     check_radius(delta)
     kind = _lookup(divergence)
-    log_p = working_copy(old_logps).clamp(max=0)
-    solve = kind.log_bounds or (lambda log_p, delta: _bracketed_log_bounds(log_p, delta, kind))
-    log_low, log_high = solve(log_p, _radius(delta, old_logps))
     dtype, device = output_dtype(old_logps), old_logps.device
+    log_p = old_logps.to(dtype).clamp(max=0)
+    radius = _radius(delta, old_logps)
+    solve = kind.log_bounds
+    log_low, log_high = solve(log_p, radius) if solve else _bracketed_log_bounds(log_p, radius, kind)
     limit = (-old_logps).clamp(min=0)
     return Bounds(
         log_low.to(device, dtype).clamp(max=0), torch.minimum(log_high.to(device, dtype).clamp(min=0), limit.to(dtype))
@@ -98,7 +102,7 @@ def band_bounds(old_logps: Tensor, divergence: str | Divergence = "kl", delta: R
 
 
 def check_radius(delta: Radius) -> None:
-    """Raise ValueError unless delta is positive and finite. The values of a tensor are not looked at inside a compiled graph."""
+    """Raise ValueError unless delta is positive and finite; inside a compiled graph a tensor is not looked at."""
     if isinstance(delta, Tensor):
         if torch.compiler.is_compiling() or bool(((delta > 0) & (delta < torch.inf)).all()):
             return
@@ -112,7 +116,11 @@ _lookup = divergence  # the functions below have an argument of that name
 
 
 def _radius(delta: Radius, like: Tensor) -> Radius:
-    return working_copy(delta.to(like.device)) if isinstance(delta, Tensor) else float(delta)
+    if isinstance(delta, Tensor):
+        return working_copy(delta.to(like.device))
+    # In a compiled graph an operation with a float is one of the few that do not make a constant of it, and so a new
+    # graph for each new radius.
+    return working_copy(like).new_zeros(()) + delta if torch.compiler.is_compiling() else float(delta)
 
 
 def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) -> Tensor:
@@ -127,9 +135,8 @@ def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) ->
     if kind.coin is not None:
         g = kind.coin(log_p, moved)
     else:
-        f = normalised(kind.f)
         log_c = log1mexp(moved + log_p) - log1mexp(log_p)
-        g = log_p.exp() * f(moved.exp()) - torch.expm1(log_p) * f(log_c.exp())
+        g = log_p.exp() * kind.f(moved.exp()) - expm1(log_p) * kind.f(log_c.exp())
     return torch.where(outside, torch.inf, g)
 
 
@@ -139,27 +146,27 @@ def _bracketed_log_bounds(log_p: Tensor, delta: Radius, kind: Divergence) -> tup
     The lower bound of "any other token" is the complement of this token's upper bound, so one one-sided solve serves
     both.
     """
-    unclamped, log_p = log_p, log_p.clamp(LOG_P_MIN, LOG_P_MAX)
-    p, rest = log_p.exp(), -torch.expm1(log_p)
-    f = normalised(kind.f)
-    log_low, _ = _tilt_down(p, rest, delta, f)
-    _, log_high = _tilt_down(rest, p, delta, f)
+    unclamped = working_copy(log_p)
+    log_p = unclamped.clamp(LOG_P_MIN, LOG_P_MAX)
+    p, rest = log_p.exp(), -expm1(log_p)
+    log_low, _ = _tilt_down(p, rest, delta, kind.f)
+    _, log_high = _tilt_down(rest, p, delta, kind.f)
     return log_low, torch.minimum(log_high, -log_p) + (log_p - unclamped).clamp(min=0)
 
 
-def _tilt_down(p: Tensor, rest: Tensor, delta: Radius, f) -> tuple[Tensor, Tensor]:
-    """(log r, log c) of the farthest tilt q = p e^-t / (p e^-t + rest), t > 0, with g_f <= delta; r = 0 if all of them are."""
+def _tilt_down(p: Tensor, rest: Tensor, delta: Radius, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """(log r, log c) of the farthest tilt q = p e^-t / (p e^-t + rest), t > 0, with g_f <= delta; r = 0 if all have."""
 
     def tilted(t: Tensor) -> tuple[Tensor, Tensor]:
-        small = torch.log1p(p * torch.expm1(-t))
-        log_z = torch.where(t < 1, small, torch.log(rest + p * torch.exp(-t)))
+        small = torch.log1p(p * expm1(-t))
+        log_z = torch.where((t < 1) | (p < rest), small, torch.log(rest + p * torch.exp(-t)))
         return -t - log_z, -log_z
 
     def inside(log_r: Tensor, log_c: Tensor) -> Tensor:
         return p * f(log_r.exp()) + rest * f(log_c.exp()) <= delta
 
-    vanished = torch.full_like(p, -torch.inf)
-    saturated = inside(vanished, -torch.log(rest))
+    vanished = tilted(torch.full_like(p, torch.inf))
+    saturated = inside(*vanished)
     # t is bisected in its logarithm: 64 halvings of [e^-40, e^7.2] leave a relative error of 1e-18. A fixed count: one
     # graph, no sync.
     low, high = torch.full_like(p, -40.0), torch.full_like(p, 7.2)
@@ -168,4 +175,4 @@ def _tilt_down(p: Tensor, rest: Tensor, delta: Radius, f) -> tuple[Tensor, Tenso
         keep = inside(*tilted(middle.exp()))
         low, high = torch.where(keep, middle, low), torch.where(keep, high, middle)
     log_r, log_c = tilted(low.exp())
-    return torch.where(saturated, vanished, log_r), torch.where(saturated, -torch.log(rest), log_c)
+    return torch.where(saturated, vanished[0], log_r), torch.where(saturated, vanished[1], log_c)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .numerics import expm1
+
 
 class Variation(NamedTuple):
     """The change of probability that a token is allowed, `low <= pi - pi_old <= high`."""
@@ -52,16 +54,16 @@ class Bounds:
         log_p = old_logps.to(self.log_low.dtype).clamp(max=0)
         p, log_q = log_p.exp(), self.log_high + log_p
         # p * expm1(s) keeps small moves exact; e^(s + log p) - p does not overflow for large ones.
-        up = torch.where(self.log_high < 1, p * torch.expm1(self.log_high.clamp(max=1)), log_q.exp() - p)
+        up = torch.where(self.log_high < 1, p * expm1(self.log_high.clamp(max=1)), log_q.exp() - p)
         up = torch.where(log_p == -torch.inf, log_q.new_zeros(()), up)  # a token of p = 0 has no ratio
-        return Variation(p * torch.expm1(self.log_low), torch.minimum(up, -torch.expm1(log_p)))
+        return Variation(p * expm1(self.log_low), torch.minimum(up, -expm1(log_p)))
 
     @property
     def eps_low(self) -> Tensor | float:
         """1 - r_low, for trainers that clamp the ratio at 1 - eps_low."""
-        return -torch.expm1(self.log_low) if self.epsilons is None else self.epsilons[0]
+        return -expm1(self.log_low) if self.epsilons is None else self.epsilons[0]
 
     @property
     def eps_high(self) -> Tensor | float:
         """r_high - 1, for trainers that clamp the ratio at 1 + eps_high; +inf where float32 cannot hold it."""
-        return torch.expm1(self.log_high) if self.epsilons is None else self.epsilons[1]
+        return expm1(self.log_high) if self.epsilons is None else self.epsilons[1]

@@ -155,12 +155,15 @@ RESERVED = {
     "resume_from_checkpoint": "--resume",
     "generation_batch_size": "trainer.steps_per_generation",
     "shuffle_dataset": "seed",
-    "disable_tqdm": "nothing: the command line draws its own progress",
-    "trust_remote_code": "nothing: bandpo never runs code from a model repository",
+}
+# The trainer's settings that must keep their defaults.
+FIXED = {
+    "disable_tqdm": "the command line draws its own progress",
+    "trust_remote_code": "bandpo never runs code from a model repository",
     # With these a run could not be resumed exactly.
-    "save_only_model": "nothing: resuming needs whole checkpoints",
-    "ignore_data_skip": "nothing: resuming goes on with the next prompts",
-    "enable_jit_checkpoint": "nothing: a checkpoint must be where the next step generates",
+    "save_only_model": "resuming needs whole checkpoints",
+    "ignore_data_skip": "resuming goes on with the next prompts",
+    "enable_jit_checkpoint": "a checkpoint must be where the next step generates",
 }
 
 
@@ -282,25 +285,22 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    from trl import GRPOConfig  # the one place that knows these fields
+    # The one place that knows these fields.
+    from trl import GRPOConfig  # pyright: ignore[reportPrivateImportUsage]
 
-    hints = {f.name: f.type for f in dataclasses.fields(GRPOConfig)}
+    hints: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(GRPOConfig)}
     out = {}
     for key, value in settings.items():
         if key in RESERVED:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
+        if key in FIXED:
+            raise UserError(f"trainer.{key} cannot be set: {FIXED[key]}")
         if key not in hints:
             raise UserError(f"unknown key 'trainer.{key}'{nearest(key, list(hints))}")
         if key.endswith("_strategy") and value is False:
             value = "no"  # which YAML takes for a truth value
         hint = hints[key]
-        simple = not isinstance(hint, str) and set(typing.get_args(hint) or (hint,)) <= {
-            int,
-            float,
-            bool,
-            str,
-            type(None),
-        }
+        simple = set(typing.get_args(hint) or (hint,)) <= {int, float, bool, str, type(None)}
         try:
             out[key] = pydantic.TypeAdapter(hint).validate_python(value) if simple else value
         except pydantic.ValidationError as error:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import torch
-from datasets import Dataset, disable_progress_bars, load_dataset
+from datasets import Dataset, load_dataset
 
 from . import lab
 from .config import DataConfig, RunConfig, UserError
 from .rewards import Reward, guarded, resolve, text_of
-
-# In CSV every cell is text, "007" and "NA" too.
-_LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".jsonl": ("json", {}),
-    ".json": ("json", {}),
-    ".csv": ("csv", {"dtype": str, "keep_default_na": False}),
-    ".parquet": ("parquet", {}),
-}
-disable_progress_bars()  # they would break the progress display
 
 
 def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
@@ -71,47 +64,87 @@ def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
     return rows.select(order.tolist()), held_out, reward
 
 
-def _load(data: DataConfig) -> Dataset:
+def _load(data: DataConfig) -> list[dict[str, Any]]:
     if data.source == "hub":
         try:
-            return load_dataset(data.path, split=data.split)
+            found: Any = load_dataset(data.path or "", split=data.split)
+            rows = list(found)
         except Exception as error:  # the hub client has many ways to say no
             reason = " ".join(str(error).split())
             raise UserError(f"data.path {data.path!r} cannot be loaded from the hub: {reason}") from error
-    path = Path(data.path or "")
-    if not path.is_file():
-        raise UserError(f"data.path {data.path!r} is no file")
-    if path.suffix not in _LOADERS:
-        raise UserError(f"data.path {data.path!r} must end in one of {sorted(_LOADERS)}")
-    if path.stat().st_size == 0:
-        raise UserError(f"data.path {data.path!r} is empty")
-    loader, options = _LOADERS[path.suffix]
-    try:
-        rows = load_dataset(loader, data_files=str(path), split="train", **options)
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise UserError(f"data.path {data.path!r} cannot be read: {' '.join(str(cause).split())}") from error
-    if len(rows) == 0:
+    else:
+        path = Path(data.path or "")
+        if not path.is_file():
+            raise UserError(f"data.path {data.path!r} is no file")
+        if path.suffix not in _READERS:
+            raise UserError(f"data.path {data.path!r} must end in one of {sorted(_READERS)}")
+        try:
+            rows = _READERS[path.suffix](path)
+        except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
+            raise UserError(f"data.path {data.path!r} cannot be read: {' '.join(str(error).split())}") from error
+    if not rows:
         raise UserError(f"data.path {data.path!r} has no rows")
     return rows
 
 
-def _columns(rows: Dataset, data: DataConfig) -> Dataset:
+def _read_json(path: Path) -> list[dict[str, Any]]:
+    """Lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
+    text = path.read_text(encoding="utf-8-sig")
+    if text.lstrip().startswith("["):
+        rows = json.loads(text)
+    else:
+        rows = []
+        for number, line in enumerate(text.split("\n"), 1):
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from error
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"row {number} must be an object with names and values, got {row!r:.40}")
+    return rows
+
+
+def _read_csv(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, strict=True)
+        rows = []
+        for row in reader:
+            if None in row:
+                raise ValueError(f"line {reader.line_num} has more cells than the header")
+            rows.append(row)
+    return rows
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    return pyarrow.parquet.read_table(path).to_pylist()
+
+
+_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
+
+
+def _columns(rows: list[dict[str, Any]], data: DataConfig) -> Dataset:
     """Rename to `prompt` and `answer`, put the prompt into its template and, for chat, into a message."""
-    for column in (data.prompt, data.answer):
-        if column not in rows.column_names:
-            raise UserError(f"column {column!r} is not in {data.path!r}, which has {rows.column_names}")
-
-    def shape(row: dict[str, Any], index: int) -> dict[str, Any]:
-        prompt, answer = row[data.prompt], row[data.answer]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for key, name in (("prompt", data.prompt), ("answer", data.answer)):
+        if name not in names:
+            raise UserError(f"data.{key}: column {name!r} is not in {data.path!r}, which has {names}")
+    others = [name for name in names if name not in (data.prompt, data.answer, "prompt", "answer")]
+    shaped = []
+    for number, row in enumerate(rows, 1):
+        prompt, answer = row.get(data.prompt), row.get(data.answer)
         if not prompt or not isinstance(prompt, str | list):
-            raise UserError(f"row {index} of {data.path!r}: {data.prompt!r} must be text or messages, got {prompt!r}")
+            raise UserError(f"row {number} of {data.path!r}: {data.prompt!r} must be text or messages, got {prompt!r}")
         if answer is None:
-            raise UserError(f"row {index} of {data.path!r}: {data.answer!r} is missing")
-        return {"prompt": _prompt(prompt, data) if isinstance(prompt, str) else prompt, "answer": str(answer)}
-
-    others = [column for column in (data.prompt, data.answer) if column not in ("prompt", "answer")]
-    return rows.map(shape, with_indices=True, remove_columns=others)
+            raise UserError(f"row {number} of {data.path!r}: {data.answer!r} is missing")
+        prompt = _prompt(prompt, data) if isinstance(prompt, str) else prompt
+        shaped.append({"prompt": prompt, "answer": str(answer), **{name: row.get(name) for name in others}})
+    if len({type(row["prompt"]) for row in shaped}) > 1:
+        raise UserError(f"data.path {data.path!r}: some prompts are text, others messages")
+    try:
+        return Dataset.from_list(shaped, on_mixed_types="use_json")
+    except (pyarrow.ArrowException, OverflowError) as error:
+        raise UserError(f"data.path {data.path!r} does not fit a table: {' '.join(str(error).split())}") from error
 
 
 def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
@@ -127,7 +160,7 @@ def _reasoning_gym(data: DataConfig, config: RunConfig) -> tuple[Dataset, Reward
     needed = data.size or config.rounds * config.prompts_per_round + data.eval_size
     options = {"seed": 0, **data.options}
     try:
-        source = reasoning_gym.create_dataset(data.task, size=needed, **options)
+        source = reasoning_gym.create_dataset(data.task or "", size=needed, **options)
     except Exception as error:
         raise UserError(f"data.task {data.task!r} with options {options}: {' '.join(str(error).split())}") from error
     items = list(source)  # their metadata can be anything, so rows only point to them

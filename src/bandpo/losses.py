@@ -1,15 +1,18 @@
 """The BandPO objective (eq:bandpo_full) for any trust region: one clamp per sign of A, a KL penalty, an average."""
 
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from .bounds import Bounds
 from .metrics import Metrics
+from .numerics import expm1, output_dtype
 from .trust_regions import Context, TrustRegion
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "none"]
@@ -88,44 +91,41 @@ def policy_loss(
         raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
     if not 0 <= beta < math.inf:
         raise ValueError(f"beta must be at least 0 and finite, got {beta!r}")
-    if (beta > 0) != (ref_logps is not None):
+    given = ref_logps is not None
+    if not given if beta > 0 else given:
         raise ValueError(f"beta > 0 and ref_logps go together, got beta = {beta!r} and ref_logps = {_shape(ref_logps)}")
     if max_log_ratio is not None and not 0 < max_log_ratio <= MAX_LOG_RATIO:
         raise ValueError(f"max_log_ratio must be in (0, {MAX_LOG_RATIO:g}] or None, got {max_log_ratio!r}")
     mask = _as_mask(response_mask, may_be_empty=normalizer is not None)
 
-    dtype = torch.promote_types(logps.dtype, torch.float32)
-    # Padding is replaced before any arithmetic: NaN times 0 is NaN, in the backward pass too.
-    logps = torch.where(mask, logps.to(dtype), -1.0)
+    dtype = output_dtype(logps)
+    # What stands in padding is replaced before any arithmetic, because NaN times 0 is NaN.
     old_logps = torch.where(mask, old_logps.detach().to(dtype), -1.0)
     advantages = advantages.detach().to(dtype)
-    advantages = torch.where(mask, advantages[:, None] if advantages.dim() == 1 else advantages, 0.0)
+    advantages = advantages[:, None] if advantages.dim() == 1 else advantages
     context = Context(
         response_mask=mask,
         entropies=None if entropies is None else entropies.detach(),
         advantages=advantages,
         positions=mask.cumsum(-1) - 1,
     )
-
-    raw = logps.clamp(min=_LOWEST) - old_logps.clamp(min=_LOWEST)
+    log_ratio = logps.detach().to(dtype).clamp(min=_LOWEST) - old_logps.clamp(min=_LOWEST)
     limit = MAX_LOG_RATIO if max_log_ratio is None else max_log_ratio
-    log_ratio = raw.clamp(-limit, limit)
     bounds = trust_region.bounds(old_logps, context)
-    objective = surrogate(log_ratio, advantages, bounds, dual_clip=dual_clip)
-    if rollout_is_weights is not None:
-        objective = objective * torch.where(mask, rollout_is_weights.detach().to(dtype), 0.0)
-    per_token = -objective
+    weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
+    low, high = _binding_side(advantages, bounds, dual_clip, limit)
+    per_token = -_Surrogate.apply(logps, log_ratio, low, high, weights, mask)
 
-    sums = {"saturated": ((raw.detach().abs() > limit) & mask).sum()}
+    sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
     if ref_logps is not None:
-        kl = _kl(logps, torch.where(mask, ref_logps.detach().to(dtype), -1.0), kl_penalty)
+        kl = _kl(torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0), kl_penalty) * mask
         per_token = per_token + beta * kl
-        sums |= {"kl_ref": torch.where(mask, kl.detach(), 0.0).sum(), "kl_ref_tokens": mask.sum()}
+        sums |= {"kl_ref": kl.detach().sum(), "kl_ref_tokens": mask.sum()}
     if dual_clip is not None:
-        sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0)).sum()
+        sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0) & mask).sum()
     if entropies is not None:
         sums |= {"entropy": torch.where(mask, entropies.detach().to(dtype), 0.0).sum(), "entropy_tokens": mask.sum()}
-    metrics = Metrics.of(log_ratio.detach(), old_logps, advantages, mask, bounds, sums)
+    metrics = Metrics.of(log_ratio.clamp(-limit, limit), old_logps, advantages, mask, bounds, sums)
     return _aggregate(per_token, mask, aggregation, normalizer), metrics
 
 
@@ -142,11 +142,40 @@ def surrogate(log_ratio: Tensor, advantages: Tensor, bounds: Bounds, *, dual_cli
         bounds: the interval, of the shape of `log_ratio`.
         dual_clip: c > 1, or None.
     """
-    up = log_ratio.clamp(max=bounds.log_high)
-    down = log_ratio.clamp(min=bounds.log_low)
-    if dual_clip is not None:
-        down = down.clamp(max=math.log(dual_clip))
-    return torch.exp(torch.where(advantages >= 0, up, down)) * advantages
+    low, high = _binding_side(advantages, bounds, dual_clip, math.inf)
+    mask = torch.ones_like(log_ratio, dtype=torch.bool)
+    return _Surrogate.apply(log_ratio, log_ratio.detach(), low, high, advantages.detach(), mask)
+
+
+def _binding_side(advantages: Tensor, bounds: Bounds, dual_clip: float | None, limit: float) -> tuple[Tensor, Tensor]:
+    """The interval that binds given the sign of the advantage, within +-limit."""
+    up = advantages >= 0
+    highest = limit if dual_clip is None else min(limit, math.log(dual_clip))
+    low = torch.where(up, -limit, bounds.log_low.clamp(min=-limit))
+    return low, torch.where(up, bounds.log_high.clamp(max=limit), highest)
+
+
+class _Surrogate(torch.autograd.Function):
+    """exp(clamp(s, low, high)) A, 0 outside the mask, and its derivative: the same inside the interval, 0 outside.
+
+    What autograd would find too, in a fraction of its time. The bounds themselves count as inside: on policy at p = 1
+    the ratio is on the bound, and the gradient is whole.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logps: Tensor, log_ratio: Tensor, low: Tensor, high: Tensor, advantages: Tensor, mask: Tensor
+    ) -> Tensor:
+        clamped = log_ratio.clamp(low, high)
+        value = torch.where(mask, torch.exp(clamped) * advantages, 0.0)
+        ctx.save_for_backward(torch.where(clamped == log_ratio, value, 0.0))
+        ctx.dtype = logps.dtype
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return (gradients[0] * slope).to(ctx.dtype), None, None, None, None, None
 
 
 def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tensor:
@@ -161,7 +190,7 @@ def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tens
     Later in the round the samples are from pi_old and all of this holds to first order in the step. abs is no
     divergence's estimate.
 
-    d is cut to +-60. Same shapes for both; the gradient flows to `logps`.
+    d is cut to +-60. Same shapes for both; computed in at least float32; the gradient flows to `logps`.
     """
     return _kl(logps, ref_logps, kind)
 
@@ -172,14 +201,15 @@ _kl_kinds = get_args(KLPenalty)
 def _kl(logps: Tensor, ref_logps: Tensor, kind: str) -> Tensor:
     if kind not in _kl_kinds:
         raise ValueError(f"kl_penalty must be one of {list(_kl_kinds)}, got {kind!r}")
-    d = (ref_logps.clamp(min=_LOWEST) - logps.clamp(min=_LOWEST)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    logps, ref_logps = (x.to(output_dtype(x)).clamp(min=_LOWEST) for x in (logps, ref_logps))
+    d = (ref_logps - logps).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     match _VERL_NAMES.get(kind, kind):
         case "k1":
             return -d
         case "k2":
             return 0.5 * d * d
         case "k3":
-            return torch.expm1(d) - d
+            return expm1(d) - d
         case _:
             return d.abs()
 
@@ -210,11 +240,12 @@ def aggregate(
     """
     if values.shape != response_mask.shape or values.dim() != 2:
         raise ValueError(f"values and response_mask must be (B, T), got {_shape(values)} and {_shape(response_mask)}")
-    return _aggregate(values, _as_mask(response_mask, may_be_empty=normalizer is not None), aggregation, normalizer)
+    mask = _as_mask(response_mask, may_be_empty=normalizer is not None)
+    return _aggregate(torch.where(mask, values, 0.0), mask, aggregation, normalizer)
 
 
 def _aggregate(values: Tensor, mask: Tensor, aggregation: str, normalizer: float | Tensor | None) -> Tensor:
-    values = torch.where(mask, values, 0.0)
+    """Of values that are 0 outside the mask."""
     if aggregation == "none":
         return values
     if isinstance(normalizer, int | float) and not 0 < normalizer < math.inf:
@@ -234,7 +265,15 @@ def _aggregate(values: Tensor, mask: Tensor, aggregation: str, normalizer: float
     return total / (count if normalizer is None else normalizer)
 
 
-def _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights, entropies) -> None:
+def _check_shapes(
+    logps: Tensor,
+    old_logps: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    ref_logps: Tensor | None,
+    rollout_is_weights: Tensor | None,
+    entropies: Tensor | None,
+) -> None:
     if logps.dim() != 2:
         raise ValueError(f"logps must be (B, T), got {_shape(logps)}")
     like = {
@@ -261,7 +300,7 @@ def _as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:
         if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
             bad = mask[(mask != 0) & (mask != 1)][0].item()
             raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
-        if not may_be_empty and not bool(mask.any()):
+        if not may_be_empty and not bool(mask.sum()):
             raise ValueError(
                 "response_mask is empty: no token to learn from; pass a normalizer if other micro-batches have some"
             )

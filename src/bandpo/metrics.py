@@ -1,5 +1,7 @@
 """What the clip did to a batch, as counts and sums, so that micro-batches, padding and ranks cannot bias it."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import math
@@ -9,8 +11,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .bounds import Bounds
+from .numerics import expm1
 
 # Right-closed bins of the old probability: (0, .2], (.2, .4], ... The first is the paper's tail.
 EDGES = (0.2, 0.4, 0.6, 0.8)
@@ -67,9 +71,11 @@ class Metrics:
         bounds: Bounds,
         sums: Mapping[str, Tensor] | None = None,
     ) -> Metrics:
-        """Measure one batch. All (B, T), the mask bool; what stands in padding does not matter. `sums` adds to named sums."""
+        """Measure one batch; all (B, T), the mask bool. What stands in padding does not matter. `sums` fills `SUMS`."""
         mask = response_mask
-        bin_ = sum((old_logps > math.log(edge)).to(torch.int64) for edge in EDGES)
+        # The logarithm in the same dtype: else the float32 nearest to 0.4 is above the edge.
+        edges = torch.tensor(EDGES, dtype=old_logps.dtype).log()
+        bin_ = sum((old_logps > edge).to(torch.int64) for edge in edges)
         side = LOW * (log_ratio < bounds.log_low).to(torch.int64) + HIGH * (log_ratio > bounds.log_high).to(torch.int64)
         sign = (advantages > 0).to(torch.int64) + (advantages >= 0).to(torch.int64)
         cell = torch.where(mask, (bin_ * 3 + side) * 3 + sign, _CELLS)
@@ -82,13 +88,14 @@ class Metrics:
         values = dict(sums or {})
         values["sequences"] = mask.any(-1).sum()
         values["kl_old_k1"] = -clean.sum(dtype=_wide(clean))
-        values["kl_old_k3"] = (torch.expm1(clean) - clean).sum(dtype=_wide(clean))
+        values["kl_old_k3"] = (expm1(clean) - clean).sum(dtype=_wide(clean))
         if bounds.capped is not None:
             values["capped"] = (bounds.capped & mask).sum()
         zero = clean.new_zeros((), dtype=_wide(clean))
         total = torch.stack([values.get(name, zero).to(zero.dtype) for name in SUMS])
-        top, bottom = torch.where(mask, log_ratio, -torch.inf).amax(), torch.where(mask, -log_ratio, -torch.inf).amax()
-        return cls(counts, histogram, total, torch.stack([top, bottom]).to(zero.dtype))
+        both = torch.where(mask, torch.stack([log_ratio, -log_ratio]), -torch.inf).flatten(1)
+        maxima = pad(both, (0, 1), value=-torch.inf).amax(1)  # padded, because there may be no element at all
+        return cls(counts, histogram, total, maxima.to(zero.dtype))
 
     def merge(self, other: Metrics) -> Metrics:
         """The metrics of both batches together."""
@@ -106,7 +113,7 @@ class Metrics:
         maxima = self.maxima.clone()
         torch.distributed.all_reduce(flat, torch.distributed.ReduceOp.SUM, group=group)
         torch.distributed.all_reduce(maxima, torch.distributed.ReduceOp.MAX, group=group)
-        counts, histogram, sums = flat.split(sizes)
+        counts, histogram, sums = torch.split(flat, sizes)
         return Metrics(counts.to(torch.int64).view_as(self.counts), histogram.to(torch.int64), sums, maxima)
 
     def compute(self) -> dict[str, float]:
@@ -134,11 +141,12 @@ class Metrics:
             KL(pi_old || pi) without bias.
         `kl_ref`: mean of the KL penalty before beta; absent without one.
         `log_ratio/max`, `log_ratio/min`: extremes.
-        `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide.
+        `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide (2.5e-5 around 0, and at x
+            0.25 sqrt(x^2 + 1e-8)).
         `log_ratio/saturated_fraction`: log-ratios cut to a finite range / n.
         """
         parts = [x.flatten().to(self.sums.dtype) for x in (self.counts, self.histogram, self.sums, self.maxima)]
-        flat = torch.cat(parts).tolist()
+        flat: list[float] = torch.cat(parts).tolist()
         cells, flat = flat[:_CELLS], flat[_CELLS:]
         histogram, flat = flat[: 2 * HALF + 1], flat[2 * HALF + 1 :]
         sums = dict(zip(SUMS, flat[: len(SUMS)], strict=True))
@@ -196,7 +204,7 @@ class Metrics:
 
 
 def _tally(index: Tensor, size: int) -> Tensor:
-    """How often each of 0 ... size - 1 occurs; `size` itself is the bin for padding. (bincount would wait for the device.)"""
+    """How often each of 0 ... size - 1 occurs; `size` is the bin for padding. (bincount would wait for the device.)"""
     index = index.flatten()
     return index.new_zeros(size + 1).scatter_add_(0, index, torch.ones_like(index))[:size]
 

@@ -1,4 +1,4 @@
-"""Arithmetic of log-probabilities: the domain, the working precision, and 1 - e^x without cancellation."""
+"""Arithmetic of log-probabilities: the domain, the working precision, and e^x - 1 without cancellation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,21 @@ LOG_P_MAX = -1e-30
 LOG_P_MIN = -300.0
 
 
+def expm1(x: Tensor) -> Tensor:
+    """e^x - 1 without cancellation.
+
+    In a graph compiled for a CPU it is not torch.expm1: up to torch 2.13 inductor makes exp(x) - 1 of that, which is 0
+    from x = 1e-16 down (pytorch/pytorch#189803).
+    """
+    if not torch.compiler.is_compiling() or x.device.type != "cpu":
+        return torch.expm1(x)
+    half = 0.5 * x.clamp(-1, 1)
+    return torch.where(x.abs() < 1, 2 * torch.exp(half) * torch.sinh(half), torch.exp(x) - 1)
+
+
 def log1mexp(x: Tensor) -> Tensor:
     """log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012); -inf at 0."""
-    near_zero = torch.log(-torch.expm1(x))
+    near_zero = torch.log(-expm1(x))
     return torch.where(x > -math.log(2), near_zero, torch.log1p(-torch.exp(x)))
 
 
@@ -40,11 +52,10 @@ def log_double(delta: float | Tensor, *, odds: bool = False) -> tuple[float | Te
     """log(delta), or with `odds` log(delta / (1 + delta)), as an unevaluated sum (head, tail).
 
     These are the points where a lower bound saturates. At 1 ulp from such a point its distance is as small as the
-    rounding error of the logarithm, so that error, the tail, must be known. For a tensor, and inside a compiled graph,
-    the tail is left out: the result is then exact for a delta within one ulp.
+    rounding error of the logarithm, so that error, the tail, must be known. For a tensor (every radius is one inside a
+    compiled graph) the tail is left out: the result is then exact for a delta within one ulp.
     """
-    if isinstance(delta, Tensor) or torch.compiler.is_compiling():
-        delta = torch.as_tensor(delta, dtype=torch.float64)
+    if isinstance(delta, Tensor):
         return torch.log(delta / (1 + delta) if odds else delta), 0.0
     return _log_double(delta, odds)
 

@@ -8,14 +8,14 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from .config import UserError
 
-Reward = Callable[..., list[float | None]]
+Reward = Callable[..., Sequence[float | None]]
 
 
 class RewardError(UserError):
@@ -84,7 +84,7 @@ def resolve(name: str) -> Reward:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module), function)
+        found: Reward = getattr(importlib.import_module(module), function)
     except Exception as error:  # whatever the module does when it is imported
         raise UserError(f"reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
@@ -96,7 +96,7 @@ def guarded(reward: Reward, name: str) -> Reward:
     """The same reward; what it raises, or a result that is no number per completion, becomes one line that names it."""
 
     @functools.wraps(reward)
-    def call(completions: list[Any], **columns: Any) -> list[float | None]:
+    def call(completions: list[Any], **columns: Any) -> Sequence[float | None]:
         try:
             values = reward(completions=completions, **columns)
         except Exception as error:

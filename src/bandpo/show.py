@@ -24,8 +24,8 @@ console = Console(highlight=False)
 HONEST = {
     "tail": (
         "The other half: this scene shows what a clip costs, not what it protects; without any clip it goes at least "
-        "as fast (bandpo lab --scene storm shows the price of that). Any rule with a wide upper side helps here, a plain "
-        "Clip(0.2, 1.0) too (add clip-wide to --methods). Entropy falls sooner under a rule that solves the task "
+        "as fast (bandpo lab --scene storm shows the price of that). Any rule with a wide upper side helps here, a "
+        "plain Clip(0.2, 1.0) too (add clip-wide to --methods). Entropy falls sooner under a rule that solves the task "
         "sooner. A larger learning rate shrinks the gap (--lr 5e-5)."
     ),
     "storm": (

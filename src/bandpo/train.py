@@ -28,7 +28,6 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 from . import __version__, lab
-from .compare import is_finished
 from .config import RunConfig, UserError
 from .data import prepare
 from .integrations.trl import BandPOConfig, BandPOTrainer
@@ -65,7 +64,7 @@ def run(
     folder = Path(config.output)
     if resume:
         _same_run(folder, config)
-        if is_finished(folder):
+        if _is_finished(folder):
             say(f"{folder} is finished; nothing to resume")
             return folder
     elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
@@ -81,24 +80,33 @@ def run(
         start, skill = lab.warm_start(lab.SCENES[config.scene or "tail"].p_work, config.seed, say)
         model_path = str(start)
     model, tokenizer = _load_model(model_path, config)
-    if isinstance(rows[0]["prompt"], list) and tokenizer.chat_template is None:
+    first = rows[0]["prompt"]
+    if isinstance(first, list) and tokenizer.chat_template is None:
         raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
+    if isinstance(first, str) and not tokenizer(first)["input_ids"]:
+        raise UserError(f"the tokenizer of {config.model!r} finds no token in {first!r}; are its files there?")
 
     checkpoint = _last_checkpoint(folder) if resume else None
     if checkpoint is not None:
         arguments.eval_on_start = False  # it was done, and its row is in the file
     if notice:
         say(notice)
-    trainer = _trainer(
-        BandPOTrainer,
-        model=model,
-        reward_funcs=reward,
-        args=arguments,
-        train_dataset=rows,
-        eval_dataset=held_out,
-        processing_class=tokenizer,
-        trust_region=config.region,
-    )
+    is_new = not folder.exists()
+    try:
+        trainer = _trainer(
+            BandPOTrainer,
+            model=model,
+            reward_funcs=reward,
+            args=arguments,
+            train_dataset=rows,
+            eval_dataset=held_out,
+            processing_class=tokenizer,
+            trust_region=config.region,
+        )
+    except UserError:
+        if is_new:  # the trainer makes its folder before it has seen all settings
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     facts, before = _facts(config, command, skill), 0.0
     if resume:
         _cut_rows(folder / "metrics.jsonl", 0 if checkpoint is None else _step_of(checkpoint))
@@ -106,7 +114,7 @@ def run(
             say(f"no whole checkpoint in {folder}: starting again")
         else:
             say(f"going on after step {_step_of(checkpoint)}")
-            before = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))["wall_seconds"]
+            before = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8")).get("wall_seconds", 0.0)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.yaml", config.to_yaml())
     _write_json(folder / "run.json", facts)
@@ -146,7 +154,7 @@ class _Recorder(TrainerCallback):
         """A checkpoint without this mark was interrupted while it was written."""
         if state.is_world_process_zero:
             mark = {"step": state.global_step, "wall_seconds": round(time.monotonic() - self.began, 1)}
-            _write_json(Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE, mark)
+            _write_json(self.folder / "checkpoints" / f"checkpoint-{state.global_step}" / _COMPLETE, mark)
 
 
 def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
@@ -194,8 +202,9 @@ def _load_model(path: str, config: RunConfig):
             path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model {config.model!r} cannot be loaded: {' '.join(str(error).split())}") from error
+    except Exception as error:  # a damaged folder fails in many ways
+        folder = "" if Path(path).is_dir() else " (there is no such folder here)"
+        raise UserError(f"model {config.model!r}{folder} cannot be loaded: {' '.join(str(error).split())}") from error
     return model, tokenizer
 
 
@@ -207,6 +216,11 @@ def _same_run(folder: Path, config: RunConfig) -> None:
     different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
     if different:
         raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
+
+
+def _is_finished(folder: Path) -> bool:
+    path = folder / "run.json"
+    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["finished"]
 
 
 def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:

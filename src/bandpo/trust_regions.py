@@ -5,6 +5,8 @@ A rule is a frozen dataclass of plain data, so that it is also its node in a con
 `{type: band, divergence: kl, delta: 0.05}`. `bandpo.trust_region(node)` and `region.to_config()` go there and back.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -57,7 +59,7 @@ class Context:
 
 @runtime_checkable
 class TrustRegion(Protocol):
-    """What every rule can do. Nothing else is asked of a rule of one's own; derive from `Region` to get `contains` and YAML."""
+    """What every rule can do, and all that is asked of one's own; derive from `Region` to get `contains` and YAML."""
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """The interval of the log-ratio for each token, detached, same shape as `old_logps`, in at least float32."""
@@ -68,6 +70,9 @@ class TrustRegion(Protocol):
         ...
 
 
+_KINDS: dict[str, type[Region]] = {}
+
+
 class Region(ABC):
     """Base of the built-in rules: membership by bounds, and the way to and from a config node.
 
@@ -75,13 +80,12 @@ class Region(ABC):
     """
 
     kind: ClassVar[str]
-    _kinds: ClassVar[dict[str, type[Region]]] = {}
 
     def __init_subclass__(cls) -> None:
-        taken = Region._kinds.get(cls.kind)
+        taken = _KINDS.get(cls.kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"kind {cls.kind!r} of {cls.__qualname__} is taken by {taken.__qualname__}")
-        Region._kinds[cls.kind] = cls
+        _KINDS[cls.kind] = cls
 
     @abstractmethod
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
@@ -92,30 +96,16 @@ class Region(ABC):
         return self.bounds(old_logps, context).contains(log_ratio)
 
     def to_config(self) -> dict[str, Any]:
-        """The YAML node: `type` and the fields. Raises ValueError for a `Divergence` that has no registered name."""
+        """The YAML node: `type` and the fields. Raises ValueError for a divergence or a rule without a name in YAML."""
         node: dict[str, Any] = {"type": self.kind}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if isinstance(value, Divergence):
-                raise ValueError(
-                    f"{value.name!r} is an unregistered Divergence object; call bandpo.register_divergence and use its name"
-                )
-            node[field.name] = value.to_config() if isinstance(value, Region) else value
+            if isinstance(value, Region | Divergence):
+                value = value.to_config()
+            elif isinstance(value, TrustRegion):
+                raise ValueError(f"{field.name} has no config node; derive {type(value).__name__} from bandpo.Region")
+            node[field.name] = value
         return node
-
-    @classmethod
-    def _from_config(cls, values: dict[str, Any]) -> Self:
-        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        for key in values:
-            if key not in known:
-                raise ValueError(
-                    f"unknown key {key!r} in trust region {cls.kind!r}{nearest(key, known)}; it has {known}"
-                )
-        values = {k: trust_region(v) if isinstance(v, Mapping) else v for k, v in values.items()}
-        try:
-            return cls(**values)
-        except TypeError as error:  # a missing field: the only one that can be left
-            raise ValueError(f"trust region {cls.kind!r}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -136,8 +126,8 @@ class Clip(Region):
             raise ValueError("eps_low and eps_high must not both be 0: no token could move")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Constant; the two epsilons themselves travel with them."""
-        like = torch.zeros_like(old_logps, dtype=output_dtype(old_logps))
+        """Constant, but NaN where log p is; the two epsilons themselves travel with them."""
+        like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
         low = math.log1p(-self.eps_low) if self.eps_low < 1 else -math.inf
         return Bounds(like + low, like + math.log1p(self.eps_high), epsilons=(self.eps_low, self.eps_high))
 
@@ -164,7 +154,7 @@ class DCPO(Region):
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """See the class."""
-        unclamped = working_copy(old_logps).clamp(max=0)
+        unclamped = working_copy(old_logps.detach()).clamp(max=0)
         log_p = unclamped.clamp(min=LOG_P_MIN)
         odds = 4 * torch.exp(-log_p)
         low = 0.5 + 0.5 * torch.sqrt((1 - self.eps_low * odds).clamp(min=0))
@@ -264,14 +254,24 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
         if isinstance(node, TrustRegion) and not isinstance(node, type):
             return node
         raise ValueError(
-            f"trust_region must be a mapping with a type, one of {sorted(Region._kinds)}, or a region, got {node!r}"
+            f"trust_region must be a mapping with a type, one of {sorted(_KINDS)}, or a region, got {node!r}"
         )
-    values = dict(node)
+    values = {str(key): value for key, value in node.items()}
     kind = values.pop("type", None)
-    if kind not in Region._kinds:
-        known = sorted(Region._kinds)
+    if not isinstance(kind, str) or kind not in _KINDS:
+        known = sorted(_KINDS)
         raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
-    return Region._kinds[kind]._from_config(values)
+    cls = _KINDS[kind]
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key, value in values.items():
+        if key not in known:
+            raise ValueError(f"unknown key {key!r} in trust region {kind!r}{nearest(key, known)}; it has {known}")
+        if isinstance(value, Mapping):
+            values[key] = trust_region(cast(Mapping[str, Any], value))
+    try:
+        return cls(**values)
+    except TypeError as error:  # a missing field: the only one that can be left
+        raise ValueError(f"trust region {kind!r}: {error}") from error
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -291,13 +291,16 @@ def _cap(bounds: Bounds, max_ratio: float) -> Bounds:
 def _number(
     region: Region, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
 ) -> None:
-    """Check a numeric field and store it as a float, so that equal nodes are equal. A number in a string ("1e-3") is one in YAML 1.2."""
+    """Check a numeric field and store it as a float, so that equal nodes are equal.
+
+    A number in a string counts as one: "1e-3" is a number in YAML 1.2 and a string in PyYAML.
+    """
     value = getattr(region, name)
     try:
         if isinstance(value, bool):
             raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a tensor of many numbers
         number = math.nan
     inside = (low < number if open_low else low <= number) and (number < high if open_high else number <= high)
     if not inside:

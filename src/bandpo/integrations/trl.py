@@ -151,8 +151,8 @@ def check_config(args: GRPOConfig, region: TrustRegion) -> None:
     """Raise ValueError for settings under which the region cannot act as written, warn where it cannot act at all."""
     if args.epsilon != 0.2 or args.epsilon_high is not None:
         raise ValueError(
-            f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; leave "
-            "them at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
+            f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; "
+            "leave them at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
         )
     if args.loss_type not in LOSS_TYPES:
         raise ValueError(
@@ -181,7 +181,7 @@ def check_config(args: GRPOConfig, region: TrustRegion) -> None:
         )
     if args.delta is not None:
         logger.warning(
-            "delta = %s is TRL's two-sided clip (the ratio counts as at most that where the advantage is negative), no radius",
+            "delta = %s is TRL's two-sided clip (for negative advantages the ratio counts as at most that), no radius",
             args.delta,
         )
     steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps

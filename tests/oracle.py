@@ -1,0 +1,70 @@
+"""The bounds of the paper at 60 digits, by mpmath, for the tests to compare with.
+
+Shares no code and no method with `src`: TV and chi2 by the closed forms of prop:closedform, KL by Newton's method on
+the binding equation itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mpmath import mp, mpf
+
+mp.dps = 60
+
+
+class Exact(NamedTuple):
+    """log r_low, log r_high, and log(1 - q_high): what the upper bound leaves to all other tokens."""
+
+    log_low: mpf
+    log_high: mpf
+    log_rest: mpf
+
+
+def exact_bounds(divergence: str, log_p: float, delta: float) -> Exact:
+    """Both bounds of the token of exactly this log p, at exactly this radius; from log p = 0 on, the limits p -> 1."""
+    log_p, delta = mpf(log_p), mpf(delta)
+    if log_p >= 0:
+        log_low = {"kl": -delta, "tv": _log(1 - delta), "chi2": mpf(0)}[divergence]
+        return Exact(log_low, mpf(0), -mp.inf)
+    p, rest = mp.exp(log_p), -mp.expm1(log_p)
+    if divergence == "kl":
+        log_rest = _farthest_down(mp.log(rest), p, delta)  # the others lose what the token wins
+        return Exact(_farthest_down(log_p, rest, delta) - log_p, mp.log1p(-mp.exp(log_rest)) - log_p, log_rest)
+    move = delta / p if divergence == "tv" else mp.sqrt(delta * rest / p)
+    log_high = min(mp.log1p(move), -log_p)
+    return Exact(_log(1 - move), log_high, _log(-mp.expm1(log_high + log_p)))
+
+
+def saturation_point(divergence: str, delta: float) -> float:
+    """log p*: at and below p* the lower bound is 0 (prop:saturation)."""
+    return float(mp.log(mpf(delta) if divergence == "tv" else mpf(delta) / (1 + mpf(delta))))
+
+
+def two_coins(f: Callable[[mpf], mpf], log_p: float, log_q: mpf, log_rest: mpf) -> mpf:
+    """D_f between the coins (q, 1 - q) and (p, 1 - p), by its definition eq:f_divergence_def; log_rest = log(1 - q)."""
+    p, rest = mp.exp(mpf(log_p)), -mp.expm1(mpf(log_p))
+    return p * f(mp.exp(log_q) / p) + rest * f(mp.exp(log_rest) / rest)
+
+
+def _farthest_down(log_p: mpf, rest: mpf, delta: mpf) -> mpf:
+    """The smaller root x = log q of g(x) = p (log p - x) + (1 - p) (log(1 - p) - log(1 - e^x)) = delta.
+
+    g is convex and falls until x = log p. Without its last logarithm, which is not negative, it is a line; where that
+    line is delta, g is at least delta, and from there Newton's method climbs to the root without overshooting.
+    """
+    p, log_rest = mp.exp(log_p), mp.log(rest)
+    x = log_p - (delta - rest * log_rest) / p
+    for _ in range(60):
+        q = mp.exp(x)
+        excess = p * (log_p - x) + rest * (log_rest - mp.log1p(-q)) - delta
+        step = excess / (p - rest * q / (1 - q))
+        x += step
+        if abs(step) < mpf(10) ** -40 * abs(x - log_p):
+            return x
+    raise AssertionError(f"no root at log p = {log_p}, delta = {delta}")
+
+
+def _log(x: mpf) -> mpf:
+    return mp.log(x) if x > 0 else -mp.inf

@@ -1,0 +1,394 @@
+"""The Band operator against 60-digit arithmetic, at its saturation points, outside its domain, and without a solver."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from mpmath import mp, mpf
+from torch import Tensor
+
+import bandpo
+from bandpo import Divergence, band_bounds, band_contains, complement, divergence_at
+from oracle import exact_bounds, saturation_point, two_coins
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+DELTAS = [1e-3, 0.01, 0.03, 0.05, 0.1, 0.3, 1.0]
+NAMES = ["kl", "tv", "chi2"]
+JENSEN_SHANNON = Divergence("js", lambda u: 0.5 * torch.xlogy(u, u) - 0.5 * (u + 1) * torch.log((u + 1) / 2))
+
+# log p from 1e-30 to 1 - 1e-7, and log p = 0.
+GRID = torch.tensor(
+    [0.0]
+    + [math.log(m * 10.0**-k) for k in range(1, 31) for m in (1.0, 3.3)]
+    + [math.log(k / 20) for k in range(1, 20)]
+    + [math.log1p(-m * 10.0**-k) for k in range(2, 8) for m in (1.0, 3.3)],
+    dtype=torch.float64,
+)
+# Everything that can stand where a log-probability is expected.
+EXTREMES = [-math.inf, -1e30, -1e5, -1e4, -1500.0, -745.2, -301.0, -299.0, -104.0, -80.0, -1.0, -1e-7, -1e-20, -1e-45]
+EXTREMES += [0.0, 1e-8, 1e-7, 1e-6]
+
+
+def steps_from(x: Tensor, steps: int) -> Tensor:
+    """The float that is so many ulp above (below, if negative) x."""
+    for _ in range(abs(steps)):
+        x = torch.nextafter(x, torch.full_like(x, math.copysign(math.inf, steps)))
+    return x
+
+
+def around_saturation(divergence: str, delta: float, dtype: torch.dtype) -> dict[int, float]:
+    """log p at so many ulp from the point where the lower bound saturates."""
+    point = torch.tensor(saturation_point(divergence, delta), dtype=dtype)
+    sides = {n: steps_from(point, n).item() for step in (1, 2, 5, 10, 100, 1000) for n in (-step, step)}
+    return {n: x for n, x in ({0: point.item()} | sides).items() if x <= 0}
+
+
+def relative_error(got: float, exact: mpf) -> float:
+    if got == exact or (math.isinf(got) and mp.isinf(exact)):
+        return 0.0
+    return math.inf if math.isinf(got) or mp.isinf(exact) else float(abs((mpf(got) - exact) / exact))
+
+
+# ---- accuracy
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("divergence", NAMES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_bounds_agree_with_60_digit_arithmetic(dtype, tolerance, divergence, delta):
+    log_p = GRID.to(dtype)
+    bounds = band_bounds(log_p, divergence, delta)
+    for x, low, high in zip(log_p.tolist(), bounds.log_low.tolist(), bounds.log_high.tolist(), strict=True):
+        exact = exact_bounds(divergence, x, delta)
+        assert relative_error(low, exact.log_low) <= tolerance, f"lower at log p = {x}: {low}, not {exact.log_low}"
+        assert relative_error(high, exact.log_high) <= tolerance, f"upper at log p = {x}: {high}, not {exact.log_high}"
+        assert high <= -x
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("divergence", ["tv", "chi2"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_lower_bound_is_accurate_to_the_last_ulp_before_it_saturates(dtype, tolerance, divergence, delta):
+    points = around_saturation(divergence, delta, dtype)
+    bounds = band_bounds(torch.tensor(list(points.values()), dtype=dtype), divergence, delta)
+    for (ulps, x), low, high in zip(points.items(), bounds.log_low.tolist(), bounds.log_high.tolist(), strict=True):
+        exact = exact_bounds(divergence, x, delta)
+        if abs(ulps) <= 2 and math.isinf(low) != mp.isinf(exact.log_low):
+            continue  # on the edge itself -inf and a finite bound are both right
+        assert relative_error(low, exact.log_low) <= tolerance, f"{ulps} ulp from it: {low}, not {exact.log_low}"
+        assert relative_error(high, exact.log_high) <= tolerance
+        assert math.isinf(low) == (ulps <= 0) or abs(ulps) <= 2
+
+
+# log p = log of these, exact; log r_high, log(1 - q_high), log r_low. Published with the reference measurements.
+VECTORS = [
+    (0.05, 1e-6, 10.7951134501419, -0.0500118451247953, -50000.9999995),
+    (0.05, 1e-3, 3.98058007850237, -0.0550351150267791, -50.9994998332499),
+    (0.05, 0.01, 2.05538528243796, -0.0813168538579252, -5.99251080676177),
+    (0.05, 0.1, 0.788814574314518, -0.248562135026106, -1.16224254169313),
+    (0.05, 0.5, 0.268869467506229, -1.06201664806617, -0.368869467506229),
+    (0.05, 0.9, 0.0735825046325701, -3.46482763468718, -0.14320161936828),
+    (0.05, 0.99, 0.0100253616844624, -10.5976809927499, -0.0712665180044238),
+    (0.05, 0.999999, 1.00000050000033e-6, -50014.815510058, -0.0500108451242953),
+    (0.1, 0.01, 2.54832178792627, -0.13680106098407, -10.9949666313765),
+    (0.1, 0.9, 0.0886574347279943, -4.10050200554599, -0.226453383124382),
+]
+
+
+@pytest.mark.parametrize(("delta", "p", "log_high", "log_rest", "log_low"), VECTORS)
+def test_published_vectors_of_band_kl(delta, p, log_high, log_rest, log_low):
+    exact = exact_bounds("kl", mp.log(mpf(str(p))), mpf(str(delta)))
+    bounds = band_bounds(torch.tensor(p, dtype=torch.float64).log(), "kl", delta)
+    assert [float(x) for x in exact] == pytest.approx([log_low, log_high, log_rest], rel=2e-14)
+    assert [bounds.log_low.item(), bounds.log_high.item()] == pytest.approx([log_low, log_high], rel=2e-14)
+    if p <= 0.99:  # closer to 1, 1 - q is lost in log r
+        log_c = complement(bounds.log_high, torch.tensor(p, dtype=torch.float64).log())
+        assert log_c.item() + math.log1p(-p) == pytest.approx(log_rest, rel=1e-11)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 0.05, 1.0])
+@pytest.mark.parametrize("log_p", [-69.0, -20.0, -3.0, -0.5, -1e-2, -1e-4])
+def test_the_oracle_itself_solves_the_binding_equation(log_p, delta):
+    with mp.workdps(100):  # the definition of the divergence cancels where the closed solution does not
+        exact = exact_bounds("kl", log_p, delta)
+        low = two_coins(lambda u: u - 1 - mp.log(u), log_p, x := exact.log_low + log_p, mp.log1p(-mp.exp(x)))
+        high = two_coins(lambda u: u - 1 - mp.log(u), log_p, exact.log_high + log_p, exact.log_rest)
+        assert abs(low / delta - 1) < 1e-35
+        assert abs(high / delta - 1) < 1e-35
+        assert exact.log_low < 0 < exact.log_high
+
+
+@pytest.mark.parametrize("delta", [1e-10, 1e-8, 1e-6, 1e-4, 3.0, 20.0, 99.0])
+@pytest.mark.parametrize("divergence", NAMES)
+def test_bounds_hold_far_outside_the_usual_radii(divergence, delta):
+    points = GRID[::5]
+    bounds = band_bounds(points, divergence, delta)
+    for x, low, high in zip(points.tolist(), bounds.log_low.tolist(), bounds.log_high.tolist(), strict=True):
+        exact = exact_bounds(divergence, x, delta)
+        assert max(relative_error(low, exact.log_low), relative_error(high, exact.log_high)) <= 1e-10
+
+
+# ---- the domain
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
+def test_bounds_are_defined_and_in_the_simplex_for_every_log_p(divergence, dtype):
+    log_p = torch.tensor(EXTREMES, dtype=dtype)
+    for delta in (1e-300, 1e-12, 1e-3, 0.05, 1.0, 50.0, 1e300):
+        bounds = band_bounds(log_p, divergence, delta)
+        assert ((bounds.log_low <= 0) & (bounds.log_high >= 0)).all()  # no NaN either
+        assert (bounds.log_high.double() <= (-log_p.double()).clamp(min=0)).all()
+        assert not (torch.isinf(bounds.log_high) & (log_p > -torch.inf)).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
+def test_half_precision_gives_the_bounds_of_the_upcast_input(divergence, dtype):
+    log_p = torch.cat([GRID.to(dtype), torch.tensor([-1e-3, -3e-4, -6e-5, 1e-6], dtype=dtype)])
+    half, full = band_bounds(log_p, divergence, 0.05), band_bounds(log_p.float(), divergence, 0.05)
+    assert half.log_low.dtype == half.log_high.dtype == torch.float32
+    assert torch.equal(half.log_low, full.log_low)
+    assert torch.equal(half.log_high, full.log_high)
+
+
+@pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
+def test_nan_gives_nan_on_both_sides(divergence):
+    bounds = band_bounds(torch.tensor([math.nan, -1.0]), divergence, 0.05)
+    assert bounds.log_low.isnan().tolist() == bounds.log_high.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
+def test_a_radius_per_token_is_the_same_as_one_radius_after_the_other(divergence):
+    log_p = GRID[::7]
+    deltas = torch.tensor([0.01, 0.05, 0.4])
+    together = band_bounds(log_p, divergence, deltas[:, None])
+    for i, delta in enumerate(deltas.tolist()):
+        alone = band_bounds(log_p, divergence, delta)
+        torch.testing.assert_close(together.log_low[i], alone.log_low, rtol=1e-12, atol=0)
+        torch.testing.assert_close(together.log_high[i], alone.log_high, rtol=1e-12, atol=0)
+        inside = band_contains(torch.full_like(log_p, 0.3), log_p, divergence, deltas[:, None])[i]
+        assert torch.equal(inside, band_contains(torch.full_like(log_p, 0.3), log_p, divergence, delta))
+    one_token = band_bounds(log_p[3], divergence, deltas)  # a radius per row, and a single log p
+    torch.testing.assert_close(one_token.log_high, together.log_high[:, 3], rtol=1e-12, atol=0)
+
+
+def test_bounds_carry_no_gradient():
+    log_p = torch.tensor([-1.0], requires_grad=True)
+    bounds = band_bounds(log_p)
+    assert not bounds.log_low.requires_grad
+    assert not bounds.log_high.requires_grad
+
+
+# ---- the gate: membership without a solver
+
+
+def ulp(x: Tensor) -> Tensor:
+    return torch.nextafter(x.abs(), torch.full_like(x, math.inf)) - x.abs()
+
+
+def surrogate_gradient(log_ratio: Tensor, advantages: Tensor, bounds: bandpo.Bounds) -> Tensor:
+    log_ratio = log_ratio.clone().requires_grad_()
+    return torch.autograd.grad(bandpo.surrogate(log_ratio, advantages, bounds).sum(), log_ratio)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
+def test_the_gate_gives_the_gradient_of_the_solved_bounds(divergence, dtype):
+    torch.manual_seed(0)
+    compared = 0
+    for delta in DELTAS:
+        log_p = GRID.to(dtype)
+        if divergence == "chi2" or (divergence == "tv" and delta < 1):
+            if dtype == torch.float32:
+                log_p = torch.cat([log_p, torch.tensor(list(around_saturation(divergence, delta, dtype).values()))])
+            else:  # g_f is known to 1e-16, so within 1e-9 of a saturation point it cannot tell r = 1e-12 from 0
+                log_p = log_p[(log_p - saturation_point(divergence, delta)).abs() > 1e-9]
+        bounds = band_bounds(log_p, divergence, delta)
+        edges = (bounds.log_low, bounds.log_high)
+        near = [edge * (1 + sign * 10.0**-k) for edge in edges for k in range(1, 7) for sign in (-1, 1)]
+        anywhere = [torch.randn_like(log_p) * width for width in (0.01, 0.1, 1.0, 10.0) for _ in range(5)]
+        for log_ratio in near + anywhere:
+            log_ratio = log_ratio.clamp(-1e30, 80.0)  # e^80 is a float32
+            clear = torch.ones_like(log_p, dtype=torch.bool)
+            for edge in edges:
+                clear &= (log_ratio - edge).abs() > 4 * ulp(log_ratio) + 1e-6 * edge.abs().clamp(max=1e30)
+            inside = band_contains(log_ratio, log_p, divergence, delta)
+            assert torch.equal(inside[clear], bounds.contains(log_ratio)[clear])
+            compared += int(clear.sum())
+            for sign in (-1.0, 1.0):
+                advantages = torch.full_like(log_p, sign)
+                gated = torch.where(inside | (log_ratio * sign < 0), sign * log_ratio.exp(), 0.0)
+                assert torch.equal(gated[clear], surrogate_gradient(log_ratio, advantages, bounds)[clear])
+    assert compared > 25_000
+
+
+@pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
+def test_the_gate_agrees_with_the_bounds_for_every_log_p_of_the_domain(divergence):
+    log_p = torch.tensor(EXTREMES)
+    bounds = band_bounds(log_p, divergence, 0.05)
+    for log_ratio in (-60.0, -1.0, -0.06, -0.01, 0.0, 0.01, 1.0, 60.0):
+        log_ratio = torch.full_like(log_p, log_ratio)
+        assert torch.equal(band_contains(log_ratio, log_p, divergence, 0.05), bounds.contains(log_ratio))
+
+
+@pytest.mark.parametrize("divergence", ["kl", "tv"])
+def test_the_gate_knows_the_upper_bound_of_a_token_of_probability_e_to_the_minus_million(divergence):
+    log_p = torch.tensor([-1e6, -1e30], dtype=torch.float64)
+    log_high = band_bounds(log_p, divergence, 0.05).log_high
+    assert band_contains(log_high * (1 - 1e-6), log_p, divergence, 0.05).all()
+    assert not band_contains(log_high * (1 + 1e-6), log_p, divergence, 0.05).any()
+
+
+# ---- g_f and the complement
+
+
+GENERATORS = {
+    "kl": lambda u: u - 1 - mp.log(u),
+    "tv": lambda u: abs(u - 1) / 2,
+    "chi2": lambda u: (u - 1) ** 2,
+    "js": lambda u: (u * mp.log(u) - (u + 1) * mp.log((u + 1) / 2)) / 2,
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("log_p", [-60.0, -10.0, -1.0, -0.1, -1e-3, -1e-7])
+def test_divergence_at_is_the_definition_with_one_factor_for_all_other_tokens(name, log_p):
+    share = torch.tensor([0.01, 0.2, 0.5, 0.9, 0.999], dtype=torch.float64)
+    log_ratio = torch.cat([share.log(), -log_p * share])  # down, and up to nearly 1/p
+    at = torch.full_like(log_ratio, log_p)
+    got = divergence_at(log_ratio, at, JENSEN_SHANNON if name == "js" else name)
+    for s, value, log_c in zip(log_ratio.tolist(), got.tolist(), complement(log_ratio, at).tolist(), strict=True):
+        log_q = mpf(s) + mpf(log_p)
+        log_rest = mp.log(-mp.expm1(log_q))
+        exact = two_coins(GENERATORS[name], log_p, log_q, log_rest)
+        assert value == pytest.approx(float(exact), rel=1e-6, abs=1e-15)
+        assert log_c == pytest.approx(float(log_rest - mp.log(-mp.expm1(mpf(log_p)))), rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
+def test_divergence_at_is_infinite_outside_the_simplex_and_zero_at_rest(divergence):
+    log_p = torch.tensor([-3.0, -0.5, 0.0, 1e-6])
+    assert divergence_at(torch.tensor([3.01, 0.51, 0.01, 0.01]), log_p, divergence).tolist() == [math.inf] * 4
+    assert divergence_at(torch.zeros(4), log_p, divergence).abs().max() < 1e-12
+
+
+# ---- divergences of one's own
+
+BY_GENERATOR_ALONE = {
+    "kl": Divergence("kl alone", lambda u: -u.log()),  # f(0) = inf, and f'(1) = -1
+    "tv": Divergence("tv alone", lambda u: (1 - u).clamp(min=0)),  # a kink at 1
+    "chi2": Divergence("chi2 alone", lambda u: u * u - 1),  # f'(1) = 2
+}
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_generator_alone_gives_the_closed_form(name, delta):
+    alone, closed = (band_bounds(GRID, d, delta) for d in (BY_GENERATOR_ALONE[name], name))
+    on_edge = (GRID - saturation_point(name, delta)).abs() < 1e-9  # where the lower bound is log 0, give or take an ulp
+    on_edge &= torch.tensor(name != "kl")
+    low, expected = (
+        x.clamp(min=-700.0)[~on_edge] for x in (alone.log_low, closed.log_low)
+    )  # ratios below e^-700 are 0
+    torch.testing.assert_close(low, expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(alone.log_high, closed.log_high, rtol=1e-10, atol=0)
+
+
+def test_a_linear_part_of_the_generator_changes_nothing():
+    shifted = Divergence("shifted", lambda u: (u - 1) ** 2 + 1e6 * (u - 1))
+    torch.testing.assert_close(
+        band_bounds(GRID, shifted).log_high, band_bounds(GRID, "chi2").log_high, rtol=1e-9, atol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (lambda u: torch.sin(u - 1), "must be convex, its slope falls from"),
+        (lambda u: -((u - 1) ** 2), "must be convex, its slope falls from"),
+        (lambda u: torch.where(u < 10, (u - 1) ** 2, 9 * (u - 1)), r"must be convex.* at u = (9\.\d+|10\.\d+)"),
+        (lambda u: u**2, r"must be 0 at u = 1, f\(1\) = 1"),
+        (lambda u: 3 * (u - 1), r"must not be linear \(slope 3 everywhere\)"),
+        (lambda u: torch.zeros_like(u), r"must not be linear \(slope 0 everywhere\)"),
+        (lambda u: torch.exp(u) - math.e, r"must be finite for u > 0, f\(7\d\d.*\) = inf"),
+        (lambda u: u * u.log(), r"must be a number or inf at u = 0, f\(0\) = nan"),
+        (lambda u: torch.log(u) * -torch.where(u > 0, 1.0, -1.0), r"at u = 0, f\(0\) = -inf"),
+        (lambda u: (u - 1).sum(), r"must keep shape \(1025,\) and dtype torch.float64, got \(\) of"),
+        (lambda u: (u - 1).float() ** 2, "must keep shape .* got .* of torch.float32"),
+        (lambda u: 3.0, "must keep shape .* got float"),
+        (lambda u: u.nonsense(), "must map a float64 tensor to a tensor, it raised:"),
+    ],
+)
+def test_what_is_no_generator_is_refused_with_the_point_where_it_fails(f, message):
+    with pytest.raises(ValueError, match=f"f of divergence 'mine' .*{message}"):
+        Divergence("mine", f)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda u: (u - 1).abs(),
+        lambda u: -u.log(),
+        lambda u: (u - 1) ** 2 / u,
+        lambda u: (u - 1) ** 4,
+        lambda u: (u - 1.5).clamp(min=0),
+        lambda u: torch.xlogy(u, u),
+    ],
+    ids=["kink at 1", "f(0) = inf", "neyman", "flat at 1", "zero around 1", "reverse kl"],
+)
+def test_convex_generators_are_accepted_and_enclose_their_ball(f):
+    mine = Divergence("mine", f)
+    log_p = torch.tensor([0.01, 0.3, 0.5, 0.9], dtype=torch.float64).log()
+    bounds = band_bounds(log_p, mine, 0.05)
+    for edge in (bounds.log_low, bounds.log_high):
+        at_limit = (edge == -torch.inf) | (edge >= -log_p)
+        g = divergence_at(edge, log_p, mine)
+        assert ((g - 0.05).abs() < 1e-6)[~at_limit].all()
+        assert (g[at_limit] <= 0.05).all()
+
+
+@pytest.mark.parametrize("delta", [0, 0.0, -0.1, math.nan, math.inf, True, "0.05", None])
+@pytest.mark.parametrize(
+    "call", [band_bounds, lambda p, d, delta: band_contains(p, p, d, delta)], ids=["bounds", "gate"]
+)
+def test_a_radius_that_is_no_positive_finite_number_is_refused(call, delta):
+    with pytest.raises(ValueError, match=re.escape(f"delta must be a positive finite number or tensor, got {delta!r}")):
+        call(torch.tensor([-1.0]), "kl", delta)
+
+
+def test_a_radius_tensor_with_one_bad_entry_is_refused():
+    with pytest.raises(ValueError, match=r"delta must be positive and finite everywhere, got values from 0.0 to 1.0"):
+        band_bounds(torch.zeros(2), "kl", torch.tensor([1.0, 0.0]))
+    with pytest.raises(ValueError, match="delta must be positive and finite everywhere"):
+        band_bounds(torch.zeros(2), "kl", torch.tensor([1.0, math.nan]))
+
+
+@pytest.mark.parametrize("name", ["KL", "hellinger", "", None, ["kl"]])
+def test_an_unknown_divergence_is_refused_with_the_known_ones(name):
+    with pytest.raises(ValueError, match=r"divergence must be one of \['chi2', 'kl', 'tv'\].*register_divergence"):
+        band_bounds(torch.zeros(1), name)
+
+
+def test_a_name_must_be_a_string_and_can_be_given_once(monkeypatch):
+    monkeypatch.setattr(bandpo.divergences, "_REGISTRY", dict(bandpo.divergences._REGISTRY))
+    with pytest.raises(ValueError, match="name must be a non-empty string, got ''"):
+        Divergence("", lambda u: (u - 1) ** 2)
+    assert bandpo.register_divergence(JENSEN_SHANNON) is JENSEN_SHANNON
+    assert bandpo.register_divergence(JENSEN_SHANNON) is JENSEN_SHANNON
+    with pytest.raises(ValueError, match="name 'js' is taken by js"):
+        bandpo.register_divergence(Divergence("js", lambda u: (u - 1) ** 2))
+    by_name, by_object = (band_bounds(GRID, d).log_high for d in ("js", JENSEN_SHANNON))
+    assert torch.equal(by_name, by_object)
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [("kl", "KL(pi_old || pi)"), ("tv", "TV(pi, pi_old)"), ("chi2", "chi2(pi || pi_old), Pearson")],
+)
+def test_a_divergence_prints_its_direction(name, direction):
+    assert str(bandpo.divergences.divergence(name)) == f"{name}: {direction}"

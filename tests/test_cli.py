@@ -1,0 +1,361 @@
+"""The command line: what it takes, what it gives back, and one line on stderr for every mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import recipe
+import torch
+import yaml
+
+import bandpo
+from bandpo import lab, show
+from bandpo.cli import main
+from bandpo.compare import DEFAULT_METHODS, METHODS
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = recipe.make(tmp_path_factory.mktemp("home"))
+    (home / "empty").mkdir()
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def here(home, tmp_path, monkeypatch):
+    """A working directory with a recipe, good and bad data, and some other file; nothing may be looked up outside."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    node = recipe.node(home, Path("run"), rounds=1, save_every=0)
+    Path("recipe.yaml").write_text(yaml.safe_dump(node))
+    Path("misspelt.yaml").write_text(yaml.safe_dump({**node, "ronuds": 1}))
+    Path("empty.jsonl").write_text("")
+    Path("corrupt.jsonl").write_text('{"prompt": "a", "answer": 1}\n{"prompt": "b"')
+    Path("column.jsonl").write_text('{"question": "a", "answer": 1}\n' * 4)
+    Path("damaged").mkdir()
+    Path("damaged/config.json").write_text((home / "model" / "config.json").read_text())
+    Path("damaged/model.safetensors").write_bytes(b"nothing")
+    return tmp_path
+
+
+def everything(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def one_line(capsys):
+    """What stderr has, which must be one line."""
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert captured.err.endswith("\n")
+    return captured.err
+
+
+# ---- mistakes
+
+RECIPE = ["train", "recipe.yaml"]
+MISTAKES = {
+    "misspelt key": (["train", "misspelt.yaml"], "unknown key 'ronuds', did you mean 'rounds'?"),
+    "misspelt setting": ([*RECIPE, "trainer.learning_rte=1"], "unknown key 'trainer.learning_rte', did you mean"),
+    "no recipe": (["train", "gone.yaml"], "recipe gone.yaml does not exist"),
+    "no setting": ([*RECIPE, "rounds"], "'rounds' is no setting; write key=value"),
+    "no data": ([*RECIPE, "data.path=gone.jsonl"], "data.path 'gone.jsonl' is no file"),
+    "empty data": ([*RECIPE, "data.path=empty.jsonl"], "data.path 'empty.jsonl' has no rows"),
+    "corrupt data": ([*RECIPE, "data.path=corrupt.jsonl"], "data.path 'corrupt.jsonl' cannot be read: line 2"),
+    "no column": ([*RECIPE, "data.path=column.jsonl"], "data.prompt: column 'prompt' is not in 'column.jsonl'"),
+    "no model": ([*RECIPE, "model=./gone"], "model './gone' (there is no such folder here) cannot be loaded"),
+    "no model at all": ([*RECIPE, "model=damaged"], "model 'damaged' cannot be loaded"),
+    "no reward": ([*RECIPE, "reward=gone:reward"], "reward 'gone:reward' cannot be imported"),
+    "no chat template": ([*RECIPE, "data.chat=true"], "has no chat template"),
+    "temperature": ([*RECIPE, "trainer.temperature=0"], "trainer: temperature must be positive"),
+    "epsilon": ([*RECIPE, "trainer.epsilon=0.3"], "trainer.epsilon is set by trust_region; remove it"),
+    "loss type": ([*RECIPE, "trainer.loss_type=cispo"], "trainer: loss_type must be one of"),
+    "generations": ([*RECIPE, "trainer.num_generations=1"], "trainer: GRPO requires at least 2 generations"),
+    "scheduler": ([*RECIPE, "trainer.lr_scheduler_type=flat"], "trainer: flat is not a valid SchedulerType"),
+    "vllm": ([*RECIPE, "trainer.use_vllm=true"], "trainer: vLLM is not available"),
+    "logging": ([*RECIPE, "trainer.logging_steps=0.5"], "trainer.logging_steps must be a positive integer, got 0.5"),
+    "output is a file": ([*RECIPE, "output=recipe.yaml"], "recipe.yaml"),
+    "nothing to resume": ([*RECIPE, "--resume"], "run holds no run to resume; start one without --resume"),
+    "no runs to draw": (["report", "damaged"], "damaged: no run found"),
+    "no folder to draw": (["report", "gone"], "gone: no run found"),
+    "unknown method": (["lab", "--methods", "grpoo"], "method 'grpoo' is unknown, did you mean 'grpo'?"),
+    "method twice": (["lab", "--methods", "grpo", "grpo"], "method 'grpo' is given twice"),
+    "no rounds": (["lab", "--rounds", "0"], "rounds: Input should be greater than or equal to 1, got 0"),
+}
+
+
+@pytest.mark.parametrize(("args", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(here, capsys, args, message):
+    before = everything(here)
+    assert main(args) == 2
+    assert message in one_line(capsys)
+    assert everything(here) == before
+
+
+ARGUMENTS = {
+    "unknown command": (["paint"], "invalid choice: 'paint'"),
+    "unknown option": (["train", "--fast"], "unrecognized arguments: --fast"),
+    "unknown argument": (["lab", "tail"], "unrecognized arguments: tail"),
+    "seeds in words": (["lab", "--seeds", "abc"], "different seeds like 0,3,4; got 'abc'"),
+    "seeds half in words": (["lab", "--seeds", "1,b"], "different seeds like 0,3,4; got '1,b'"),
+    "no seeds": (["lab", "--seeds", "0"], "got '0'"),
+    "seeds twice": (["lab", "--seeds", "1,1"], "got '1,1'"),
+    "negative seeds": (["lab", "--seeds=-1,2"], "got '-1,2'"),
+    "no jobs": (["lab", "--jobs", "0"], "argument --jobs: must be a positive number, got '0'"),
+    "no scene": (["lab", "--scene", "calm"], "invalid choice: 'calm'"),
+    "no number": (["lab", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
+    "nothing to draw": (["report"], "the following arguments are required: RUNS"),
+}
+
+
+@pytest.mark.parametrize(("args", "message"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_wrong_arguments_are_one_line(here, capsys, args, message):
+    with pytest.raises(SystemExit) as caught:
+        main(args)
+    assert caught.value.code == 2
+    assert message in one_line(capsys)
+
+
+BROKEN = """
+def raises(completions, answer, **columns):
+    return [1 / int(a == "nothing") for a in answer]
+
+def short(completions, **columns):
+    return [1.0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("raises", "reward 'broken_rewards:raises' raised ZeroDivisionError: division by zero at "),
+        (
+            "short",
+            "reward 'broken_rewards:short' must return a list of 16 numbers, one per completion, got a list of 1",
+        ),
+    ],
+)
+def test_a_reward_that_fails_is_one_line_and_the_run_can_be_resumed(here, capsys, monkeypatch, function, message):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "broken_rewards", raising=False)
+    Path("broken_rewards.py").write_text(BROKEN)
+    args = [*RECIPE, f"reward=broken_rewards:{function}"]
+    assert main(args) == 2
+    line = one_line(capsys)
+    assert message in line
+    assert function != "raises" or line.endswith("broken_rewards.py:3\n")
+    sys.modules["broken_rewards"].__dict__[function] = lambda completions, **columns: [0.0] * len(completions)
+    assert main([*args, "--resume"]) == 0
+    assert "starting again" in capsys.readouterr().out
+    assert json.loads(Path("run/run.json").read_text())["finished"]
+
+
+def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys):
+    assert main(RECIPE) == 0
+    capsys.readouterr()
+    before = everything(here)
+    assert main(RECIPE) == 2
+    assert "run already holds a run; continue it with --resume, or choose another output" in one_line(capsys)
+    assert main([*RECIPE, "--resume", "seed=4", "trainer.learning_rate=1e-4"]) == 2
+    assert "(seed, trainer.learning_rate); resume with the same ones" in one_line(capsys)
+    assert main([*RECIPE, "--resume"]) == 0
+    assert "run is finished; nothing to resume" in capsys.readouterr().out
+    assert everything(here) == before
+
+
+# ---- packages that are not installed
+
+
+def take_away(monkeypatch, packages, modules):
+    """As if the packages were not installed and our modules not yet imported."""
+    for name in modules:
+        monkeypatch.setattr(bandpo, name, getattr(bandpo, name))  # an import replaces it too
+        monkeypatch.delitem(sys.modules, f"bandpo.{name}")
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
+
+
+@pytest.mark.parametrize(
+    ("package", "modules", "args"),
+    [
+        ("trl", [], RECIPE),
+        ("pydantic", ["show", "config"], ["train"]),
+        ("matplotlib", ["report"], ["report", "damaged"]),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):
+    take_away(monkeypatch, [package], modules)
+    assert main(args) == 2
+    assert one_line(capsys) == f"error: {package} is not installed; pip install 'bandpo[train,report]'\n"
+
+
+def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):
+    take_away(monkeypatch, ["pydantic", "trl", "transformers", "datasets", "rich"], ["config", "show", "report"])
+    assert main(["report", "damaged"]) == 2
+    assert "no run found" in one_line(capsys)
+
+
+# ---- what goes through
+
+
+class Called(Exception):
+    pass
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The arguments that the commands pass on."""
+    seen = {}
+    monkeypatch.setattr(show, "train_and_show", lambda *args: seen.update(train=args))
+    monkeypatch.setattr(show, "compare_and_show", lambda *args: seen.update(lab=args))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("args", "recipe_", "settings", "resume"),
+    [
+        (["r.yaml"], "r.yaml", [], False),
+        (["r.yaml", "a=1", "b.c=2"], "r.yaml", ["a=1", "b.c=2"], False),
+        (["a=1"], None, ["a=1"], False),
+        (["a=1", "b=2"], None, ["a=1", "b=2"], False),
+        (["--resume", "r.yaml", "a=1"], "r.yaml", ["a=1"], True),
+        (["r.yaml", "--resume", "a=1"], "r.yaml", ["a=1"], True),
+        (["r.yaml", "a=1", "--resume", "b=2"], "r.yaml", ["a=1", "b=2"], True),
+        (["--resume", "a=1"], None, ["a=1"], True),
+    ],
+)
+def test_train_takes_a_recipe_and_settings_in_any_order(here, calls, args, recipe_, settings, resume):
+    assert main(["train", *args]) == 0
+    assert calls["train"][:3] == (recipe_, settings, resume)
+
+
+def test_a_recipe_may_have_an_equals_sign_in_its_name(here, calls):
+    Path("a=1").write_text("")
+    assert main(["train", "a=1", "b=2"]) == 0
+    assert calls["train"][:2] == ("a=1", ["b=2"])
+
+
+def test_the_command_is_recorded_so_that_it_can_be_repeated(here, calls):
+    assert main(["train", "a b.yaml", "label='x y'", "--resume"]) == 0
+    assert calls["train"][3] == """bandpo train 'a b.yaml' 'label='"'"'x y'"'"''"""
+
+
+def test_train_without_a_recipe_is_the_lab(here, calls):
+    assert main(["train"]) == 0
+    assert main(["lab"]) == 0
+    (scene, methods, seeds, output, overrides, _, resume, _) = calls["lab"]
+    assert (scene, methods, seeds, output, overrides, resume) == (
+        "tail",
+        None,
+        [0, 1],
+        Path("runs/lab"),
+        {"trainer": {}},
+        False,
+    )
+
+
+def test_the_lab_takes_its_options(here, calls):
+    options = [
+        "--scene",
+        "storm",
+        "--methods",
+        "grpo",
+        "{type: clip}",
+        "--seeds",
+        "3,1",
+        "--rounds",
+        "5",
+        "--lr",
+        "1e-3",
+    ]
+    assert main(["lab", *options, "--jobs", "3", "-o", "there", "--resume"]) == 0
+    assert calls["lab"][:7] == (
+        "storm",
+        ["grpo", "{type: clip}"],
+        [3, 1],
+        Path("there"),
+        {"trainer": {"learning_rate": 1e-3}, "rounds": 5},
+        3,
+        True,
+    )
+
+
+def test_a_count_of_seeds_means_that_many(here, calls):
+    main(["lab", "--seeds", "3"])
+    assert calls["lab"][2] == [0, 1, 2]
+
+
+def test_an_interruption_is_told_apart_from_a_mistake(here, capsys, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(show, "train_and_show", interrupted)
+    assert main(["train", "a=1"]) == 130
+    assert capsys.readouterr().err == "interrupted; the same command with --resume goes on\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), KeyError("a bug"), OSError("a bug"), Called()])
+def test_a_bug_is_not_hidden_behind_one_line(here, monkeypatch, error):
+    def buggy(*args):
+        raise error
+
+    monkeypatch.setattr(show, "train_and_show", buggy)
+    with pytest.raises(type(error)):
+        main(["train", "a=1"])
+
+
+def test_train_prints_rows_and_at_the_end_the_folder(here, capsys):
+    assert main([*RECIPE, "label=mine"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("mine on ")
+    assert sum(line.startswith("round   1  reward ") for line in out) == 1
+    assert out[-1] == "run"
+    assert Path("run/model/model.safetensors").is_file()
+    assert json.loads(Path("run/run.json").read_text())["command"] == "bandpo train recipe.yaml label=mine"
+
+
+def test_a_command_that_was_given_before_the_libraries_are_there_costs_no_import(here):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys\n"
+            "from bandpo.cli import main\n"
+            "for args in (['--version'], ['--help'], ['lab', '--help'], ['lab', '--seeds', 'abc']):\n"
+            "    try: main(args)\n"
+            "    except SystemExit as stop: print('code', stop.code)\n"
+            "print('code', main([]))\n"
+            "print(sorted({'trl', 'transformers', 'pydantic', 'rich', 'matplotlib'} & set(sys.modules)))\n",
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"bandpo {bandpo.__version__}"
+    assert [line for line in lines if line.startswith("code")] == ["code 0", "code 0", "code 0", "code 2", "code 2"]
+    assert lines[-1] == "[]"
+    for command in ("lab", "train", "report"):
+        assert f"    {command} " in done.stdout
+
+
+def test_the_help_names_every_method_of_the_lab(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")  # so that no name is broken at its hyphen
+    with pytest.raises(SystemExit):
+        main(["lab", "--help"])
+    words = capsys.readouterr().out.replace(",", " ").replace(")", " ").split()
+    assert set(METHODS) <= set(words)
+    first = words.index(DEFAULT_METHODS[0], words.index("(default:"))
+    assert tuple(words[first : first + len(DEFAULT_METHODS)]) == DEFAULT_METHODS
+    assert all(f"{scene.defaults['rounds']} in {name}" in " ".join(words) for name, scene in lab.SCENES.items())

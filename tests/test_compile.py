@@ -1,0 +1,164 @@
+"""torch.compile: one graph, the numbers of eager mode, and no new graph for a new radius."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from bandpo import (
+    DCPO,
+    Band,
+    Bounds,
+    Capped,
+    Clip,
+    Divergence,
+    Metrics,
+    Relaxed,
+    band_bounds,
+    band_contains,
+    policy_loss,
+)
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+# The compiler warns of its own parts while it is imported, in each release of others.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RADII = [0.01 + 0.005 * k for k in range(20)]
+# A plain quadratic costs the tracer least; the generic solver around it is the same for every generator.
+SQUARED = Divergence("squared", lambda u: (u - 1) ** 2)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, Bounds):
+        return [result.log_low, result.log_high] + ([] if result.capped is None else [result.capped])
+    if isinstance(result, Metrics):
+        return [result.counts, result.histogram, result.sums, result.maxima]
+    return [x for part in result for x in tensors(part)]
+
+
+def compilations(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], backend: str = "eager") -> int:
+    """Compare every call with eager mode; the number of graphs that it took."""
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(function, backend=counter, fullgraph=True)
+    for arguments in calls:
+        for got, expected in zip(tensors(compiled(*arguments)), tensors(function(*arguments)), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-30)
+    return counter.frame_count
+
+
+def batch(rows: int = 4, columns: int = 6, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(logps, old_logps, advantages, response_mask) with a little of everything: p = 0 and 1, padding, large steps."""
+    torch.manual_seed(seed)
+    old = torch.rand(rows, columns).log()
+    old[0, :3] = torch.tensor([-math.inf, 0.0, -80.0])[: old.shape[1]]
+    logps = (old + torch.randn(rows, columns)).clamp(max=0)
+    return logps, old, torch.randn(rows), torch.arange(columns) <= torch.arange(rows)[:, None] + 2
+
+
+@pytest.mark.parametrize("divergence", ["kl", "tv", "chi2"])
+def test_twenty_float_radii_take_two_graphs(divergence):
+    """The first radius is taken for a constant; the second makes it a variable, and that graph serves all others."""
+    old = batch()[1]
+    assert compilations(lambda p, delta: band_bounds(p, divergence, delta), [(old, delta) for delta in RADII]) <= 2
+    regions = [(old, Band(divergence, delta)) for delta in RADII]
+    assert compilations(lambda p, region: region.bounds(p), regions) <= 2
+
+
+@pytest.mark.parametrize("divergence", ["kl", "tv", "chi2", SQUARED], ids=str)
+def test_radii_in_tensors_take_one_graph(divergence):
+    old = batch()[1]
+    radii = [torch.tensor(delta) for delta in RADII[:: 20 if divergence == SQUARED else 1]]
+    assert compilations(lambda p, delta: band_bounds(p, divergence, delta), [(old, delta) for delta in radii]) == 1
+
+
+@pytest.mark.parametrize("divergence", ["kl", "tv", "chi2", SQUARED], ids=str)
+def test_the_gate_compiles(divergence):
+    logps, old, _, _ = batch()
+    moved = (logps - old).nan_to_num(0.0)
+    calls = [(moved, old, delta) for delta in RADII]
+    assert compilations(lambda s, p, delta: band_contains(s, p, divergence, delta), calls) <= 2
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        Clip(0.2, 0.28),
+        Clip(1.0, math.inf),
+        DCPO(),
+        Band("kl"),
+        Band("tv"),
+        Band("chi2"),
+        Relaxed(Band(), Clip(0.2, 0.28)),
+        Capped(Band(), 10.0),
+        Relaxed(Capped(DCPO(), 3.0), Clip()),
+    ],
+    ids=repr,
+)
+def test_policy_loss_is_one_graph_for_every_region(region):
+    data = batch()
+    extra = torch.rand(4, 6)
+
+    def everything(*arguments):
+        return policy_loss(
+            *arguments,
+            region,
+            dual_clip=3.0,
+            beta=0.1,
+            ref_logps=extra.log(),
+            rollout_is_weights=extra,
+            entropies=extra,
+            max_log_ratio=20.0,
+        )
+
+    assert compilations(everything, [data]) == 1
+    assert compilations(lambda *arguments: policy_loss(*arguments, region, aggregation="token-mean"), [data]) == 1
+
+
+def test_policy_loss_takes_two_graphs_for_twenty_radii_weights_or_normalizers():
+    data = batch()
+    assert compilations(policy_loss, [(*data, Band("kl", delta)) for delta in RADII]) <= 2
+    penalised = [(data, beta) for beta in RADII]
+    assert compilations(lambda x, beta: policy_loss(*x, Band(), beta=beta, ref_logps=x[1]), penalised) <= 2
+    for kind in (int, float):
+        parts = [(data, kind(100 * (1 + delta))) for delta in RADII]
+        assert compilations(lambda x, n: policy_loss(*x, Band(), normalizer=n), parts) <= 2
+
+
+def test_batches_of_any_size_take_two_graphs():
+    calls = [(*batch(rows, columns), Band("kl", 0.05)) for rows, columns in ((4, 6), (3, 9), (7, 5), (12, 31), (2, 4))]
+    assert compilations(policy_loss, calls) <= 2
+
+
+def test_compiled_by_inductor_the_bounds_are_the_same():
+    """Long enough for its vector code, whose expm1 has no accuracy near 0, where log p = 0 is."""
+    old = torch.cat([torch.linspace(-69, 0, 4001), torch.tensor([-math.inf, 1e-6, -1e-7])])
+    calls = [(old, delta) for delta in (0.01, 0.05, 0.3)]
+    assert (
+        compilations(lambda p, delta: [band_bounds(p, d, delta) for d in ("kl", "tv", "chi2")], calls, "inductor") <= 2
+    )
+
+
+def test_compiled_by_inductor_the_loss_has_the_same_gradient():
+    logps, old, advantages, mask = batch(16, 32)
+    expected, metrics = policy_loss(new := logps.clone().requires_grad_(), old, advantages, mask, Band())
+    loss, measured = torch.compile(policy_loss, fullgraph=True)(logps.requires_grad_(), old, advantages, mask, Band())
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    gradients = torch.autograd.grad(loss, logps) + torch.autograd.grad(expected, new)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=0)
+    assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-6, abs=1e-7, nan_ok=True)

@@ -1,0 +1,365 @@
+"""Recipes: every mistake is named with its key, every recipe loads, and what is written back is what was read."""
+
+import math
+from pathlib import Path
+
+import pytest
+import recipe
+import yaml
+
+from bandpo import Band, Clip, config, train
+from bandpo.compare import METHODS
+from bandpo.config import FIXED, RESERVED, UserError, build, load, merge
+from bandpo.integrations.trl import BandPOConfig
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+@pytest.fixture
+def node(tmp_path):
+    return recipe.node(tmp_path, tmp_path / "run")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("ronuds=3", "unknown key 'ronuds', did you mean 'rounds'?"),
+        ("data.pth=x", "unknown key 'data.pth', did you mean 'path'?"),
+        ("trainer.learning_rte=1", "unknown key 'trainer.learning_rte', did you mean 'learning_rate'?"),
+        ("trust_region.detla=1", "unknown key 'detla' in trust region 'band', did you mean 'delta'?"),
+        ("trust_region.type=bnd", "'bnd', did you mean 'band'?"),
+        ("xyzzy=1", "unknown key 'xyzzy'"),
+    ],
+)
+def test_an_unknown_key_is_an_error_that_suggests_the_nearest(write, node, setting, message):
+    with pytest.raises(UserError) as caught:
+        load(write("r.yaml", node), [setting])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_key_is_named_before_the_one_that_is_then_missing(node):
+    node["ronuds"] = node.pop("rounds")
+    with pytest.raises(UserError, match="unknown key 'ronuds', did you mean 'rounds'"):
+        build(node)
+
+
+@pytest.mark.parametrize(
+    ("setting", "start"),
+    [
+        ("rounds=1.5", "rounds: "),
+        ("rounds=abc", "rounds: "),
+        ("rounds=true", "rounds: "),
+        ("rounds=0", "rounds: "),
+        ("seed=-1", "seed: "),
+        ("save_every=[1]", "save_every: "),
+        ("data=5", "data: "),
+        ("data.size=many", "data.size: "),
+        ("data.source=web", "data.source: "),
+        ("trainer=5", "trainer: "),
+        ("trainer.learning_rate=fast", "trainer.learning_rate: "),
+        ("trainer.num_generations=4.5", "trainer.num_generations: "),
+        ("trainer.bf16=maybe", "trainer.bf16: "),
+        ("trust_region=band", "trust_region: "),
+        ("trust_region.delta=-1", "trust_region: delta "),
+        ("trust_region.delta=wide", "trust_region: delta "),
+        ("trust_region.divergence=klx", "trust_region: divergence must be one of ['chi2', 'kl', 'tv']"),
+        ("scene=[tail]", "scene must be one of "),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_the_key_and_the_value(write, node, setting, start):
+    with pytest.raises(UserError) as caught:
+        load(write("r.yaml", node), [setting])
+    assert str(caught.value).startswith(start)
+    value = yaml.safe_load(setting.partition("=")[2])
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["trainer.num_generations=3"], "num_generations = 3"),
+        (["trainer.gradient_accumulation_steps=3"], "gradient_accumulation_steps = 3"),
+        (["trainer.gradient_accumulation_steps=0"], "trainer.gradient_accumulation_steps must be at least 1, got 0"),
+        (["trainer.steps_per_generation=null"], "trainer.steps_per_generation is missing"),
+        (["scene=tail"], "scene is 'tail': the lab's model, data and reward go together"),
+        (["reward=lab"], "reward must be set: 'lab'"),
+        (["data.source=lab", "data.path=null"], "data.source must be set: 'lab'"),
+        (["data.source=lab"], "data.path is set, but data.source 'lab' does not use it"),
+        (["data.task=chain_sum"], "data.task is set, but data.source 'file' does not use it"),
+        (["data.path=null"], "data.path is missing; data.source 'file' needs it"),
+        (["data.source=reasoning_gym", "data.path=null"], "data.task is missing"),
+        (["data.template=hello"], "data.template must contain {prompt}, got 'hello'"),
+        (["data.template='{prompts}'"], "data.template must contain {prompt}, got '{prompts}'"),
+        (["trainer.eval_strategy=steps"], "data.eval_size is 0, so there is nothing for trainer.eval_strategy"),
+        (["trainer.eval_on_start=true"], "data.eval_size is 0"),
+    ],
+)
+def test_settings_that_cannot_go_together_are_an_error_that_names_them(write, node, settings, message):
+    with pytest.raises(UserError) as caught:
+        load(write("r.yaml", node), settings)
+    assert message in str(caught.value)
+
+
+def test_settings_may_be_given_as_their_defaults_where_they_are_not_used(node):
+    assert build({**node, "data": {**node["data"], "task": None, "split": "train", "options": {}}}) == build(node)
+
+
+@pytest.mark.parametrize("key", RESERVED)
+def test_a_trainer_key_that_bandpo_sets_itself_is_refused_with_its_replacement(node, key):
+    node["trainer"][key] = 1
+    with pytest.raises(UserError) as caught:
+        build(node)
+    assert str(caught.value) == f"trainer.{key} is set by {RESERVED[key]}; remove it"
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_a_trainer_key_that_would_break_a_promise_is_refused_with_the_reason(node, key):
+    node["trainer"][key] = True
+    with pytest.raises(UserError) as caught:
+        build(node)
+    assert str(caught.value) == f"trainer.{key} cannot be set: {FIXED[key]}"
+
+
+def test_reserved_trainer_keys_exist_and_their_replacements_too():
+    fields = {f"trainer.{key}" for key in BandPOConfig.__dataclass_fields__} | set(config.RunConfig.model_fields)
+    assert {f"trainer.{key}" for key in RESERVED | FIXED} <= fields
+    assert set(RESERVED.values()) <= {*fields, "--resume"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("- 1", "must hold a mapping of settings, got list"),
+        ("", "must hold a mapping of settings, got NoneType"),
+        ("rounds: [", "cannot be read: "),
+        ("base: r.yaml", "is its own base"),
+        ("base: 5", "base must be the name of a recipe, got 5"),
+        ("base: gone.yaml", "gone.yaml does not exist; "),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_is_one_line(write, content, message):
+    with pytest.raises(UserError) as caught:
+        load(write("r.yaml", content))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_recipe_is_named():
+    with pytest.raises(UserError, match=r"^recipe no/such\.yaml does not exist$"):
+        load("no/such.yaml")
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", "model.x=3", "rounds=[3"])
+def test_an_override_that_sets_nothing_is_an_error_that_shows_it(write, node, text):
+    with pytest.raises(UserError) as caught:
+        load(write("r.yaml", node), [text])
+    assert text.partition("=")[0] in str(caught.value)
+
+
+# ---- numbers, overrides, inheritance
+
+
+def test_a_number_may_be_written_as_yaml_reads_it_as_text(write, node):
+    node["trainer"]["learning_rate"] = "1e-3"
+    assert isinstance(yaml.safe_load("1e-3"), str)
+    found = load(write("r.yaml", node), ["trust_region.delta=5e-2", "trainer.beta=1e-4"])
+    assert found.trainer["learning_rate"] == 1e-3
+    assert found.trainer["beta"] == 1e-4
+    assert found.region == Band("kl", 0.05)
+
+
+def test_overrides_reach_into_nodes_and_leave_the_rest(write, node):
+    node["trust_region"] = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
+    settings = ["trust_region.eps_high=0.28", "trainer.num_generations=8", "data.options={}", "rounds=7", "label=mine"]
+    found = load(write("r.yaml", node), settings)
+    assert found.region == Clip(0.2, 0.28)
+    assert found.trainer == {**build(node).trainer, "num_generations": 8}
+    assert (found.rounds, found.label) == (7, "mine")
+
+
+def test_a_later_override_wins(write, node):
+    assert load(write("r.yaml", node), ["seed=1", "seed=2"]).seed == 2
+
+
+def test_without_a_rule_in_the_recipe_an_override_changes_the_default_rule(write, node):
+    path = write("r.yaml", node)
+    assert load(path, ["trust_region.delta=0.1"]).region == Band("kl", 0.1)
+    clip = ["trust_region.type=clip", "trust_region.eps_low=0.2", "trust_region.eps_high=0.3"]
+    assert load(path, clip).region == Clip(0.2, 0.3)
+
+
+def test_a_base_is_a_start_of_which_the_recipe_changes_what_it_names(write, node, tmp_path):
+    (tmp_path / "sub").mkdir()
+    write("base.yaml", node)
+    write("sub/middle.yaml", {"base": "../base.yaml", "trainer": {"learning_rate": 1e-4}, "rounds": 9})
+    found = load(write("sub/top.yaml", "base: middle.yaml\nrounds: 3"))
+    assert found.rounds == 3
+    assert found.trainer == {**build(node).trainer, "learning_rate": 1e-4}
+    assert found.data == build(node).data
+
+
+def test_a_rule_replaces_that_of_the_base_whole(write, node):
+    write("base.yaml", {**node, "trust_region": {"type": "band", "divergence": "tv", "delta": 0.3}})
+    found = load(write("top.yaml", "base: base.yaml\ntrust_region: {type: band, delta: 0.1}"))
+    assert found.region == Band("kl", 0.1)  # not tv, which the base has
+
+
+def test_merging_leaves_its_arguments_alone():
+    base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
+    assert merge(base, over) == {"a": {"b": 1, "c": 2}}
+    assert (base, over) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+def test_a_scene_of_the_lab_sets_what_the_recipe_does_not():
+    found = build({"trainer": {"learning_rate": 1.0}})
+    assert found.scene == "tail"
+    assert (found.model, found.data.source, found.reward) == ("lab", "lab", "lab")
+    assert found.trainer["learning_rate"] == 1.0
+    assert found.trainer["num_iterations"] == 4
+    assert build({"scene": "storm"}).trainer["num_iterations"] == 8
+
+
+def test_no_is_a_strategy_though_yaml_takes_it_for_a_truth_value(node):
+    node["trainer"] |= yaml.safe_load("eval_strategy: no")
+    assert build(node).trainer["eval_strategy"] == "no"
+
+
+def test_a_round_is_counted_in_optimizer_steps_and_in_prompts(node):
+    node["trainer"] |= {"steps_per_generation": 6, "num_iterations": 2, "gradient_accumulation_steps": 4}
+    found = build(node)
+    assert found.steps_per_round == 3
+    assert found.prompts_per_round == 8 * 6 // 4
+
+
+def test_the_label_is_made_from_the_rule_where_there_is_none(node):
+    labels = {
+        "Clip 0.2/0.28": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
+        "No clip": {"type": "clip", "eps_low": 1, "eps_high": math.inf},
+        "Band-TV 0.1": {"type": "band", "divergence": "tv", "delta": 0.1},
+        "Band-chi2 0.05 cap 10": {"type": "capped", "max_ratio": 10, "region": {"type": "band", "divergence": "chi2"}},
+    }
+    assert [build({**node, "trust_region": rule}).label for rule in labels.values()] == list(labels)
+
+
+# ---- writing it back
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"scene": "storm"},
+        {"trust_region": {"type": "clip", "eps_low": 1, "eps_high": math.inf}},
+        {"label": "Ünï: 'code'", "trust_region": METHODS["band-relaxed"]["trust_region"]},
+        {"data": {"template": "Question:\n{prompt}\n\n  Answer: ", "prompt": "é", "eval_size": 3}},
+        {"trainer": {"max_completion_length": None, "lr_scheduler_kwargs": {"a": [1, None]}, "learning_rate": "1e-30"}},
+    ],
+)
+def test_the_resolved_recipe_loads_back_to_an_equal_config(write, tmp_path, changes):
+    first = build(changes if "scene" in changes else recipe.node(tmp_path, tmp_path / "run", **changes))
+    assert load(write("resolved.yaml", first.to_yaml())) == first
+
+
+def test_the_resolved_recipe_says_what_was_left_to_the_defaults(node):
+    written = yaml.safe_load(build(node).to_yaml())
+    assert written["trust_region"] == {"type": "band", "divergence": "kl", "delta": 0.05}
+    assert written["label"] == "Band-KL 0.05"
+    assert (written["seed"], written["data"]["template"], written["data"]["eval_size"]) == (0, "{prompt}", 0)
+
+
+# ---- the recipes
+
+
+FILES = sorted(path for path in RECIPES.glob("*/*.yaml") if path.name != "base.yaml")
+
+
+def test_there_are_recipes():
+    assert {path.parent.name for path in FILES} >= {"lab", "trl", "smollm2"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_recipe_is_the_method_of_its_name(path):
+    found = load(path)
+    method = METHODS[path.stem]
+    assert found.region == build(method).region
+    assert found.label == method["label"]
+    assert path.stem in found.output
+    assert found.steps_per_round > 1  # otherwise no rule acts
+
+
+def test_no_two_recipes_write_to_the_same_folder():
+    outputs = [load(path).output for path in FILES]
+    assert len(set(outputs)) == len(outputs)
+
+
+@pytest.mark.parametrize("folder", ["lab", "trl", "smollm2"])
+def test_the_recipes_of_a_folder_differ_in_nothing_but_the_rule(folder):
+    first, *others = (load(path) for path in FILES if path.parent.name == folder)
+    assert others
+    for other in others:
+        assert {key for key, value in other if value != getattr(first, key)} == {"label", "trust_region", "output"}
+
+
+def test_recipes_for_a_real_model_take_four_steps_on_512_completions():
+    found = load(RECIPES / "trl" / "grpo.yaml")
+    assert found.steps_per_round == 4
+    assert found.prompts_per_round * found.trainer["num_generations"] == 512
+
+
+def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
+    """recipes/trl/band-kl.yaml with its data form, reward and rule, and smaller sizes."""
+    recipe.make(tmp_path)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}="
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "train.jsonl").write_text('{"prompt": "a b", "answer": 7}\n{"prompt": "c d", "answer": "8"}\n')
+    found = load(
+        RECIPES / "trl" / "band-kl.yaml",
+        [
+            f"model={tmp_path / 'model'}",
+            f"data.path={tmp_path / 'train.jsonl'}",
+            f"output={tmp_path / 'run'}",
+            "rounds=1",
+            "trainer.num_generations=4",
+            "trainer.per_device_train_batch_size=2",
+            "trainer.gradient_accumulation_steps=1",
+            "trainer.steps_per_generation=4",
+            "trainer.max_completion_length=6",
+            "trainer.activation_checkpointing=false",
+            "trainer.bf16=false",
+            "trainer.use_cpu=true",
+        ],
+    )
+    built = []
+    make = train.BandPOTrainer
+
+    def watch(**settings):
+        built.append(make(**settings))
+        return built[-1]
+
+    monkeypatch.setattr(train, "BandPOTrainer", watch)
+    folder = train.run(found)
+    (trainer,) = built
+    assert trainer.trust_region == Band("kl", 0.05)
+    assert trainer.loss_type == "grpo"
+    assert trainer.state.global_step == 4
+    rows = [yaml.safe_load(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["sequences"] == 2 for row in rows)
+    assert rows[0]["rewards/last_number/mean"] == 0  # no number in its vocabulary

@@ -1,0 +1,336 @@
+"""Rows to train on: what every kind of file gives, what is held out, and in which order."""
+
+import json
+import sys
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import recipe
+
+from bandpo import lab
+from bandpo.config import UserError, build
+from bandpo.data import prepare
+
+PROMPTS_A_ROUND = 4
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """prepare() for rows in a file or for other data settings."""
+
+    def prepared(rows=None, name="rows.jsonl", *, rounds=1, seed=0, reward="exact", **data):
+        if rows is not None:
+            path = tmp_path / name
+            if path.suffix == ".parquet":
+                pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+            elif isinstance(rows, str):
+                path.write_text(rows, encoding="utf-8")
+            else:
+                path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            data = {"source": "file", "path": str(path), **data}
+        node = recipe.node(tmp_path, tmp_path / "run", rounds=rounds, seed=seed, reward=reward)
+        return prepare(build({**node, "data": data}))
+
+    return prepared
+
+
+def numbered(count):
+    return [{"prompt": f"p{i}", "answer": str(i)} for i in range(count)]
+
+
+def by_prompt(rows):
+    return sorted(rows, key=lambda row: row["prompt"])
+
+
+# ---- files
+
+WANTED = [{"prompt": f"p{i}", "answer": str(i), "level": level} for i, level in enumerate("abab")]
+FORMS = {
+    "rows.jsonl": "".join(json.dumps(row) + "\n\n" for row in WANTED),
+    "mark.jsonl": "\ufeff" + "".join(json.dumps(row) + "\r\n" for row in WANTED),
+    "rows.json": json.dumps(WANTED, indent=2),
+    "lines.json": "\n".join(json.dumps(row) for row in WANTED),
+    "rows.csv": "level,prompt,answer\na,p0,0\nb,p1,1\n\na,p2,2\nb,p3,3\n",
+    "rows.parquet": WANTED,
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_kind_of_file_gives_the_same_rows(prepared, name):
+    rows, held_out, _ = prepared(FORMS[name], name)
+    assert by_prompt(rows) == WANTED
+    assert held_out is None
+
+
+def test_text_in_csv_stays_text_and_may_hold_commas_quotes_and_lines(prepared):
+    rows, _, _ = prepared('prompt,answer\n"1, 2\n""3""",007\nb,NA\nc,\nd,1e5\n', "rows.csv")
+    assert {row["prompt"]: row["answer"] for row in rows} == {'1, 2\n"3"': "007", "b": "NA", "c": "", "d": "1e5"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [("2024-01-01", "2024-01-01"), (7, "7"), (7.5, "7.5"), (10**30, str(10**30)), (True, "True")]
+)
+def test_an_answer_is_the_text_that_the_file_has(prepared, answer, text):
+    # The other answers are numbers: no answer is changed into the type of the others.
+    rows, _, reward = prepared([{"prompt": "x", "answer": answer}, *numbered(3), {"prompt": "y", "answer": 0.25}])
+    assert text in rows["answer"]
+    assert reward(completions=[text], answer=[text]) == [1.0]
+
+
+def test_columns_are_renamed_and_the_others_go_to_the_reward(prepared):
+    rows, _, _ = prepared(
+        [{"question": f"q{i}", "solution": i, "prompt": "old", "answer": "old", "kind": [i]} for i in range(4)],
+        prompt="question",
+        answer="solution",
+    )
+    assert by_prompt(rows) == [{"prompt": f"q{i}", "answer": str(i), "kind": [i]} for i in range(4)]
+
+
+def test_columns_may_be_exchanged(prepared):
+    rows, _, _ = prepared(numbered(4), prompt="answer", answer="prompt")
+    assert by_prompt(rows)[1] == {"prompt": "1", "answer": "p1"}
+
+
+def test_a_column_that_only_some_rows_have_is_none_in_the_others(prepared):
+    rows, _, _ = prepared([*numbered(4), {"prompt": "x", "answer": "x", "level": {"deep": 1}}], rounds=2)
+    assert {row["prompt"]: row["level"] for row in rows}["x"] == {"deep": 1}
+    assert {row["prompt"]: row["level"] for row in rows}["p0"] is None
+
+
+def test_a_column_for_the_reward_may_hold_anything(prepared):
+    kinds = [1, "one", [1, "one"], {"one": [1]}]
+    rows, _, _ = prepared([{**row, "kind": kind} for row, kind in zip(numbered(4), kinds, strict=True)])
+    assert [row["kind"] for row in by_prompt(rows)] == kinds
+
+
+def test_the_template_surrounds_the_prompt_and_braces_are_text(prepared):
+    rows, _, _ = prepared(
+        [{"prompt": "{answer} \\n", "answer": 1}, *numbered(3)], template="Q: {prompt}\nEnd with {x}: {prompt}"
+    )
+    assert "Q: {answer} \\n\nEnd with {x}: {answer} \\n" in rows["prompt"]
+
+
+def test_chat_makes_one_user_message_of_the_template(prepared):
+    rows, _, _ = prepared(numbered(4), chat=True, template="Q: {prompt}")
+    assert sorted(rows["prompt"], key=str)[0] == [{"role": "user", "content": "Q: p0"}]
+
+
+def test_prompts_that_are_messages_stay_as_they_are(prepared):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+    rows, _, _ = prepared([{"prompt": messages, "answer": 2}] * 4, template="not here: {prompt}")
+    assert rows[0]["prompt"] == messages
+
+
+def test_size_takes_the_first_rows(prepared):
+    rows, _, _ = prepared(numbered(9), size=5, rounds=4)
+    assert {row["answer"] for row in rows} == set("01234")
+
+
+# ---- held out
+
+
+def test_the_last_rows_are_held_out_and_never_trained_on(prepared):
+    rows, held_out, _ = prepared(numbered(10), eval_size=3, rounds=6)
+    assert held_out["answer"] == ["7", "8", "9"]
+    assert {row["answer"] for row in rows} == set("0123456")
+
+
+def test_a_held_out_prompt_is_not_trained_on_where_it_occurs_again(prepared):
+    again = [{"prompt": "p9", "answer": "other"}, {"prompt": "p8", "answer": "8"}]
+    rows, held_out, _ = prepared([*again, *numbered(10)], eval_size=2, rounds=6)
+    assert set(held_out["prompt"]) == {"p8", "p9"}
+    assert set(rows["prompt"]) == {f"p{i}" for i in range(8)}
+
+
+def test_held_out_messages_are_not_trained_on_either(prepared):
+    rows, held_out, _ = prepared([*numbered(6), *numbered(6)[4:]], eval_size=2, chat=True, rounds=3)
+    assert not [prompt for prompt in rows["prompt"] if prompt in held_out["prompt"]]
+
+
+def test_size_comes_before_what_is_held_out(prepared):
+    rows, held_out, _ = prepared(numbered(20), size=8, eval_size=2, rounds=3)
+    assert held_out["answer"] == ["6", "7"]
+    assert {row["answer"] for row in rows} == set("012345")
+
+
+# ---- order
+
+
+def test_the_order_is_the_same_for_a_seed_and_another_for_another(prepared):
+    first, again, other = (prepared(numbered(40), rounds=10, seed=seed)[0]["answer"] for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+    assert sorted(first) == sorted(other)
+    assert first != sorted(first, key=int)
+
+
+def test_passes_over_the_rows_follow_each_other_each_in_its_own_order(prepared):
+    rows, _, _ = prepared(numbered(6), rounds=4)
+    answers = rows["answer"]
+    assert len(answers) == 4 * PROMPTS_A_ROUND
+    passes = [answers[:6], answers[6:12], answers[12:]]
+    assert set(passes[0]) == set(passes[1]) == set("012345")
+    assert len(set(passes[2])) == 4
+    assert passes[0] != passes[1]
+
+
+def test_more_rounds_go_on_where_fewer_ended(prepared):
+    few, many = (prepared(numbered(6), rounds=rounds)[0]["answer"] for rounds in (2, 5))
+    assert many[: len(few)] == few
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "message"),
+    [
+        ("", "rows.jsonl", "has no rows"),
+        ("\n\n", "rows.jsonl", "has no rows"),
+        ("[]", "rows.json", "has no rows"),
+        ("", "rows.csv", "has no rows"),
+        ("prompt,answer\n", "rows.csv", "has no rows"),
+        ('{"prompt": "a", "answer": 1}\n{"prompt": "b"', "rows.jsonl", "cannot be read: line 2, column 15: "),
+        ('[{"prompt": "a"', "rows.json", "cannot be read: "),
+        ('{"prompt": "a", "answer": 1}\n7', "rows.jsonl", "row 2 must be an object"),
+        ("prompt,answer\na,1\nb,2,3\n", "rows.csv", "line 3 has more cells than the header"),
+        ('prompt,answer\n"a,1\n', "rows.csv", "cannot be read: "),
+        ("PAR1", "text.jsonl", "cannot be read: line 1"),
+        ("x", "rows.txt", "must end in one of ['.csv', '.json', '.jsonl', '.parquet']"),
+        ('{"question": "a", "answer": 1}', "rows.jsonl", "which has ['question', 'answer']"),
+        ("prompt,answer\na,1\nb\n", "rows.csv", "row 2 of"),
+        ('{"prompt": "a", "answer": null}', "rows.jsonl", "row 1 of"),
+        ('{"prompt": "a", "answer": 1}\n{"answer": 1}', "rows.jsonl", "'prompt' must be text or messages, got None"),
+        ('{"prompt": "", "answer": 1}', "rows.jsonl", "'prompt' must be text or messages, got ''"),
+        ('{"prompt": 5, "answer": 1}', "rows.jsonl", "'prompt' must be text or messages, got 5"),
+        ('{"prompt": "a", "answer": 1}\n{"prompt": [{}], "answer": 1}', "rows.jsonl", "some prompts are text, others"),
+        ('{"prompt": "a", "answer": 1}', "rows.jsonl", "1 rows are left to train on"),
+    ],
+)
+def test_a_file_that_will_not_do_is_one_line_that_names_it(prepared, rows, name, message):
+    with pytest.raises(UserError) as caught:
+        prepared(rows, name)
+    assert message in str(caught.value)
+    assert name in str(caught.value) or "rows are left" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_parquet_file_is_named(prepared, tmp_path):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 and then nothing PAR1")
+    with pytest.raises(UserError, match=r"bad\.parquet' cannot be read: "):
+        prepared(source="file", path=str(tmp_path / "bad.parquet"))
+
+
+def test_a_missing_file_is_named(prepared):
+    with pytest.raises(UserError, match=r"^data\.path 'no/such\.jsonl' is no file$"):
+        prepared(source="file", path="no/such.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"size": 7}, "data.size is 7, but"),
+        ({"eval_size": 6}, "0 rows are left to train on"),
+        ({"eval_size": 3}, "3 rows are left to train on (data.eval_size 3 "),
+        ({"prompt": "question"}, "data.prompt: column 'question' is not in"),
+        ({"answer": "gold"}, "data.answer: column 'gold' is not in"),
+    ],
+)
+def test_settings_that_the_rows_cannot_meet_are_named(prepared, data, message):
+    with pytest.raises(UserError) as caught:
+        prepared(numbered(6), **data)
+    assert message in str(caught.value)
+
+
+# ---- the lab and reasoning_gym
+
+
+def test_the_lab_makes_as_many_prompts_as_the_run_needs(tmp_path):
+    config = build({"scene": "storm", "rounds": 3, "seed": 5})
+    rows, held_out, reward = prepare(config)
+    assert list(rows) == lab.prompts(3 * 16, 5)
+    assert held_out is None
+    right = [lab.ANSWER, lab.SYMBOLS.index(rows[0]["answer"]), lab.END]
+    assert reward(completions=[""], completion_ids=[right], answer=[rows[0]["answer"]]) == [1.0]
+
+
+@pytest.fixture
+def gym():
+    return pytest.importorskip("reasoning_gym", reason="reasoning_gym is not installed")
+
+
+CHAIN_SUM = {"source": "reasoning_gym", "task": "chain_sum", "options": {"seed": 7, "min_digits": 1, "max_digits": 2}}
+
+
+def test_reasoning_gym_rows_are_scored_by_their_task(prepared, gym):
+    rows, _, reward = prepared(reward="reasoning-gym", rounds=2, **CHAIN_SUM)
+    assert len(rows) == 2 * PROMPTS_A_ROUND
+    source = gym.create_dataset("chain_sum", size=8, **CHAIN_SUM["options"])
+    assert by_prompt(rows.remove_columns("item")) == by_prompt(
+        {"prompt": item["question"], "answer": item["answer"]} for item in source
+    )
+    columns = {"answer": rows["answer"], "item": rows["item"]}
+    assert reward(completions=[f" {answer}\n" for answer in rows["answer"]], **columns) == [1.0] * 8
+    assert max(reward(completions=["none"] * 8, **columns)) < 1
+    chat = [[{"role": "assistant", "content": answer}] for answer in rows["answer"]]
+    assert reward(completions=chat, **columns) == [1.0] * 8
+
+
+def test_a_task_whose_items_are_no_json_is_scored_like_any_other(prepared, gym):
+    # The grids of this one are tuples; as lists they would score 0.05.
+    rows, _, reward = prepared(reward="reasoning-gym", source="reasoning_gym", task="rearc")
+    assert reward(completions=rows["answer"], answer=rows["answer"], item=rows["item"]) == [1.0] * PROMPTS_A_ROUND
+
+
+def test_reasoning_gym_answers_can_be_scored_by_their_last_number(prepared, gym):
+    rows, _, reward = prepared(reward="last-number", **CHAIN_SUM)
+    assert reward(completions=[f"so {answer}." for answer in rows["answer"]], answer=rows["answer"]) == [1.0] * 4
+    assert reward(completions=[f"{answer} + 1" for answer in rows["answer"]], answer=rows["answer"]) != [1.0] * 4
+
+
+def test_reasoning_gym_takes_template_chat_and_held_out_rows(prepared, gym):
+    rows, held_out, _ = prepared(size=12, eval_size=3, chat=True, template="{prompt}!", **CHAIN_SUM)
+    assert len(held_out) == 3
+    assert held_out["item"] == [9, 10, 11]
+    assert all(prompt[0]["role"] == "user" and prompt[0]["content"].endswith("!") for prompt in rows["prompt"])
+    assert not [prompt for prompt in rows["prompt"] if prompt in held_out["prompt"]]
+
+
+def test_without_a_size_there_is_a_problem_for_every_prompt_and_for_those_held_out(prepared, gym):
+    rows, held_out, _ = prepared(eval_size=3, rounds=2, **CHAIN_SUM)
+    assert sorted([*rows["item"], *held_out["item"]]) == list(range(2 * PROMPTS_A_ROUND + 3))
+
+
+def test_the_problems_do_not_depend_on_the_seed_of_the_run(prepared, gym):
+    first, other = (
+        prepared(source="reasoning_gym", task="chain_sum", size=8, seed=seed, rounds=2)[0] for seed in (0, 1)
+    )
+    assert by_prompt(first) == by_prompt(other)
+    assert list(first) != list(other)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"task": "no_such_task"}, "data.task 'no_such_task'"),
+        ({"task": "chain_sum", "options": {"min_trems": 2}}, "min_trems"),
+        ({"task": "chain_sum", "options": {"min_terms": 5, "max_terms": 2}}, "data.task 'chain_sum'"),
+    ],
+)
+def test_a_task_that_cannot_be_made_is_named(prepared, gym, data, message):
+    with pytest.raises(UserError) as caught:
+        prepared(source="reasoning_gym", **data)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_reasoning_gym_the_message_says_what_to_install(prepared, monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(UserError, match=r"pip install 'bandpo\[reasoning-gym\]'"):
+        prepared(**CHAIN_SUM)
+
+
+def test_the_scorer_of_reasoning_gym_needs_its_rows(prepared):
+    with pytest.raises(UserError, match=r"reward 'reasoning-gym' needs data.source 'reasoning_gym', got 'file'"):
+        prepared(numbered(6), reward="reasoning-gym")

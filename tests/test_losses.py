@@ -1,0 +1,555 @@
+"""The loss against textbook formulas written out in loops, and at every input that it must survive."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from bandpo import (
+    DCPO,
+    Band,
+    Bounds,
+    Capped,
+    Clip,
+    Divergence,
+    Relaxed,
+    aggregate,
+    group_advantages,
+    kl_penalty,
+    policy_loss,
+    surrogate,
+)
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+F64 = torch.float64
+NO_CLIP = Clip(1.0, math.inf)
+AGGREGATIONS = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def batch(rows: int = 5, columns: int = 7, seed: int = 0, dtype: torch.dtype = F64) -> dict[str, Tensor]:
+    """Arguments of policy_loss by name: ragged, one response empty, half of the tokens outside a usual interval."""
+    torch.manual_seed(seed)
+    old = torch.rand(rows, columns, dtype=dtype).log()
+    lengths = torch.randint(1, columns + 1, (rows,))
+    lengths[1] = 0
+    return {
+        "logps": (old + torch.randn(rows, columns, dtype=dtype)).clamp(max=-1e-3).requires_grad_(),
+        "old_logps": old,
+        "advantages": torch.randn(rows, dtype=dtype),
+        "response_mask": torch.arange(columns) < lengths[:, None],
+    }
+
+
+def value_and_gradient(arguments: dict[str, Tensor], *rest, **options) -> tuple[Tensor, Tensor]:
+    loss, _ = policy_loss(**arguments, trust_region=options.pop("region", Band()), **options)
+    return loss.detach(), torch.autograd.grad(loss.sum(), arguments["logps"])[0]
+
+
+# ---- aggregation
+
+
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
+def test_aggregations_are_their_formulas(mask_dtype):
+    torch.manual_seed(0)
+    values = torch.randn(4, 5, dtype=F64)
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).to(mask_dtype)
+    tokens = [[values[i, t].item() for t in range(5) if mask[i, t]] for i in range(4)]
+    full = [row for row in tokens if row]
+    everything = sum(sum(row) for row in tokens)
+    expected = {
+        "token-mean": everything / 9,
+        "seq-mean-token-sum": everything / 3,
+        "seq-mean-token-mean": sum(sum(row) / len(row) for row in full) / 3,
+        "seq-mean-token-sum-norm": everything / (3 * 5),
+    }
+    for name, value in expected.items():
+        assert aggregate(values, mask, name).item() == pytest.approx(value, rel=1e-12)
+        default = {"token-mean": 9, "seq-mean-token-sum-norm": 15}.get(name, 3)
+        for normalizer in (2.0, 7, torch.tensor(3.5)):
+            scaled = aggregate(values, mask, name, normalizer).item()
+            assert scaled == pytest.approx(value * default / float(normalizer), rel=1e-12)
+    assert torch.equal(aggregate(values, mask, "none"), values * mask)
+
+
+def test_the_default_aggregation_is_the_papers():
+    arguments = batch()
+    default, _ = value_and_gradient(arguments)
+    paper, _ = value_and_gradient(arguments, aggregation="seq-mean-token-mean")
+    assert default == paper
+    assert len({value_and_gradient(arguments, aggregation=a)[0].item() for a in AGGREGATIONS}) == 4
+
+
+def denominators(mask: Tensor) -> dict[str, int]:
+    responses = int(mask.any(-1).sum())
+    return {
+        "token-mean": int(mask.sum()),
+        "seq-mean-token-sum": responses,
+        "seq-mean-token-mean": responses,
+        "seq-mean-token-sum-norm": responses * mask.shape[1],
+    }
+
+
+OPTIONS = {"dual_clip": 1.5, "beta": 0.1}
+
+
+def part_of(arguments: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    return {name: x.detach()[rows].requires_grad_(name == "logps") for name, x in arguments.items()}
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_unequal_micro_batches_add_up_to_the_batch(aggregation):
+    whole = batch(8, 6) | {"ref_logps": torch.rand(8, 6, dtype=F64).log(), "entropies": torch.rand(8, 6, dtype=F64)}
+    whole["response_mask"][3:4] = False  # a micro-batch without any token
+    expected, all_metrics = policy_loss(**whole, trust_region=Band(), aggregation=aggregation, **OPTIONS)
+    (gradient,) = torch.autograd.grad(expected, whole["logps"])
+    normalizer = denominators(whole["response_mask"])[aggregation]
+    total, gradients, metrics = 0.0, [], None
+    for rows in (slice(0, 3), slice(3, 4), slice(4, 8)):
+        part = part_of(whole, rows)
+        loss, m = policy_loss(**part, trust_region=Band(), aggregation=aggregation, normalizer=normalizer, **OPTIONS)
+        total += loss.item()
+        gradients += torch.autograd.grad(loss, part["logps"])
+        metrics = m if metrics is None else metrics.merge(m)
+    assert total == pytest.approx(expected.item(), rel=1e-12)
+    torch.testing.assert_close(torch.cat(gradients), gradient, rtol=1e-12, atol=0)
+    assert metrics.compute() == pytest.approx(all_metrics.compute(), rel=1e-12, nan_ok=True)
+
+
+def one_of_two_ranks(rank: int, folder: str) -> None:
+    """Two ranks with 5 and 3 of the 8 responses; what rank 0 has in the end is written to a file."""
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = (Path(folder) / "store").as_uri()
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    whole = batch(8, 6)
+    part = part_of(whole, slice(0, 5) if rank == 0 else slice(5, 8))
+    counts = torch.tensor(list(denominators(part["response_mask"]).values()))
+    torch.distributed.all_reduce(counts)
+    saved = {}
+    for aggregation, normalizer in zip(denominators(part["response_mask"]), counts, strict=True):
+        loss, metrics = policy_loss(**part, trust_region=Band(), aggregation=aggregation, normalizer=normalizer)
+        (gradient,) = torch.autograd.grad(loss, part["logps"])
+        everyone = torch.zeros(8, 6, dtype=F64)
+        everyone[slice(0, 5) if rank == 0 else slice(5, 8)] = gradient
+        torch.distributed.all_reduce(everyone)
+        saved[aggregation] = everyone
+    saved["metrics"] = metrics.all_reduce().compute()
+    if rank == 0:
+        torch.save(saved, Path(folder) / "result.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_ranks_add_up_to_the_batch(tmp_path):
+    torch.multiprocessing.spawn(one_of_two_ranks, (str(tmp_path),), nprocs=2)
+    result = torch.load(tmp_path / "result.pt")
+    whole = batch(8, 6)
+    for aggregation in AGGREGATIONS:
+        _, gradient = value_and_gradient(whole, aggregation=aggregation)
+        torch.testing.assert_close(result[aggregation], gradient, rtol=1e-6, atol=0)
+    _, metrics = policy_loss(**whole, trust_region=Band())
+    assert result["metrics"] == pytest.approx(metrics.compute(), rel=1e-12, nan_ok=True)
+
+
+def test_an_empty_micro_batch_gives_zero_with_a_normalizer_and_an_error_without():
+    arguments = batch()
+    arguments["response_mask"] = torch.zeros(5, 7, dtype=torch.bool)
+    value, gradient = value_and_gradient(arguments, normalizer=3.0)
+    assert value == 0
+    assert not gradient.any()
+    with pytest.raises(ValueError, match=r"response_mask is empty: .* pass a normalizer"):
+        value_and_gradient(arguments)
+    nothing = {name: x[:0] for name, x in arguments.items()}
+    assert policy_loss(**nothing, trust_region=Band(), normalizer=3.0)[0] == 0  # nor does (0, T) fail
+
+
+# ---- shapes and dtypes
+
+
+def test_one_advantage_per_sequence_is_that_also_for_a_square_batch():
+    arguments = batch(6, 6)
+    per_token = arguments["advantages"][:, None].expand(6, 6)
+    expected = value_and_gradient(arguments | {"advantages": per_token})
+    for advantages in (arguments["advantages"], arguments["advantages"][:, None]):
+        value, gradient = value_and_gradient(arguments | {"advantages": advantages})
+        assert value == expected[0]
+        assert torch.equal(gradient, expected[1])
+    assert value_and_gradient(arguments | {"advantages": per_token.T})[0] != expected[0]
+
+
+def test_only_the_new_log_probabilities_have_a_gradient():
+    arguments = batch() | {n: torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights", "entropies")}
+    others = [x.requires_grad_() for name, x in arguments.items() if name not in ("logps", "response_mask")]
+    loss, metrics = policy_loss(**arguments, trust_region=Band(), beta=0.1)
+    gradients = torch.autograd.grad(loss, [arguments["logps"], *others], allow_unused=True)
+    assert gradients[0].any()
+    assert gradients[1:] == (None,) * len(others)
+    assert not any(x.requires_grad for x in (metrics.counts, metrics.histogram, metrics.sums, metrics.maxima))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    half = batch(dtype=torch.float32)
+    half = {name: x.detach().to(dtype) if x.is_floating_point() else x for name, x in half.items()}
+    full = {name: x.float().requires_grad_(name == "logps") if x.dtype == dtype else x for name, x in half.items()}
+    half["logps"].requires_grad_()
+    value, gradient = value_and_gradient(half)
+    expected, expected_gradient = value_and_gradient(full)
+    assert value.dtype == torch.float32
+    assert value == expected
+    assert gradient.dtype == dtype
+    assert torch.equal(gradient, expected_gradient.to(dtype))
+    entropies = torch.full((5, 7), 0.1, dtype=dtype)
+    _, metrics = policy_loss(**half, trust_region=Band(), entropies=entropies)
+    assert metrics.compute()["entropy"] == pytest.approx(entropies[0, 0].item(), rel=1e-6)
+
+
+# ---- the surrogate
+
+
+def test_the_surrogate_is_the_textbook_form_with_dual_clip():
+    """max(min(r A, clip(r) A), c A) where A < 0, min(r A, clip(r) A) elsewhere: value and gradient."""
+    torch.manual_seed(0)
+    log_ratio = torch.randn(500, dtype=F64).requires_grad_()
+    advantages = torch.randn(500, dtype=F64)
+    low, high = -torch.rand(500, dtype=F64), torch.rand(500, dtype=F64)
+    ratio = log_ratio.exp()
+    textbook = torch.minimum(ratio * advantages, ratio.clamp(low.exp(), high.exp()) * advantages)
+    dual = torch.where(advantages < 0, torch.maximum(textbook, 1.7 * advantages), textbook)
+    for dual_clip, expected in ((None, textbook), (1.7, dual)):
+        got = surrogate(log_ratio, advantages, Bounds(low, high), dual_clip=dual_clip)
+        torch.testing.assert_close(got, expected, rtol=1e-13, atol=0)
+        expected_gradient, gradient = (
+            torch.autograd.grad(x.sum(), log_ratio, retain_graph=True)[0] for x in (expected, got)
+        )
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-13, atol=0)
+    assert (dual != textbook).sum() > 20
+
+
+def test_dual_clip_is_passed_on_and_counted():
+    old = torch.full((1, 4), -5.0)
+    logps = (old + torch.tensor([[1.0, 1.2, 3.0, 3.0]])).requires_grad_()
+    advantages = torch.tensor([[-1.0, -1.0, -1.0, 1.0]])
+    loss, metrics = policy_loss(
+        logps, old, advantages, torch.ones(1, 4), NO_CLIP, dual_clip=3.0, aggregation="seq-mean-token-sum"
+    )
+    (gradient,) = torch.autograd.grad(loss, logps)
+    assert loss.item() == pytest.approx(math.e + 3 + 3 - math.exp(3))
+    torch.testing.assert_close(gradient, torch.tensor([[math.e, 0.0, 0.0, -math.exp(3)]]))
+    assert metrics.compute()["dual_clip/fraction"] == 0.5
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("divergence", ["kl", "tv", "chi2"])
+def test_on_policy_at_probability_one_the_gradient_is_full(divergence, advantage):
+    """The upper bound is 0 there, and for chi2 the lower one too: a tie, which `minimum` would share out in halves."""
+    ones = torch.zeros(1, 1)
+    loss, _ = policy_loss(logps := ones.clone().requires_grad_(), ones, ones + advantage, ones + 1, Band(divergence))
+    assert torch.autograd.grad(loss, logps)[0].item() == -advantage
+
+
+def test_rollout_weights_multiply_the_clipped_surrogate_only():
+    arguments = batch() | {"ref_logps": torch.rand(5, 7, dtype=F64).log()}
+    weights = 3 * torch.rand(5, 7, dtype=F64)
+    options = {"beta": 0.3, "aggregation": "none", "region": Band("kl", 0.05)}
+    plain, _ = value_and_gradient(arguments, **options)
+    weighted, _ = value_and_gradient(arguments | {"rollout_is_weights": weights}, **options)
+    penalty = 0.3 * kl_penalty(arguments["logps"].detach(), arguments["ref_logps"]) * arguments["response_mask"]
+    torch.testing.assert_close(weighted, (plain - penalty) * weights + penalty, rtol=1e-12, atol=1e-15)
+    for aggregation in AGGREGATIONS:
+        total, _ = value_and_gradient(arguments | {"rollout_is_weights": weights}, beta=0.3, aggregation=aggregation)
+        expected = aggregate(weighted, arguments["response_mask"], aggregation)
+        assert total.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_max_log_ratio_cuts_before_anything_else_and_is_counted():
+    old = torch.full((1, 4), -30.0)
+    moves = torch.tensor([[1.9, 2.1, -2.1, -1.9]])
+    logps = (old + moves).requires_grad_()
+    loss, metrics = policy_loss(
+        logps, old, torch.ones(1), torch.ones(1, 4), NO_CLIP, max_log_ratio=2.0, aggregation="none"
+    )
+    torch.testing.assert_close(loss, -torch.tensor([[1.9, 2.0, -2.0, -1.9]]).exp())
+    gradient = torch.autograd.grad(loss.sum(), logps)[0]
+    torch.testing.assert_close(gradient, -torch.tensor([[math.exp(1.9), 0.0, 0.0, math.exp(-1.9)]]))
+    measured = metrics.compute()
+    assert measured["log_ratio/saturated_fraction"] == 0.5
+    assert measured["log_ratio/max"] == 2.0
+
+
+# ---- the KL penalty
+
+
+@pytest.mark.parametrize(
+    ("kind", "formula"),
+    [
+        ("k1", lambda d: -d),
+        ("kl", lambda d: -d),
+        ("k2", lambda d: d * d / 2),
+        ("mse", lambda d: d * d / 2),
+        ("k3", lambda d: math.exp(d) - d - 1),
+        ("low_var_kl", lambda d: math.exp(d) - d - 1),
+        ("abs", abs),
+    ],
+)
+def test_kl_penalties_are_their_formulas(kind, formula):
+    logps = torch.tensor([-1.0, -2.0, -3.0, -0.1], dtype=F64)
+    ref_logps = torch.tensor([-1.5, -1.0, -3.0, -80.0], dtype=F64)
+    expected = [formula(d) for d in (-0.5, 1.0, 0.0, -60.0)]  # cut to +-60
+    assert kl_penalty(logps, ref_logps, kind).tolist() == pytest.approx(expected, rel=1e-12)
+    half = kl_penalty(logps.half(), ref_logps.half(), kind)  # exact inputs but one, computed in float32
+    assert half.dtype == torch.float32
+    assert half[:3].tolist() == pytest.approx(expected[:3], rel=1e-6)
+
+
+def on_policy(kind: str, distance: float) -> tuple[Tensor, ...]:
+    """(E k, its gradient, KL(pi || ref), its gradient, gradient of KL(ref || pi)): exact, over five actions."""
+    torch.manual_seed(0)
+    logits = torch.randn(5, dtype=F64).requires_grad_()
+    logps = logits.log_softmax(0)
+    ref_logps = (logits.detach() + distance * torch.randn(5, dtype=F64)).log_softmax(0)
+    expectation = (logps.detach().exp() * kl_penalty(logps, ref_logps, kind)).sum()
+    forward = (logps.exp() * (logps - ref_logps)).sum()
+    backward = (ref_logps.exp() * (ref_logps - logps)).sum()
+    gradients = [torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (expectation, forward, backward)]
+    return expectation.detach(), gradients[0], forward.detach(), gradients[1], gradients[2]
+
+
+def test_values_of_k1_and_k3_are_kl_of_the_policy_to_the_reference():
+    for kind in ("k1", "k3"):
+        expectation, _, kl, _, _ = on_policy(kind, 0.7)
+        torch.testing.assert_close(expectation, kl, rtol=1e-12, atol=0)
+
+
+def test_value_of_k2_is_that_kl_to_second_order():
+    for distance in (1e-2, 1e-3):
+        expectation, _, kl, _, _ = on_policy("k2", distance)
+        assert abs(expectation / kl - 1) < 2 * distance
+
+
+def test_gradients_of_the_penalties_follow_different_divergences():
+    _, gradient, _, to_ref, from_ref = on_policy("k1", 0.7)
+    torch.testing.assert_close(gradient, torch.zeros(5, dtype=F64), rtol=0, atol=1e-15)
+    _, gradient, _, to_ref, from_ref = on_policy("k2", 0.7)
+    torch.testing.assert_close(gradient, to_ref, rtol=1e-12, atol=0)
+    _, gradient, _, to_ref, from_ref = on_policy("k3", 0.7)
+    torch.testing.assert_close(gradient, from_ref, rtol=1e-12, atol=0)
+    assert (to_ref - from_ref).abs().max() > 1e-2
+
+
+def test_the_penalty_is_added_and_its_mean_is_measured_before_beta():
+    arguments = batch() | {"ref_logps": torch.rand(5, 7, dtype=F64).log()}
+    mask = arguments["response_mask"]
+    for kind in ("k1", "mse", "low_var_kl", "abs"):
+        loss, metrics = policy_loss(
+            **arguments, trust_region=NO_CLIP, beta=0.3, kl_penalty=kind, aggregation="token-mean"
+        )
+        without = {name: x for name, x in arguments.items() if name != "ref_logps"}
+        plain, _ = value_and_gradient(without, region=NO_CLIP, aggregation="token-mean")
+        mean = kl_penalty(arguments["logps"].detach(), arguments["ref_logps"], kind)[mask].mean().item()
+        assert (loss.detach() - plain).item() == pytest.approx(0.3 * mean, rel=1e-10)
+        assert metrics.compute()["kl_ref"] == pytest.approx(mean, rel=1e-12)
+
+
+# ---- padding, infinities and NaN
+
+
+@pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e30])
+def test_what_stands_in_padding_reaches_neither_value_nor_gradient_nor_metrics(junk):
+    extra = {n: torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights", "entropies")}
+    clean = batch() | extra
+    clean["advantages"] = torch.randn(5, 7, dtype=F64)
+    mask = clean["response_mask"]
+    dirty = {n: x if n == "response_mask" else torch.where(mask, x.detach(), junk) for n, x in clean.items()}
+    dirty["logps"].requires_grad_()
+    for region in (Band(), Band("tv"), DCPO(), Clip(), NO_CLIP):
+        for aggregation in (*AGGREGATIONS, "none"):
+            options = {"beta": 0.1, "dual_clip": 2.0, "aggregation": aggregation}
+            (loss, measured), (expected, metrics) = (
+                policy_loss(**x, trust_region=region, **options) for x in (dirty, clean)
+            )
+            assert torch.equal(loss, expected)
+            gradients = [torch.autograd.grad(y.sum(), x["logps"])[0] for y, x in ((loss, dirty), (expected, clean))]
+            assert torch.equal(*gradients)
+            assert not gradients[0][~mask].any()
+            assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-12, nan_ok=True)
+
+
+def test_nan_at_a_response_token_gives_nan():
+    for name in ("logps", "old_logps", "advantages"):
+        for region in (Band(), NO_CLIP, Clip()):
+            arguments = {n: x.detach().clone() for n, x in batch().items()}
+            arguments[name][0] = math.nan
+            assert policy_loss(**arguments, trust_region=region)[0].isnan()
+
+
+LOGPS = [-math.inf, -1e30, -1e4, -500.0, -80.0, -1.0, -1e-8, 0.0, 1e-7, 1e-6]
+REGIONS = [
+    Clip(),
+    NO_CLIP,
+    DCPO(),
+    DCPO(0.1, 0.1, math.inf),
+    Band("kl"),
+    Band("tv"),
+    Band("chi2"),
+    Band(Divergence("hellinger", lambda u: (u.sqrt() - 1) ** 2)),
+    Relaxed(Band(), Clip()),
+    Capped(Band("chi2"), 10.0),
+]
+
+
+@pytest.mark.parametrize("region", REGIONS, ids=repr)
+def test_value_and_gradient_are_finite_for_every_log_probability(region):
+    pairs = list(itertools.product(LOGPS, LOGPS))
+    logps = torch.tensor([[new] for new, _ in pairs]).requires_grad_()
+    old = torch.tensor([[old] for _, old in pairs])
+    moves = [new - old for new, old in pairs]  # NaN for -inf minus -inf, which counts as no move
+    too_far = sum(abs(move) > 60 for move in moves)
+    for sign in (1.0, -1.0):
+        for options in ({}, {"beta": 0.1, "ref_logps": old.flip(0)}, {"dual_clip": 3.0}):
+            advantages, mask = torch.full((len(pairs),), sign), torch.ones_like(old)
+            loss, metrics = policy_loss(logps, old, advantages, mask, region, aggregation="none", **options)
+            (gradient,) = torch.autograd.grad(loss.sum(), logps)
+            assert loss.isfinite().all()
+            assert gradient.isfinite().all()
+            measured = metrics.compute()
+            assert measured["log_ratio/saturated_fraction"] == pytest.approx(too_far / len(pairs))
+            assert all(math.isfinite(measured[name]) for name in ("kl_old/k1", "kl_old/k3", "log_ratio/min"))
+            if "ref_logps" not in options:
+                assert not gradient[[abs(move) > 60 for move in moves]].any()
+
+
+def test_a_log_ratio_of_sixty_is_the_last_that_counts():
+    old = torch.full((1, 4), -100.0)
+    logps = (old + torch.tensor([[59.0, 61.0, -59.0, -61.0]])).requires_grad_()
+    loss, metrics = policy_loss(logps, old, torch.ones(1), torch.ones(1, 4), NO_CLIP, aggregation="none")
+    torch.testing.assert_close(loss, -torch.tensor([[59.0, 60.0, -59.0, -60.0]]).exp())
+    assert torch.autograd.grad(loss.sum(), logps)[0].ne(0).tolist() == [[True, False, True, False]]
+    assert metrics.compute()["log_ratio/saturated_fraction"] == 0.5
+
+
+# ---- errors
+
+
+def call(**changes):
+    arguments = {
+        "logps": -torch.ones(2, 3),
+        "old_logps": -torch.ones(2, 3),
+        "advantages": torch.ones(2),
+        "response_mask": torch.ones(2, 3),
+        "trust_region": Band(),
+    }
+    return policy_loss(**arguments | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logps": torch.zeros(6)}, r"logps must be \(B, T\), got \(6,\)"),
+        ({"old_logps": torch.zeros(2, 4)}, r"old_logps must be \(2, 3\) like logps, got \(2, 4\)"),
+        ({"old_logps": torch.zeros(2, 1)}, r"old_logps must be \(2, 3\) like logps, got \(2, 1\)"),
+        ({"response_mask": torch.ones(3)}, r"response_mask must be \(2, 3\) like logps, got \(3,\)"),
+        ({"response_mask": torch.ones(1, 3)}, r"response_mask must be \(2, 3\) like logps, got \(1, 3\)"),
+        ({"advantages": torch.ones(3)}, r"advantages must be \(2, 3\), \(2, 1\) or \(2,\), got \(3,\)"),
+        ({"advantages": torch.ones(1, 3)}, r"advantages must be .*, got \(1, 3\)"),
+        ({"advantages": torch.tensor(1.0)}, r"advantages must be .*, got \(\)"),
+        ({"rollout_is_weights": torch.ones(2)}, r"rollout_is_weights must be \(2, 3\) like logps, got \(2,\)"),
+        ({"entropies": torch.ones(2, 1)}, r"entropies must be \(2, 3\) like logps, got \(2, 1\)"),
+        ({"ref_logps": torch.ones(3, 2), "beta": 0.1}, r"ref_logps must be \(2, 3\) like logps, got \(3, 2\)"),
+        ({"logps": torch.zeros(2, 3, dtype=torch.int64)}, "logps must be floating point, got torch.int64"),
+        ({"old_logps": torch.zeros(2, 3, dtype=torch.int64)}, "old_logps must be floating point, got torch.int64"),
+        ({"advantages": torch.ones(2, dtype=torch.int64)}, "advantages must be floating point, got torch.int64"),
+        ({"entropies": torch.ones(2, 3, dtype=torch.int32)}, "entropies must be floating point, got torch.int32"),
+        ({"response_mask": torch.full((2, 3), 0.5)}, "response_mask must be bool or hold 0 and 1 only, got a 0.5"),
+        ({"response_mask": torch.full((2, 3), 2)}, "response_mask must be bool or hold 0 and 1 only, got a 2"),
+        ({"response_mask": torch.full((2, 3), math.nan)}, "response_mask must be bool .* got a nan"),
+        ({"response_mask": torch.full((2, 3), -1)}, "response_mask must be bool .* got a -1"),
+        ({"response_mask": torch.zeros(2, 3)}, "response_mask is empty"),
+        ({"trust_region": "band"}, r"trust_region must be a trust region such as bandpo.Band\(\), got 'band'"),
+        ({"trust_region": Band}, r"trust_region must be a trust region such as bandpo.Band\(\), got <class"),
+        ({"dual_clip": 1.0}, "dual_clip must be above 1 or None, got 1.0"),
+        ({"dual_clip": math.nan}, "dual_clip must be above 1 or None, got nan"),
+        ({"beta": -0.1}, "beta must be at least 0 and finite, got -0.1"),
+        ({"beta": math.nan}, "beta must be at least 0 and finite, got nan"),
+        ({"beta": math.inf}, "beta must be at least 0 and finite, got inf"),
+        ({"beta": 0.1}, "beta > 0 and ref_logps go together, got beta = 0.1 and ref_logps = None"),
+        ({"ref_logps": -torch.ones(2, 3)}, r"beta > 0 and ref_logps go together, got beta = 0.0 .* \(2, 3\)"),
+        (
+            {"ref_logps": -torch.ones(2, 3), "beta": 0.1, "kl_penalty": "k4"},
+            r"kl_penalty must be one of \['k1', .*'k4'",
+        ),
+        ({"aggregation": "mean"}, r"aggregation must be one of \['token-mean', .*, got 'mean'"),
+        ({"normalizer": 0}, "normalizer must be positive and finite, got 0"),
+        ({"normalizer": -1.0}, "normalizer must be positive and finite, got -1.0"),
+        ({"normalizer": math.nan}, "normalizer must be positive and finite, got nan"),
+        ({"normalizer": math.inf}, "normalizer must be positive and finite, got inf"),
+        ({"max_log_ratio": 0}, r"max_log_ratio must be in \(0, 60\] or None, got 0"),
+        ({"max_log_ratio": 61.0}, r"max_log_ratio must be in \(0, 60\] or None, got 61.0"),
+        ({"max_log_ratio": math.nan}, r"max_log_ratio must be in \(0, 60\] or None, got nan"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name_value_and_what_is_allowed(changes, message):
+    with pytest.raises(ValueError, match=message):
+        call(**changes)
+
+
+def test_aggregate_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"values and response_mask must be \(B, T\), got \(2, 3\) and \(2,\)"):
+        aggregate(torch.ones(2, 3), torch.ones(2))
+    with pytest.raises(ValueError, match=r"got a 3\.0"):
+        aggregate(torch.ones(2, 3), torch.full((2, 3), 3.0))
+
+
+# ---- group-relative advantages
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_group_advantages_are_rewards_standardised_within_their_group(dtype):
+    torch.manual_seed(0)
+    rewards = torch.randn(12).to(dtype)
+    normalised, plain = group_advantages(rewards, 4), group_advantages(rewards, 4, normalize=False)
+    alone = group_advantages(rewards, 4, normalize=False, baseline="leave-one-out")
+    assert normalised.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+    for start in range(0, 12, 4):
+        group = [x.item() for x in rewards[start : start + 4]]
+        mean = sum(group) / 4
+        sigma = math.sqrt(sum((x - mean) ** 2 for x in group) / 3)
+        for i, x in enumerate(group):
+            others = (sum(group) - x) / 3
+            assert normalised[start + i].item() == pytest.approx((x - mean) / (sigma + 1e-6), rel=1e-4, abs=1e-6)
+            assert plain[start + i].item() == pytest.approx(x - mean, rel=1e-4, abs=1e-6)
+            assert alone[start + i].item() == pytest.approx(x - others, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1000.1, -7.7])
+@pytest.mark.parametrize("size", [2, 3, 7, 16])
+def test_a_group_of_equal_rewards_has_no_advantage(reward, size):
+    """Also where the mean of equal floats is not that float."""
+    assert not group_advantages(torch.full((2 * size,), reward), size).any()
+
+
+@pytest.mark.parametrize(
+    ("rewards", "size", "options", "message"),
+    [
+        (torch.ones(4), 1, {}, "group_size must be an integer of at least 2, got 1"),
+        (torch.ones(4), True, {}, "group_size must be an integer of at least 2, got True"),
+        (torch.ones(4), 2.0, {}, "group_size must be an integer of at least 2, got 2.0"),
+        (torch.ones(5), 2, {}, r"rewards must be \(N,\) with N a positive multiple of group_size 2, got \(5,\)"),
+        (torch.ones(0), 2, {}, r"rewards must be .*, got \(0,\)"),
+        (torch.ones(2, 2), 2, {}, r"rewards must be .*, got \(2, 2\)"),
+        (torch.ones(4, dtype=torch.int64), 2, {}, "rewards must be floating point, got torch.int64"),
+        (torch.ones(4), 2, {"epsilon": 0}, "epsilon must be positive and finite, got 0"),
+        (torch.ones(4), 2, {"baseline": "median"}, "baseline must be 'mean' or 'leave-one-out', got 'median'"),
+        (torch.ones(4), 2, {"baseline": "leave-one-out"}, "'leave-one-out' goes with normalize=False"),
+    ],
+)
+def test_group_advantages_refuse_what_does_not_fit(rewards, size, options, message):
+    with pytest.raises(ValueError, match=message):
+        group_advantages(rewards, size, **options)

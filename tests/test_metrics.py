@@ -1,0 +1,200 @@
+"""Every logged number against a plain loop over the tokens, and the sums that make them mergeable."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from bandpo import Band, Capped, Clip, Metrics, TrustRegion, policy_loss
+from bandpo.metrics import BINS, EDGES
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+
+def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    old = (4 * torch.rand(rows, columns, dtype=torch.float64)).mul(-1) * torch.rand(rows, columns, dtype=torch.float64)
+    lengths = torch.randint(0, columns, (rows, 1))
+    logps = old + 0.5 * torch.randn(rows, columns, dtype=torch.float64) ** 3
+    return {
+        "logps": logps.clamp(max=0),
+        "old_logps": old,
+        "advantages": torch.randint(-1, 2, (rows,)).double(),
+        "response_mask": torch.arange(columns) < lengths,
+        "ref_logps": logps - 0.1,
+        "entropies": torch.rand(rows, columns, dtype=torch.float64),
+    }
+
+
+def by_hand(data: dict[str, Tensor], region: TrustRegion, dual_clip: float) -> dict[str, float]:
+    """The numbers of Metrics.compute by their formulas, token by token."""
+    mask = data["response_mask"]
+    bounds = region.bounds(data["old_logps"])
+    log_ratio = data["logps"] - data["old_logps"]
+    capped = torch.zeros_like(mask) if bounds.capped is None else bounds.capped
+    advantages = data["advantages"][:, None].expand_as(mask)
+    columns = (data["old_logps"].exp(), log_ratio, bounds.log_low, bounds.log_high, advantages, capped)
+    tokens = list(zip(*(x[mask].tolist() for x in columns), strict=True))
+
+    def share(part: list, whole: list) -> float:
+        return len(part) / len(whole) if whole else math.nan
+
+    high = [t for t in tokens if t[1] > t[3]]
+    low = [t for t in tokens if t[1] < t[2]]
+    cut_high, cut_low = [t for t in high if t[4] > 0], [t for t in low if t[4] < 0]
+    tail_high = [t for t in high if t[0] <= 0.2]
+    good_tail = [t for t in tokens if t[0] <= 0.2 and t[4] > 0]
+    good_tail_cut = [t for t in good_tail if t in high]
+    moves = sorted(t[1] for t in tokens)
+    n = len(tokens)
+    d = (data["ref_logps"] - data["logps"])[mask]
+    out = {
+        "tokens": n,
+        "sequences": sum(row.any().item() for row in mask),
+        "clip/count": len(high) + len(low),
+        "clip/fraction": share(high + low, tokens),
+        "clip/high_fraction": share(high, tokens),
+        "clip/low_fraction": share(low, tokens),
+        "clip/tail_high_count": len(tail_high),
+        "clip/tail_high_share": share(tail_high, high + low),
+        "clip/good_tail_tokens": len(good_tail),
+        "cut/fraction": share(cut_high + cut_low, tokens),
+        "cut/high_fraction": share(cut_high, tokens),
+        "cut/low_fraction": share(cut_low, tokens),
+        "cut/good_tail_count": len(good_tail_cut),
+        "cut/good_tail": share(good_tail_cut, good_tail),
+        "cap/fraction": share([t for t in tokens if t[5]], tokens),
+        "dual_clip/fraction": share([t for t in tokens if t[4] < 0 and t[1] > math.log(dual_clip)], tokens),
+        "kl_old/k1": sum(-s for s in moves) / n,
+        "kl_old/k3": sum(math.exp(s) - 1 - s for s in moves) / n,
+        "kl_ref": sum(math.exp(x) - x - 1 for x in d.tolist()) / n,
+        "entropy": sum(data["entropies"][mask].tolist()) / n,
+        "log_ratio/max": moves[-1],
+        "log_ratio/min": moves[0],
+        "log_ratio/saturated_fraction": share([s for s in moves if abs(s) > 60], moves),
+    }
+    for left, right in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True):
+        in_bin = [t for t in tokens if left < t[0] <= right]
+        out[f"tokens/p{right}"] = share(in_bin, tokens)
+        for name, group in (("clip/high", high), ("clip/low", low), ("cut/high", cut_high), ("cut/low", cut_low)):
+            out[f"{name}/p{right}"] = share([t for t in group if left < t[0] <= right], in_bin)
+    for percent in (1, 50, 99):
+        out[f"log_ratio/p{percent:02d}"] = moves[math.ceil(percent / 100 * n) - 1]
+    return out
+
+
+def half_a_bin(x: float) -> float:
+    """Half of the stated width, 0.25 sqrt(x^2 + 1e-8), and 8 % more because x stands at the end of the bin."""
+    return 0.135 * math.hypot(x, 1e-4)
+
+
+REGIONS = [Clip(0.2, 0.28), Band("kl", 0.05), Capped(Band("tv", 0.1), 1.5)]
+
+
+@pytest.mark.parametrize("region", REGIONS, ids=repr)
+def test_every_number_is_its_formula(region):
+    data = batch()
+    _, metrics = policy_loss(**data, trust_region=region, dual_clip=1.3, beta=0.1)
+    measured, expected = metrics.compute(), by_hand(data, region, 1.3)
+    quantiles = [f"log_ratio/p{percent}" for percent in ("01", "50", "99")]
+    assert set(measured) == set(expected)
+    for name in set(expected) - set(quantiles):
+        assert measured[name] == pytest.approx(expected[name], rel=1e-9), name
+    for name in quantiles:
+        assert measured[name] == pytest.approx(expected[name], abs=half_a_bin(expected[name])), name
+    assert (
+        min(expected[k] for k in ("clip/high_fraction", "clip/low_fraction", "cut/good_tail", "dual_clip/fraction")) > 0
+    )
+    assert all(type(x) is float for x in measured.values())
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-4, 3e-3, 0.1, 2.0, 59.0])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_quantile_is_within_the_stated_width_at_every_size(scale, sign):
+    old = torch.full((50, 40), -80.0, dtype=torch.float64)
+    moves = sign * scale * torch.linspace(0.5, 1.0, 2000, dtype=torch.float64).view(50, 40)
+    _, metrics = policy_loss(old + moves, old, torch.ones(50), old < 0, Clip())
+    measured = metrics.compute()
+    ranked = sorted((((old + moves) - old).flatten()).tolist())
+    for percent in (1, 50, 99):
+        exact = ranked[math.ceil(percent / 100 * 2000) - 1]
+        assert measured[f"log_ratio/p{percent:02d}"] == pytest.approx(exact, abs=half_a_bin(exact))
+
+
+def test_a_quantile_is_a_token_and_not_between_two():
+    old = torch.full((1, 4), -9.0)
+    _, metrics = policy_loss(old + torch.tensor([[2.0, -1.0, 0.1, 0.01]]), old, torch.ones(1), old < 0, Clip())
+    got = [metrics.compute()[f"log_ratio/p{percent}"] for percent in ("01", "50", "99")]
+    assert got == pytest.approx([-1.0, 0.01, 2.0], rel=0.135)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bins_are_closed_on_the_right(dtype):
+    edges = torch.tensor([*EDGES, 1.0], dtype=dtype)
+    above = torch.nextafter(edges.log(), torch.tensor(1.0, dtype=dtype))[:-1]
+    for log_p, expected in ((edges.log(), [0.2] * 5), (above, [0.0] + [0.25] * 4)):
+        old = log_p[None]
+        _, metrics = policy_loss(old, old, torch.ones(1), torch.ones_like(old), Clip())
+        assert [metrics.compute()[f"tokens/{name}"] for name in BINS] == pytest.approx(expected)
+
+
+def test_a_probability_of_zero_and_a_little_more_than_one_have_a_bin():
+    old = torch.tensor([[-math.inf, 1e-6]])
+    _, metrics = policy_loss(old, old, torch.ones(1), torch.ones(1, 2), Clip())
+    assert [metrics.compute()[f"tokens/{name}"] for name in BINS] == [0.5, 0, 0, 0, 0.5]
+
+
+def test_a_token_on_its_bound_is_inside():
+    bounds = Clip(0.2, 0.28).bounds(torch.zeros(2))
+    log_ratio = torch.stack([bounds.log_low[0], bounds.log_high[0]])[None]
+    metrics = Metrics.of(log_ratio, torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2) > 0, bounds)
+    assert metrics.compute()["clip/fraction"] == 0
+
+
+def test_micro_batches_merge_to_the_batch():
+    data = batch()
+    options = {"trust_region": REGIONS[2], "dual_clip": 1.3, "beta": 0.1}
+    _, whole = policy_loss(**data, **options)
+    parts = []
+    for rows in (slice(0, 1), slice(1, 17), slice(17, 40)):
+        parts.append(policy_loss(**{name: x[rows] for name, x in data.items()}, **options, normalizer=1.0)[1])
+    merged = parts[0].merge(parts[1]).merge(parts[2]).compute()
+    assert merged == pytest.approx(whole.compute(), rel=1e-12)
+    means = sum(part.compute()["clip/tail_high_share"] for part in parts) / 3
+    assert means != pytest.approx(
+        merged["clip/tail_high_share"], rel=1e-3
+    )  # a mean of fractions would be another number
+
+
+def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    _, metrics = policy_loss(-torch.ones(2, 3), -torch.ones(2, 3), torch.ones(2), mask, Clip(), normalizer=1.0)
+    measured = metrics.compute()
+    counts = {name for name, x in measured.items() if x == 0}
+    assert counts == {
+        *("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
+    }
+    assert all(math.isnan(x) for name, x in measured.items() if name not in counts)
+    assert not {"entropy", "kl_ref"} & set(measured)
+    _, metrics = policy_loss(-torch.ones(2, 3), -torch.ones(2, 3), -torch.ones(2), ~mask, Clip())
+    measured = metrics.compute()
+    assert measured["clip/fraction"] == 0
+    assert math.isnan(measured["clip/tail_high_share"])  # nothing is clipped
+    assert math.isnan(measured["cut/good_tail"])  # and no token of the tail has a positive advantage
+    assert math.isnan(measured["clip/high/p1.0"])  # and none is in the last bin
+
+
+def test_metrics_are_detached_and_of_fixed_size():
+    data = batch()
+    data["logps"].requires_grad_()
+    loss, metrics = policy_loss(**data, trust_region=Clip(), beta=0.1)
+    assert loss.requires_grad
+    shapes = []
+    for x in (metrics.counts, metrics.histogram, metrics.sums, metrics.maxima):
+        assert not x.requires_grad
+        shapes.append(tuple(x.shape))
+    assert shapes == [(5, 3, 3), (113,), (10,), (2,)]
+    assert metrics.counts.sum() == metrics.histogram.sum() == data["response_mask"].sum()

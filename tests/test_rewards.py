@@ -1,0 +1,234 @@
+"""Rewards by hand: what counts as the answer, and what a broken reward function says."""
+
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bandpo.config import UserError
+from bandpo.rewards import RewardError, exact, guarded, last_number, resolve, text_of
+
+# ---- exact
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "reward"),
+    [
+        ("yes", "yes", 1.0),
+        ("  yes\n", "yes ", 1.0),
+        ("Yes", "yes", 0.0),
+        ("yes.", "yes", 0.0),
+        ("", "", 1.0),
+        ("7", 7, 1.0),
+        ("7.0", 7, 0.0),
+        ("é", "é", 1.0),
+        ("007", "7", 0.0),
+    ],
+)
+def test_exact_wants_the_answer_and_nothing_else_but_white_space_around_it(completion, answer, reward):
+    assert exact([completion], [answer]) == [reward]
+
+
+# ---- last number
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("7", "7"),
+        ("007", "7"),
+        ("7", "7.0"),
+        ("It is 7.", "7"),
+        ("7%", "7"),
+        ("$7", "7"),
+        ("first 3, then 4, so 7", "7"),
+        ("3 + 4 = 7", "7"),
+        ("-7", "-7"),
+        ("x = -7", "-7"),
+        ("(-7)", "-7"),
+        ("\N{MINUS SIGN}7", "-7"),
+        ("-7", "\N{MINUS SIGN}7"),
+        ("10-7", "7"),
+        ("x-7", "7"),
+        ("10 - 7", "7"),
+        ("1,234", "1234"),
+        ("1234", "1,234"),
+        ("1,234,567.50", "1234567.5"),
+        ("-1,234", "-1234"),
+        ("1,2,7", "7"),
+        ("12,34", "34"),
+        ("1,2345", "2345"),
+        ("5,007", "5007"),
+        ("3.14", "3.14"),
+        ("3.140", "3.14"),
+        ("3.14.7", "7"),
+        ("it is .5", "0.5"),
+        ("-.5", "-0.5"),
+        ("well...5", "5"),
+        ("0.1", "0.1"),
+        ("7 apples", "7"),
+        ("1/2", "2"),
+        ("\N{ARABIC-INDIC DIGIT SEVEN}", "7"),
+        ("\N{FULLWIDTH DIGIT SEVEN}", "7"),
+        ("x² = 7²", "7"),
+        ("7 °C 🎉", "7"),
+        ("9" * 5000, "9" * 5000),
+        ("-0", "0"),
+        ("1_000", "000"),
+    ],
+)
+def test_the_last_number_is_compared_in_value(completion, answer):
+    assert last_number([completion], [answer]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("", "7"),
+        ("seven", "7"),
+        ("7 or 8", "7"),
+        ("-7", "7"),
+        ("7", "-7"),
+        ("0.7", "7"),
+        ("77", "7"),
+        ("1,2,7", "127"),
+        ("9" * 5000, "9" * 4999 + "8"),
+        ("0.30000000000000001", "0.3"),
+        ("²", "2"),
+    ],
+)
+def test_another_last_number_or_none_is_wrong(completion, answer):
+    assert last_number([completion], [answer]) == [0.0]
+
+
+def test_completions_are_scored_one_by_one():
+    assert last_number(["1", "2", "3"], ["1", "3", 3]) == [1.0, 0.0, 1.0]
+    assert exact(["a", "b"], ["b", "b"]) == [0.0, 1.0]
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        exact(["a", "b"], ["a"])
+
+
+@pytest.mark.parametrize("answer", ["seven", "", None, "nan", "inf", "1/2"])
+def test_an_answer_that_is_no_number_is_an_error_that_shows_it(answer):
+    with pytest.raises(ValueError, match=rf"the answer {re.escape(repr(answer))} is not a number"):
+        last_number(["7"], [answer])
+
+
+def test_chat_messages_are_read_as_their_text():
+    messages = [{"role": "assistant", "content": "so "}, {"role": "assistant", "content": None}, {"content": "7"}]
+    assert text_of(messages) == "so 7"
+    assert last_number([messages], ["7"]) == [1.0]
+    assert exact([[{"role": "assistant", "content": " yes "}]], ["yes"]) == [1.0]
+
+
+# ---- guarded
+
+
+def returns(values):
+    return guarded(lambda completions, **columns: values, "mine")
+
+
+def test_a_good_reward_passes_through_with_its_columns():
+    seen = {}
+
+    def good(completions, answer, **columns):
+        seen.update(columns, answer=answer)
+        return [1, 0.5, None, True]
+
+    assert guarded(good, "mine")(completions=["a"] * 4, answer="x", trainer_state=3) == [1, 0.5, None, True]
+    assert seen == {"answer": "x", "trainer_state": 3}
+    assert guarded(good, "mine").__name__ == "good"  # TRL names the metric after it
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    assert returns([torch.tensor(0.5), torch.float64.itemsize])(completions=["a", "b"]) == [0.5, 8]
+
+
+def test_a_reward_that_raises_is_one_line_with_its_name_the_error_and_the_place():
+    def bad(completions, **columns):
+        raise ValueError("one\n\n  two")
+
+    line = bad.__code__.co_firstlineno + 1
+    with pytest.raises(RewardError) as caught:
+        guarded(bad, "mine")(completions=["a"])
+    message = str(caught.value)
+    assert message == f"reward 'mine' raised ValueError: one two at {__file__}:{line}"
+
+
+def test_the_place_is_in_the_reward_not_in_what_it_called():
+    import json
+
+    def bad(completions, **columns):
+        return json.loads("{")
+
+    with pytest.raises(RewardError, match=rf"test_rewards\.py:{bad.__code__.co_firstlineno + 1}$"):
+        guarded(bad, "mine")(completions=["a"])
+
+
+def test_a_reward_without_room_for_the_columns_is_told_so():
+    with pytest.raises(RewardError, match=r"reward 'mine' raised TypeError: .* unexpected keyword argument 'answer'"):
+        guarded(lambda completions: [1.0], "mine")(completions=["a"], answer=["b"])
+
+
+@pytest.mark.parametrize(
+    ("values", "got"),
+    [
+        ([1.0], "a list of 1"),
+        ([1.0] * 3, "a list of 3"),
+        ([], "a list of 0"),
+        (None, "NoneType"),
+        (1.0, "float"),
+        ((1.0, 1.0), "tuple"),
+        (["a", "b"], "'a' among them"),
+        ([0.0, math.nan], "nan among them"),
+        ([math.inf, 0.0], "inf among them"),
+    ],
+)
+def test_a_result_that_is_no_number_per_completion_is_one_line(values, got):
+    with pytest.raises(RewardError) as caught:
+        returns(values)(completions=["a", "b"])
+    message = str(caught.value)
+    assert message.startswith("reward 'mine' must return a list of 2 numbers, one per completion")
+    assert message.endswith(f"got {got}")
+
+
+# ---- resolve
+
+
+def test_names_are_resolved():
+    assert resolve("exact")(completions=["a"], answer=["a"]) == [1.0]
+    assert resolve("last-number")(completions=["7.0"], answer=["7"]) == [1.0]
+
+
+def test_a_function_of_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    Path("my_reward_module.py").write_text("def two(completions, **columns):\n    return [2.0] * len(completions)\n")
+    assert resolve("my_reward_module:two")(completions=["a", "b"]) == [2.0, 2.0]
+    with pytest.raises(UserError, match=r"reward 'my_reward_module:three' cannot be imported: .*three"):
+        resolve("my_reward_module:three")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("exactly", "reward must be 'exact', 'last-number', 'reasoning-gym' or 'module:function', got 'exactly'"),
+        ("no_such_module:f", "reward 'no_such_module:f' cannot be imported: ModuleNotFoundError"),
+        (":f", "reward ':f' cannot be imported: "),
+        ("math:pi", "reward 'math:pi' must be a function, got float"),
+    ],
+)
+def test_a_reward_that_cannot_be_had_is_named(name, message):
+    with pytest.raises(UserError) as caught:
+        resolve(name)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_module_that_fails_when_it_is_imported_is_named(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_reward_module.py").write_text("1 / 0")
+    with pytest.raises(UserError, match="reward 'broken_reward_module:f' cannot be imported: ZeroDivisionError"):
+        resolve("broken_reward_module:f")

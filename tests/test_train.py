@@ -1,0 +1,454 @@
+"""A run that was killed and resumed is the run that was not; what a run writes; what it refuses."""
+
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import recipe
+import torch
+import yaml
+
+from bandpo import config, lab, train
+from bandpo.config import UserError
+from bandpo.data import prepare
+
+
+class Killed(BaseException):
+    """Nothing catches it: the run stops where it is, like a process that is killed."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return recipe.make(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def whole(home, tmp_path_factory):
+    """The run that nothing interrupted."""
+    folder, _ = run(recipe.node(home, tmp_path_factory.mktemp("whole") / "run"))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def run(node, **options):
+    notices = []
+    folder = train.run(config.build(node), say=notices.append, **options)
+    return folder, notices
+
+
+def run_until(node, step, *, resume=False, event="on_step_end"):
+    """Run, and stop for good when the event comes at that step. A step's row is written after it has ended."""
+    handle = getattr(train._Recorder, event)
+
+    def stop(self, args, state, control, **named):
+        if state.global_step == step:
+            raise Killed
+        handle(self, args, state, control, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train._Recorder, event, stop)
+        with pytest.raises(Killed):
+            train.run(config.build(node), resume=resume)
+    return Path(node["output"])
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def steps(folder):
+    return [row["step"] for row in rows(folder)]
+
+
+def weights(folder):
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in (folder / "checkpoints").glob("checkpoint-*"))
+
+
+def assert_same_run(folder, other):
+    assert (folder / "metrics.jsonl").read_text() == (other / "metrics.jsonl").read_text()
+    assert weights(folder) == weights(other)
+
+
+# ---- resuming
+
+
+CLI = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
+# The signal comes from within, so that it comes at the same place whatever the speed of the machine.
+KILLED_CLI = f"""
+import os, signal
+from bandpo import train
+
+def stop(self, args, state, control, **named):
+    if state.global_step == 14:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train._Recorder.on_step_end = stop
+{CLI}
+"""
+
+
+def test_a_process_killed_within_a_round_and_resumed_gives_the_same_weights_and_rows(home, whole, tmp_path):
+    node = recipe.node(home, tmp_path / "killed")
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(node))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+    def bandpo(code, *args):
+        return subprocess.run(
+            [sys.executable, "-c", code, *args], env=env, cwd=tmp_path, capture_output=True, text=True
+        )
+
+    killed = bandpo(KILLED_CLI, "train", str(file))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    folder = Path(node["output"])
+    # A round has 4 steps: 14 is within the fourth, and rows 9 to 13 come after the last checkpoint.
+    assert checkpoints(folder) == ["checkpoint-8"]
+    assert steps(folder) == list(range(1, 14))
+    assert not json.loads((folder / "run.json").read_text())["finished"]
+
+    resumed = bandpo(CLI, "train", str(file), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "going on after step 8" in resumed.stdout
+    assert_same_run(folder, whole)
+
+
+EVALUATION = {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "per_device_eval_batch_size": 8}
+VARIANTS = {
+    "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12]),
+    "gradient accumulation and a reference model": (
+        {"trainer": {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_generations": 8, "beta": 0.1}},
+        14,
+        list(range(1, 14)),
+    ),
+    "evaluation": (
+        {"data": {"eval_size": 4}, "trainer": {"logging_steps": 4, **EVALUATION}},
+        14,
+        [0, 3, 4, 6, 8, 9, 12, 12],
+    ),
+    "checkpoints every third round": ({"trainer": {"logging_steps": 6}}, 19, [6, 12, 18]),
+}
+
+
+@pytest.mark.parametrize(("changes", "stop", "before"), VARIANTS.values(), ids=VARIANTS)
+def test_resuming_is_exact(home, tmp_path, changes, stop, before):
+    whole, _ = run(recipe.node(home, tmp_path / "whole", **changes))
+    node = recipe.node(home, tmp_path / "stopped", **changes)
+    folder = run_until(node, stop)
+    assert steps(folder) == before
+    assert max(before) > int(checkpoints(folder)[-1].removeprefix("checkpoint-"))  # so there is something to cut off
+    run(node, resume=True)
+    assert_same_run(folder, whole)
+
+
+def test_the_run_is_worth_comparing(home, whole, tmp_path):
+    # Guards the tests above: the weights move, the rule acts, and the prompts differ from pass to pass.
+    start = (home / "model" / "model.safetensors").read_bytes()
+    assert weights(whole) != start
+    assert len({row["reward"] for row in rows(whole) if "reward" in row}) == 5
+    assert sum(row["clip/count"] for row in rows(whole)) > 0
+    other, _ = run(recipe.node(home, tmp_path / "other", seed=1))
+    assert weights(other) != weights(whole)
+
+
+def test_a_run_may_be_killed_again_and_again(home, whole, tmp_path):
+    node = recipe.node(home, tmp_path / "stopped")
+    run_until(node, 3)
+    run_until(node, 10, resume=True)
+    folder = run_until(node, 18, resume=True)
+    assert checkpoints(folder) == ["checkpoint-16", "checkpoint-8"]
+    run(node, resume=True)
+    assert_same_run(folder, whole)
+
+
+@pytest.fixture
+def stopped(home, tmp_path):
+    """A run stopped at step 14, with a checkpoint at 8."""
+    node = recipe.node(home, tmp_path / "stopped")
+    return SimpleNamespace(node=node, folder=run_until(node, 14))
+
+
+def test_a_line_that_was_being_written_is_cut_off(stopped, whole):
+    path = stopped.folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:8]) + lines[8][:40])  # the first after the checkpoint
+    run(stopped.node, resume=True)
+    assert_same_run(stopped.folder, whole)
+
+
+def test_a_checkpoint_that_was_being_written_is_not_used(stopped, whole):
+    # Only files of the newest are damaged, so that using it would fail or give another run.
+    newest = stopped.folder / "checkpoints" / "checkpoint-12"
+    shutil.copytree(newest.with_name("checkpoint-8"), newest)
+    (newest / train._COMPLETE).unlink()
+    (newest / "optimizer.pt").write_bytes(b"")
+    run(stopped.node, resume=True)
+    assert_same_run(stopped.folder, whole)
+    assert not newest.exists()
+
+
+def test_a_checkpoint_counts_only_from_its_mark_on(home, tmp_path):
+    node = recipe.node(home, tmp_path / "stopped")
+    folder = run_until(node, 16, event="on_save")  # every file of the second is there, its mark is not
+    assert checkpoints(folder) == ["checkpoint-16", "checkpoint-8"]
+    assert train._last_checkpoint(folder).name == "checkpoint-8"
+    assert checkpoints(folder) == ["checkpoint-8"]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(home, tmp_path):
+    changes = {"rounds": 3, "data": {"eval_size": 4}, "trainer": EVALUATION}
+    whole, _ = run(recipe.node(home, tmp_path / "whole", **changes))
+    node = recipe.node(home, tmp_path / "stopped", **changes)
+    folder = run_until(node, 7)
+    assert steps(folder) == [0, 1, 2, 3, 3, 4, 5, 6, 6]
+    _, notices = run(node, resume=True)
+    assert notices == [f"no whole checkpoint in {folder}: starting again"]
+    assert_same_run(folder, whole)
+
+
+def test_a_run_killed_after_its_last_step_only_saves_its_model(home, tmp_path):
+    changes = {"rounds": 4}
+    whole, _ = run(recipe.node(home, tmp_path / "whole", **changes))
+    node = recipe.node(home, tmp_path / "stopped", **changes)
+    folder = run_until(node, 16, event="on_train_end")
+    assert not (folder / "model").exists()
+    run(node, resume=True)
+    assert_same_run(folder, whole)
+
+
+def test_a_run_that_was_moved_can_be_resumed(stopped, whole):
+    moved = stopped.folder.with_name("moved")
+    stopped.folder.rename(moved)
+    run({**stopped.node, "output": str(moved)}, resume=True)
+    assert_same_run(moved, whole)
+
+
+def test_the_time_of_a_resumed_run_is_that_of_all_its_parts(stopped):
+    mark = stopped.folder / "checkpoints" / "checkpoint-8" / train._COMPLETE
+    mark.write_text(json.dumps({"step": 8, "wall_seconds": 1000.0}))
+    run(stopped.node, resume=True)
+    assert 1000 < json.loads((stopped.folder / "run.json").read_text())["wall_seconds"] < 1500
+
+
+def test_resuming_a_finished_run_changes_nothing(home, tmp_path):
+    node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0)
+    folder, _ = run(node)
+    before = {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")}
+    again, notices = run(node, resume=True)
+    assert again == folder
+    assert notices == [f"{folder} is finished; nothing to resume"]
+    assert {
+        path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")
+    } == before
+
+
+# ---- save_every
+
+
+def test_save_every_is_rounded_up_to_a_logged_step_where_the_next_one_generates(home, tmp_path):
+    # Rounds have 4 steps and rows come every 6: both end together every 12 steps, that is 3 rounds.
+    node = recipe.node(home, tmp_path / "run", save_every=2, rounds=4, trainer={"logging_steps": 6})
+    folder, notices = run(node)
+    (notice,) = notices
+    assert notice.startswith("save_every: 2 rounded up to 3 rounds")
+    assert "12" in notice
+    assert checkpoints(folder) == ["checkpoint-12", "checkpoint-16"]  # the last is the end of the run
+
+
+@pytest.mark.parametrize(
+    ("save_every", "changes", "every"),
+    [
+        (1, {}, 4),
+        (3, {}, 12),
+        (1, {"logging_steps": 4}, 4),
+        (1, {"logging_steps": 8}, 8),
+        (3, {"logging_steps": 8}, 16),
+        (1, {"gradient_accumulation_steps": 2}, 2),
+        (1, {"gradient_accumulation_steps": 2, "logging_steps": 3}, 6),
+    ],
+)
+def test_checkpoints_come_at_multiples_of_rounds_and_of_rows(home, tmp_path, save_every, changes, every):
+    node = recipe.node(home, tmp_path / "run", save_every=save_every, trainer=changes)
+    settings, notice = train._trainer_settings(config.build(node), tmp_path)
+    assert settings["save_steps"] == every
+    per_round = 4 // changes.get("gradient_accumulation_steps", 1)
+    assert (notice is not None) == (every != save_every * per_round)
+
+
+def test_without_save_every_only_the_final_model_is_kept(home, tmp_path):
+    folder, _ = run(recipe.node(home, tmp_path / "run", rounds=1, save_every=0))
+    assert checkpoints(folder) == []
+    assert weights(folder)
+
+
+# ---- what a run writes
+
+
+@pytest.fixture(scope="module")
+def finished(home, tmp_path_factory):
+    node = recipe.node(
+        home,
+        tmp_path_factory.mktemp("finished") / "run",
+        rounds=2,
+        trust_region={"type": "clip", "eps_low": 1, "eps_high": math.inf},
+        data={"eval_size": 4},
+        trainer={"eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 8},
+    )
+    train.run(config.build(node), command="bandpo train it")
+    return SimpleNamespace(node=node, folder=Path(node["output"]))
+
+
+def test_metrics_have_a_line_for_each_logged_step_and_each_evaluation(finished):
+    found = [(row["step"], "eval/reward" in row) for row in rows(finished.folder)]
+    train_rows = [(step, False) for step in range(1, 9)]
+    assert found == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
+    assert [row["round"] for row in rows(finished.folder) if "reward" in row] == [1, 2]
+    assert all(row["round"] == (row["step"] + 3) // 4 for row in rows(finished.folder))
+
+
+def test_metrics_hold_nothing_that_depends_on_the_clock(finished):
+    keys = {key for row in rows(finished.folder) for key in row}
+    assert {"loss", "reward", "entropy", "clip/fraction", "eval/reward"} <= keys
+    assert not {key for key in keys if re.search("time|second|speed", key)}
+
+
+def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
+    recorder = train._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None)
+    state = SimpleNamespace(global_step=5, is_world_process_zero=True)
+    recorder.on_log(None, state, None, {"loss": math.nan, "bandpo/x": math.inf, "eval_y": -math.inf, "reward": 0.5})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(text) == {"step": 5, "round": 2, "loss": None, "eval/y": None, "reward": 0.5, "x": None}
+    assert text.count("\n") == 1
+
+
+def test_run_json_says_what_ran(finished):
+    facts = json.loads((finished.folder / "run.json").read_text())
+    assert facts["finished"] is True
+    assert facts["command"] == "bandpo train it"
+    assert (facts["seed"], facts["rounds"], facts["steps_per_round"], facts["scene"]) == (0, 2, 4, None)
+    assert facts["label"] == "No clip"
+    assert facts["learning_rate"] == 5e-3
+    assert facts["wall_seconds"] > 0
+    assert facts["versions"]["torch"] == torch.__version__
+    assert set(facts["versions"]) == {"bandpo", "python", "torch", "transformers", "trl", "accelerate", "datasets"}
+
+
+def test_config_yaml_is_the_resolved_recipe(finished):
+    text = (finished.folder / "config.yaml").read_text()
+    assert "eps_high: .inf" in text
+    assert config.load(finished.folder / "config.yaml") == config.build(finished.node)
+
+
+def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, monkeypatch):
+    seen = []
+
+    def watch(completions, prompts, **columns):
+        seen.extend(prompts[::4])
+        return [0.0] * len(completions)
+
+    monkeypatch.setattr(recipe, "share_of_even", watch)
+    clip = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
+    for name, rule in (("band", {"type": "band", "delta": 0.05}), ("clip", clip)):
+        node = recipe.node(home, tmp_path / name, rounds=4, save_every=0, trust_region=rule)
+        run(node)
+        wanted, _, _ = prepare(config.build(node))
+        assert len(seen) == 16
+        assert seen == list(wanted["prompt"])
+        seen.clear()
+
+
+def test_the_seed_of_the_run_is_that_of_the_trainer(home, tmp_path):
+    settings, _ = train._trainer_settings(config.build(recipe.node(home, tmp_path, seed=3)), tmp_path)
+    assert settings["seed"] == 3
+
+
+def test_the_lab_trains_on_its_own_model_and_reward(tmp_path, monkeypatch):
+    monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
+    start = lab.WarmStart(lab.SCENES["tail"].p_work, 0)
+    lab.fresh_model(0).save_pretrained(start.folder)
+    lab.tokenizer().save_pretrained(start.folder)
+    skill = {"p_work": 0.005, "right_if_work": 0.4, "steps": 600}
+    (start.folder / "skill.json").write_text(json.dumps(skill))
+    sizes = {"per_device_train_batch_size": 16, "steps_per_generation": 4, "num_generations": 8, "num_iterations": 2}
+    folder, notices = run(
+        {"scene": "tail", "rounds": 1, "output": str(tmp_path / "run"), "trainer": {**sizes, "logging_steps": 8}}
+    )
+    assert notices == []  # the warm start was found
+    (row,) = rows(folder)
+    assert row["step"] == 8
+    assert 0 <= row["lab/work"] <= 1
+    assert json.loads((folder / "run.json").read_text())["warm_start"] == skill
+
+
+# ---- refusals
+
+
+def test_a_folder_with_a_run_is_refused_and_left_alone(finished):
+    before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")}
+    with pytest.raises(UserError, match=r"already holds a run; continue it with --resume, or choose another output"):
+        run(finished.node)
+    assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
+
+
+def test_rows_of_something_else_are_never_appended_to(home, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match="already holds a run"):
+        run(recipe.node(home, tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
+
+
+def test_resuming_without_a_run_is_refused(home, tmp_path):
+    with pytest.raises(UserError, match="holds no run to resume"):
+        run(recipe.node(home, tmp_path / "run"), resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_with_other_settings_names_them_all(finished):
+    node = {**finished.node, "seed": 3, "trainer": {**finished.node["trainer"], "learning_rate": 1.0}}
+    node["trust_region"] = {"type": "band", "delta": 0.05}
+    with pytest.raises(UserError) as caught:
+        run(node, resume=True)
+    named = re.search(r"\((.*)\)", str(caught.value)).group(1)
+    assert named == (
+        "label, seed, trainer.learning_rate, trust_region.delta, trust_region.eps_high, trust_region.eps_low, "
+        "trust_region.type"
+    )
+
+
+def test_a_run_whose_reward_raised_can_be_resumed_when_it_is_mended(home, whole, tmp_path, monkeypatch):
+    good, calls = recipe.share_of_even, []
+
+    @functools.wraps(good)
+    def breaks_in_the_fourth_round(completions, completion_ids, **columns):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyError("gold")
+        return good(completions, completion_ids)
+
+    node = recipe.node(home, tmp_path / "stopped")
+    monkeypatch.setattr(recipe, "share_of_even", breaks_in_the_fourth_round)
+    with pytest.raises(
+        UserError, match=r"reward 'recipe:share_of_even' raised KeyError: 'gold' at .*test_train.py:\d+"
+    ):
+        run(node)
+    monkeypatch.setattr(recipe, "share_of_even", good)
+    folder, _ = run(node, resume=True)
+    assert_same_run(folder, whole)

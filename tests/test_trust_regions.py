@@ -1,0 +1,357 @@
+"""The rules: one contract for all of them, their formulas, and the way to YAML and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+import bandpo
+from bandpo import DCPO, Band, Bounds, Capped, Clip, Context, Divergence, Region, Relaxed, policy_loss, trust_region
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+
+@dataclass(frozen=True)
+class Wider(Region):
+    """A rule of one's own: a clip that is wider where the policy is uncertain."""
+
+    kind: ClassVar[str] = "wider_where_uncertain"
+    eps: float = 0.2
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        entropies = (context or Context()).require("entropies", self)
+        width = torch.log1p(self.eps * (1 + entropies.to(torch.promote_types(old_logps.dtype, torch.float32))))
+        width = torch.where(old_logps.isnan(), torch.nan, width)
+        return Bounds(-width, width)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A rule of one's own that derives from nothing."""
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        return Clip(0.1, 0.1).bounds(old_logps, context)
+
+    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+        return self.bounds(old_logps, context).contains(log_ratio)
+
+
+HELLINGER = Divergence("hellinger", lambda u: (u.sqrt() - 1) ** 2)
+IN_YAML = [
+    Clip(),
+    Clip(0.2, 0.28),
+    Clip(1.0, math.inf),
+    Clip(0.0, 0.1),
+    DCPO(),
+    DCPO(0.01, 0.3, math.inf),
+    Band(),
+    Band("tv", 0.1),
+    Band("chi2", 1e-3),
+    Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
+    Capped(Band("kl", 0.05)),
+    Relaxed(Capped(Band("tv", 0.05), 3.0), Capped(DCPO(), 2.0)),
+    Wider(0.3),
+]
+REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]
+LOG_P = torch.cat([torch.linspace(-12.0, -1e-3, 50), torch.tensor([-69.0, -1e-7, 0.0, 1e-6])])
+
+
+def context_for(old_logps: Tensor) -> Context:
+    ones = torch.ones_like(old_logps)
+    return Context(ones > 0, 0.5 * ones, ones, (ones > 0).cumsum(-1), step=3, staleness=1)
+
+
+# ---- the contract of every rule
+
+
+@pytest.mark.parametrize("region", REGIONS, ids=repr)
+class TestEveryRegion:
+    def test_bounds_enclose_the_old_policy_for_every_log_p(self, region):
+        log_p = torch.tensor([-math.inf, -1e30, -1e4, -800.0, -301.0, -80.0, -1.0, -1e-7, -1e-40, 0.0, 1e-8, 1e-6])
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            log_p = log_p.to(dtype)
+            bounds = region.bounds(log_p, context_for(log_p))
+            for edge in (bounds.log_low, bounds.log_high):
+                assert edge.shape == log_p.shape
+                assert edge.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+            assert ((bounds.log_low <= 0) & (bounds.log_high >= 0)).all()
+            free = region == Clip(1.0, math.inf)
+            assert free or not (torch.isinf(bounds.log_high) & (log_p > -torch.inf)).any()
+
+    def test_half_precision_gives_the_bounds_of_the_upcast_input(self, region):
+        for dtype in (torch.bfloat16, torch.float16):
+            half = LOG_P.to(dtype)
+            got, expected = (region.bounds(x, context_for(x)) for x in (half, half.float()))
+            assert torch.equal(got.log_low, expected.log_low)
+            assert torch.equal(got.log_high, expected.log_high)
+
+    def test_nan_gives_nan_on_both_sides(self, region):
+        log_p = torch.tensor([math.nan, -1.0, math.nan])
+        bounds = region.bounds(log_p, context_for(log_p))
+        assert bounds.log_low.isnan().tolist() == bounds.log_high.isnan().tolist() == [True, False, True]
+
+    def test_bounds_carry_no_gradient(self, region):
+        log_p = LOG_P.clone().requires_grad_()
+        bounds = region.bounds(log_p, context_for(LOG_P))
+        assert not bounds.log_low.requires_grad
+        assert not bounds.log_high.requires_grad
+
+    def test_membership_is_what_the_bounds_say(self, region):
+        torch.manual_seed(0)
+        context = context_for(LOG_P)
+        bounds = region.bounds(LOG_P, context)
+        edges = [bounds.log_low.clamp(min=-1e4), bounds.log_high.clamp(max=1e4)]
+        trials = [edge * scale for edge in edges for scale in (0.999, 1.001)] + [torch.randn_like(LOG_P)]
+        seen = set()
+        for log_ratio in trials:
+            got, expected = region.contains(log_ratio, LOG_P, context), bounds.contains(log_ratio)
+            clear = torch.ones_like(got)
+            for edge in edges:
+                clear &= (log_ratio - edge).abs() > 1e-6 * (1 + edge.abs())
+            assert got.dtype == torch.bool
+            assert torch.equal(got[clear], expected[clear])
+            seen |= set(got.tolist())
+        assert seen == ({True} if region == Clip(1.0, math.inf) else {True, False})
+
+    def test_equal_rules_are_equal_hashable_and_frozen(self, region):
+        twin = dataclasses.replace(region)
+        assert twin == region
+        assert twin is not region
+        assert hash(twin) == hash(region)
+        assert region != Clip(0.123, 0.456)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(region, dataclasses.fields(region)[0].name, 0.5)
+
+    def test_policy_loss_takes_it(self, region):
+        old = LOG_P[:12].view(3, 4)
+        logps = (old + 0.5).clamp(max=0).requires_grad_()
+        loss, metrics = policy_loss(logps, old, torch.ones(3), old < 1, region, entropies=torch.ones_like(old))
+        (gradient,) = torch.autograd.grad(loss, logps)
+        log_ratio = (logps - old).detach()
+        outside = log_ratio > region.bounds(old, Context(entropies=torch.ones_like(old))).log_high
+        torch.testing.assert_close(gradient, torch.where(outside, 0.0, -log_ratio.exp() / 12))
+        assert metrics.compute()["clip/count"] == outside.sum()
+
+
+@pytest.mark.parametrize("region", IN_YAML, ids=repr)
+def test_a_rule_goes_to_yaml_text_and_back(region):
+    text = yaml.safe_dump(region.to_config())
+    assert trust_region(yaml.safe_load(text)) == region
+    assert trust_region(region) is region
+
+
+def test_the_yaml_that_people_write():
+    text = """
+    type: relaxed
+    inner: {type: capped, max_ratio: 10, region: {type: band, divergence: kl, delta: 5e-2}}
+    outer: {type: clip, eps_low: 1, eps_high: .inf}
+    """
+    node = yaml.safe_load(text)
+    assert node["inner"]["region"]["delta"] == "5e-2"  # for PyYAML no number
+    assert trust_region(node) == Relaxed(Capped(Band("kl", 0.05), 10.0), Clip(1.0, math.inf))
+    assert trust_region({"type": "band"}) == Band("kl", 0.05)
+    assert Clip(1.0, math.inf).to_config() == {"type": "clip", "eps_low": 1.0, "eps_high": math.inf}
+    assert yaml.safe_dump(Clip(1.0, math.inf).to_config()) == "eps_high: .inf\neps_low: 1.0\ntype: clip\n"
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"type": "bnd"}, r"type must be one of \['band', 'capped', 'clip', .*\], got 'bnd', did you mean 'band'\?"),
+        ({}, "type must be one of .*, got None"),
+        ({"type": ["band"]}, "type must be one of .*, got \\['band'\\]"),
+        ({"type": "band", "detla": 1}, r"unknown key 'detla' in trust region 'band', did you mean 'delta'\?"),
+        ({"type": "clip", 7: 1}, r"unknown key '7' in trust region 'clip'; it has \['eps_low', 'eps_high'\]"),
+        ({"type": "relaxed", "inner": {"type": "clip"}}, "trust region 'relaxed': .*'outer'"),
+        ({"type": "relaxed", "inner": {"type": "clip"}, "outer": 3}, "outer of Relaxed must be a trust region, got 3"),
+        ({"type": "capped", "region": {"type": "clop"}}, "got 'clop', did you mean 'clip'"),
+        ("band", "must be a mapping with a type, one of .*, or a region, got 'band'"),
+        (Band, "must be a mapping with a type"),
+    ],
+)
+def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):
+    with pytest.raises(ValueError, match=message):
+        trust_region(node)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Clip(-0.1, 0.2), r"eps_low of Clip must be a number in \[0, 1\], got -0.1"),
+        (lambda: Clip(1.1, 0.2), r"eps_low of Clip must be a number in \[0, 1\], got 1.1"),
+        (lambda: Clip(0.2, math.nan), r"eps_high of Clip must be a number in \[0, inf\], got nan"),
+        (lambda: Clip(0.2, True), "eps_high of Clip .* got True"),
+        (lambda: Clip(0.2, "wide"), "eps_high of Clip .* got 'wide'"),
+        (lambda: Clip(0, 0), "eps_low and eps_high must not both be 0"),
+        (lambda: Band("kl", 0), r"delta of Band must be a number in \(0, inf\), got 0"),
+        (lambda: Band("kl", -1), r"delta of Band must be a number in \(0, inf\), got -1"),
+        (lambda: Band("kl", math.inf), r"delta of Band must be a number in \(0, inf\), got inf"),
+        (lambda: Band("kl", math.nan), "delta of Band .* got nan"),
+        (lambda: Band("kl", True), "delta of Band .* got True"),
+        (lambda: Band("kl", torch.ones(2)), "delta of Band .* got tensor"),
+        (lambda: Band("kl", None), "delta of Band .* got None"),
+        (lambda: Band("lk"), r"divergence must be one of \['chi2', 'kl', 'tv'\].*, got 'lk'"),
+        (lambda: DCPO(0), r"eps_low of DCPO must be a number in \(0, inf\), got 0"),
+        (lambda: DCPO(0.1, math.inf), r"eps_high of DCPO must be a number in \(0, inf\), got inf"),
+        (lambda: DCPO(0.1, 0.1, 1.0), r"max_ratio of DCPO must be a number in \(1, inf\], got 1.0"),
+        (lambda: Capped(Band(), 1), r"max_ratio of Capped must be a number in \(1, inf\), got 1"),
+        (lambda: Capped(Band(), math.inf), r"max_ratio of Capped must be a number in \(1, inf\), got inf"),
+        (lambda: Capped({"type": "band"}), "region of Capped must be a trust region, got {'type': 'band'}"),
+        (lambda: Capped(Band), "region of Capped must be a trust region, got <class"),
+        (lambda: Relaxed(Band(), "clip"), "outer of Relaxed must be a trust region, got 'clip'"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_by_name_value_and_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_numbers_are_stored_as_floats_whatever_they_were():
+    assert Clip(1, 2) == Clip("1", "2.0") == Clip(1.0, 2.0)
+    assert hash(Band("kl", 1)) == hash(Band("kl", 1.0))
+    assert isinstance(Capped(Band(), 10).max_ratio, float)
+
+
+# ---- own divergences and own rules in YAML
+
+
+def test_a_divergence_goes_to_yaml_once_it_is_registered(monkeypatch):
+    monkeypatch.setattr(bandpo.divergences, "_REGISTRY", dict(bandpo.divergences._REGISTRY))
+    mine = Capped(Band(HELLINGER, 0.05), 4.0)
+    with pytest.raises(ValueError, match=r"'hellinger' is an unregistered Divergence; call bandpo.register_divergence"):
+        mine.to_config()
+    with pytest.raises(ValueError, match="got 'hellinger'"):
+        trust_region({"type": "band", "divergence": "hellinger"})
+    bandpo.register_divergence(HELLINGER)
+    node = yaml.safe_load(yaml.safe_dump(mine.to_config()))
+    assert node["region"]["divergence"] == "hellinger"
+    assert torch.equal(trust_region(node).bounds(LOG_P).log_high, mine.bounds(LOG_P).log_high)
+    with pytest.raises(ValueError, match="unregistered"):  # the name is taken by another f
+        Band(Divergence("hellinger", lambda u: (u - 1) ** 2)).to_config()
+
+
+def test_a_rule_without_a_config_node_says_what_to_derive_from():
+    with pytest.raises(ValueError, match=r"inner has no config node; derive Bare from bandpo.Region"):
+        Relaxed(Bare(), Clip()).to_config()
+
+
+def test_a_kind_is_given_once():
+    with pytest.raises(ValueError, match=r"kind 'band' of .*Another is taken by Band"):
+
+        class Another(Region):
+            kind = "band"
+
+
+def test_a_rule_that_needs_a_field_of_the_context_names_it_and_gets_it_from_the_loss():
+    old = torch.full((2, 3), -1.0)
+    logps, advantages, mask = old + 0.5, torch.ones(2), torch.ones(2, 3)
+    with pytest.raises(ValueError, match=r"Wider needs context.entropies, which was not given"):
+        policy_loss(logps, old, advantages, mask, Wider(0.2))
+    with pytest.raises(ValueError, match=r"Wider needs context.entropies"):
+        Capped(Wider(0.2)).bounds(old)
+    entropies = torch.tensor([[0.0, 1.0, 3.0]] * 2)
+    loss, _ = policy_loss(logps, old, advantages, mask, Wider(0.2), entropies=entropies, aggregation="none")
+    torch.testing.assert_close(loss, -torch.tensor([[1.2, 1.4, math.exp(0.5)]] * 2))
+
+
+def test_the_loss_fills_the_context_it_can():
+    seen = []
+
+    class Spy(Bare):
+        def bounds(self, old_logps, context=None):
+            seen.append((old_logps, context))
+            return super().bounds(old_logps)
+
+    mask = torch.tensor([[True, True, False], [False, True, True]])
+    entropies = torch.rand(2, 3, requires_grad=True)
+    old = torch.where(mask, -2.0, torch.nan)
+    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), entropies=entropies)
+    ((old_logps, context),) = seen
+    assert not old_logps.isnan().any()  # a rule may take means over the batch
+    assert torch.equal(old_logps[mask], old[mask])
+    assert torch.equal(context.response_mask, mask)
+    assert torch.equal(context.advantages, torch.tensor([[2.0], [-3.0]]))
+    assert torch.equal(context.positions[mask], torch.tensor([0, 1, 0, 1]))
+    assert torch.equal(context.entropies, entropies)
+    assert not context.entropies.requires_grad
+    assert context.step is context.staleness is None
+
+
+# ---- the formulas of the rules
+
+
+def test_clip_is_the_two_given_epsilons():
+    bounds = Clip(0.2, 0.28).bounds(LOG_P)
+    assert (bounds.eps_low, bounds.eps_high) == (0.2, 0.28)  # the floats themselves, no logarithm and back
+    torch.testing.assert_close(bounds.log_low, torch.full_like(LOG_P, math.log(0.8)))
+    torch.testing.assert_close(bounds.log_high, torch.full_like(LOG_P, math.log(1.28)))
+
+
+def test_clip_one_infinity_is_no_clip():
+    bounds = Clip(1.0, math.inf).bounds(LOG_P)
+    log_ratio = torch.linspace(-1e30, 1e30, len(LOG_P))
+    assert bounds.contains(log_ratio).all()
+    assert torch.equal(bounds.clamp(log_ratio), log_ratio)
+    assert (bounds.eps_low, bounds.eps_high) == (1.0, math.inf)
+
+
+@pytest.mark.parametrize("eps_low", [0.01, 0.16])
+@pytest.mark.parametrize("max_ratio", [10.0, math.inf])
+def test_dcpo_is_the_formula_of_its_paper(eps_low, max_ratio):
+    bounds = DCPO(eps_low, 0.2, max_ratio).bounds(LOG_P.double())
+    for x, low, high, capped in zip(
+        LOG_P.double().tolist(), *map(list, (bounds.log_low, bounds.log_high, bounds.capped)), strict=True
+    ):
+        p = math.exp(min(x, 0.0))
+        free = 0.5 + 0.5 * math.sqrt(1 + 4 * 0.2 / p)
+        assert math.exp(low) == pytest.approx(0.5 + 0.5 * math.sqrt(max(1 - 4 * eps_low / p, 0)), rel=1e-12)
+        assert math.exp(high) == pytest.approx(min(free, max_ratio), rel=1e-12)
+        assert capped == (free > max_ratio)
+
+
+def test_dcpo_keeps_growing_as_the_square_root_below_the_smallest_double():
+    log_p = torch.tensor([-200.0, -1000.0, -1e6], dtype=torch.float64)
+    expected = 0.5 * (math.log(0.2) - log_p)
+    torch.testing.assert_close(DCPO(0.16, 0.2, math.inf).bounds(log_p).log_high, expected, rtol=1e-12, atol=0)
+
+
+def test_relaxed_is_the_wider_rule_on_each_side():
+    band, clip = Band("kl", 0.05).bounds(LOG_P), Clip(0.2, 0.28).bounds(LOG_P)
+    for both in (Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), Relaxed(Clip(0.2, 0.28), Band("kl", 0.05))):
+        bounds = both.bounds(LOG_P)
+        assert bounds.log_low.tolist() == [
+            min(x) for x in zip(band.log_low.tolist(), clip.log_low.tolist(), strict=True)
+        ]
+        assert bounds.log_high.tolist() == [
+            max(x) for x in zip(band.log_high.tolist(), clip.log_high.tolist(), strict=True)
+        ]
+        assert bounds.capped is bounds.epsilons is None
+    assert 0 < (band.log_high > clip.log_high).sum() < len(LOG_P)
+
+
+def test_relaxed_counts_a_cap_only_where_the_capped_rule_is_the_wider_one():
+    log_p = torch.tensor([1e-4, 0.05, 0.9]).log()
+    capped = Capped(Band("kl", 0.05), 3.0)
+    assert capped.bounds(log_p).capped.tolist() == [True, False, False]
+    assert Relaxed(capped, Clip(0.2, 1.0)).bounds(log_p).capped.tolist() == [True, False, False]
+    assert Relaxed(Clip(0.2, 1.0), capped).bounds(log_p).capped.tolist() == [True, False, False]
+    assert Relaxed(capped, Clip(0.2, 4.0)).bounds(log_p).capped.tolist() == [False, False, False]
+
+
+def test_capped_cuts_the_upper_bound_and_says_where():
+    p = torch.tensor([1e-5, 0.0070, 0.0073, 0.5])
+    bounds = Capped(Band("kl", 0.05), 10.0).bounds(p.log())
+    free = Band("kl", 0.05).bounds(p.log())
+    assert torch.equal(bounds.log_low, free.log_low)
+    torch.testing.assert_close(bounds.log_high, free.log_high.clamp(max=math.log(10)))
+    assert bounds.capped.tolist() == [True, True, False, False]  # the cap binds for p < 0.0071
+    twice = Capped(Capped(Band("kl", 0.05), 10.0), 20.0).bounds(p.log())
+    assert torch.equal(twice.log_high, bounds.log_high)
+    assert twice.capped.tolist() == bounds.capped.tolist()
