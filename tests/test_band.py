@@ -299,6 +299,20 @@ def test_a_generator_alone_gives_the_closed_form(name, delta):
     torch.testing.assert_close(alone.log_high, closed.log_high, rtol=1e-10, atol=0)
 
 
+def test_exact_forms_of_ones_own_are_used_where_they_are_given():
+    mine = Divergence(
+        "mine",
+        lambda u: (u - 1) ** 2,
+        log_bounds=lambda log_p, delta: (0 * log_p - delta, 0 * log_p + 3 * delta),
+        coin=lambda log_p, log_ratio: 7 * log_ratio.abs(),
+    )
+    log_p = torch.tensor([-1.0, -0.01], dtype=torch.float64)
+    bounds = band_bounds(log_p, mine, 0.05)
+    assert bounds.log_low.tolist() == [-0.05, -0.05]
+    assert bounds.log_high.tolist() == pytest.approx([0.15, 0.01])  # within the simplex, whatever they say
+    assert divergence_at(0.5 * -log_p, log_p, mine).tolist() == pytest.approx([3.5, 0.035])
+
+
 def test_a_linear_part_of_the_generator_changes_nothing():
     shifted = Divergence("shifted", lambda u: (u - 1) ** 2 + 1e6 * (u - 1))
     torch.testing.assert_close(

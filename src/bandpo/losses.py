@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -80,9 +80,9 @@ def policy_loss(
     >>> for region in bandpo.Clip(0.2, 0.2), bandpo.Band("kl", 0.05):
     ...     loss, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), region)
     ...     gradient, = torch.autograd.grad(loss, new)
-    ...     print(f"{gradient[0, 0]:.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
+    ...     print(f"{-gradient[0, 0]:.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
     0.00 1
-    -0.75 0
+    0.75 0
     """
     _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights, entropies)
     if not isinstance(trust_region, TrustRegion) or isinstance(trust_region, type):
@@ -114,7 +114,7 @@ def policy_loss(
     bounds = trust_region.bounds(old_logps, context)
     weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
     low, high = _binding_side(advantages, bounds, dual_clip, limit)
-    per_token = -_Surrogate.apply(logps, log_ratio, low, high, weights, mask)
+    per_token = -_surrogate(logps, log_ratio, low, high, weights, mask)
 
     sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
     if ref_logps is not None:
@@ -144,7 +144,7 @@ def surrogate(log_ratio: Tensor, advantages: Tensor, bounds: Bounds, *, dual_cli
     """
     low, high = _binding_side(advantages, bounds, dual_clip, math.inf)
     mask = torch.ones_like(log_ratio, dtype=torch.bool)
-    return _Surrogate.apply(log_ratio, log_ratio.detach(), low, high, advantages.detach(), mask)
+    return _surrogate(log_ratio, log_ratio.detach(), low, high, advantages.detach(), mask)
 
 
 def _binding_side(advantages: Tensor, bounds: Bounds, dual_clip: float | None, limit: float) -> tuple[Tensor, Tensor]:
@@ -153,6 +153,10 @@ def _binding_side(advantages: Tensor, bounds: Bounds, dual_clip: float | None, l
     highest = limit if dual_clip is None else min(limit, math.log(dual_clip))
     low = torch.where(up, -limit, bounds.log_low.clamp(min=-limit))
     return low, torch.where(up, bounds.log_high.clamp(max=limit), highest)
+
+
+def _surrogate(*arguments: Tensor) -> Tensor:
+    return cast(Tensor, _Surrogate.apply(*arguments))  # pyright: ignore[reportUnknownMemberType]
 
 
 class _Surrogate(torch.autograd.Function):

@@ -11,11 +11,12 @@ import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..losses import MAX_LOG_RATIO
 from ..metrics import Metrics
@@ -85,7 +86,7 @@ class BandPOTrainer(GRPOTrainer):
             check_config(args, self.trust_region)
         super().__init__(model, reward_funcs, args, *positional, **named)
         if args is None:
-            check_config(self.args, self.trust_region)
+            check_config(cast(GRPOConfig, self.args), self.trust_region)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         epsilons = self.epsilon_low, self.epsilon_high
@@ -130,13 +131,16 @@ class BandPOTrainer(GRPOTrainer):
             sums |= {"entropy": torch.where(mask, entropies.float(), 0.0).sum(), "entropy_tokens": mask.sum()}
         log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         metrics = Metrics.of(log_ratio, old_logps, advantages, mask, bounds, sums)
-        mode = "train" if self.model.training else "eval"
+        mode = self._mode()
         known = self._clip_metrics.get(mode)
         self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
 
+    def _mode(self) -> str:
+        return "train" if cast(torch.nn.Module, self.model).training else "eval"
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add our metrics, summed over all micro-batches and ranks since the last log, under `bandpo/`."""
-        mode = "train" if self.model.training else "eval"
+        mode = self._mode()
         metrics = self._clip_metrics.pop(mode, None)
         if metrics is not None:
             if torch.distributed.is_initialized():
@@ -167,7 +171,7 @@ def check_config(args: GRPOConfig, region: TrustRegion) -> None:
         raise ValueError(
             "use_liger_kernel must be False beside a trust region (deprecated in TRL, and not tested here)"
         )
-    sampler = (args.generation_kwargs or {}).get("temperature", args.temperature)
+    sampler = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", args.temperature)
     if not args.temperature > 0 or sampler != args.temperature:
         raise ValueError(
             f"temperature must be positive and the sampler's own: log-probabilities are taken at temperature "
@@ -184,7 +188,7 @@ def check_config(args: GRPOConfig, region: TrustRegion) -> None:
             "delta = %s is TRL's two-sided clip (for negative advantages the ratio counts as at most that), no radius",
             args.delta,
         )
-    steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
+    steps = (args.steps_per_generation or 1) * args.num_iterations / args.gradient_accumulation_steps
     if steps <= 1 and region != Clip(1.0, float("inf")):
         warnings.warn(
             "no rule acts: each batch is used for one optimizer step (steps_per_generation "
