@@ -1,6 +1,7 @@
 """The lab over five seeds, three learning rates and both scenes: one row a run in benchmarks/lab.csv.
 
     python benchmarks/lab.py [tail-5e-6 tail-1.5e-5 tail-5e-5 storm-3e-4] [-o runs/bench] [--jobs 2]
+    python benchmarks/lab.py --table          print the rows as Markdown tables
 
 Runs that have a row are not repeated, so an interrupted sweep goes on with the same command. `--rows FOLDER` only turns
 finished runs into rows. A number that was not reached is empty; `censored_at` then says how far the run went.
@@ -8,12 +9,13 @@ finished runs into rows. A number that was not reached is empty; `censored_at` t
 
 import argparse
 import csv
+import math
 import warnings
 from pathlib import Path
 from typing import Any
 
 from bandpo.compare import METHODS, plan, run_all
-from bandpo.report import NUMBERS, Run, read_runs
+from bandpo.report import NUMBERS, Run, read_runs, summarize
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)
@@ -83,13 +85,42 @@ def write(folders: list[Path]) -> None:
     print(f"{len(rows)} new rows in {CSV}")
 
 
+def table() -> None:
+    """Markdown: one table a sweep, mean +- standard deviation over seeds, as in the report."""
+    with CSV.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    columns = {"half_work": 1, "reward_mean": 3, "reward_last3": 3, "entropy_end": 2, "clip_percent": 2}
+    columns |= {"early_tail_share_percent": 0, "good_tail_cut_percent": 1}
+    for name, (scene, rate, rounds) in SWEEPS.items():
+        here = [row for row in rows if key_of(row)[:2] == (scene, rate) and int(row["rounds"]) == rounds]
+        if not here:
+            continue
+        print(f"\n{name}, {rounds} rounds\n\n| rule | seeds | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
+        for label in dict.fromkeys(METHODS[method]["label"] for method in METHODS):
+            mine = [row for row in here if row["label"] == label]
+            cells = [str(len(mine))]
+            for column, digits in columns.items():
+                limits = [(float(row[column]),) * 2 if row[column] else _missing(row, column) for row in mine]
+                cells.append(summarize(limits, digits) if mine else "-")
+            print(f"| {label} | {' | '.join(cells)} |")
+
+
+def _missing(row: dict[str, str], column: str) -> tuple[float, float]:
+    """Not reached: more than the rounds that were run. Another number that is missing was not defined."""
+    return (float(row["rounds"]), math.inf) if column.startswith("half") else (math.nan, math.nan)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help=f"of {', '.join(SWEEPS)} (default: all)")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--rows", type=Path, help="only read the runs in this folder")
+    parser.add_argument("--table", action="store_true", help="only print the rows")
     args = parser.parse_args()
+    if args.table:
+        table()
+        return
     warnings.simplefilter("ignore", FutureWarning)
     if args.rows is not None:
         write([args.rows])
