@@ -93,6 +93,9 @@ def table() -> None:
     columns |= {"early_tail_share_percent": 0, "good_tail_cut_percent": 1}
     for name, (scene, rate, rounds) in SWEEPS.items():
         here = [row for row in rows if key_of(row)[:2] == (scene, rate) and int(row["rounds"]) == rounds]
+        # Seeds differ much: only those that every rule has run are compared.
+        ran = [{row["seed"] for row in here if row["label"] == rule["label"]} for rule in METHODS.values()]
+        here = [row for row in here if row["seed"] in set.intersection(*ran)]
         if not here:
             continue
         print(f"\n{name}, {rounds} rounds\n\n| rule | seeds | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")

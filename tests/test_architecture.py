@@ -121,3 +121,10 @@ def test_the_paper_table_of_the_readme_names_things_that_exist():
         found = re.findall(r"`(test_\w+\.py::\w+)`", named)
         assert found
         assert set(found) <= tests, set(found) - tests
+
+
+def test_links_of_the_pages_lead_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
+            if not target.startswith("https://"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -58,7 +58,7 @@ def relative_error(got: float, exact: mpf) -> float:
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("divergence", NAMES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-7), (torch.float64, 1e-13)])
 def test_bounds_agree_with_60_digit_arithmetic(dtype, tolerance, divergence, delta):
     log_p = GRID.to(dtype)
     bounds = band_bounds(log_p, divergence, delta)
@@ -71,7 +71,7 @@ def test_bounds_agree_with_60_digit_arithmetic(dtype, tolerance, divergence, del
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("divergence", ["tv", "chi2"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-7), (torch.float64, 1e-13)])
 def test_lower_bound_is_accurate_to_the_last_ulp_before_it_saturates(dtype, tolerance, divergence, delta):
     points = around_saturation(divergence, delta, dtype)
     bounds = band_bounds(torch.tensor(list(points.values()), dtype=dtype), divergence, delta)

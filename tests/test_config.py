@@ -363,3 +363,10 @@ def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert all(row["sequences"] == 2 for row in rows)
     assert rows[0]["rewards/last_number/mean"] == 0  # no number in its vocabulary
+
+
+def test_another_rule_by_override_gets_its_own_label():
+    recipe = RECIPES / "lab" / "band-kl.yaml"
+    assert load(recipe).label == "Band-KL 0.05"
+    assert load(recipe, ["trust_region.delta=0.1"]).label == "Band-KL 0.1"
+    assert load(recipe, ["trust_region.delta=0.1", "label=mine"]).label == "mine"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bandpo import lab
-from bandpo.compare import METHODS, estimate, plan
+from bandpo.compare import METHODS, estimate, plan, run_all
 from bandpo.config import UserError
 
 
@@ -92,8 +92,6 @@ def test_the_tail_scene_shows_its_effect_in_15_rounds(cache, tmp_path):
 
     The thresholds are those of the design of the task; measured over five seeds in benchmarks/lab.csv.
     """
-    from bandpo.compare import run_all
-
     jobs = plan("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 15})
     said = []
     run_all(jobs, workers=2, command="test", on_row=lambda job, row: None, say=said.append)
@@ -134,6 +132,20 @@ def test_a_plan_pairs_methods_by_seed(tmp_path):
 def test_a_plan_names_what_is_wrong_with_a_method(tmp_path, methods, named):
     with pytest.raises(UserError, match=named):
         plan("tail", methods, [0], tmp_path)
+
+
+def test_resuming_a_comparison_with_other_settings_is_refused(tmp_path):
+    (job,) = plan("tail", ["grpo"], [0], tmp_path)
+    job.folder.mkdir(parents=True)
+    (job.folder / "config.yaml").write_text(job.config.to_yaml())
+    (job.folder / "run.json").write_text('{"finished": true}')
+    again = {"command": "", "workers": 1, "on_row": lambda job, row: None, "say": lambda text: None}
+    other = plan("tail", ["grpo"], [0], tmp_path, {"trainer": {"learning_rate": 1e-3}})
+    with pytest.raises(UserError, match=r"other settings \(trainer.learning_rate\)"):
+        run_all(other, resume=True, **again)
+    with pytest.raises(UserError, match="--resume"):
+        run_all([job], resume=False, **again)
+    assert run_all([job], resume=True, **again) == [job.folder]
 
 
 def test_every_method_is_planned_with_its_own_rule(tmp_path):

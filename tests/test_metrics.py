@@ -70,7 +70,7 @@ def by_hand(data: dict[str, Tensor], region: TrustRegion, dual_clip: float) -> d
         "dual_clip/fraction": share([t for t in tokens if t[4] < 0 and t[1] > math.log(dual_clip)], tokens),
         "kl_old/k1": sum(-s for s in moves) / n,
         "kl_old/k3": sum(math.exp(s) - 1 - s for s in moves) / n,
-        "kl_ref": sum(math.exp(x) - x - 1 for x in d.tolist()) / n,
+        "kl_ref": sum(math.exp(x) - x - 1 for x in d.clamp(-20, 20).tolist()) / n,
         "entropy": sum(data["entropies"][mask].tolist()) / n,
         "log_ratio/max": moves[-1],
         "log_ratio/min": moves[0],

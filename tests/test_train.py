@@ -452,3 +452,17 @@ def test_a_run_whose_reward_raised_can_be_resumed_when_it_is_mended(home, whole,
     monkeypatch.setattr(recipe, "share_of_even", good)
     folder, _ = run(node, resume=True)
     assert_same_run(folder, whole)
+
+
+def test_steps_after_the_last_log_step_have_a_row_too(home, tmp_path):
+    run(recipe.node(home, tmp_path / "run", trainer={"logging_steps": 7}, save_every=0))
+    run(recipe.node(home, tmp_path / "each", save_every=0))
+    assert steps(tmp_path / "run") == [7, 14, 20]
+    tokens = [sum(row["tokens"] for row in rows(tmp_path / name)) for name in ("run", "each")]
+    assert tokens[0] == tokens[1]
+
+
+def test_several_processes_are_refused(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="one process"):
+        run(recipe.node(home, tmp_path / "run"))

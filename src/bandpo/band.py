@@ -62,9 +62,9 @@ def band_contains(
 def band_bounds(old_logps: Tensor, divergence: str | Divergence = "kl", delta: Radius = 0.05) -> Bounds:
     """The two roots in r of g_f(p, r) = delta, or the simplex limits 0 and 1/p where there is none (prop:saturation).
 
-    KL is solved as an exponential tilt, TV and chi2 in closed form (prop:closedform), any other f by a bracketed solver
-    (thm:bisection_global). Always log_high <= max(-log p, 0). For p -> 0, r_high p tends to a constant (for KL, 1 -
-    e^-delta).
+    KL is solved as an exponential tilt (a radius below 1e-10 counts as 1e-10), TV and chi2 in closed form
+    (prop:closedform), any other f by a bracketed solver (thm:bisection_global). Always log_high <= max(-log p, 0). For
+    p -> 0, r_high p tends to a constant (for KL, 1 - e^-delta).
 
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import queue
@@ -16,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from .config import RunConfig, UserError, build, merge
+from .config import RunConfig, UserError, build, check_same_run, is_finished, merge
 from .lab import SCENES, WarmStart, warm_start
 from .trust_regions import nearest
 
@@ -123,20 +122,12 @@ def _rule(method: str) -> tuple[str, dict[str, Any]]:
     return "".join(c if c.isalnum() or c in ".-" else "-" for c in label.lower()), {"trust_region": node}
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether the folder holds a run that came to its end."""
-    try:
-        return json.loads((folder / "run.json").read_text(encoding="utf-8"))["finished"] is True
-    except (OSError, ValueError, KeyError):
-        return False
-
-
 def estimate(jobs: Sequence[Job], workers: int) -> float:
     """Seconds that the runs will take, from measurements on one core; warm starts in the cache are free."""
     starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
     fresh = sum(not WarmStart(*start).folder.exists() for start in starts)
     rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
-    return (fresh * _WARM_START + rounds) / min(workers, len(jobs)) + _IMPORT
+    return (fresh * _WARM_START + rounds) / max(1, min(workers, len(jobs))) + _IMPORT
 
 
 def run_all(
@@ -154,11 +145,13 @@ def run_all(
     comes.
 
     Raises:
-        UserError: a folder holds a run already and `resume` is off.
+        UserError: a folder holds a run already and `resume` is off, or one with other settings.
     """
     taken = [job.folder for job in jobs if (job.folder / "run.json").exists()]
     if taken and not resume:
         raise UserError(f"{taken[0]} already holds a run; continue with --resume, or choose another output")
+    for folder in taken:
+        check_same_run(folder, next(job.config for job in jobs if job.folder == folder))
     left = [job for job in jobs if not is_finished(job.folder)]
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(max(1, min(workers, len(left))), mp_context=context) as pool:

@@ -6,6 +6,7 @@ A recipe may name another one as its `base`, or a `scene` of the lab; it then on
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import typing
@@ -176,6 +177,8 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """
     node = _read(Path(recipe)) if recipe is not None else {}
     has_rule = "trust_region" in node
+    if any(text.startswith("trust_region") for text in overrides):
+        node.pop("label", None)  # it named the other rule
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -233,6 +236,31 @@ def build(node: Mapping[str, Any]) -> RunConfig:
                 f"{ours} is {theirs!r} and scene is {scene!r}: the lab's model, data and reward go together"
             )
     return config if config.label else config.model_copy(update={"label": label_of(region)})
+
+
+def check_same_run(folder: Path, config: RunConfig) -> None:
+    """Raise UserError unless the folder holds a run of this configuration (its place may differ)."""
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} holds no run to resume; start one without --resume")
+    stored = _flat(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
+    now = _flat(yaml.safe_load(config.to_yaml()))
+    different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
+    if different:
+        raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the folder holds a run that came to its end."""
+    path = folder / "run.json"
+    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["finished"]
+
+
+def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return out
 
 
 def label_of(region: TrustRegion) -> str:

@@ -139,15 +139,15 @@ def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     delta. The positive root is the upper bound, the negative one the lower. Exchanging p and 1 - p changes the sign of
     t, so the two roots for mu = min(p, 1 - p) serve every token. sqrt(K) is nearly linear in t (K is a parabola at 0
     and a line far away), so Halley's method on sqrt(K) - sqrt(delta) reaches float64 from these starts in three steps,
-    for every p and delta, and float32 in two (1e-7 up to delta = 2, 2e-6 at worst). In place wherever it can be: fresh
+    for every p and delta, and float32 in two (2e-7 up to delta = 2). In place wherever it can be: fresh
     memory costs as much as the arithmetic.
     """
-    steps = 3 if log_p.dtype == torch.float64 else 2
+    steps = 2 if log_p.dtype == torch.float32 and isinstance(delta, float) and delta <= 2 else 3
     log_p = working_copy(log_p)
     beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
     log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
     # At 100 nats the bounds are 0 and 1/p in any float, from 300 on e^t overflows; below 1e-10 K drowns in rounding.
-    delta = torch.as_tensor(delta, dtype=log_p.dtype, device=log_p.device).clamp(1e-10, 100.0)
+    delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 100.0)
     p, rest = torch.exp(log_p), -expm1(log_p)
     rare = p < rest
     mu = torch.minimum(p, rest)

@@ -37,7 +37,7 @@ class Scene:
     Attributes:
         p_work: how often the warm start works step by step.
         question: what the scene asks.
-        seconds_per_round: measured on one core (see docs/log.md), for the estimate before the start.
+        seconds_per_round: on one core (docs/log.md), for the estimate before the start.
         defaults: of the run configuration.
     """
 
@@ -73,7 +73,7 @@ def _scene(p_work: float, question: str, seconds: float, rounds: int, **trainer:
 SCENES = {
     # 64 prompts x 16 completions a round, 16 minibatches x 4 epochs: the clip must bind inside a round.
     "tail": _scene(
-        0.005, "what a clip costs a rare good strategy", 1.8, 30,
+        0.005, "what a clip costs a rare good strategy", 2.3, 30,
         learning_rate=5e-6, num_generations=16, steps_per_generation=16, num_iterations=4,
     ),
     # 16 prompts x 8 completions a round, 2 minibatches x 8 epochs: small noisy batches used many times.
@@ -147,6 +147,9 @@ def warm_start(
     start = WarmStart(p_work, seed)
     facts = start.folder / "skill.json"
     if not facts.exists():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the same weights on every machine of a kind, however many cores it has
         try:

@@ -21,6 +21,7 @@ _VERL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
 # Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
 MAX_LOG_RATIO = 60.0
+_MAX_KL_RATIO = 20.0
 # What -inf counts as: -inf minus -inf is 0 then, not NaN.
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -172,14 +173,16 @@ class _Surrogate(torch.autograd.Function):
     ) -> Tensor:
         clamped = log_ratio.clamp(low, high)
         value = torch.where(mask, torch.exp(clamped) * advantages, 0.0)
-        ctx.save_for_backward(torch.where(clamped == log_ratio, value, 0.0))
-        ctx.dtype = logps.dtype
+        slope = torch.where((clamped == log_ratio) | clamped.isnan(), value, 0.0)
+        ctx.save_for_backward(logps, slope)
         return value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (slope,) = ctx.saved_tensors
-        return (gradients[0] * slope).to(ctx.dtype), None, None, None, None, None
+        logps, slope = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: every further derivative of exp is exp again
+            slope = slope * torch.exp((logps - logps.detach()).to(slope.dtype))
+        return (gradients[0] * slope).to(logps.dtype), None, None, None, None, None
 
 
 def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tensor:
@@ -194,7 +197,7 @@ def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tens
     Later in the round the samples are from pi_old and all of this holds to first order in the step. abs is no
     divergence's estimate.
 
-    d is cut to +-60. Same shapes for both; computed in at least float32; the gradient flows to `logps`.
+    d is cut to +-20, as in verl. Same shapes for both; computed in at least float32; the gradient flows to `logps`.
     """
     return _kl(logps, ref_logps, kind)
 
@@ -206,7 +209,7 @@ def _kl(logps: Tensor, ref_logps: Tensor, kind: str) -> Tensor:
     if kind not in _kl_kinds:
         raise ValueError(f"kl_penalty must be one of {list(_kl_kinds)}, got {kind!r}")
     logps, ref_logps = (x.to(output_dtype(x)).clamp(min=_LOWEST) for x in (logps, ref_logps))
-    d = (ref_logps - logps).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    d = (ref_logps - logps).clamp(-_MAX_KL_RATIO, _MAX_KL_RATIO)
     match _VERL_NAMES.get(kind, kind):
         case "k1":
             return -d

@@ -86,6 +86,8 @@ class Metrics:
         histogram = _tally(torch.where(mask, bin_, 2 * HALF + 1), 2 * HALF + 1)
 
         values = dict(sums or {})
+        if unknown := set(values) - set(SUMS):
+            raise ValueError(f"sums must be among {SUMS}, got {sorted(unknown)}")
         values["sequences"] = mask.any(-1).sum()
         values["kl_old_k1"] = -clean.sum(dtype=_wide(clean))
         values["kl_old_k3"] = (expm1(clean) - clean).sum(dtype=_wide(clean))

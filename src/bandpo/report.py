@@ -367,12 +367,15 @@ def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles) -> None
         for run in runs.values() if len(runs) > 1 else []:
             y = panel.curve(run)
             known = np.isfinite(y)  # gaps are bridged: a point between two gaps would not be seen
-            ax.plot(run.x[known], y[known], color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
+            # No line without a point: unclipped, it would count as one in the corner of the figure for the layout.
+            if known.any():
+                ax.plot(run.x[known], y[known], color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
         finished = [run for run in runs.values() if run.finished]
         x, y = mean_curve((run.x, panel.curve(run)) for run in finished or runs.values())
         every = max(1, len(x) // 5)
         start = min(index * every // len(styles), max(0, len(x) - 1))  # markers of two methods do not coincide
-        ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
+        if len(x):
+            ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
     if panel.key == "lab/work":
         ax.axhline(0.5, color=matplotlib.rcParams["axes.edgecolor"], **DOTTED)
     ax.set_title(panel.unit, loc="left")

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .compare import DEFAULT_METHODS, Job, estimate, is_finished, plan, run_all
-from .config import load
+from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
+from .config import is_finished, load
 from .lab import SCENES
 from .report import MIN_SEEDS, NUMBERS, Section, make_sections, read_runs, subtract, summarize, write_report
 
@@ -26,7 +26,7 @@ HONEST = {
         "The other half: this scene shows what a clip costs, not what it protects; without any clip it goes at least "
         "as fast (bandpo lab --scene storm shows the price of that). Any rule with a wide upper side helps here, a "
         "plain Clip(0.2, 1.0) too (add clip-wide to --methods). Entropy falls sooner under a rule that solves the task "
-        "sooner. A larger learning rate shrinks the gap (--lr 5e-5)."
+        "sooner. Try a larger learning rate too (--lr 5e-5)."
     ),
     "storm": (
         "The other half: small noisy batches used many times are where a clip protects; how rare strategies fare is "
@@ -48,7 +48,7 @@ def compare_and_show(
     """`bandpo lab`."""
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     labels = list(dict.fromkeys(job.config.label for job in jobs))
-    seconds = estimate(jobs, workers)
+    seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
     console.print(f"[bold]{scene}[/bold]: {SCENES[scene].question}")
     console.print(
         f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: ",

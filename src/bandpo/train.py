@@ -17,18 +17,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 from . import __version__, lab
-from .config import RunConfig, UserError
+from .config import RunConfig, UserError, check_same_run, is_finished
 from .data import prepare
 from .integrations.trl import BandPOConfig, BandPOTrainer
 
@@ -61,10 +60,12 @@ def run(
         UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
             or reward cannot be had. Nothing has been written then.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("bandpo train is for one process; with several, use BandPOTrainer in a script of your own")
     folder = Path(config.output)
     if resume:
-        _same_run(folder, config)
-        if _is_finished(folder):
+        check_same_run(folder, config)
+        if is_finished(folder):
             say(f"{folder} is finished; nothing to resume")
             return folder
     elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
@@ -135,8 +136,12 @@ class _Recorder(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """One line per log step; what depends on the clock is left out, so that a repeated run writes the same file."""
-        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+        if not state.is_world_process_zero or not logs:
             return
+        if "train_runtime" in logs:  # the summary; it also holds what came after the last log step
+            logs = {k: v for k, v in logs.items() if not k.startswith(("train_", "total_flos"))}
+            if "bandpo/tokens" not in logs:
+                return
         row: Row = {"step": state.global_step, "round": math.ceil(state.global_step / self.steps_per_round)}
         # Ours last: they are sums over counts where TRL has a mean of means.
         for key in sorted(logs, key=lambda key: "bandpo/" in key):
@@ -208,29 +213,6 @@ def _load_model(path: str, config: RunConfig):
     return model, tokenizer
 
 
-def _same_run(folder: Path, config: RunConfig) -> None:
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} holds no run to resume; start one without --resume")
-    stored = _flat(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
-    now = _flat(yaml.safe_load(config.to_yaml()))
-    different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
-    if different:
-        raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
-
-
-def _is_finished(folder: Path) -> bool:
-    path = folder / "run.json"
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["finished"]
-
-
-def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
-    out = {}
-    for key, value in node.items():
-        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return out
-
-
 def _last_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint; anything newer is removed."""
     found = sorted((folder / "checkpoints").glob("checkpoint-*"), key=_step_of, reverse=True)
@@ -268,7 +250,6 @@ def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | Non
         versions[name] = importlib.metadata.version(name)
     return {
         "label": config.label,
-        "method": config.label,
         "seed": config.seed,
         "scene": config.scene,
         "learning_rate": config.trainer.get("learning_rate"),
@@ -277,12 +258,21 @@ def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | Non
         "warm_start": skill,
         "command": command or shlex.join(["bandpo", *sys.argv[1:]]),
         "versions": versions,
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores"
-        + (f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""),
+        "hardware": hardware(gpu=torch.cuda.is_available() and not config.trainer.get("use_cpu", False)),
         "commit": source_commit(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": False,
     }
+
+
+def hardware(gpu: bool) -> str:
+    """The processor that does the work, for rows of measurements."""
+    if gpu:
+        return torch.cuda.get_device_name()
+    names = Path("/proc/cpuinfo")
+    lines = names.read_text(encoding="utf-8").splitlines() if names.is_file() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def source_commit() -> str | None:

@@ -82,6 +82,8 @@ class Region(ABC):
     kind: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
+        if not isinstance(getattr(cls, "kind", None), str):
+            raise ValueError(f"{cls.__qualname__} needs a kind, its type in a config file: kind: ClassVar[str] = ...")
         taken = _KINDS.get(cls.kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"kind {cls.kind!r} of {cls.__qualname__} is taken by {taken.__qualname__}")

@@ -139,7 +139,10 @@ class BandPOTrainer(GRPOTrainer):
         return "train" if cast(torch.nn.Module, self.model).training else "eval"
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add our metrics, summed over all micro-batches and ranks since the last log, under `bandpo/`."""
+        """Add our metrics, summed over all micro-batches and ranks since the last log, under `bandpo/`.
+
+        With several processes all of them must call it, as the trainer does: the sums are reduced here.
+        """
         mode = self._mode()
         metrics = self._clip_metrics.pop(mode, None)
         if metrics is not None:
