@@ -20,6 +20,7 @@ import yaml
 pytest.importorskip("matplotlib")
 import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from bandpo import report
 from bandpo.report import write_report
@@ -431,6 +432,19 @@ def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
     with pytest.raises(ValueError, match=f"^{re.escape(str(unknown / 'config.yaml'))}: trust_region: .*'clap'"):
         write_report([runs, unknown], out)
     assert not out.exists()
+
+
+def test_a_method_without_a_value_draws_no_line(tmp_path):
+    """An unclipped line without points would count in the layout as one in the corner of the picture."""
+    never = {"clip/count": [0] * 12, "clip/tail_high_count": [0] * 12, "clip/tail_high_share": [None] * 12}
+    for seed in (0, 1):
+        write_run(tmp_path, "GRPO", seed, make_rows(ramp(5)))
+        write_run(tmp_path, "No clip", seed, make_rows(ramp(5), **never))
+    (section,) = report.make_sections(report.read_runs([tmp_path]))
+    (panel,) = [panel for panel in section.panels if panel.key == "clip/tail_high_share"]
+    axes = Figure().subplots()
+    report.draw_panel(axes, panel, section, report.method_styles([section]))
+    assert [len(line.get_xdata()) for line in axes.lines] == [12, 12, 12]  # two seeds of GRPO and their mean
 
 
 def test_a_folder_named_twice_is_read_once(three_seeds):
