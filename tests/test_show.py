@@ -69,3 +69,4 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     assert "> 2 (1 of 1 not reached)" in out
     assert "Spread is not estimated" in out
     assert "--scene storm" in out
+    assert "what a clip costs a rare strategy, not what it protects." in out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -17,21 +18,15 @@ from rich.table import Table
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
 from .config import is_finished, load
 from .lab import SCENES
-from .report import MIN_SEEDS, NUMBERS, Section, make_sections, read_runs, subtract, summarize, write_report
+
+if TYPE_CHECKING:
+    from .report import Section  # drawing is not needed to train
 
 console = Console(highlight=False)
 
-HONEST = {
-    "tail": (
-        "The other half: this scene shows what a clip costs, not what it protects; without any clip it goes at least "
-        "as fast (bandpo lab --scene storm shows the price of that). Any rule with a wide upper side helps here, a "
-        "plain Clip(0.2, 1.0) too (add clip-wide to --methods). Entropy falls sooner under a rule that solves the task "
-        "sooner. Try a larger learning rate too (--lr 5e-5)."
-    ),
-    "storm": (
-        "The other half: small noisy batches used many times are where a clip protects; how rare strategies fare is "
-        "the other scene (bandpo lab --scene tail). The order of the rules that survive varies from seed to seed."
-    ),
+SUGGESTION = {
+    "tail": "The other scene: bandpo lab --scene storm. A plain wide clip too: --methods grpo band-kl clip-wide.",
+    "storm": "The other scene: bandpo lab --scene tail.",
 }
 
 
@@ -46,6 +41,8 @@ def compare_and_show(
     command: str,
 ) -> None:
     """`bandpo lab`."""
+    from .report import HONEST, MIN_SEEDS, make_sections, read_runs, write_report
+
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     labels = list(dict.fromkeys(job.config.label for job in jobs))
     seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
@@ -73,7 +70,8 @@ def compare_and_show(
     for section in make_sections(read_runs(folders)):
         _print_section(section)
     console.print(_cause(jobs))
-    console.print(HONEST[scene])
+    console.print(re.sub(r"</?b>", "", HONEST[scene]))
+    console.print(SUGGESTION[scene])
     if len(seeds) < MIN_SEEDS:
         console.print(
             f"Spread is not estimated (fewer than {MIN_SEEDS} seeds): run with --seeds {MIN_SEEDS} or more to judge."
@@ -136,6 +134,8 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _print_section(section: Section) -> None:
+    from .report import NUMBERS, subtract, summarize
+
     done = {label: {s: run for s, run in runs.items() if run.finished} for label, runs in section.methods.items()}
     table = Table(title=section.title, title_justify="left", title_style="bold")
     table.add_column("mean over seeds")
