@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from .band import band_bounds, band_contains, check_radius
+from .band import band_bounds, band_contains
 from .bounds import Bounds
 from .divergences import Divergence, divergence
 from .numerics import LOG_P_MIN, output_dtype, working_copy
@@ -185,7 +185,6 @@ class Band(Region):
     def __post_init__(self) -> None:
         divergence(self.divergence)
         _number(self, "delta", 0, math.inf, open_low=True, open_high=True)
-        check_radius(self.delta)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """`band_bounds` of these parameters."""
