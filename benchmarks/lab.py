@@ -1,6 +1,6 @@
-"""The lab over five seeds, three learning rates and both scenes: one row a run in benchmarks/lab.csv.
+"""The lab over five seeds, both scenes and three learning rates of each: one row a run in benchmarks/lab.csv.
 
-    python benchmarks/lab.py [tail-5e-6 tail-1.5e-5 tail-5e-5 storm-3e-4] [-o runs/bench] [--jobs 2]
+    python benchmarks/lab.py [SWEEP ...] [-o runs/bench] [--jobs 2]
     python benchmarks/lab.py --table          print the rows as Markdown tables
 
 Runs that have a row are not repeated, so an interrupted sweep goes on with the same command. `--rows FOLDER` only turns
@@ -24,6 +24,8 @@ SWEEPS = {
     "tail-1.5e-5": ("tail", 1.5e-5, 30),
     "tail-5e-5": ("tail", 5e-5, 24),
     "storm-3e-4": ("storm", 3e-4, 64),
+    "storm-4e-4": ("storm", 4e-4, 64),
+    "storm-5e-4": ("storm", 5e-4, 64),
 }
 NAMES = (
     "half_work",

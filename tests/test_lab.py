@@ -119,7 +119,7 @@ def test_a_plan_pairs_methods_by_seed(tmp_path):
         ("grpo", 2),
         ("clip-0.2-inf", 2),
     ]
-    assert {job.config.trainer["learning_rate"] for job in jobs} == {3e-4}
+    assert {job.config.trainer["learning_rate"] for job in jobs} == {4e-4}
     assert {job.config.rounds for job in jobs} == {3}
     assert len({job.folder for job in jobs}) == 4
     assert all(job.folder.is_relative_to(tmp_path) for job in jobs)

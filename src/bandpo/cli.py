@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seeds", type=_seeds, default=[0, 1], metavar="N or A,B,...", help="how many, or which (default: 2)"
     )
     lab.add_argument("--rounds", type=int, help="generate-and-learn rounds (default: 30 in tail, 64 in storm)")
-    lab.add_argument("--lr", type=float, help="learning rate (default: 5e-6 in tail, 3e-4 in storm)")
+    lab.add_argument("--lr", type=float, help="learning rate (default: 5e-6 in tail, 4e-4 in storm)")
     lab.add_argument("--jobs", type=_count, default=_cores(), help="runs at once (default: the cores of this machine)")
     lab.add_argument("-o", "--output", type=Path, default=Path("runs/lab"), help="folder (default: runs/lab)")
     lab.add_argument("--resume", action="store_true", help="go on with an interrupted comparison")
