@@ -7,7 +7,7 @@ loads torch only.
 from .advantages import group_advantages
 from .band import band_bounds, band_contains, complement, divergence_at
 from .bounds import Bounds, Variation
-from .divergences import Divergence, register_divergence
+from .divergences import Divergence, cressie_read, register_divergence
 from .losses import aggregate, kl_penalty, policy_loss, surrogate
 from .metrics import Metrics
 from .trust_regions import DCPO, Band, Capped, Clip, Context, Region, Relaxed, TrustRegion, trust_region
@@ -31,6 +31,7 @@ __all__ = [
     "band_bounds",
     "band_contains",
     "complement",
+    "cressie_read",
     "divergence_at",
     "group_advantages",
     "kl_penalty",

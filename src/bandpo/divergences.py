@@ -10,16 +10,17 @@ A move of one token from p to q = r p costs least when all other tokens are resc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .numerics import LOG_P_MAX, LOG_P_MIN, expm1, log1mexp, log_double, working_copy
-
-Radius = float | Tensor
-Interval = tuple[Tensor, Tensor]
+from .numerics import LOG_P_MIN, excess, expm1, log1mexp, log_double, working_copy
+from .solver import Interval, Radius, invert, kl_log_bounds, tilt_log_bounds
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Divergence:
         direction: how the divergence is written, for people; "D_f(pi || pi_old)" if empty.
         log_bounds: optional `(log_p, delta) -> (log_low, log_high)` for log_p in [-inf, 0], saturation included. Its
             dtype, float32 or float64, says how precise the result must be; it is best computed in float64 always.
-        coin: optional `(log_p, log_ratio) -> g_f(p, r)` in float64, for r p <= 1.
+        log_f: optional, f as a function of log u in [-inf, 700], with its minimum 0 at log u = 0 and no cancellation
+            near it. With f alone, float64 results lose digits for small radii; float32 ones do not.
 
     Raises:
         ValueError: f is not a generator; the message names the point u at which it fails.
@@ -49,16 +51,30 @@ class Divergence:
     f: Callable[[Tensor], Tensor]
     direction: str = ""
     log_bounds: Callable[[Tensor, Radius], Interval] | None = field(default=None, repr=False)
-    coin: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, repr=False)
+    log_f: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"name must be a non-empty string, got {self.name!r}")
         _check_generator(self.name, self.f)
+        if self.log_bounds is None:
+            inverse = invert(self.generator)
+            bounds = lambda log_p, delta: tilt_log_bounds(log_p, delta, self.generator, inverse)  # noqa: E731
+            object.__setattr__(self, "_bounds", bounds)
+        else:
+            object.__setattr__(self, "_bounds", self.log_bounds)
+
+    def generator(self, log_u: Tensor) -> Tensor:
+        """f(u)."""
+        return self.f(torch.exp(log_u)) if self.log_f is None else self.log_f(log_u)
+
+    def bounds(self, log_p: Tensor, delta: Radius) -> Interval:
+        """(log_low, log_high), by the closed form if there is one, else solved."""
+        return self._bounds(log_p, delta)
 
     def to_config(self) -> str:
         """The registered name. Raises ValueError if there is none."""
-        if _REGISTRY.get(self.name) != self:
+        if _REGISTRY.get(self.name) != self and not self.name.startswith("cressie_read("):
             raise ValueError(f"{self.name!r} is an unregistered Divergence; call bandpo.register_divergence first")
         return self.name
 
@@ -70,6 +86,8 @@ def divergence(name: str | Divergence) -> Divergence:
     """The registered divergence of that name; a `Divergence` passes through. Raises ValueError for an unknown name."""
     if isinstance(name, Divergence):
         return name
+    if isinstance(name, str) and (power := re.fullmatch(r"cressie_read\(([^()]+)\)", name)):
+        return cressie_read(_as_number(power[1]))
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
             f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence, got {name!r}; "
@@ -83,6 +101,13 @@ def register_divergence(new: Divergence) -> Divergence:
     if _REGISTRY.setdefault(new.name, new) != new:
         raise ValueError(f"name {new.name!r} is taken by {_REGISTRY[new.name]}; choose another")
     return new
+
+
+def _as_number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
@@ -122,73 +147,15 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
         )
 
 
-# ---- KL(pi_old || pi): the "forward KL" of the paper and of TRPO
+# ---- closed forms
 
 
-def _kl_coin(log_p: Tensor, log_ratio: Tensor) -> Tensor:
-    """-p log r - (1 - p) log c; the linear terms of f cancel."""
-    log_c = log1mexp(log_ratio + log_p) - log1mexp(log_p)
-    return -log_p.exp() * log_ratio + expm1(log_p) * log_c
+def _odds(delta: Any) -> Any:
+    return delta / (1 + delta)
 
 
-def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """The band of KL is an exponential tilt of the coin: q = p e^t / (1 + p (e^t - 1)).
-
-    Then log r = t - log Z and log c = -log Z with Z = 1 + p (e^t - 1), and the binding equation is K(t) = log Z - p t =
-    delta: the cumulant generating function of a centred coin. At a root, log r = (1 - p) t - delta and log c = -p t -
-    delta. The positive root is the upper bound, the negative one the lower. Exchanging p and 1 - p changes the sign of
-    t, so the two roots for mu = min(p, 1 - p) serve every token. sqrt(K) is nearly linear in t (K is a parabola at 0
-    and a line far away), so Halley's method on sqrt(K) - sqrt(delta) reaches float64 from these starts in three steps,
-    for every p and delta, and float32 in two (2e-7 up to delta = 2). In place wherever it can be: fresh
-    memory costs as much as the arithmetic.
-    """
-    steps = 2 if log_p.dtype == torch.float32 and isinstance(delta, float) and delta <= 2 else 3
-    log_p = working_copy(log_p)
-    beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
-    log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
-    # At 100 nats the bounds are 0 and 1/p in any float, from 300 on e^t overflows; below 1e-10 K drowns in rounding.
-    delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 100.0)
-    p, rest = torch.exp(log_p), -expm1(log_p)
-    rare = p < rest
-    mu = torch.minimum(p, rest)
-    nu = 1 - mu
-    spread = mu * nu
-    half = nu * (0.5 * delta)
-    # The starts solve e^delta = 1 + mu (e^t - 1), which leaves out -mu t, and a parabola through K's minimum.
-    up = (expm1(delta) / mu).log1p_()
-    down = (half * half).addcmul_(spread, 2 * delta).sqrt_().add_(half).div_(spread).neg_()
-    root = torch.sqrt(delta)
-    for _ in range(steps):
-        up, down = _halley(up, mu, nu, root), _halley(down, mu, nu, root)
-    sinking = (nu * down).sub_(delta)
-    log_low = torch.where(rare, sinking, (mu * up).add_(delta).neg_())
-    log_high = torch.where(rare, (nu * up).sub_(delta), sinking.exp().mul_(mu).neg_().log1p_().sub_(log_p))
-    # Below e^-300, r_high p stays what it is; log r_low = -delta / p is beyond -1e118, and need only stay there.
-    return log_low.add_(beyond, alpha=1e200), log_high.sub_(beyond)
-
-
-def _halley(t: Tensor, mu: Tensor, nu: Tensor, root: Tensor) -> Tensor:
-    """One step of Halley's method on gap = sqrt(K(t)) - root, for the rarer side mu of the coin, nu = 1 - mu.
-
-    With x = mu (e^t - 1), K' = x nu / (1 + x) and K'' = (x + mu) nu / (1 + x)^2, neither of which cancels, the step is
-    4 gap K x (1 + x) / (x^2 nu (2 sqrt(K) + gap) - 2 gap K (x + mu)).
-    """
-    x = expm1(t).mul_(mu)
-    k = torch.log1p(x).addcmul_(mu, t, value=-1)
-    s = k.clamp(min=1e-300).sqrt_()
-    gap = s - root
-    denominator = s.mul_(2).add_(gap).mul_(x).mul_(x).mul_(nu)
-    numerator = gap.mul_(k).mul_(2)
-    denominator.addcmul_(numerator, x + mu, value=-1)
-    return t.addcdiv(numerator.mul_(x).mul_(x.add_(1)), denominator, value=-2)
-
-
-# ---- total variation
-
-
-def _tv_coin(log_p: Tensor, log_ratio: Tensor) -> Tensor:
-    """p |r - 1|."""
-    return log_p.exp() * expm1(log_ratio).abs()
+def _twice_less_square(delta: Any) -> Any:
+    return delta * (2 - delta)
 
 
 def _tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
@@ -197,14 +164,6 @@ def _tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     log_delta, tail = log_double(delta)
     excess = log_p - log_delta - tail  # log(p / delta), exact to the last bit even where the lower bound saturates
     return log1mexp(-excess.clamp(min=0)), torch.minimum(torch.logaddexp(torch.zeros_like(excess), -excess), -log_p)
-
-
-# ---- Pearson's chi2
-
-
-def _chi2_coin(log_p: Tensor, log_ratio: Tensor) -> Tensor:
-    """p / (1 - p) (r - 1)^2."""
-    return -torch.exp(log_p) / expm1(log_p) * expm1(log_ratio) ** 2
 
 
 def _chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
@@ -216,18 +175,151 @@ def _chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     log_p = working_copy(log_p)
     log_s = 0.5 * (log_double(delta)[0] + torch.log(-expm1(log_p)) - log_p)
     s = torch.exp(log_s)
-    log_saturation, tail = log_double(delta, odds=True)
+    log_saturation, tail = log_double(delta, _odds)
     x = (log_p - log_saturation - tail).clamp(min=0)
     gap = (1 + delta) * -expm1(-x) / (1 + s)
     log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), torch.log(gap))
     return log_low, torch.minimum(torch.logaddexp(torch.zeros_like(log_s), log_s), -log_p)
 
 
+def _hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
+    """On the quarter circle (sqrt q, sqrt(1 - q)) the ball is an arc of 2 arcsin sqrt(delta / 2) to each side.
+
+    sqrt(r) = (1 - delta) +- s with s = sqrt(delta (2 - delta) (1 - p) / p); the lower end saturates at p* = delta (2 -
+    delta), the upper one where sqrt(p) = 1 - delta. Near p* the difference cancels; with p = p* e^x it is
+    (1 - e^-x) / (1 - delta + s).
+    """
+    log_p = working_copy(log_p)
+    delta = delta.clamp(max=1.0) if isinstance(delta, Tensor) else min(delta, 1.0)
+    log_saturation, tail = log_double(delta, _twice_less_square)
+    delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
+    s = torch.exp(0.5 * (log_saturation + torch.log(-expm1(log_p)) - log_p.clamp(min=2 * LOG_P_MIN)))
+    x = (log_p - log_saturation - tail).clamp(min=0)
+    gap = -expm1(-x) / (1 - delta + s)
+    fall = delta + s
+    log_low = 2 * torch.where(fall < 0.5, torch.log1p(-fall.clamp(max=0.5)), torch.log(gap))
+    log_high = 2 * torch.log1p(s - delta) - (log_p - log_p.clamp(min=2 * LOG_P_MIN))
+    return log_low, torch.where(0.5 * log_p >= torch.log1p(-delta), -log_p, torch.minimum(log_high, -log_p))
+
+
+def _neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
+    """Wilson's score interval: the roots of (q - p)^2 = delta q (1 - q), which never reach the simplex's edge.
+
+    With S = sqrt(delta^2 + 4 delta p (1 - p)), r_high - 1 = 2 delta (1 - p) / (S + delta (2 p - 1)) and 1 - r_low = 2
+    delta (1 - p) / (S - delta (2 p - 1)), each written without its cancellation; r_low r_high (1 + delta) = 1.
+    """
+    log_p = working_copy(log_p)
+    beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
+    log_p = log_p.clamp(min=LOG_P_MIN)
+    delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
+    p, rest = torch.exp(log_p), -expm1(log_p)
+    root, lean = torch.sqrt(4 * p * rest / delta + 1), rest - p  # S / delta, 1 - 2 p
+    wide, narrow = root + lean.abs(), 2 * rest
+    # S - |lean| = 4 p (1 - p) (1 + 1/delta) / (S + |lean|), all over delta
+    other = 4 * p * rest * (1 + 1 / delta) / wide
+    common = p > rest
+    log_high = torch.log1p(narrow / torch.where(common, wide, other))
+    fall = narrow / torch.where(common, other, wide)
+    log_low = torch.where(fall < 0.5, torch.log1p(-fall.clamp(max=0.5)), -torch.log1p(delta) - log_high)
+    return log_low + beyond, torch.minimum(log_high, -log_p) - beyond
+
+
+# ---- generators as functions of x = log u, without cancellation near x = 0
+
+
+def _reverse_kl(x: Tensor) -> Tensor:
+    """u log u - u + 1 = u (1/u - 1 + log u), the KL generator of the coin seen from the other side."""
+    x = x.clamp(min=-700)
+    return torch.exp(x) * excess(-x)
+
+
+def _jensen_shannon(x: Tensor) -> Tensor:
+    """Half of what u and 1 cost against their mean m = (1 + u) / 2: m (k(u / m) + k(1 / m)) / 2, k of reverse KL."""
+    half = torch.log1p(0.5 * expm1(x))
+    return 0.5 * torch.exp(half) * (_reverse_kl(x.clamp(min=-700) - half) + _reverse_kl(-half))
+
+
+@lru_cache(maxsize=64)
+def cressie_read(order: float) -> Divergence:
+    """The power divergence f(u) = (u^(l+1) - 1 - (l+1)(u - 1)) / (l (l+1)) of order l (Cressie and Read, 1984).
+
+    Order 0 is `reverse_kl`, -1 is `kl`, 1 is half of `chi2`, -2 half of `neyman_chi2`, -1/2 four times `hellinger`; an
+    alpha-divergence is the order alpha - 1. In a config file its name is `cressie_read(l)`.
+
+    Args:
+        order: l in [-20, 20].
+
+    Raises:
+        ValueError: order is not a number in that range.
+
+    >>> import torch, bandpo
+    >>> log_p = torch.tensor([0.08]).log()
+    >>> half, whole = bandpo.band_bounds(log_p, bandpo.cressie_read(1), 0.05), bandpo.band_bounds(log_p, "chi2", 0.1)
+    >>> torch.testing.assert_close(half.log_high, whole.log_high)
+    """
+    if isinstance(order, bool) or not isinstance(order, int | float) or not -20 <= order <= 20:
+        raise ValueError(f"order of cressie_read must be a number in [-20, 20], got {order!r}")
+    order = float(order)
+
+    form = _power if order >= -0.5 else _dual_power
+
+    def log_f(x: Tensor) -> Tensor:
+        return form(order, x)
+
+    name = f"cressie_read({order!r})"
+    return Divergence(name, lambda u: log_f(torch.log(u)), f"power divergence of order {order:g}", log_f=log_f)
+
+
+def _power(order: float, x: Tensor) -> Tensor:
+    """For l >= -1/2: (k(u) + u (u^l - 1 - l log u) / l) / (1 + l) with k of reverse KL."""
+    x = x.clamp(min=-700)
+    bend = torch.exp(x) * excess(order * x) / order if order else 0.0
+    return (_reverse_kl(x) + bend) / (1 + order)
+
+
+def _dual_power(order: float, x: Tensor) -> Tensor:
+    """For l < -1/2: u f(1/u) of order -1 - l, which is (k(u) - (u^(1+l) - 1 - (1+l) log u) / (1+l)) / -l, k of KL."""
+    if order == -1:
+        return excess(x)
+    far = (expm1((1 + order) * x) / (1 + order) - expm1(x)) / order
+    return torch.where(x < -1, far, (excess(x) - excess((1 + order) * x) / (1 + order)) / -order)
+
+
 _REGISTRY = {
     d.name: d
     for d in (
-        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", _kl_log_bounds, _kl_coin),
-        Divergence("tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", _tv_log_bounds, _tv_coin),
-        Divergence("chi2", lambda u: (u - 1) ** 2, "chi2(pi || pi_old), Pearson", _chi2_log_bounds, _chi2_coin),
+        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess),
+        Divergence("reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", None, _reverse_kl),
+        Divergence(
+            "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", _tv_log_bounds, lambda x: 0.5 * expm1(x).abs()
+        ),
+        Divergence(
+            "chi2",
+            lambda u: (u - 1) ** 2,
+            "chi2(pi || pi_old), Pearson",
+            _chi2_log_bounds,
+            lambda x: expm1(x) ** 2,
+        ),
+        Divergence(
+            "neyman_chi2",
+            lambda u: (u - 1) ** 2 / u,
+            "chi2(pi_old || pi), Neyman",
+            _neyman_log_bounds,
+            lambda x: 4 * torch.sinh(0.5 * x) ** 2,
+        ),
+        Divergence(
+            "hellinger",
+            lambda u: 0.5 * (torch.sqrt(u) - 1) ** 2,
+            "H^2(pi, pi_old) = 1 - sum sqrt(pi pi_old)",
+            _hellinger_log_bounds,
+            lambda x: 0.5 * expm1(0.5 * x) ** 2,
+        ),
+        Divergence(
+            "jensen_shannon",
+            lambda u: 0.5 * (torch.xlogy(u, u) - (u + 1) * torch.log(0.5 * (u + 1))),
+            "JS(pi, pi_old), at most log 2",
+            None,
+            _jensen_shannon,
+        ),
     )
 }

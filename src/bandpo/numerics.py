@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,14 @@ def expm1(x: Tensor) -> Tensor:
     return torch.where(x.abs() < 1, 2 * torch.exp(half) * torch.sinh(half), torch.exp(x) - 1)
 
 
+def excess(x: Tensor) -> Tensor:
+    """e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]: the generator of KL as a function of log u."""
+    series = torch.ones_like(x)
+    for n in range(15, 2, -1):
+        series = torch.addcmul(series.new_ones(()), series, x, value=1 / n)
+    return torch.where(x.abs() < 0.5, 0.5 * x * x * series, expm1(x) - x)
+
+
 def log1mexp(x: Tensor) -> Tensor:
     """log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012); -inf at 0."""
     near_zero = torch.log(-expm1(x))
@@ -48,22 +58,25 @@ def working_copy(x: Tensor) -> Tensor:
     return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 
 
-def log_double(delta: float | Tensor, *, odds: bool = False) -> tuple[float | Tensor, float]:
-    """log(delta), or with `odds` log(delta / (1 + delta)), as an unevaluated sum (head, tail).
+def _itself(delta: Any) -> Any:
+    return delta
+
+
+def log_double(delta: float | Tensor, of: Callable[[Any], Any] = _itself) -> tuple[float | Tensor, float]:
+    """log(of(delta)) as an unevaluated sum (head, tail).
 
     These are the points where a lower bound saturates. At 1 ulp from such a point its distance is as small as the
     rounding error of the logarithm, so that error, the tail, must be known. For a tensor (every radius is one inside a
     compiled graph) the tail is left out: the result is then exact for a delta within one ulp.
     """
     if isinstance(delta, Tensor):
-        return torch.log(delta / (1 + delta) if odds else delta), 0.0
-    return _log_double(delta, odds)
+        return torch.log(of(delta)), 0.0
+    return _log_double(delta, of)
 
 
 @lru_cache(maxsize=256)
-def _log_double(delta: float, odds: bool) -> tuple[float, float]:
+def _log_double(delta: float, of: Callable[[Any], Any]) -> tuple[float, float]:
     with localcontext() as context:
         context.prec = 50
-        exact = Decimal(delta)
-        exact = (exact / (1 + exact) if odds else exact).ln()
+        exact = of(Decimal(delta)).ln()
         return float(exact), float(exact - Decimal(float(exact)))

@@ -1,0 +1,257 @@
+"""The roots of g_f(p, r) = delta for a divergence without a closed form, and for KL, where the equation is simpler.
+
+Both solvers move along the exponential tilt of a coin, q = p e^t / (1 + p (e^t - 1)): the change t of its log-odds.
+Exchanging the token with all other tokens changes the sign of t, so the two roots for the rarer side of the coin, mu =
+min(p, 1 - p), are the bounds of the token and of its complement. The square root of a smooth divergence is nearly
+linear in t, which is why few steps suffice. Every loop has a fixed length: one graph, no wait for the device, and no
+token's result depends on the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .numerics import LOG_P_MAX, LOG_P_MIN, excess, expm1, working_copy
+
+Radius = float | Tensor
+Interval = tuple[Tensor, Tensor]
+Generator = Callable[[Tensor], Tensor]
+
+# ---- KL(pi_old || pi)
+
+# From 40 nats on, what is left out of K's asymptotes is below float64: K is a line, and so is its inverse.
+_LINE = 40.0
+
+
+def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
+    """The band of KL(pi_old || pi): log r = t - log Z and log c = -log Z with Z = 1 + p (e^t - 1).
+
+    The binding equation is K(t) = log Z - p t = delta, the cumulant generating function of a centred coin. At a root,
+    log r = (1 - p) t - delta and log c = -p t - delta; the positive root is the upper bound, the negative one the
+    lower. Halley's method on sqrt(K) - sqrt(delta) reaches float64 from these starts in three steps, for every p and
+    delta, and float32 in two (2e-7 up to delta = 2). In place wherever it can be: fresh memory costs as much as the
+    arithmetic.
+    """
+    single = log_p.dtype == torch.float32
+    steps = 2 if single and isinstance(delta, float) and delta <= 2 else 3
+    log_p = working_copy(log_p)
+    beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
+    log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
+    # Below 1e-10 K drowns in rounding.
+    delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(min=1e-10)
+    curved = delta.clamp(max=_LINE)
+    p, rest = torch.exp(log_p), -expm1(log_p)
+    rare = p < rest
+    mu = torch.minimum(p, rest)
+    nu = 1 - mu
+    spread = mu * nu
+    half = nu * (0.5 * curved)
+    # The starts solve e^delta = 1 + mu (e^t - 1), which leaves out -mu t, and a parabola through K's minimum.
+    up = (expm1(curved) / mu).log1p_()
+    down = (half * half).addcmul_(spread, 2 * curved).sqrt_().add_(half).div_(spread).neg_()
+    root = torch.sqrt(curved)
+    for _ in range(steps):
+        up, down = _halley(up, mu, nu, root), _halley(down, mu, nu, root)
+    if not single:
+        up, down = _polish(up, mu, nu, curved), _polish(down, mu, nu, curved)
+    up, down = up + (delta - curved) / nu, down - (delta - curved) / mu
+    sinking = (nu * down).sub_(delta)
+    log_low = torch.where(rare, sinking, (mu * up).add_(delta).neg_())
+    # The upper bound of a rare token from what it leaves to the others, where it leaves less than half.
+    rising = (
+        (nu * up).sub_(delta) if single else torch.where(up > 1, -torch.log(mu + nu * torch.exp(-up)), nu * up - delta)
+    )
+    log_high = torch.where(rare, rising, expm1(down).mul_(mu).log1p_().neg_())
+    # Below e^-300, r_high p stays what it is; log r_low = -delta / p is beyond -1e118, and need only stay there.
+    return log_low.add_(beyond, alpha=1e200), log_high.sub_(beyond)
+
+
+def _halley(t: Tensor, mu: Tensor, nu: Tensor, root: Tensor) -> Tensor:
+    """One step of Halley's method on gap = sqrt(K(t)) - root, for the rarer side mu of the coin, nu = 1 - mu.
+
+    With x = mu (e^t - 1), K' = x nu / (1 + x) and K'' = (x + mu) nu / (1 + x)^2, neither of which cancels, the step is
+    4 gap K x (1 + x) / (x^2 nu (2 sqrt(K) + gap) - 2 gap K (x + mu)).
+    """
+    x = expm1(t).mul_(mu)
+    k = torch.log1p(x).addcmul_(mu, t, value=-1)
+    s = k.clamp(min=1e-300).sqrt_()
+    gap = s - root
+    denominator = s.mul_(2).add_(gap).mul_(x).mul_(x).mul_(nu)
+    numerator = gap.mul_(k).mul_(2)
+    denominator.addcmul_(numerator, x + mu, value=-1)
+    return t.addcdiv(numerator.mul_(x).mul_(x.add_(1)), denominator, value=-2)
+
+
+def _polish(t: Tensor, mu: Tensor, nu: Tensor, delta: Tensor) -> Tensor:
+    """One step of Newton's method with K(t) = mu (e^t - 1 - t) - (Z - 1 - log Z), which does not cancel for small t."""
+    x = mu * expm1(t)
+    log_z = torch.log1p(x)
+    k = torch.where(t.abs() < 1, mu * excess(t) - excess(log_z), log_z - mu * t)
+    return t - (k - delta) * (1 + x) / (x * nu)
+
+
+# ---- any convex f
+
+_STEPS = 7
+_NEAR = -7.0
+# log y of the knots at which the generator is inverted: delta / mu from 1e-10 to 1e10 / e^-300.
+_FIRST, _LAST, _KNOTS = -30.0, 330.0, 4321
+
+
+def invert(generator: Generator) -> Tensor:
+    """Where the generator reaches e^y, on a grid of y: log |log u| for u < 1 and u > 1, (2, knots).
+
+    Before it is inverted, the linear part of f that no divergence depends on is taken off, so that it has its minimum
+    0 at u = 1. Where f(0) < e^y or no float64 u is large enough the entry is +inf.
+    """
+    step = 1e-5
+    near = torch.tensor([-step, step], dtype=torch.float64)
+    slope = generator(torch.log1p(near)).diff() / (2 * step)
+
+    def excess_over_slope(x: Tensor) -> Tensor:
+        # Where u overflows, so does every generator that is not linear; with f(u) = inf - inf it would be NaN.
+        value = generator(x) - slope * expm1(x)
+        return torch.where(value.isnan(), torch.inf, value.clamp(min=0))
+
+    y = torch.linspace(_FIRST, _LAST, _KNOTS, dtype=torch.float64)
+    sides: list[Tensor] = []
+    for sign in (-1.0, 1.0):
+        # Closer to 1 than e^-7 the difference above is rounding: there f is a power of |log u|, a square as a rule.
+        at = _NEAR - torch.tensor([1.0, 0.0], dtype=torch.float64)
+        anchor = torch.log(excess_over_slope(sign * at.exp()))
+        power = anchor.diff()
+        low, high = torch.full_like(y, _NEAR), torch.full_like(y, 690.0)
+        for _ in range(64):
+            middle = 0.5 * (low + high)
+            keep = torch.log(excess_over_slope(sign * middle.exp())) <= y
+            low, high = torch.where(keep, middle, low), torch.where(keep, high, middle)
+        low = torch.where(low > 689.0, torch.inf, low)
+        small = (y < anchor[1]) & torch.isfinite(anchor).all()
+        sides.append(torch.where(small, _NEAR + (y - anchor[1]) / power, low))
+    return torch.stack(sides)
+
+
+def tilt_log_bounds(log_p: Tensor, delta: Radius, generator: Generator, inverse: Tensor) -> Interval:
+    """Both bounds for any convex f.
+
+    g = mu f(r) + nu f(c) is a sum of two terms that are not negative, once f has its minimum at 1. So at the root
+    neither exceeds delta and one is at least delta / 2: the inverse of f, tabulated, gives a bracket of the root that
+    holds for every convex f, and is narrow. In it the secant method, with the curvature of the last two secants,
+    solves log g = log delta in log |t|, a curve whose slope is 2 for a smooth f near t = 0 and changes slowly. Where g
+    has a largest value, -log(1 - g / largest) takes the place of g: near saturation that is linear in t.
+
+    Args:
+        log_p: log-probabilities.
+        delta: the radius.
+        generator: f as a function of log u, in [-inf, 700].
+        inverse: from `invert`.
+    """
+    log_p = working_copy(log_p)
+    beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
+    log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
+    delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
+    p, rest = torch.exp(log_p), -expm1(log_p)
+    rare = p < rest
+    mu = torch.minimum(p, rest)
+    coin = _Coin(
+        mu, 1 - mu, torch.where(rare, log_p, torch.log(mu)), torch.log1p(-mu), generator, inverse.to(mu.device)
+    )
+    up_r, up_c = coin.farthest(1, delta)
+    down_r, down_c = coin.farthest(-1, delta)
+    # For p -> 0 all is in the term of r, p f(r) = delta, and f is a power of u (or of log u) there: so are the bounds.
+    fall, rise = inverse[:, -2:].exp().diff().nan_to_num()[:, 0] * (_KNOTS - 1) / (_LAST - _FIRST)
+    log_low = torch.where(rare, down_r + fall * beyond, up_c)
+    log_high = torch.where(rare, up_r - rise * beyond, down_c)
+    return log_low, log_high
+
+
+class _Coin:
+    """The coin (mu, nu), mu <= 1/2, and how far it may be tilted to either side."""
+
+    def __init__(
+        self, mu: Tensor, nu: Tensor, log_mu: Tensor, log_nu: Tensor, generator: Generator, inverse: Tensor
+    ) -> None:
+        self.mu, self.nu, self.log_mu, self.log_nu = mu, nu, log_mu, log_nu
+        self.generator, self.inverse = generator, inverse
+
+    def ratios(self, t: Tensor) -> Interval:
+        """log r of mu and log c of nu after a tilt by t."""
+        log_z = torch.log1p(self.mu * expm1(t.clamp(max=600))) + (t - 600).clamp(min=0)
+        return t - log_z, -log_z
+
+    def divergence(self, t: Tensor) -> Tensor:
+        """g_f after a tilt by t."""
+        log_r, log_c = self.ratios(t)
+        return self.mu * self.generator(log_r) + self.nu * self.generator(log_c)
+
+    def farthest(self, sign: int, delta: Tensor) -> Interval:
+        """log r and log c where g_f = delta, with mu rising (sign 1) or falling (-1); the simplex limit if nowhere."""
+        limit = log_r, log_c = (
+            (-self.log_mu, torch.full_like(self.mu, -torch.inf))
+            if sign > 0
+            else (torch.full_like(self.mu, -torch.inf), -self.log_nu)
+        )
+        most = self.mu * self.generator(log_r) + self.nu * self.generator(log_c)
+        most = torch.where(most.isnan(), torch.inf, most)
+        # Far below its largest value g itself is the better coordinate; a scale of 1000 delta makes it that.
+        scale = torch.minimum(most, 1000 * delta)
+
+        def level(g: Tensor) -> Tensor:
+            return torch.log(-torch.log1p(-(g / scale).clamp(1e-300, 1 - 1e-16)))
+
+        target = level(delta.expand_as(scale))
+        low, high = self._bracket(sign, delta)
+        x, slope = low, torch.full_like(low, 2.0)
+        last = before = last_y = x
+        for step in range(_STEPS):
+            y = level(self.divergence(sign * torch.exp(x))) - target
+            low, high = torch.where(y <= 0, x, low), torch.where(y > 0, x, high)
+            move = y / slope
+            if step > 0:
+                dx = x - last
+                secant = (y - last_y) / dx
+                usable = (dx.abs() > 1e-7) & (secant > 0) & (secant < torch.inf)
+                secant = torch.where(usable, secant, slope)
+                move = y / secant
+                if step > 1:
+                    # Newton's step with the derivative at x, and its correction of second order.
+                    curvature = 2 * (secant - slope) / (x - before)
+                    here = secant + 0.5 * curvature * dx
+                    newton = y / here
+                    bend = curvature * newton / here
+                    usable = usable & (dx.abs() > 1e-6) & (here > 0) & (bend.abs() < 0.5)
+                    move = torch.where(usable, newton * (1 + 0.5 * bend), move)
+                slope = secant
+            before, last, last_y = last, x, y
+            x = x - move
+            x = torch.where((x >= low) & (x <= high), x, 0.5 * (low + high))
+        t = sign * torch.exp(x)
+        log_r, log_c = self.ratios(t)
+        if sign > 0:
+            log_r = torch.where(t > 1, -torch.log(self.mu + self.nu * torch.exp(-t)), log_r)
+        saturated = most <= delta
+        return torch.where(saturated, limit[0], log_r), torch.where(saturated, limit[1], log_c)
+
+    def _bracket(self, sign: int, delta: Tensor) -> Interval:
+        """log |t| with g_f <= delta, and with g_f >= delta."""
+        (gains, gain), (loses, loss) = (self.mu, self.log_mu), (self.nu, self.log_nu)
+        if sign < 0:
+            gains, gain, loses, loss = loses, loss, gains, gain
+        log_delta = torch.log(delta)
+        found: list[Tensor] = []
+        for total, end in ((log_delta - math.log(2), 0), (log_delta, 1)):
+            rise, fall = self._inverse(1, total - gain, end), self._inverse(0, total - loss, end)
+            room = loses - gains * expm1(rise)
+            tilt_of_rise = torch.where(room > 0, rise + loss - torch.log(room.clamp(min=1e-320)), torch.inf)
+            tilt_of_fall = fall + torch.log1p(-loses / gains * expm1(-fall))
+            found.append(torch.log(torch.minimum(tilt_of_rise, tilt_of_fall)).clamp(-40, 690))
+        return found[0], found[1]
+
+    def _inverse(self, side: int, y: Tensor, end: int) -> Tensor:
+        """|log u| at the knot below (end 0) or above (end 1) the one where f(u) = e^y."""
+        at = ((y - _FIRST) * ((_KNOTS - 1) / (_LAST - _FIRST))).clamp(0, _KNOTS - 2)
+        return torch.exp(self.inverse[side][at.long() + end])
