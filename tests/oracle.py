@@ -37,6 +37,66 @@ def exact_bounds(divergence: str, log_p: float, delta: float) -> Exact:
     return Exact(_log(1 - move), log_high, _log(-mp.expm1(log_high + log_p)))
 
 
+def power(order: float) -> Callable[[mpf], mpf]:
+    """The generator of the power divergence, order not 0 or -1."""
+    order = mpf(order)
+
+    def f(u: mpf) -> mpf:
+        if u == 0:
+            return mp.inf if order < -1 else 1 / (order + 1)
+        return (u ** (order + 1) - 1 - (order + 1) * (u - 1)) / (order * (order + 1))
+
+    return f
+
+
+# By their definitions, u = pi / pi_old.
+GENERATORS: dict[str, Callable[[mpf], mpf]] = {
+    "kl": lambda u: u - 1 - mp.log(u) if u else mp.inf,
+    "reverse_kl": lambda u: u * mp.log(u) - u + 1 if u else mpf(1),
+    "tv": lambda u: abs(u - 1) / 2,
+    "chi2": lambda u: (u - 1) ** 2,
+    "neyman_chi2": lambda u: (u - 1) ** 2 / u if u else mp.inf,
+    "hellinger": lambda u: (mp.sqrt(u) - 1) ** 2 / 2,
+    "jensen_shannon": lambda u: ((u * mp.log(u) if u else 0) - (u + 1) * mp.log((u + 1) / 2)) / 2,
+}
+
+
+def exact_bounds_of(f: Callable[[mpf], mpf], log_p: float, delta: float) -> Exact:
+    """Both bounds for any generator, by bisection and false position on the definition, in log q and in log(1 - q)."""
+    log_p, delta = mpf(log_p), mpf(delta)
+    p, rest = mp.exp(log_p), -mp.expm1(log_p)
+
+    def of_q(x: mpf) -> mpf:
+        return p * f(mp.exp(x - log_p)) + rest * f(-mp.expm1(x) / rest) - delta
+
+    def of_rest(y: mpf) -> mpf:
+        return p * f(-mp.expm1(y) / p) + rest * f(mp.exp(y) / rest) - delta
+
+    with mp.workdps(100):
+        log_q = _first_below(of_q, log_p) if p * f(mpf(0)) + rest * f(1 / rest) > delta else -mp.inf
+        log_rest = _first_below(of_rest, mp.log(rest)) if p * f(1 / p) + rest * f(mpf(0)) > delta else -mp.inf
+    return Exact(log_q - log_p, mp.log1p(-mp.exp(log_rest)) - log_p, log_rest)
+
+
+def _first_below(g: Callable[[mpf], mpf], start: mpf) -> mpf:
+    """The x < start where the convex g, negative at start, becomes 0."""
+    step = mpf(10) ** -20
+    while g(start - step) < 0:
+        step *= 2
+    low, high = start - step, start - step / 2 if step > mpf(10) ** -20 else start
+    g_low, g_high = g(low), g(high)
+    for i in range(400):
+        x = (low + high) / 2 if i % 3 == 2 else (low * g_high - high * g_low) / (g_high - g_low)
+        value = g(x)
+        if value >= 0:
+            low, g_low = x, value
+        else:
+            high, g_high = x, value
+        if high - low < mpf(10) ** -40 * (start - low):
+            return low
+    raise AssertionError("no root")
+
+
 def saturation_point(divergence: str, delta: float) -> float:
     """log p*: at and below p* the lower bound is 0 (prop:saturation)."""
     return float(mp.log(mpf(delta) if divergence == "tv" else mpf(delta) / (1 + mpf(delta))))

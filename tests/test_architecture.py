@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module may import modules of its own layer that stand before it, and all of the layers below.
 LAYERS = [
-    ["numerics", "bounds", "divergences", "band"],  # maths
+    ["numerics", "bounds", "solver", "divergences", "band"],  # maths
     ["trust_regions", "metrics", "losses", "advantages"],  # policy
     ["integrations.trl"],  # one framework each, never each other
     ["lab", "report", "config", "rewards", "data", "train", "compare", "show", "cli"],  # application

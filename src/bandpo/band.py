@@ -12,7 +12,7 @@ from torch import Tensor
 from .bounds import Bounds
 from .divergences import Divergence, divergence
 from .numerics import LOG_P_MAX, LOG_P_MIN, expm1, log1mexp, output_dtype, working_copy
-from .solver import Radius
+from .solver import Interval, Radius
 
 
 def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
@@ -47,19 +47,34 @@ def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Diverg
 
 
 def band_contains(
-    log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl", delta: Radius = 0.05
+    log_ratio: Tensor,
+    old_logps: Tensor,
+    divergence: str | Divergence = "kl",
+    delta: Radius = 0.05,
+    *,
+    delta_low: Radius | None = None,
+    delta_high: Radius | None = None,
 ) -> Tensor:
     """True where g_f(p, r) <= delta, i.e. where the log-ratio is within `band_bounds`; no equation is solved.
 
     A token of p = 0 has no ratio and counts as inside.
     """
-    check_radius(delta)
-    inside = _coin(log_ratio, old_logps, divergence) <= _radius(delta, old_logps)
+    low, high = _radii(delta, delta_low, delta_high, old_logps)
+    g = _coin(log_ratio, old_logps, divergence)
+    inside = g <= low if low is high else g <= torch.where(working_copy(log_ratio) < 0, low, high)
+    inside = inside & (g < torch.inf)  # outside the simplex, whatever the radius
     return inside.to(log_ratio.device) | (old_logps == -torch.inf)
 
 
 @torch.no_grad()
-def band_bounds(old_logps: Tensor, divergence: str | Divergence = "kl", delta: Radius = 0.05) -> Bounds:
+def band_bounds(
+    old_logps: Tensor,
+    divergence: str | Divergence = "kl",
+    delta: Radius = 0.05,
+    *,
+    delta_low: Radius | None = None,
+    delta_high: Radius | None = None,
+) -> Bounds:
     """The two roots in r of g_f(p, r) = delta, or the simplex limits 0 and 1/p where there is none (prop:saturation).
 
     KL is solved as an exponential tilt (a radius below 1e-10 counts as 1e-10), TV and chi2 in closed form
@@ -69,13 +84,16 @@ def band_bounds(old_logps: Tensor, divergence: str | Divergence = "kl", delta: R
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].
         divergence: a registered name or a `Divergence`.
-        delta: the radius, a positive float, or a tensor that broadcasts against `old_logps`.
+        delta: the radius, a positive float, or a tensor that broadcasts against `old_logps`; inf allows the whole
+            simplex.
+        delta_low: another radius for the lower bound.
+        delta_high: another radius for the upper bound.
 
     Returns:
         Bounds of the log-ratio, detached, computed in float64 and returned in at least float32.
 
     Raises:
-        ValueError: delta is not positive and finite; the divergence is unknown.
+        ValueError: a radius is not positive; the divergence is unknown.
 
     The paper's tail token, p = 0.08 (sec:bottlenecks): a fixed clip of 0.2 lets it grow by 0.016, the band of radius
     0.05 by 0.113.
@@ -88,30 +106,52 @@ def band_bounds(old_logps: Tensor, divergence: str | Divergence = "kl", delta: R
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
-    check_radius(delta)
+    low, high = _radii(delta, delta_low, delta_high, old_logps)
     kind = _lookup(divergence)
     dtype, device = output_dtype(old_logps), old_logps.device
     log_p = old_logps.to(dtype).clamp(max=0)
-    radius = _radius(delta, old_logps)
-    log_low, log_high = kind.bounds(log_p, radius)
+    log_low, log_high = _solve(kind, log_p, low)
+    if high is not low:
+        log_high = _solve(kind, log_p, high)[1]
     limit = (-old_logps).clamp(min=0)
     return Bounds(
         log_low.to(device, dtype).clamp(max=0), torch.minimum(log_high.to(device, dtype).clamp(min=0), limit.to(dtype))
     )
 
 
-def check_radius(delta: Radius) -> None:
-    """Raise ValueError unless delta is positive and finite; inside a compiled graph a tensor is not looked at."""
+def _solve(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
+    simplex = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)
+    if isinstance(delta, float):
+        return simplex if delta == math.inf else kind.bounds(log_p, delta)
+    log_low, log_high = kind.bounds(log_p, delta.clamp(max=1e300))
+    everything = delta == torch.inf
+    return torch.where(everything, simplex[0], log_low), torch.where(everything, simplex[1], log_high)
+
+
+def check_radius(name: str, delta: Radius) -> None:
+    """Raise ValueError unless delta is positive; inside a compiled graph a tensor is not looked at."""
     if isinstance(delta, Tensor):
-        if torch.compiler.is_compiling() or bool(((delta > 0) & (delta < torch.inf)).all()):
+        if torch.compiler.is_compiling() or bool((delta > 0).all()):
             return
         lowest, highest = float(delta.min()), float(delta.max())
-        raise ValueError(f"delta must be positive and finite everywhere, got values from {lowest} to {highest}")
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < math.inf:
-        raise ValueError(f"delta must be a positive finite number or tensor, got {delta!r}")
+        raise ValueError(f"{name} must be positive everywhere, got values from {lowest} to {highest}")
+    if isinstance(delta, bool) or not isinstance(delta, int | float) or not delta > 0:
+        raise ValueError(f"{name} must be a positive number or tensor, got {delta!r}")
 
 
 _lookup = divergence  # the functions below have an argument of that name
+
+
+def _radii(delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor) -> tuple[Radius, Radius]:
+    """(for the lower bound, for the upper bound); the same object if it is one radius."""
+    for name, value in {"delta": delta, "delta_low": delta_low, "delta_high": delta_high}.items():
+        if value is not None:
+            check_radius(name, value)
+    both = _radius(delta, like)
+    return (
+        both if delta_low is None else _radius(delta_low, like),
+        both if delta_high is None else _radius(delta_high, like),
+    )
 
 
 def _radius(delta: Radius, like: Tensor) -> Radius:

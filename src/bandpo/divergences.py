@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -74,9 +74,17 @@ class Divergence:
 
     def to_config(self) -> str:
         """The registered name. Raises ValueError if there is none."""
-        if _REGISTRY.get(self.name) != self and not self.name.startswith("cressie_read("):
+        if not self.is_registered:
             raise ValueError(f"{self.name!r} is an unregistered Divergence; call bandpo.register_divergence first")
         return self.name
+
+    @property
+    def is_registered(self) -> bool:
+        """True if its name stands for it in config files."""
+        try:
+            return divergence(self.name) == self
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.direction or 'D_f(pi || pi_old)'}"
@@ -239,7 +247,7 @@ def _jensen_shannon(x: Tensor) -> Tensor:
     return 0.5 * torch.exp(half) * (_reverse_kl(x.clamp(min=-700) - half) + _reverse_kl(-half))
 
 
-@lru_cache(maxsize=64)
+@cache
 def cressie_read(order: float) -> Divergence:
     """The power divergence f(u) = (u^(l+1) - 1 - (l+1)(u - 1)) / (l (l+1)) of order l (Cressie and Read, 1984).
 

@@ -151,8 +151,8 @@ def tilt_log_bounds(log_p: Tensor, delta: Radius, generator: Generator, inverse:
         inverse: from `invert`.
     """
     log_p = working_copy(log_p)
-    beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
-    log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
+    beyond = log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN
+    log_p = log_p.clamp(LOG_P_MIN, -math.exp(LOG_P_MIN))  # neither side of the coin below e^-300
     delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
     p, rest = torch.exp(log_p), -expm1(log_p)
     rare = p < rest
@@ -253,5 +253,5 @@ class _Coin:
 
     def _inverse(self, side: int, y: Tensor, end: int) -> Tensor:
         """|log u| at the knot below (end 0) or above (end 1) the one where f(u) = e^y."""
-        at = ((y - _FIRST) * ((_KNOTS - 1) / (_LAST - _FIRST))).clamp(0, _KNOTS - 2)
+        at = ((y - _FIRST) * ((_KNOTS - 1) / (_LAST - _FIRST))).clamp(0, _KNOTS - 2).nan_to_num()
         return torch.exp(self.inverse[side][at.long() + end])

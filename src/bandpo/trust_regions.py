@@ -175,24 +175,33 @@ class Band(Region):
 
     Args:
         divergence: a registered name, or a `Divergence` (then there is no config node until it is registered).
-        delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius).
+        delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius). inf: the simplex.
+        delta_low: another radius for the lower bound, or None.
+        delta_high: another radius for the upper bound, or None.
     """
 
     kind: ClassVar[str] = "band"
     divergence: str | Divergence = "kl"
     delta: float = 0.05
+    delta_low: float | None = None
+    delta_high: float | None = None
 
     def __post_init__(self) -> None:
-        divergence(self.divergence)
-        _number(self, "delta", 0, math.inf, open_low=True, open_high=True)
+        if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
+            object.__setattr__(self, "divergence", kind.name)
+        for name in ("delta", "delta_low", "delta_high"):
+            if name == "delta" or getattr(self, name) is not None:
+                _number(self, name, 0, math.inf, open_low=True)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """`band_bounds` of these parameters."""
-        return band_bounds(old_logps, self.divergence, self.delta)
+        return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
 
     def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
         """g_f(p, r) <= delta; nothing is solved."""
-        return band_contains(log_ratio, old_logps, self.divergence, self.delta)
+        return band_contains(
+            log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high
+        )
 
 
 @dataclass(frozen=True)
