@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.compare import METHODS, plan, run_all
-from bandpo.report import NUMBERS, Run, read_runs, summarize
+from bandpo.runs import NUMBERS, Run, read_runs, summarize
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)

@@ -22,8 +22,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from bandpo import report
+from bandpo.figures import draw_panel, method_styles
 from bandpo.report import write_report
+from bandpo.runs import PANELS, make_sections, mean_curve, read_runs, show, subtract, summarize
 
 CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
 BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
@@ -214,11 +215,11 @@ def test_differences_to_a_censored_baseline_are_limits(tmp_path):
 
 def test_summaries_of_what_is_undefined():
     nan = (math.nan, math.nan)
-    assert report.summarize([nan, nan, nan], 1) == "–"
-    assert report.summarize([nan, (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)], 1) == "2.0 ± 1.0 (defined in 3 of 4)"
-    assert report.summarize([nan, (1.0, 1.0), (2.0, 2.0)], 1) == "1.5 (defined in 2 of 3)", "two values have no spread"
-    assert report.show((3.0, 30.0), 1) == "3 to 30"
-    assert report.show(report.subtract((12.0, 12.0), (30.0, math.inf)), 0, "+") == "< −18"
+    assert summarize([nan, nan, nan], 1) == "–"
+    assert summarize([nan, (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)], 1) == "2.0 ± 1.0 (defined in 3 of 4)"
+    assert summarize([nan, (1.0, 1.0), (2.0, 2.0)], 1) == "1.5 (defined in 2 of 3)", "two values have no spread"
+    assert show((3.0, 30.0), 1) == "3 to 30"
+    assert show(subtract((12.0, 12.0), (30.0, math.inf)), 0, "+") == "< −18"
 
 
 def test_fewer_than_three_seeds_have_no_spread(tmp_path):
@@ -243,8 +244,8 @@ def test_fewer_than_three_seeds_have_no_spread(tmp_path):
 def test_several_lines_of_a_round_are_one_round(tmp_path):
     rows = [{"round": 1, "step": i, "tokens": t, "clip/count": c, "reward": r, "clip/fraction": 0.9}
             for i, (t, c, r) in enumerate([(100, 50, 0.2), (900, 0, 0.4), (0, 0, None)])]  # fmt: skip
-    (run,) = report.read_runs([write_run(tmp_path, rows=rows)])
-    panels = {panel.key: panel for panel in report.PANELS}
+    (run,) = read_runs([write_run(tmp_path, rows=rows)])
+    panels = {panel.key: panel for panel in PANELS}
     assert panels["reward"].curve(run) == pytest.approx([0.3])
     assert panels["clip/fraction"].curve(run) == pytest.approx([5.0]), "50 of 1000 tokens, not the mean of 50 % and 0 %"
 
@@ -274,7 +275,7 @@ def test_nulls_are_left_out_and_not_counted_as_zero(tmp_path):
 
 def test_the_mean_curve_ends_where_the_first_seed_ends():
     nan = math.nan
-    x, y = report.mean_curve([(np.arange(1, 5), np.array([1, nan, nan, 4])), (np.arange(1, 4), np.array([3, 5, nan]))])
+    x, y = mean_curve([(np.arange(1, 5), np.array([1, nan, nan, 4])), (np.arange(1, 4), np.array([3, 5, nan]))])
     assert (x.tolist(), y.tolist()) == ([1, 2], [2, 5])
 
 
@@ -367,7 +368,7 @@ def test_an_unfinished_run_with_a_cut_off_line_is_drawn_and_said(three_seeds):
     page = make_page(three_seeds)
     assert "Unfinished: GRPO, seed 3, 5 of 30 rounds (the last line of metrics.jsonl is cut off)." in page
     assert table(page, "Final numbers") == before
-    (run,) = report.read_runs([folder])
+    (run,) = read_runs([folder])
     assert run.mean("lab/work").tolist() == [0.01, 0.75, 0.75, 0.75, 0.75]
 
 
@@ -440,17 +441,15 @@ def test_a_method_without_a_value_draws_no_line(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path, "GRPO", seed, make_rows(ramp(5)))
         write_run(tmp_path, "No clip", seed, make_rows(ramp(5), **never))
-    (section,) = report.make_sections(report.read_runs([tmp_path]))
+    (section,) = make_sections(read_runs([tmp_path]))
     (panel,) = [panel for panel in section.panels if panel.key == "clip/tail_high_share"]
     axes = Figure().subplots()
-    report.draw_panel(axes, panel, section, report.method_styles([section]))
+    draw_panel(axes, panel, section, method_styles([section]))
     assert [len(line.get_xdata()) for line in axes.lines] == [12, 12, 12]  # two seeds of GRPO and their mean
 
 
 def test_a_folder_named_twice_is_read_once(three_seeds):
-    runs = report.read_runs(
-        [three_seeds / "runs" / "GRPO-0-1", three_seeds / "runs", three_seeds / "runs" / ".." / "runs"]
-    )
+    runs = read_runs([three_seeds / "runs" / "GRPO-0-1", three_seeds / "runs", three_seeds / "runs" / ".." / "runs"])
     assert [run.folder.name for run in runs][:2] == ["GRPO-0-1", "Band-KL-0.05-0-0"]
     assert len(runs) == 6
 

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -18,9 +18,7 @@ from rich.table import Table
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
 from .config import is_finished, load
 from .lab import SCENES
-
-if TYPE_CHECKING:
-    from .report import Section  # drawing is not needed to train
+from .runs import MIN_SEEDS, NUMBERS, Section, make_sections, read_runs, subtract, summarize
 
 console = Console(highlight=False)
 
@@ -41,7 +39,7 @@ def compare_and_show(
     command: str,
 ) -> None:
     """`bandpo lab`."""
-    from .report import HONEST, MIN_SEEDS, make_sections, read_runs, write_report
+    from .report import HONEST, write_report  # drawing is not needed to train
 
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     labels = list(dict.fromkeys(job.config.label for job in jobs))
@@ -134,8 +132,6 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _print_section(section: Section) -> None:
-    from .report import NUMBERS, subtract, summarize
-
     done = {label: {s: run for s, run in runs.items() if run.finished} for label, runs in section.methods.items()}
     table = Table(title=section.title, title_justify="left", title_style="bold")
     table.add_column("mean over seeds")

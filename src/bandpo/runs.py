@@ -1,0 +1,341 @@
+"""Run folders, and the numbers that come out of them.
+
+A run folder holds `run.json` (what ran), `config.yaml` (its settings) and `metrics.jsonl` (what happened, one JSON
+object a line). Runs with the same scene and learning rate form a section; in it, runs with the same label are the seeds
+of one method, and runs with the same seed are a pair: they began alike, so their difference is the fairest comparison.
+
+Read it in this order: `read_runs`, then `PANELS` and `NUMBERS` (all that is shown of a run), then `summarize` (how
+seeds become one cell of a table) and `Section`.
+"""
+# ruff: noqa: RUF001  (minus signs and dashes are meant)
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from .trust_regions import trust_region
+
+MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
+# What is known of a number; (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
+Value = tuple[float, float]
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run. `x` are its rounds (or steps), `rows` the lines of metrics.jsonl for each of them."""
+
+    folder: Path
+    info: dict[str, Any]
+    config: dict[str, Any]
+    axis: str
+    x: np.ndarray
+    rows: list[list[dict[str, Any]]]
+    cut_off: bool
+
+    @property
+    def label(self) -> str:
+        return self.info["label"]
+
+    @property
+    def finished(self) -> bool:
+        return self.info["finished"] and not self.cut_off
+
+    def total(self, key: str) -> np.ndarray:
+        """The sum of a metric for each of `x`; NaN where no line has it."""
+        known = [[row[key] for row in rows if row.get(key) is not None] for rows in self.rows]
+        return np.array([math.fsum(values) if values else math.nan for values in known], float)
+
+    def mean(self, key: str) -> np.ndarray:
+        """The mean of a metric for each of `x`; NaN where no line has it."""
+        count = [sum(row.get(key) is not None for row in rows) for rows in self.rows]
+        return self.total(key) / np.maximum(count, 1)
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read every run folder in `paths` or below them, each once."""
+    folders: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        found = [path] if (path / "run.json").is_file() else sorted(p.parent for p in path.rglob("run.json"))
+        if not found:
+            raise ValueError(f"{path}: no run found; expected a folder with run.json in it or below it")
+        for folder in found:
+            folders.setdefault(folder.resolve(), folder)
+    if not folders:
+        raise ValueError("no runs given; expected at least one run folder")
+    return [_read_run(folder) for folder in folders.values()]
+
+
+def _read_run(folder: Path) -> Run:
+    info, config = _read(folder / "run.json", json.loads), _read(folder / "config.yaml", yaml.safe_load)
+    kinds = {"label": str, "seed": int, "finished": bool, "learning_rate": (int, float, type(None))}
+    for key, kind in kinds.items():
+        if key not in info or not isinstance(info[key], kind):
+            raise ValueError(
+                f"{folder / 'run.json'}: {key!r} is {info.get(key, 'missing')!r}; expected as a run writes it"
+            )
+    if "trust_region" not in config:
+        raise ValueError(f"{folder / 'config.yaml'}: 'trust_region' is missing; expected the resolved config of a run")
+    path = folder / "metrics.jsonl"
+    rows, cut_off = _read_metrics(path)
+    if info["finished"] and not rows:
+        raise ValueError(f"{path}: empty; expected a line a round, as run.json says that the run finished")
+    axis = "round" if all(row.get("round") is not None for row in rows) else "step"
+    if any(row.get(axis) is None for row in rows):
+        raise ValueError(f"{path}: expected 'round' or 'step' in every line")
+    by_x = groupby(sorted(rows, key=lambda row: row[axis]), key=lambda row: row[axis])
+    grouped = {x: list(lines) for x, lines in by_x}
+    return Run(folder, info, config, axis, np.array([*grouped], float), [*grouped.values()], cut_off)
+
+
+def _read(path: Path, parse: Callable[[bytes], Any], kind: type = dict) -> Any:
+    try:
+        content = parse(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; expected in every run folder") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: corrupt: {' '.join(str(error).split())}") from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{path}: corrupt: expected names and values, got {content!r:.40}")
+    return content
+
+
+def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """The lines, and whether the last one is cut off, as a run leaves it that is killed while it writes."""
+    rows = []
+    lines = _read(path, lambda content: content.split(b"\n"), list)
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = dict(json.loads(line).items())
+        except (ValueError, AttributeError) as error:
+            if number == len(lines):  # no newline behind it
+                return rows, True
+            raise ValueError(f"{path}, line {number}: corrupt: expected one JSON object a line") from error
+        for key in USED_KEYS & row.keys():
+            if row[key] is not None and type(row[key]) not in (int, float):
+                raise ValueError(f"{path}, line {number}: {key!r} is {row[key]!r}; expected a number or null")
+            row[key] = None if row[key] is None or not math.isfinite(row[key]) else row[key]
+        rows.append(row)
+    return rows, False
+
+
+# ----------------------------------------------------------------------------------------------- what is shown of a run
+CLIP_RATE = ("clip/count", "tokens")
+TAIL_SHARE = ("clip/tail_high_count", "clip/count")
+GOOD_TAIL_CUT = ("cut/good_tail_count", "clip/good_tail_tokens")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A curve: the metric `key`, or the ratio of two sums (`parts`) where those were logged."""
+
+    key: str
+    title: str
+    unit: str
+    meaning: str
+    parts: tuple[str, str] | None = None
+    top: float | None = None
+
+    def curve(self, run: Run) -> np.ndarray:
+        scale = 100 if self.unit.startswith("%") else 1
+        if self.parts and np.isfinite(run.total(self.parts[0])).any():
+            below = run.total(self.parts[1])
+            return scale * run.total(self.parts[0]) / np.where(below > 0, below, np.nan)
+        return scale * run.mean(self.key)
+
+
+PANELS = (
+    Panel("lab/work", "P(work)", "share of completions",
+          "Completions that work step by step / all completions. Dotted: half of them.", top=1),
+    Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
+    Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens."),
+    Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
+          "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
+    Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens",
+          "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Number:
+    """A row of the tables: `of` computes it from a run; {x} in the texts stands for "round" or "step"."""
+
+    name: str
+    meaning: str
+    digits: int
+    of: Callable[[Run], Value]
+    whole: bool = False  # a count: the value of one seed has no decimals
+
+
+def exact(value: float) -> Value:
+    return float(value), float(value)
+
+
+def average(values: np.ndarray, last: int = 0) -> Value:
+    """The mean of what is known, or of the last of it."""
+    known = values[np.isfinite(values)][-last:]
+    return exact(known.mean() if known.size else math.nan)
+
+
+def first_round(run: Run, key: str) -> Value:
+    """The first round with the metric at 0.5 or more; if there is none, "more than the last round" (censored)."""
+    y = run.mean(key)
+    if not np.isfinite(y).any():
+        return exact(math.nan)
+    return next((exact(x) for x in run.x[y >= 0.5]), (float(run.x[-1]), math.inf))
+
+
+def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> Value:
+    """Percent over the run, as a ratio of sums: a mean of ratios would count a quiet round like a busy one.
+
+    Where the counts were not logged it is the mean of the metric `key` after all.
+    """
+    top, bottom = (run.total(part)[where] for part in parts)
+    known = np.isfinite(top) & np.isfinite(bottom)
+    if key and not known.any():
+        return average(100 * run.mean(key))
+    below = bottom[known].sum()
+    return exact(100 * top[known].sum() / below if below > 0 else math.nan)
+
+
+def entropy_at_half(run: Run) -> Value:
+    return exact(next(iter(run.mean("entropy")[run.mean("reward") >= 0.5]), math.nan))
+
+
+NUMBERS = (
+    Number("First {x} in which half work", "P(work) ≥ 0.5", 1, lambda r: first_round(r, "lab/work"), whole=True),
+    Number("First {x} with reward 0.5", "mean reward ≥ 0.5", 1, lambda r: first_round(r, "reward"), whole=True),
+    Number("Reward over the run", "mean over all {x}s", 3, lambda r: average(r.mean("reward"))),
+    Number("Reward at the end", "mean over the last 3 {x}s", 3, lambda r: average(r.mean("reward"), last=3)),
+    Number("Entropy at the end", "nats per token, last {x}", 2, lambda r: average(r.mean("entropy"), last=1)),
+    Number("Entropy at reward 0.5", "nats per token, in the first {x} with reward ≥ 0.5", 2, entropy_at_half),
+    Number("Clip rate, %", "clipped tokens / all tokens, sums over the run", 2,
+           lambda r: share(r, CLIP_RATE, "clip/fraction")),
+    Number("Early tail share, %", "clipped above the upper bound with old p ≤ 0.2 / all clipped tokens, sums over the "
+           "{x}s with P(work) < 0.05", 1, lambda r: share(r, TAIL_SHARE, where=r.mean("lab/work") < 0.05)),
+    Number("Good tail cut, %", "tokens with old p ≤ 0.2 and positive advantage that lose their gradient / all such "
+           "tokens", 1, lambda r: share(r, GOOD_TAIL_CUT, "cut/good_tail")),
+)  # fmt: skip
+USED_KEYS = {"round", "step", "cut/good_tail", *CLIP_RATE, *TAIL_SHARE, *GOOD_TAIL_CUT, *(p.key for p in PANELS)}
+
+
+def ratio_bounds(run: Run, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest ratio that the run's trust region allows a token of old probability p."""
+    try:
+        bounds = trust_region(run.config["trust_region"]).bounds(torch.from_numpy(p).log())
+    except ValueError as error:
+        raise ValueError(f"{run.folder / 'config.yaml'}: trust_region: {error}") from error
+    return bounds.log_low.double().exp().numpy(), bounds.log_high.double().exp().numpy()
+
+
+# ----------------------------------------------------------------------------------------------------------- arithmetic
+def subtract(a: Value, b: Value) -> Value:
+    """a - b as far as it is known: 12 minus "more than 30" is "less than -18"."""
+    return a[0] - b[1], a[1] - b[0]
+
+
+def show(value: Value, digits: int, sign: str = "") -> str:
+    """12.0, "> 30", "< −18", "12 to 30", "unknown"; "–" for what is undefined."""
+    low, high = (f"{v:{sign}.{digits}f}".replace("-", "−") for v in value)
+    if low == high:
+        return low if math.isfinite(value[0]) else "–"
+    low, high = low.removesuffix(".0"), high.removesuffix(".0")
+    if math.isinf(value[0]):
+        return "unknown" if math.isinf(value[1]) else f"< {high}"
+    return f"> {low}" if math.isinf(value[1]) else f"{low} to {high}"
+
+
+def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = "") -> str:
+    """Mean ± standard deviation over seeds, or a median as soon as a seed is censored.
+
+    A mean would need the values that nobody saw. The median often does not; where it does, a limit of it is known.
+    """
+    known = np.array([value for value in values if not math.isnan(value[0])]).reshape(-1, 2)
+    if not len(known):
+        return "–"
+    censored = int((known[:, 0] != known[:, 1]).sum())
+    if censored:
+        low, high = (float(limit) for limit in np.median(known, axis=0))
+        text = f"{show((low, high), digits, sign).removesuffix('.0')} ({censored} of {len(known)} {noun}not reached)"
+        text = f"median {text}" if math.isfinite(low) and math.isfinite(high) else text
+    else:
+        text = show(exact(known[:, 0].mean()), digits, sign)
+        text += f" ± {known[:, 0].std(ddof=1):.{digits}f}" if len(known) >= MIN_SEEDS else ""
+    return text if len(known) == len(values) else f"{text} (defined in {len(known)} of {len(values)})"
+
+
+def mean_curve(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over the seeds that have a value, up to the last round that every seed reached."""
+    curves = list(curves)
+    end = min(x[-1] if x.size else -math.inf for x, _ in curves)
+    values: dict[float, list[float]] = {}
+    for x, y in curves:
+        for position, value in zip(x, y, strict=True):
+            if position <= end and np.isfinite(value):
+                values.setdefault(float(position), []).append(float(value))
+    points = sorted((x, sum(v) / len(v)) for x, v in values.items())
+    return np.array([x for x, _ in points]), np.array([y for _, y in points])
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """The runs of one scene and learning rate: each method's by seed, the baseline first."""
+
+    scene: str | None
+    learning_rate: float | None
+    axis: str
+    methods: dict[str, dict[int, Run]]
+    baseline: str | None  # None: it did not run here
+
+    @property
+    def title(self) -> str:
+        name = f"The {self.scene} scene" if self.scene else "Training"
+        if self.learning_rate is None:
+            return name
+        return f"{name}, learning rate {np.format_float_scientific(self.learning_rate, trim='-', exp_digits=1)}"
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for runs in self.methods.values() for run in runs.values()]
+
+    @property
+    def panels(self) -> list[Panel]:
+        return [panel for panel in PANELS if any(np.isfinite(panel.curve(run)).any() for run in self.runs)]
+
+
+def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Section]:
+    """Group the runs; refuse two runs of one method and seed, and one label for two trust regions."""
+    labels = sorted({run.label for run in runs})
+    if baseline is not None and baseline not in labels:
+        raise ValueError(f"baseline {baseline!r}: no such run; expected one of {', '.join(labels)}")
+    rules: dict[str, Run] = {}
+    groups: dict[tuple, dict[str, dict[int, Run]]] = {}
+    for run in runs:
+        other = rules.setdefault(run.label, run)
+        if other.config["trust_region"] != run.config["trust_region"]:
+            raise ValueError(f"{run.folder}: label {run.label!r} stands for another trust region in {other.folder}")
+        key = run.info.get("scene"), run.info["learning_rate"], run.axis
+        twin = groups.setdefault(key, {}).setdefault(run.label, {}).setdefault(run.info["seed"], run)
+        if twin is not run:
+            raise ValueError(f"{run.folder}: same label and seed as {twin.folder}; expected only one of them")
+    sections = []
+    for key, methods in groups.items():
+        first = baseline or next((label for label in methods if label.startswith("GRPO")), next(iter(methods)))
+        order = sorted(methods, key=lambda label, first=first: label != first)
+        by_seed = {label: dict(sorted(methods[label].items())) for label in order}
+        scene, rate, axis = key
+        sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
+    # The tail goes before the storm, which answers the question that the tail leaves.
+    return sorted(sections, key=lambda s: (s.scene is None, s.scene != "tail", str(s.scene), s.learning_rate or 0))
