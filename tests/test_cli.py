@@ -1,5 +1,6 @@
 """The command line: what it takes, what it gives back, and one line on stderr for every mistake."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -179,7 +180,7 @@ def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys)
 def take_away(monkeypatch, packages, modules):
     """As if the packages were not installed and our modules not yet imported."""
     for name in modules:
-        monkeypatch.setattr(bandpo, name, getattr(bandpo, name))  # an import replaces it too
+        monkeypatch.setattr(bandpo, name, importlib.import_module(f"bandpo.{name}"))  # an import replaces it too
         monkeypatch.delitem(sys.modules, f"bandpo.{name}")
     for package in packages:
         monkeypatch.setitem(sys.modules, package, None)

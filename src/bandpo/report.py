@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -14,19 +13,7 @@ from typing import Any
 import numpy as np
 
 from .figures import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
-from .runs import (
-    MIN_SEEDS,
-    NUMBERS,
-    PANELS,
-    Run,
-    Section,
-    make_sections,
-    ratio_bounds,
-    read_runs,
-    show,
-    subtract,
-    summarize,
-)
+from .runs import MIN_SEEDS, PANELS, Row, Run, Section, make_sections, ratio_bounds, read_runs
 
 SCENES = {
     "tail": "A tiny model can work step by step but almost never does. Does reward teach it that working pays? The "
@@ -106,45 +93,34 @@ def _section(section: Section, styles: Styles) -> str:
 
 def _tables(section: Section) -> str:
     """The final numbers of the finished runs and, below them, the paired differences to the baseline."""
-    done = {label: {s: r for s, r in runs.items() if r.finished} for label, runs in section.methods.items()}
-    base, twins = section.baseline, done.get(section.baseline or "", {})
-    others = [label for label in done if base and label != base]
-    pairs = {label: [(run, twins[seed]) for seed, run in done[label].items() if seed in twins] for label in others}
-    rows, gaps = [], []
-    for number in NUMBERS:
-        values = {run: number.of(run) for runs in done.values() for run in runs.values()}
-        if all(math.isnan(low) for low, _ in values.values()):
-            continue
-        name, meaning = (escape(text.format(x=section.axis)) for text in (number.name, number.meaning))
-        cells = [_cell(summarize([values[r] for r in runs.values()], number.digits)) for runs in done.values()]
-        rows.append([name, *cells, meaning])
-        gaps.append([name])
-        for label in others:
-            each = [subtract(values[run], values[twin]) for run, twin in pairs[label]]
-            small = " &ensp;".join(_cell(show(gap, 0 if number.whole else number.digits, "+")) for gap in each)
-            small = f"<small>{small}</small>" if len(each) > 1 else ""
-            gaps[-1].append(_cell(summarize(each, number.digits, "+", "pairs ")) + small)
+    rows, done, pairs = section.table(), section.finished, section.pairs
     if not rows:
         return _notes(["No run of this section is finished, so there are no final numbers yet."])
     few = [label for label, runs in done.items() if len(runs) < MIN_SEEDS]
     notes = [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} seeds)."] if few else []
-    if any("not reached" in cell for row in rows for cell in row):
+    if any("not reached" in text for row in rows for text in row.summaries.values()):
         notes.append("Not reached: it would need more rounds than were run, so no mean; a median, or a limit of it.")
     if len(lengths := sorted({int(run.x[-1]) for runs in done.values() for run in runs.values()})) > 1:
         notes.append(f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.")
-    if base is None:
+    if section.baseline is None:
         notes.append("The baseline did not run here, so there are no differences.")
     spread = "mean over seeds" if len(few) == len(done) else "mean ± standard deviation over seeds"
     head = [f"{escape(label)}<small>n = {len(runs)}</small>" for label, runs in done.items()]
-    page = _table(f"Final numbers, {spread}", ["measure", *head, "definition"], rows, "defined") + _notes(notes)
-    if others:
-        head = [f"{escape(m)}<small>seeds {' '.join(str(r.info['seed']) for r, _ in pairs[m])}</small>" for m in others]
-        page += _table(
-            f"Minus {escape(str(base))} with the same seed; in small print each pair", ["measure", *head], gaps
-        )
-        if few := [label for label in others if len(pairs[label]) < MIN_SEEDS]:
+    body = [[escape(row.name), *map(_cell, row.summaries.values()), escape(row.meaning)] for row in rows]
+    page = _table(f"Final numbers, {spread}", ["measure", *head, "definition"], body, "defined") + _notes(notes)
+    if pairs:
+        caption = f"Minus {escape(str(section.baseline))} with the same seed; in small print each pair"
+        head = [f"{escape(m)}<small>seeds {' '.join(str(r.info['seed']) for r, _ in pairs[m])}</small>" for m in pairs]
+        body = [[escape(row.name), *(_difference(row, label) for label in pairs)] for row in rows]
+        page += _table(caption, ["measure", *head], body)
+        if few := [label for label in pairs if len(pairs[label]) < MIN_SEEDS]:
             page += _notes([f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} pairs)."])
     return page
+
+
+def _difference(row: Row, label: str) -> str:
+    each = " &ensp;".join(map(_cell, row.pairs[label])) if len(row.pairs[label]) > 1 else ""
+    return _cell(row.differences[label]) + (f"<small>{each}</small>" if each else "")
 
 
 def _bounds(sections: Sequence[Section], styles: Styles) -> str:

@@ -5,7 +5,7 @@ object a line). Runs with the same scene and learning rate form a section; in it
 of one method, and runs with the same seed are a pair: they began alike, so their difference is the fairest comparison.
 
 Read it in this order: `read_runs`, then `PANELS` and `NUMBERS` (all that is shown of a run), then `summarize` (how
-seeds become one cell of a table) and `Section`.
+seeds become one cell of a table) and `Section.table`.
 """
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
@@ -289,6 +289,17 @@ def mean_curve(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndar
     return np.array([x for x, _ in points]), np.array([y for _, y in points])
 
 
+@dataclass(frozen=True)
+class Row:
+    """One of `NUMBERS` over the finished runs of a section, ready to print, by method."""
+
+    name: str
+    meaning: str
+    summaries: dict[str, str]
+    differences: dict[str, str]  # of its pairs: minus the baseline with the same seed
+    pairs: dict[str, list[str]]  # each of them
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
     """The runs of one scene and learning rate: each method's by seed, the baseline first."""
@@ -313,6 +324,43 @@ class Section:
     @property
     def panels(self) -> list[Panel]:
         return [panel for panel in PANELS if any(np.isfinite(panel.curve(run)).any() for run in self.runs)]
+
+    @property
+    def finished(self) -> dict[str, dict[int, Run]]:
+        """The runs that are in the table."""
+        return {label: {s: r for s, r in runs.items() if r.finished} for label, runs in self.methods.items()}
+
+    @property
+    def pairs(self) -> dict[str, list[tuple[Run, Run]]]:
+        """The finished runs of each other method, with the baseline's of the same seed; nothing if it did not run."""
+        if self.baseline is None:
+            return {}
+        done = self.finished
+        twins = done.pop(self.baseline)
+        return {label: [(run, twins[seed]) for seed, run in done[label].items() if seed in twins] for label in done}
+
+    def table(self) -> list[Row]:
+        """The numbers that at least one finished run has."""
+        done, pairs, rows = self.finished, self.pairs, []
+        for number in NUMBERS:
+            values = {run: number.of(run) for runs in done.values() for run in runs.values()}
+            if all(math.isnan(low) for low, _ in values.values()):
+                continue
+            digits = number.digits
+            gaps = {label: [subtract(values[run], values[twin]) for run, twin in pairs[label]] for label in pairs}
+            rows.append(
+                Row(
+                    number.name.format(x=self.axis),
+                    number.meaning.format(x=self.axis),
+                    {label: summarize([values[r] for r in runs.values()], digits) for label, runs in done.items()},
+                    {label: summarize(each, digits, "+", "pairs ") for label, each in gaps.items()},
+                    {
+                        label: [show(g, 0 if number.whole else digits, "+") for g in each]
+                        for label, each in gaps.items()
+                    },
+                )
+            )
+        return rows
 
 
 def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Section]:

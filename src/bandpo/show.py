@@ -18,7 +18,7 @@ from rich.table import Table
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
 from .config import is_finished, load
 from .lab import SCENES
-from .runs import MIN_SEEDS, NUMBERS, Section, make_sections, read_runs, subtract, summarize
+from .runs import MIN_SEEDS, Section, make_sections, read_runs
 
 console = Console(highlight=False)
 
@@ -132,30 +132,21 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _print_section(section: Section) -> None:
-    done = {label: {s: run for s, run in runs.items() if run.finished} for label, runs in section.methods.items()}
-    table = Table(title=section.title, title_justify="left", title_style="bold")
-    table.add_column("mean over seeds")
-    for label in done:
+    rows = section.table()
+    table = Table("mean over seeds", title=section.title, title_justify="left", title_style="bold")
+    gaps = Table(
+        "paired difference", title=f"minus {section.baseline}, same seed", title_justify="left", title_style="bold"
+    )
+    for label in section.methods:
         table.add_column(label, justify="right")
-    pairs = Table(title=f"minus {section.baseline}, same seed", title_justify="left", title_style="bold")
-    pairs.add_column("paired difference")
-    others = [label for label in done if section.baseline and label != section.baseline]
-    for label in others:
-        pairs.add_column(label, justify="right")
-    for number in NUMBERS:
-        name = number.name.format(x=section.axis)
-        values = {label: {seed: number.of(run) for seed, run in runs.items()} for label, runs in done.items()}
-        if all(math.isnan(low) for runs in values.values() for low, _ in runs.values()):
-            continue
-        table.add_row(name, *(summarize(list(runs.values()), number.digits) for runs in values.values()))
-        base = values.get(section.baseline or "", {})
-        gaps = [
-            [subtract(values[label][seed], base[seed]) for seed in values[label] if seed in base] for label in others
-        ]
-        pairs.add_row(name, *(summarize(each, number.digits, "+", "pairs ") for each in gaps))
+    for label in section.pairs:
+        gaps.add_column(label, justify="right")
+    for row in rows:
+        table.add_row(row.name, *row.summaries.values())
+        gaps.add_row(row.name, *row.differences.values())
     console.print(table)
-    if others:
-        console.print(pairs)
+    if section.pairs:
+        console.print(gaps)
 
 
 def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
