@@ -357,6 +357,13 @@ def test_bounds_are_those_of_the_trust_region(tmp_path):
         assert 0.8 * math.log(0.8 / q) + 0.2 * math.log(0.2 / (1 - q)) == pytest.approx(0.05, abs=1e-3)
 
 
+def test_a_rule_is_the_same_rule_however_it_is_written(tmp_path):
+    write_run(tmp_path / "runs", "Band-KL 0.05", 0, make_rows(ramp(3)))
+    short = {"trust_region": {"type": "band", "delta": "5e-2"}}
+    write_run(tmp_path / "runs", "Band-KL 0.05", 1, make_rows(ramp(3)), short)
+    assert "n = 2" in make_page(tmp_path)
+
+
 # ---- what is wrong with the input
 
 

@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from .runs import Panel, Run, Section, mean_curve, ratio_bounds
+from .runs import Panel, Section, mean_curve, ratio_bounds
+from .trust_regions import TrustRegion
 
 # The colours of Okabe and Ito without yellow, which vanishes on white; DARK: the same hues for dark paper.
 LIGHT = ("#0072b2", "#d55e00", "#008f68", "#b5558c", "#b97f00", "#2f93cc", "#6b6b6b")
@@ -61,11 +62,11 @@ def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles) -> None
     ax.set_ylim(min(0, ax.dataLim.ymin), top)
 
 
-def draw_bounds(ax: Axes, rules: dict[str, Run], styles: Styles) -> None:
+def draw_bounds(ax: Axes, rules: dict[str, TrustRegion], styles: Styles) -> None:
     """Both bounds of the ratio by p. A bound of 0 or infinity leaves the picture."""
     p, highest = np.logspace(-4, 0, 161), 10.0
-    for index, (label, run) in enumerate(rules.items()):
-        for bound in ratio_bounds(run, p):
+    for index, (label, region) in enumerate(rules.items()):
+        for bound in ratio_bounds(region, p):
             highest = max([highest, *bound[np.isfinite(bound)]])
             ax.plot(p, bound, **styles[label], markevery=(10 + 40 * index // len(rules), 40))
     ax.plot(p, 1 / p, color=matplotlib.rcParams["axes.edgecolor"], **DOTTED)
@@ -123,7 +124,7 @@ def draw_png(sections: Sequence[Section]) -> bytes:
             for ax, panel in zip(axes, section.panels, strict=False):
                 draw_panel(ax, panel, section, styles)
                 ax.set_title(f"{panel.title}\n{panel.unit}", loc="left")
-            draw_bounds(axes[len(section.panels)], {run.label: run for run in section.runs}, styles)
+            draw_bounds(axes[len(section.panels)], {run.label: run.region for run in section.runs}, styles)
             axes[len(section.panels)].set_title("Bounds of the ratio\nnew / old probability", loc="left")
             for ax in axes[len(section.panels) + 1 :]:
                 ax.set_axis_off()

@@ -124,10 +124,10 @@ def _difference(row: Row, label: str) -> str:
 
 
 def _bounds(sections: Sequence[Section], styles: Styles) -> str:
-    rules = {run.label: run for section in sections for run in section.runs}
+    rules = {run.label: run.region for section in sections for run in section.runs}
     p, rows = np.array([0.01, 0.1, 0.8]), []
-    for label, run in rules.items():
-        low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(run, p))
+    for label, region in rules.items():
+        low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(region, p))
         rows.append([escape(label), *(f"{a:.3f}–{b:.3f}" for a, b in zip(low, high, strict=True))])
     name = f"Bounds of the probability ratio by old probability, for {join(rules)}; numbers in the table"
     drawing = svg(lambda ax: draw_bounds(ax, rules, styles), name, 300)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import yaml
 
-from .trust_regions import trust_region
+from .trust_regions import TrustRegion, trust_region
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
 # What is known of a number; (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
@@ -38,6 +38,7 @@ class Run:
     folder: Path
     info: dict[str, Any]
     config: dict[str, Any]
+    region: TrustRegion
     axis: str
     x: np.ndarray
     rows: list[list[dict[str, Any]]]
@@ -86,6 +87,10 @@ def _read_run(folder: Path) -> Run:
             )
     if "trust_region" not in config:
         raise ValueError(f"{folder / 'config.yaml'}: 'trust_region' is missing; expected the resolved config of a run")
+    try:
+        region = trust_region(config["trust_region"])
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.yaml'}: trust_region: {error}") from error
     path = folder / "metrics.jsonl"
     rows, cut_off = _read_metrics(path)
     if info["finished"] and not rows:
@@ -95,7 +100,7 @@ def _read_run(folder: Path) -> Run:
         raise ValueError(f"{path}: expected 'round' or 'step' in every line")
     by_x = groupby(sorted(rows, key=lambda row: row[axis]), key=lambda row: row[axis])
     grouped = {x: list(lines) for x, lines in by_x}
-    return Run(folder, info, config, axis, np.array([*grouped], float), [*grouped.values()], cut_off)
+    return Run(folder, info, config, region, axis, np.array([*grouped], float), [*grouped.values()], cut_off)
 
 
 def _read(path: Path, parse: Callable[[bytes], Any], kind: type = dict) -> Any:
@@ -231,12 +236,9 @@ NUMBERS = (
 USED_KEYS = {"round", "step", "cut/good_tail", *CLIP_RATE, *TAIL_SHARE, *GOOD_TAIL_CUT, *(p.key for p in PANELS)}
 
 
-def ratio_bounds(run: Run, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest ratio that the run's trust region allows a token of old probability p."""
-    try:
-        bounds = trust_region(run.config["trust_region"]).bounds(torch.from_numpy(p).log())
-    except ValueError as error:
-        raise ValueError(f"{run.folder / 'config.yaml'}: trust_region: {error}") from error
+def ratio_bounds(region: TrustRegion, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest ratio that a trust region allows a token of old probability p."""
+    bounds = region.bounds(torch.from_numpy(p).log())
     return bounds.log_low.double().exp().numpy(), bounds.log_high.double().exp().numpy()
 
 
@@ -347,17 +349,14 @@ class Section:
             if all(math.isnan(low) for low, _ in values.values()):
                 continue
             digits = number.digits
-            gaps = {label: [subtract(values[run], values[twin]) for run, twin in pairs[label]] for label in pairs}
+            gaps = {m: [subtract(values[run], values[twin]) for run, twin in pairs[m]] for m in pairs}
             rows.append(
                 Row(
-                    number.name.format(x=self.axis),
-                    number.meaning.format(x=self.axis),
-                    {label: summarize([values[r] for r in runs.values()], digits) for label, runs in done.items()},
-                    {label: summarize(each, digits, "+", "pairs ") for label, each in gaps.items()},
-                    {
-                        label: [show(g, 0 if number.whole else digits, "+") for g in each]
-                        for label, each in gaps.items()
-                    },
+                    name=number.name.format(x=self.axis),
+                    meaning=number.meaning.format(x=self.axis),
+                    summaries={m: summarize([values[run] for run in done[m].values()], digits) for m in done},
+                    differences={m: summarize(gaps[m], digits, "+", "pairs ") for m in pairs},
+                    pairs={m: [show(gap, 0 if number.whole else digits, "+") for gap in gaps[m]] for m in pairs},
                 )
             )
         return rows
@@ -372,7 +371,7 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     groups: dict[tuple, dict[str, dict[int, Run]]] = {}
     for run in runs:
         other = rules.setdefault(run.label, run)
-        if other.config["trust_region"] != run.config["trust_region"]:
+        if other.region != run.region:
             raise ValueError(f"{run.folder}: label {run.label!r} stands for another trust region in {other.folder}")
         key = run.info.get("scene"), run.info["learning_rate"], run.axis
         twin = groups.setdefault(key, {}).setdefault(run.label, {}).setdefault(run.info["seed"], run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import warnings
@@ -10,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -18,7 +17,7 @@ from rich.table import Table
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
 from .config import is_finished, load
 from .lab import SCENES
-from .runs import MIN_SEEDS, Section, make_sections, read_runs
+from .runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
 
 console = Console(highlight=False)
 
@@ -151,11 +150,8 @@ def _print_section(section: Section) -> None:
 
 def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
     """The sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
-    log_p = torch.tensor([p], dtype=torch.float64).log()
-    limits: dict[str, float] = {}
-    for job in jobs:
-        bounds = job.config.region.bounds(log_p)
-        limits[job.config.label or job.name] = min(1.0, p * math.exp(min(700.0, float(bounds.log_high[0]))))
+    rules = {job.config.label or job.name: job.config.region for job in jobs}
+    limits = {label: p * ratio_bounds(region, np.array([p]))[1].item() for label, region in rules.items()}
     said = ", ".join(f"{label} at {limit:.3g}" if limit < 1 else f"{label} never" for label, limit in limits.items())
     return (
         f"Why: a token of probability {p:g} with a good outcome stops to get a gradient at which probability? {said}."
