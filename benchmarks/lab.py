@@ -14,7 +14,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from bandpo import trust_region
 from bandpo.compare import METHODS, plan, run_all
+from bandpo.config import label_of
 from bandpo.runs import NUMBERS, Run, read_runs, summarize
 
 CSV = Path(__file__).with_suffix(".csv")
@@ -92,16 +94,17 @@ def table() -> None:
     with CSV.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     columns = {"half_work": 1, "reward_mean": 3, "reward_last3": 3, "entropy_end": 2, "clip_percent": 2}
+    labels = [label_of(trust_region(node)) for node in METHODS.values()]
     columns |= {"early_tail_share_percent": 0, "good_tail_cut_percent": 1}
     for name, (scene, rate, rounds) in SWEEPS.items():
         here = [row for row in rows if key_of(row)[:2] == (scene, rate) and int(row["rounds"]) == rounds]
         # Seeds differ much: only those that every rule has run are compared.
-        ran = [{row["seed"] for row in here if row["label"] == rule["label"]} for rule in METHODS.values()]
+        ran = [{row["seed"] for row in here if row["label"] == label} for label in labels]
         here = [row for row in here if row["seed"] in set.intersection(*ran)]
         if not here:
             continue
         print(f"\n{name}, {rounds} rounds\n\n| rule | seeds | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
-        for label in dict.fromkeys(METHODS[method]["label"] for method in METHODS):
+        for label in labels:
             mine = [row for row in here if row["label"] == label]
             cells = [str(len(mine))]
             for column, digits in columns.items():

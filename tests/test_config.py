@@ -7,8 +7,8 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import Band, Clip, config, train
-from bandpo.compare import METHODS
+from bandpo import Band, Clip, config, train, trust_region
+from bandpo.compare import METHODS, plan
 from bandpo.config import FIXED, RESERVED, UserError, build, load, merge
 from bandpo.integrations.trl import BandPOConfig
 
@@ -247,12 +247,42 @@ def test_a_round_is_counted_in_optimizer_steps_and_in_prompts(node):
 
 def test_the_label_is_made_from_the_rule_where_there_is_none(node):
     labels = {
-        "Clip 0.2/0.28": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
+        "Clip 0.1/0.3": {"type": "clip", "eps_low": 0.1, "eps_high": 0.3},
+        "GRPO 0.1/0.1": {"type": "clip", "eps_low": 0.1, "eps_high": 0.1},
         "No clip": {"type": "clip", "eps_low": 1, "eps_high": math.inf},
         "Band-TV 0.1": {"type": "band", "divergence": "tv", "delta": 0.1},
-        "Band-chi2 0.05 cap 10": {"type": "capped", "max_ratio": 10, "region": {"type": "band", "divergence": "chi2"}},
-    }
+        "Band-chi2 0.05 cap 10.0": {"type": "capped", "region": {"type": "band", "divergence": "chi2"}},
+        "DCPO 0.16/0.2": {"type": "dcpo"},
+        "DCPO 0.16/0.2 cap 5.0": {"type": "dcpo", "max_ratio": 5},
+        "Relaxed Band-TV 0.1": {"type": "relaxed", "inner": {"type": "band", "divergence": "tv", "delta": 0.1},
+                                "outer": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28}},
+        "Band-KL 0.05 or GRPO 0.2/0.2": {"type": "relaxed", "inner": {"type": "band"}, "outer": {"type": "clip"}},
+    }  # fmt: skip
     assert [build({**node, "trust_region": rule}).label for rule in labels.values()] == list(labels)
+
+
+@pytest.mark.parametrize(
+    ("method", "label"),
+    [
+        ("grpo", "GRPO 0.2/0.2"),
+        ("clip-higher", "Clip-Higher 0.2/0.28"),
+        ("band-kl", "Band-KL 0.05"),
+        ("band-tv", "Band-TV 0.05"),
+        ("band-chi2", "Band-chi2 0.05"),
+        ("band-relaxed", "Relaxed Band-KL 0.05"),
+        ("dcpo", "DCPO 0.16/0.2"),
+        ("no-clip", "No clip"),
+        ("clip-wide", "Clip 0.2/1.0"),
+    ],
+)
+def test_a_rule_has_one_name_whether_a_method_a_node_or_a_recipe(tmp_path, method, label):
+    by_name, by_node = (
+        plan("tail", [text], [0], tmp_path)[0] for text in (method, yaml.safe_dump(METHODS[method], sort_keys=False))
+    )
+    assert by_name == by_node
+    assert by_name.config.label == label
+    for path in RECIPES.glob(f"*/{method}.yaml"):
+        assert load(path).label == label
 
 
 # ---- writing it back
@@ -264,7 +294,7 @@ def test_the_label_is_made_from_the_rule_where_there_is_none(node):
         {},
         {"scene": "storm"},
         {"trust_region": {"type": "clip", "eps_low": 1, "eps_high": math.inf}},
-        {"label": "Ünï: 'code'", "trust_region": METHODS["band-relaxed"]["trust_region"]},
+        {"label": "Ünï: 'code'", "trust_region": METHODS["band-relaxed"]},
         {"data": {"template": "Question:\n{prompt}\n\n  Answer: ", "prompt": "é", "eval_size": 3}},
         {"trainer": {"max_completion_length": None, "lr_scheduler_kwargs": {"a": [1, None]}, "learning_rate": "1e-30"}},
     ],
@@ -294,9 +324,7 @@ def test_there_are_recipes():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_recipe_is_the_method_of_its_name(path):
     found = load(path)
-    method = METHODS[path.stem]
-    assert found.region == build(method).region
-    assert found.label == method["label"]
+    assert found.region == trust_region(METHODS[path.stem])
     assert path.stem in found.output
     assert found.steps_per_round > 1  # otherwise no rule acts
 
@@ -365,8 +393,8 @@ def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
     assert rows[0]["rewards/last_number/mean"] == 0  # no number in its vocabulary
 
 
-def test_another_rule_by_override_gets_its_own_label():
-    recipe = RECIPES / "lab" / "band-kl.yaml"
-    assert load(recipe).label == "Band-KL 0.05"
+def test_another_rule_by_override_gets_its_own_label(write):
+    recipe = write("r.yaml", "scene: tail\nlabel: ours\ntrust_region: {type: band, delta: 0.05}\n")
+    assert load(recipe).label == "ours"
     assert load(recipe, ["trust_region.delta=0.1"]).label == "Band-KL 0.1"
     assert load(recipe, ["trust_region.delta=0.1", "label=mine"]).label == "mine"

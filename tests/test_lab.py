@@ -127,7 +127,13 @@ def test_a_plan_pairs_methods_by_seed(tmp_path):
 
 @pytest.mark.parametrize(
     ("methods", "named"),
-    [(["grppo"], "did you mean 'grpo'"), (["grpo", "grpo"], "twice"), ([], "at least one"), (["{type: clop}"], "clip")],
+    [
+        (["grppo"], "did you mean 'grpo'"),
+        (["grpo", "grpo"], "twice"),
+        (["band-kl", "{type: band, delta: 0.05}"], "twice"),  # the report would refuse it when all is done
+        ([], "at least one"),
+        (["{type: clop}"], "clip"),
+    ],
 )
 def test_a_plan_names_what_is_wrong_with_a_method(tmp_path, methods, named):
     with pytest.raises(UserError, match=named):

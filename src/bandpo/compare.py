@@ -17,33 +17,24 @@ import yaml
 
 from .config import RunConfig, UserError, build, check_same_run, is_finished, merge
 from .lab import SCENES, WarmStart, warm_start
-from .trust_regions import nearest
+from .trust_regions import nearest, trust_region
 
 _BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
 METHODS: dict[str, dict[str, Any]] = {
-    "grpo": {"label": "GRPO 0.2/0.2", "trust_region": {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}},
-    "clip-higher": {
-        "label": "Clip-Higher 0.2/0.28",
-        "trust_region": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
-    },
-    "band-kl": {"label": "Band-KL 0.05", "trust_region": _BAND},
-    "band-tv": {"label": "Band-TV 0.05", "trust_region": _BAND | {"divergence": "tv"}},
-    "band-chi2": {"label": "Band-chi2 0.05", "trust_region": _BAND | {"divergence": "chi2"}},
+    "grpo": {"type": "clip", "eps_low": 0.2, "eps_high": 0.2},
+    "clip-higher": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
+    "band-kl": _BAND,
+    "band-tv": _BAND | {"divergence": "tv"},
+    "band-chi2": _BAND | {"divergence": "chi2"},
     "band-relaxed": {
-        "label": "Relaxed Band-KL 0.05",
-        "trust_region": {
-            "type": "relaxed",
-            "inner": _BAND,
-            "outer": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
-        },
+        "type": "relaxed",
+        "inner": _BAND,
+        "outer": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
     },
-    "dcpo": {
-        "label": "DCPO 0.16/0.2",
-        "trust_region": {"type": "dcpo", "eps_low": 0.16, "eps_high": 0.2, "max_ratio": 10.0},
-    },
-    "no-clip": {"label": "No clip", "trust_region": {"type": "clip", "eps_low": 1.0, "eps_high": float("inf")}},
+    "dcpo": {"type": "dcpo", "eps_low": 0.16, "eps_high": 0.2, "max_ratio": 10.0},
+    "no-clip": {"type": "clip", "eps_low": 1.0, "eps_high": float("inf")},
     # The sceptic's question: would a plain clip with a wide upper side not do as well?
-    "clip-wide": {"label": "Clip 0.2/1.0", "trust_region": {"type": "clip", "eps_low": 0.2, "eps_high": 1.0}},
+    "clip-wide": {"type": "clip", "eps_low": 0.2, "eps_high": 1.0},
 }
 DEFAULT_METHODS = ("grpo", "clip-higher", "band-kl", "no-clip")
 
@@ -101,12 +92,14 @@ def plan(
                 "seed": seed,
                 "save_every": 10,
                 "output": str(output / scene / name / f"seed-{seed}"),
+                "trust_region": rule,
             }
-            jobs.append(Job(name, build(merge({**node, **rule}, overrides or {}))))
+            jobs.append(Job(name, build(merge(node, overrides or {}))))
     return jobs
 
 
 def _rule(method: str) -> tuple[str, dict[str, Any]]:
+    """The name of a method and the node of its rule; a node of one of `METHODS` is that one."""
     if method in METHODS:
         return method, METHODS[method]
     try:
@@ -118,8 +111,11 @@ def _rule(method: str) -> tuple[str, dict[str, Any]]:
             f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)} "
             "or the YAML node of a trust region"
         )
-    label = build({"scene": "tail", "trust_region": node}).label or ""
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in label.lower()), {"trust_region": node}
+    config = build({"scene": "tail", "trust_region": node})
+    for name, known in METHODS.items():
+        if trust_region(known) == config.region:
+            return name, known
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in (config.label or "").lower()), node
 
 
 def estimate(jobs: Sequence[Job], workers: int) -> float:

@@ -18,7 +18,7 @@ import pydantic
 import yaml
 
 from .lab import SCENES
-from .trust_regions import TrustRegion, nearest, trust_region
+from .trust_regions import DCPO, Band, Capped, Clip, Relaxed, TrustRegion, nearest, trust_region
 
 
 class UserError(ValueError):
@@ -264,21 +264,23 @@ def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def label_of(region: TrustRegion) -> str:
-    """A short name of a rule for tables, e.g. `Band-KL 0.05`."""
-    from . import DCPO, Band, Capped, Clip, Relaxed
-
+    """The name of a rule in tables, e.g. `Band-KL 0.05`; the same however the rule was written."""
     match region:
-        case Clip(eps_low=1.0, eps_high=math.inf):
+        case Clip(1.0, math.inf):
             return "No clip"
-        case Clip(eps_low=low, eps_high=high):
-            return f"Clip {low:g}/{high:g}"
-        case Band(divergence=name, delta=delta):
-            return f"Band-{(name if isinstance(name, str) else name.name).upper().replace('CHI2', 'chi2')} {delta:g}"
-        case DCPO(eps_low=low, eps_high=high):
-            return f"DCPO {low:g}/{high:g}"
-        case Capped(region=inner, max_ratio=cap):
-            return f"{label_of(inner)} cap {cap:g}"
-        case Relaxed(inner=inner, outer=outer):
+        case Clip(low, high):
+            # Clip-Higher is DAPO's one; a much wider clip is another proposal.
+            name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
+            return f"{name} {low}/{high}"
+        case Band(name, delta):
+            return f"Band-{(name if isinstance(name, str) else name.name).upper().replace('CHI2', 'chi2')} {delta}"
+        case DCPO(low, high, cap):
+            return f"DCPO {low}/{high}" + (f" cap {cap}" if cap != DCPO.max_ratio else "")
+        case Capped(inner, cap):
+            return f"{label_of(inner)} cap {cap}"
+        case Relaxed(Band() as inner, Clip(0.2, 0.28)):  # the paper's
+            return f"Relaxed {label_of(inner)}"
+        case Relaxed(inner, outer):
             return f"{label_of(inner)} or {label_of(outer)}"
         case _:
             return type(region).__name__
