@@ -204,6 +204,13 @@ def test_a_censored_value_is_never_averaged(tmp_path, halves, expected):
     assert ("Not reached: " in page) == (99 in halves)
 
 
+def test_nothing_is_said_of_rounds_without_the_metric(tmp_path):
+    rows = make_rows(ramp(99), reward=[0.1] * 9 + [None] * 3)
+    write_run(tmp_path / "runs", "GRPO", 0, rows)
+    numbers = table(make_page(tmp_path), "Final numbers")
+    assert numbers["First round with reward 0.5"]["GRPO"] == "> 9 | (1 of 1 not reached)"
+
+
 def test_differences_to_a_censored_baseline_are_limits(tmp_path):
     for seed, (band, grpo) in enumerate([(4, 99), (5, 99), (6, 10), (99, 99), (99, 11)]):
         write_run(tmp_path / "runs", "Band-KL 0.05", seed, make_rows(ramp(band)))
@@ -332,6 +339,13 @@ def test_settings_that_differ(tmp_path):
     }
 
 
+def test_only_the_seed_of_the_run_is_no_setting(tmp_path):
+    for seed in (0, 1):
+        settings = {"data": {"options": {"seed": seed}}, "trainer": {"logging_dir": f"logs/{seed}"}}
+        write_run(tmp_path / "runs", "GRPO", seed, make_rows(ramp(3)), settings)
+    assert table(make_page(tmp_path), "Settings that differ") == {"data.options.seed": {"GRPO": "0, 1"}}
+
+
 def test_a_command_is_told_once_for_all_seeds(three_seeds):
     write_run(three_seeds / "runs", "Other", 1, make_rows(ramp(3)), command="bandpo lab --seed 1 --steps 1")
     page = make_page(three_seeds)
@@ -377,6 +391,15 @@ def test_an_unfinished_run_with_a_cut_off_line_is_drawn_and_said(three_seeds):
     assert table(page, "Final numbers") == before
     (run,) = read_runs([folder])
     assert run.mean("lab/work").tolist() == [0.01, 0.75, 0.75, 0.75, 0.75]
+
+
+def test_an_unfinished_run_has_come_as_far_as_its_last_line(tmp_path):
+    write_run(tmp_path / "runs", "GRPO", 0, [{"step": step, "reward": 0.5} for step in (10, 20)], finished=False)
+    rows = [{"step": 0, "round": 0, "eval/reward": 0.1}, *make_rows(ramp(2, rounds=5))]
+    write_run(tmp_path / "runs", "GRPO", 1, rows, finished=False, rounds=30)
+    page = make_page(tmp_path)
+    assert "Unfinished: GRPO, seed 0, 20 steps." in page
+    assert "Unfinished: GRPO, seed 1, 5 of 30 rounds." in page
 
 
 def test_a_report_on_runs_that_only_began(tmp_path):

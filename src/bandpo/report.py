@@ -77,7 +77,7 @@ def _section(section: Section, styles: Styles) -> str:
         if not run.finished:
             of = f" of {run.info['rounds']}" if section.axis == "round" and run.info.get("rounds") else ""
             why = " (the last line of metrics.jsonl is cut off)" if run.cut_off else ""
-            length = f"{len(run.x)}{of} {section.axis}s{why}"
+            length = f"{int(run.x[-1]) if len(run.x) else 0}{of} {section.axis}s{why}"
             notes.append(
                 f"Unfinished: {run.label}, seed {run.info['seed']}, {length}. It is drawn, but not in the tables, "
                 "nor in the thick line if other seeds of it finished."
@@ -150,10 +150,10 @@ def flatten(node: Any, prefix: str = "") -> dict[str, str]:
 
 
 def differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
-    """The settings that differ between runs, except seeds, labels and where the output goes."""
+    """The settings that differ between runs, except the seed, the label and where the output goes."""
     flat = {run: flatten(run.config) for run in runs}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings)
-    keys = [key for key in keys if not re.search(r"(^|\.)(seed|label|out|output|\w*_?dir)$", key)]
+    keys = [key for key in keys if not re.search(r"^(seed|label|output)$|_dir$", key)]
     table = {key: {run: settings.get(key, "–") for run, settings in flat.items()} for key in keys}
     return {key: values for key, values in table.items() if len(set(values.values())) > 1}
 

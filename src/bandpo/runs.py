@@ -195,11 +195,12 @@ def average(values: np.ndarray, last: int = 0) -> Value:
 
 
 def first_round(run: Run, key: str) -> Value:
-    """The first round with the metric at 0.5 or more; if there is none, "more than the last round" (censored)."""
+    """The first round with the metric at 0.5 or more; if none, "more than the last round that has it" (censored)."""
     y = run.mean(key)
-    if not np.isfinite(y).any():
+    known = run.x[np.isfinite(y)]
+    if not known.size:
         return exact(math.nan)
-    return next((exact(x) for x in run.x[y >= 0.5]), (float(run.x[-1]), math.inf))
+    return next((exact(x) for x in run.x[y >= 0.5]), (float(known[-1]), math.inf))
 
 
 def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> Value:
