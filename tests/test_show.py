@@ -1,10 +1,11 @@
 """What the commands print."""
 
 import json
+from pathlib import Path
 
 from rich.console import Console
 
-from bandpo import show
+from bandpo import show, train
 from bandpo.compare import plan
 
 
@@ -35,6 +36,19 @@ def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
     ):
         assert part in said
     assert said.count("GRPO") == 1
+
+
+def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch, capsys):
+    def run(config, *, say, **named):
+        say(f"going on in {config.output}")
+        return Path(config.output)
+
+    monkeypatch.setattr(train, "run", run)
+    monkeypatch.chdir(tmp_path)
+    show.train_and_show(None, ["label='mine [/x]'", "output='[runs]'"], False, "bandpo train")
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "mine [/x] on lab, 30 rounds of 64 steps, in [runs]"
+    assert second == "going on in [runs]"
 
 
 def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, capsys):

@@ -13,13 +13,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
 from .config import is_finished, load
 from .lab import SCENES
 from .runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)  # brackets in a label or a path are theirs
 
 SUGGESTION = {
     "tail": "The other scene: bandpo lab --scene storm. A plain wide clip too: --methods grpo band-kl clip-wide.",
@@ -43,19 +44,20 @@ def compare_and_show(
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     labels = list(dict.fromkeys(job.config.label for job in jobs))
     seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
-    console.print(f"[bold]{scene}[/bold]: {SCENES[scene].question}")
+    console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
     console.print(
         f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: ",
         end="",
     )
     console.print(f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}.")
     console.print(
-        "[dim]reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above[/dim]"
+        "reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above", style="dim"
     )
     began = time.monotonic()
     done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
     with _progress() as progress:
-        task = progress.add_task("rounds", total=sum(job.config.rounds for job in jobs))
+        total = sum(job.config.rounds for job in jobs)
+        task = progress.add_task("rounds", total=total, completed=sum(done.values()))
 
         def on_row(job: Job, row: dict[str, Any]) -> None:
             console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row)}")
@@ -83,8 +85,10 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
     console.print(
-        f"[bold]{config.label}[/bold] on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, "
-        f"in {config.output}"
+        Text.assemble(
+            (str(config.label), "bold"),
+            f" on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}",
+        )
     )
     from .train import run  # slow: it brings TRL
 
