@@ -143,11 +143,11 @@ def run_all(
     Raises:
         UserError: a folder holds a run already and `resume` is off, or one with other settings.
     """
-    taken = [job.folder for job in jobs if (job.folder / "run.json").exists()]
-    if taken and not resume:
-        raise UserError(f"{taken[0]} already holds a run; continue with --resume, or choose another output")
-    for folder in taken:
-        check_same_run(folder, next(job.config for job in jobs if job.folder == folder))
+    for job in jobs:
+        if (job.folder / "run.json").exists():
+            if not resume:
+                raise UserError(f"{job.folder} already holds a run; continue with --resume, or choose another output")
+            check_same_run(job.folder, job.config)
     left = [job for job in jobs if not is_finished(job.folder)]
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(max(1, min(workers, len(left))), mp_context=context) as pool:
