@@ -59,7 +59,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "torch": info["versions"]["torch"],
         "trl": info["versions"]["trl"],
         "commit": info["commit"],
-        "command": f"python benchmarks/lab.py {info['scene']}-{info['learning_rate']:g}".replace("e-0", "e-"),
+        "command": info["command"],
     }
 
 
@@ -79,10 +79,10 @@ def write(folders: list[Path]) -> None:
     rows = [row_of(run) for run in read_runs(folders) if run.finished]
     have = known()
     rows = [row for row in rows if key_of(row) not in have]
-    new = not CSV.exists()
-    with CSV.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0])) if rows else None
-        if writer is not None:
+    if rows:
+        new = not CSV.exists()
+        with CSV.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
             if new:
                 writer.writeheader()
             writer.writerows(rows)
