@@ -64,11 +64,11 @@ def _notes(notes: Iterable[str]) -> str:
 
 
 def _section(section: Section, styles: Styles) -> str:
-    key = figures = ""
+    key, figures, panels = "", "", section.panels
     for label in section.methods:
         swatch = svg(lambda ax, look=styles[label]: draw_swatch(ax, look), f"{section.title} {label}", 14, bare=True)
         key += f"<li>{swatch}{escape(label)}</li>"
-    for panel in section.panels:
+    for panel in panels:
         name = f"{section.title}: {panel.title}, {panel.unit}, by {section.axis}, for {join(section.methods)}"
         drawing = svg(lambda ax, panel=panel: draw_panel(ax, panel, section, styles), name)
         figures += _figure(panel.title, drawing, panel.meaning)
@@ -82,7 +82,7 @@ def _section(section: Section, styles: Styles) -> str:
                 f"Unfinished: {run.label}, seed {run.info['seed']}, {length}. It is drawn, but not in the tables, "
                 "nor in the thick line if other seeds of it finished."
             )
-    if missing := [panel.title for panel in PANELS[1:] if panel not in section.panels]:
+    if missing := [panel.title for panel in PANELS[1:] if panel not in panels]:
         notes.append(f"Not logged by these runs: {join(missing)}.")
     return (
         f'<section><div class="panels"><header><h2>{escape(section.title)}</h2>'
