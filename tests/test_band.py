@@ -84,25 +84,24 @@ def test_lower_bound_is_accurate_to_the_last_ulp_before_it_saturates(dtype, tole
         assert math.isinf(low) == (ulps <= 0) or abs(ulps) <= 2
 
 
-ORDERS = [-3.0, -1.5, -1 + 2**-20, -0.75, -0.25, 2**-20, 0.5, 2.0]
-POINTS = [math.log(p) for p in (1e-30, 1e-6, 1e-3, 0.08, 0.5, 0.7, 0.95)] + [math.log1p(-1e-6)]
+ORDERS = [-3.0, -1 + 2**-20, -0.75, 2**-20, 0.5]
+POINTS = torch.tensor([1e-30, 1e-6, 1e-3, 0.08, 0.5, 0.7, 0.95, 1 - 1e-6]).log()
 
 
-@pytest.mark.parametrize("delta", [1e-8, 1e-3, 0.05, 1.0])
+@pytest.mark.parametrize("delta", [1e-8, 0.05, 1.0])
 @pytest.mark.parametrize(
     "divergence",
     ["reverse_kl", "neyman_chi2", "hellinger", "jensen_shannon", *(f"cressie_read({order!r})" for order in ORDERS)],
 )
 def test_every_divergence_agrees_with_its_definition_at_100_digits(divergence, delta):
     f = GENERATORS[divergence] if divergence in GENERATORS else power(float(divergence[13:-1]))
-    for dtype, tolerance in ((torch.float32, 1.2e-7), (torch.float64, 1e-14)):
-        log_p = torch.tensor(POINTS, dtype=dtype)
-        bounds = band_bounds(log_p, divergence, delta)
-        for x, low, high in zip(log_p.tolist(), bounds.log_low.tolist(), bounds.log_high.tolist(), strict=True):
-            exact = exact_bounds_of(f, x, delta)
-            assert relative_error(low, exact.log_low) <= tolerance or (low < -1e38 and exact.log_low < -1e38), (
-                f"lower at {x}"
-            )
+    single, double = (band_bounds(POINTS.to(dtype), divergence, delta) for dtype in (torch.float32, torch.float64))
+    for i, x in enumerate(POINTS.tolist()):
+        exact = exact_bounds_of(f, x, delta)
+        for bounds, tolerance in ((single, 1.2e-7), (double, 1e-14)):
+            low, high = bounds.log_low[i].item(), bounds.log_high[i].item()
+            beyond = low < -1e38 and exact.log_low < -1e38  # of float32
+            assert beyond or relative_error(low, exact.log_low) <= tolerance, f"lower at log p = {x}: {low}"
             assert relative_error(high, exact.log_high) <= tolerance, f"upper at log p = {x}: {high}"
 
 
