@@ -90,27 +90,52 @@ def write(folders: list[Path]) -> None:
 
 
 def table() -> None:
-    """Markdown: one table a sweep, mean +- standard deviation over seeds, as in the report."""
+    """Markdown: a table for each sweep, then one that sets the learning rates of a scene side by side."""
     with CSV.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    columns = {"half_work": 1, "reward_mean": 3, "reward_last3": 3, "entropy_end": 2, "clip_percent": 2}
     labels = [label_of(trust_region(node)) for node in METHODS.values()]
-    columns |= {"early_tail_share_percent": 0, "good_tail_cut_percent": 1}
+    sweeps: dict[str, dict[str, list[dict[str, str]]]] = {}
     for name, (scene, rate, rounds) in SWEEPS.items():
         here = [row for row in rows if key_of(row)[:2] == (scene, rate) and int(row["rounds"]) == rounds]
         # Seeds differ much: only those that every rule has run are compared.
-        ran = [{row["seed"] for row in here if row["label"] == label} for label in labels]
-        here = [row for row in here if row["seed"] in set.intersection(*ran)]
-        if not here:
-            continue
-        print(f"\n{name}, {rounds} rounds\n\n| rule | seeds | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
-        for label in labels:
-            mine = [row for row in here if row["label"] == label]
-            cells = [str(len(mine))]
-            for column, digits in columns.items():
-                limits = [(float(row[column]),) * 2 if row[column] else _missing(row, column) for row in mine]
-                cells.append(summarize(limits, digits) if mine else "-")
-            print(f"| {label} | {' | '.join(cells)} |")
+        by_label = {label: [row for row in here if row["label"] == label] for label in labels}
+        seeds = set.intersection(*({row["seed"] for row in mine} for mine in by_label.values()))
+        if seeds:
+            sweeps[name] = {label: [row for row in mine if row["seed"] in seeds] for label, mine in by_label.items()}
+    columns = {"half_work": 1, "reward_mean": 3, "reward_last3": 3, "entropy_end": 2, "clip_percent": 2}
+    columns |= {"early_tail_share_percent": 0, "good_tail_cut_percent": 1}
+    for name, by_label in sweeps.items():
+        _print(
+            f"{name}, {SWEEPS[name][2]} rounds",
+            ["seeds", *columns],
+            {label: [str(len(mine)), *(_cell(mine, *c) for c in columns.items())] for label, mine in by_label.items()},
+        )
+    for scene, head, cell in (
+        ("tail", "half_work", lambda mine: _cell(mine, "half_work", 1)),
+        ("storm", "reward_last3: mean, and in how many seeds above 0.5", _kept),
+    ):
+        names = [name for name in sweeps if SWEEPS[name][0] == scene]
+        _print(
+            f"{scene}, {head}",
+            [f"lr {name.partition('-')[2]}" for name in names],
+            {label: [cell(sweeps[name][label]) for name in names] for label in labels},
+        )
+
+
+def _print(title: str, columns: list[str], cells: dict[str, list[str]]) -> None:
+    print(f"\n{title}\n\n| rule | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
+    for label, row in cells.items():
+        print(f"| {label} | {' | '.join(row)} |")
+
+
+def _cell(rows: list[dict[str, str]], column: str, digits: int) -> str:
+    return summarize([(float(row[column]),) * 2 if row[column] else _missing(row, column) for row in rows], digits)
+
+
+def _kept(rows: list[dict[str, str]]) -> str:
+    """A mean of runs that keep the skill and runs that lose it describes neither: the count of those that keep it."""
+    ends = [float(row["reward_last3"]) for row in rows]
+    return f"{sum(ends) / len(ends):.2f}, {sum(end > 0.5 for end in ends)} of {len(ends)}"
 
 
 def _missing(row: dict[str, str], column: str) -> tuple[float, float]:
