@@ -19,7 +19,7 @@ LAYERS = [
     ["numerics", "bounds", "solver", "divergences", "band"],  # maths
     ["trust_regions", "metrics", "losses", "advantages"],  # policy
     ["integrations.trl"],  # one framework each, never each other
-    ["lab", "runs", "figures", "report", "config", "rewards", "data", "train", "compare", "show", "cli"],  # application
+    ["lab", "runs", "charts", "report", "config", "rewards", "data", "train", "compare", "show", "cli"],  # application
 ]
 TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
 # Every heavy library is at home in the modules that need it.
@@ -29,7 +29,7 @@ HOMES = {
     "tokenizers": {"lab"},
     "datasets": {"data"},
     "reasoning_gym": {"data"},
-    "matplotlib": {"figures"},
+    "matplotlib": {"charts"},
     "rich": {"show"},
     "pydantic": {"config"},
 }

@@ -191,7 +191,7 @@ def take_away(monkeypatch, packages, modules):
     [
         ("trl", [], RECIPE),
         ("pydantic", ["show", "config"], ["train"]),
-        ("matplotlib", ["figures", "report"], ["report", "damaged"]),
+        ("matplotlib", ["charts", "report"], ["report", "damaged"]),
     ],
 )
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):
@@ -201,7 +201,7 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, mon
 
 
 def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):
-    taken = ["config", "show", "runs", "figures", "report"]
+    taken = ["config", "show", "runs", "charts", "report"]
     take_away(monkeypatch, ["pydantic", "trl", "transformers", "datasets", "rich"], taken)
     assert main(["report", "damaged"]) == 2
     assert "no run found" in one_line(capsys)

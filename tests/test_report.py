@@ -22,7 +22,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from bandpo.figures import draw_panel, method_styles
+from bandpo.charts import draw_panel, method_styles
 from bandpo.report import write_report
 from bandpo.runs import PANELS, make_sections, mean_curve, read_runs, show, subtract, summarize
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .figures import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
+from .charts import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
 from .runs import MIN_SEEDS, PANELS, Row, Run, Section, make_sections, ratio_bounds, read_runs
 
 SCENES = {
