@@ -10,6 +10,7 @@ A move of one token from p to q = r p costs least when all other tokens are resc
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,8 +99,8 @@ def divergence(name: str | Divergence) -> Divergence:
         return cressie_read(_as_number(power[1]))
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
-            f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence, got {name!r}; "
-            "an own one gets a name by bandpo.register_divergence"
+            f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence, got {name!r}"
+            f"{nearest(str(name), sorted(_REGISTRY))}; an own one gets a name by bandpo.register_divergence"
         )
     return _REGISTRY[name]
 
@@ -116,6 +117,12 @@ def _as_number(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """ ", did you mean ...?" if a known word is close, else nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:

@@ -10,7 +10,6 @@ A rule is a frozen dataclass of plain data, so that it is also its node in a con
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from .band import band_bounds, band_contains
 from .bounds import Bounds
-from .divergences import Divergence, divergence
+from .divergences import Divergence, divergence, nearest
 from .numerics import LOG_P_MIN, output_dtype, working_copy
 
 
@@ -282,12 +281,6 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
         return cls(**values)
     except TypeError as error:  # a missing field: the only one that can be left
         raise ValueError(f"trust region {kind!r}: {error}") from error
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """ ", did you mean ...?" if a known word is close, else nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def _cap(bounds: Bounds, max_ratio: float) -> Bounds:
