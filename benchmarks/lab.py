@@ -16,7 +16,7 @@ from typing import Any
 
 from bandpo import trust_region
 from bandpo.compare import METHODS, plan, run_all
-from bandpo.config import label_of
+from bandpo.words import label_of
 from bandpo.runs import NUMBERS, Run, read_runs, summarize
 
 CSV = Path(__file__).with_suffix(".csv")

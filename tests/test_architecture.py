@@ -19,7 +19,8 @@ LAYERS = [
     ["numerics", "bounds", "solver", "divergences", "band"],  # maths
     ["trust_regions", "metrics", "losses", "advantages"],  # policy
     ["integrations.trl"],  # one framework each, never each other
-    ["lab", "runs", "charts", "report", "config", "rewards", "data", "train", "compare", "show", "cli"],  # application
+    # application
+    ["words", "explain", "lab", "runs", "charts", "report", "config", "rewards", "data", "train", "compare", "show", "cli"],
 ]
 TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
 # Every heavy library is at home in the modules that need it.

@@ -90,6 +90,7 @@ MISTAKES = {
     "no runs to draw": (["report", "damaged"], "damaged: no run found"),
     "no folder to draw": (["report", "gone"], "gone: no run found"),
     "unknown method": (["lab", "--methods", "grpoo"], "method 'grpoo' is unknown, did you mean 'grpo'?"),
+    "rule in words": (["lab", "--methods", "clip:2"], "method 'clip:2': eps_low of Clip must be a number in [0, 1]"),
     "method twice": (["lab", "--methods", "grpo", "grpo"], "method 'grpo' is given twice"),
     "no rounds": (["lab", "--rounds", "0"], "rounds: Input should be greater than or equal to 1, got 0"),
 }
@@ -116,6 +117,16 @@ ARGUMENTS = {
     "no scene": (["lab", "--scene", "calm"], "invalid choice: 'calm'"),
     "no number": (["lab", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
     "nothing to draw": (["report"], "the following arguments are required: RUNS"),
+    "nothing to explain": (["explain"], "the following arguments are required: REGION"),
+    "unknown rule": (["explain", "bnd:kl"], "argument REGION: 'bnd:kl': the type must be one of ['band', 'capped', "),
+    "unknown other rule": (
+        ["explain", "band", "--vs", "clip:x"],
+        "argument --vs: 'clip:x': eps_low of Clip must be a ",
+    ),
+    "no probability": (
+        ["explain", "band", "--p", "0.5", "2"],
+        "argument --p: must be a probability in (0, 1], got '2'",
+    ),
 }
 
 
@@ -205,6 +216,15 @@ def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch)
     take_away(monkeypatch, ["pydantic", "trl", "transformers", "datasets", "rich"], taken)
     assert main(["report", "damaged"]) == 2
     assert "no run found" in one_line(capsys)
+
+
+def test_a_short_word_needs_no_package_but_torch_and_a_node_says_what_it_needs(capsys, monkeypatch):
+    take_away(monkeypatch, ["yaml", "pydantic", "matplotlib", "rich"], ["config", "show", "report"])
+    assert main(["explain", "band:tv:0.1", "--p", "0.5"]) == 0
+    assert "0.4 to 0.6" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["explain", "{type: band}"])
+    assert "a YAML node needs PyYAML (pip install pyyaml)" in one_line(capsys)
 
 
 # ---- what goes through
@@ -348,7 +368,7 @@ def test_a_command_that_was_given_before_the_libraries_are_there_costs_no_import
     assert lines[0] == f"bandpo {bandpo.__version__}"
     assert [line for line in lines if line.startswith("code")] == ["code 0", "code 0", "code 0", "code 2", "code 2"]
     assert lines[-1] == "[]"
-    for command in ("lab", "train", "report"):
+    for command in ("lab", "train", "report", "explain"):
         assert f"    {command} " in done.stdout
 
 

@@ -140,6 +140,12 @@ def test_a_plan_names_what_is_wrong_with_a_method(tmp_path, methods, named):
         plan("tail", methods, [0], tmp_path)
 
 
+def test_a_method_in_words_is_the_same_rule_as_its_node(tmp_path):
+    (word,), (node,) = (plan("tail", [m], [0], tmp_path) for m in ("clip:0.2:1", "{type: clip, eps_high: 1.0}"))
+    assert (word.name, word.config) == (node.name, node.config)
+    assert word.config.trust_region == {"type": "clip", "eps_low": 0.2, "eps_high": 1.0}
+
+
 def test_resuming_a_comparison_with_other_settings_is_refused(tmp_path):
     (job,) = plan("tail", ["grpo"], [0], tmp_path)
     job.folder.mkdir(parents=True)

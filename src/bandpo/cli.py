@@ -1,8 +1,9 @@
-"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`."""
+"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__
+from .trust_regions import Region
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         "--methods",
         nargs="+",
         metavar="RULE",
-        help="grpo clip-higher band-kl band-tv band-chi2 band-relaxed dcpo no-clip clip-wide, or YAML nodes such as "
-        "'{type: clip, eps_low: 0.2, eps_high: 1.0}' (default: grpo clip-higher band-kl no-clip)",
+        help="grpo clip-higher band-kl band-tv band-chi2 band-relaxed dcpo no-clip clip-wide, or rules such as "
+        "clip:0.2:1 or '{type: clip, eps_high: 1.0}' (default: grpo clip-higher band-kl no-clip)",
     )
     lab.add_argument(
         "--seeds", type=_seeds, default=[0, 1], metavar="N or A,B,...", help="how many, or which (default: 2)"
@@ -106,7 +108,40 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--png", type=Path, help="also as a picture")
     report.add_argument("--baseline", help="label to compare with (default: the one that begins with GRPO)")
     report.set_defaults(run=_report)
+
+    explain = commands.add_parser(
+        "explain",
+        help="what a rule allows a token, in numbers and words",
+        description="What a rule allows tokens of old probability P, and what stops them. A rule is a short word, its "
+        "type and its fields (clip:0.2:0.28, dcpo:0.16:0.2:10, band:kl:0.05, capped:band:kl:0.05:10, "
+        "relaxed:band:kl:0.05:clip:0.2:0.28), or a YAML node such as '{type: band, delta: 0.05}'.",
+    )
+    explain.add_argument("region", type=_region, metavar="REGION")
+    explain.add_argument(
+        "--p", type=_probability, nargs="+", default=[], metavar="P", help="default: from 0.001 to 0.99"
+    )
+    explain.add_argument("--vs", type=_region, metavar="REGION", help="another rule, and what differs")
+    explain.set_defaults(run=_explain)
     return parser
+
+
+def _region(text: str) -> Region:
+    from .words import parse_region
+
+    try:
+        return parse_region(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _probability(text: str) -> float:
+    try:
+        p = float(text)
+    except ValueError:
+        p = math.nan
+    if not 0 < p <= 1:
+        raise argparse.ArgumentTypeError(f"must be a probability in (0, 1], got {text!r}")
+    return p
 
 
 def _count(text: str) -> int:
@@ -157,3 +192,9 @@ def _report(args: argparse.Namespace) -> None:
     from .report import write_report
 
     print(write_report(args.runs, args.output, png=args.png, baseline=args.baseline))
+
+
+def _explain(args: argparse.Namespace) -> None:
+    from .explain import explain
+
+    print(explain(args.region, args.p, args.vs))

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .config import RunConfig, UserError, build, check_same_run, is_finished, merge
 from .lab import SCENES, WarmStart, warm_start
 from .trust_regions import nearest, trust_region
+from .words import label_of, parse_region
 
 _BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
 METHODS: dict[str, dict[str, Any]] = {
@@ -66,7 +65,7 @@ def plan(
 
     Args:
         scene: `tail` or `storm`.
-        methods: names of `METHODS`, or YAML nodes of trust regions such as "{type: clip, eps_low: 0.2, eps_high: 1.0}".
+        methods: names of `METHODS`, or rules in words (`parse_region`) such as "clip:0.2:1" or "{type: clip}".
         seeds: each gives one warm start, one order of prompts, one stream of samples.
         output: run folders become output/scene/method/seed-N.
         overrides: further settings of the run configuration, the same for all.
@@ -103,19 +102,18 @@ def _rule(method: str) -> tuple[str, dict[str, Any]]:
     if method in METHODS:
         return method, METHODS[method]
     try:
-        node = yaml.safe_load(method)
-    except yaml.YAMLError:
-        node = None
-    if not isinstance(node, dict):
+        region = parse_region(method)
+    except ValueError as error:
+        if ":" in method:
+            raise UserError(f"method {error}") from None
         raise UserError(
-            f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)} "
-            "or the YAML node of a trust region"
-        )
-    config = build({"scene": "tail", "trust_region": node})
+            f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)}, "
+            "a short word such as clip:0.2:1 or the YAML node of a trust region"
+        ) from None
     for name, known in METHODS.items():
-        if trust_region(known) == config.region:
+        if trust_region(known) == region:
             return name, known
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in (config.label or "").lower()), node
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in label_of(region).lower()), region.to_config()
 
 
 def estimate(jobs: Sequence[Job], workers: int) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,8 @@ import pydantic
 import yaml
 
 from .lab import SCENES
-from .trust_regions import DCPO, Band, Capped, Clip, Relaxed, TrustRegion, nearest, trust_region
+from .trust_regions import TrustRegion, nearest, trust_region
+from .words import label_of
 
 
 class UserError(ValueError):
@@ -261,29 +261,6 @@ def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     for key, value in node.items():
         out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
     return out
-
-
-def label_of(region: TrustRegion) -> str:
-    """The name of a rule in tables, e.g. `Band-KL 0.05`; the same however the rule was written."""
-    match region:
-        case Clip(1.0, math.inf):
-            return "No clip"
-        case Clip(low, high):
-            # Clip-Higher is DAPO's one; a much wider clip is another proposal.
-            name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
-            return f"{name} {low}/{high}"
-        case Band(name, delta):
-            return f"Band-{(name if isinstance(name, str) else name.name).upper().replace('CHI2', 'chi2')} {delta}"
-        case DCPO(low, high, cap):
-            return f"DCPO {low}/{high}" + (f" cap {cap}" if cap != DCPO.max_ratio else "")
-        case Capped(inner, cap):
-            return f"{label_of(inner)} cap {cap}"
-        case Relaxed(Band() as inner, Clip(0.2, 0.28)):  # the paper's
-            return f"Relaxed {label_of(inner)}"
-        case Relaxed(inner, outer):
-            return f"{label_of(inner)} or {label_of(outer)}"
-        case _:
-            return type(region).__name__
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""Rules in words: `band:kl:0.05` becomes a trust region, and a trust region its name in tables and legends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from .trust_regions import _KINDS, DCPO, Band, Capped, Clip, Region, Relaxed, TrustRegion, nearest, trust_region
+
+
+def parse_region(text: str) -> Region:
+    """The rule that a text describes, a short word or a YAML node such as `{type: band, delta: 0.05}`.
+
+    A short word is a kind and its fields in their order, `kind:field:field`; the last ones may be left out. A rule in
+    a rule stands in the place of the field, with all of its own: `capped:band:kl:0.05:10`.
+
+    Raises ValueError naming the text, what is wrong with it and what is allowed.
+
+    >>> from bandpo import Band, Clip, Relaxed
+    >>> parse_region("relaxed:band:kl:0.05:clip:0.2:0.28") == Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))
+    True
+    >>> parse_region("{type: band, divergence: tv}") == parse_region("band:tv") == Band("tv", 0.05)
+    True
+    """
+    try:
+        node = _of_word(text) if re.fullmatch(r"[\w.:+-]+", text) else _of_yaml(text)
+        return cast(Region, trust_region(node))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+
+
+def _of_word(text: str) -> dict[str, Any]:
+    words = text.split(":")
+    node = _take(words)
+    if words:
+        raise ValueError(f"{':'.join(words)!r} is too much; {_usage(node['type'])}")
+    return node
+
+
+def _take(words: list[str]) -> dict[str, Any]:
+    """The node of the rule at the beginning of `words`, which loses what the rule takes."""
+    kind = words.pop(0)
+    if kind not in _KINDS:
+        raise ValueError(f"the type must be one of {sorted(_KINDS)}, got {kind!r}{nearest(kind, sorted(_KINDS))}")
+    node: dict[str, Any] = {"type": kind}
+    for field in dataclasses.fields(_KINDS[kind]):  # type: ignore[arg-type]
+        if words:
+            node[field.name] = _take(words) if words[0] in _KINDS else words.pop(0)
+        elif field.default is dataclasses.MISSING:
+            raise ValueError(f"{field.name} is missing; {_usage(kind)}")
+    return node
+
+
+def _usage(kind: str) -> str:
+    fields = [field.name for field in dataclasses.fields(_KINDS[kind])]  # type: ignore[arg-type]
+    return f"a rule of type {kind} is written {':'.join([kind, *fields])}"
+
+
+def _of_yaml(text: str) -> Mapping[str, Any]:
+    try:
+        import yaml  # here, because a short word must do without it
+    except ModuleNotFoundError:
+        raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
+    try:
+        node = yaml.safe_load(text)
+    except yaml.YAMLError:
+        node = None
+    if not isinstance(node, dict):
+        raise ValueError("a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}")
+    return node
+
+
+def label_of(region: TrustRegion) -> str:
+    """The name of a rule in tables and legends, e.g. `Band-KL 0.05`; the same however the rule was written."""
+    match region:
+        case Clip(1.0, math.inf):
+            return "No clip"
+        case Clip(low, high):
+            # Clip-Higher is DAPO's one; a much wider clip is another proposal.
+            name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
+            return f"{name} {low}/{high}"
+        case Band(kind, delta, low, high):
+            name = kind if isinstance(kind, str) else kind.name
+            radii = f"{delta}" if low is None and high is None else f"{low or delta}/{high or delta}"
+            return f"Band-{name.upper() if name in ('kl', 'tv') else name} {radii}"
+        case DCPO(low, high, cap):
+            return f"DCPO {low}/{high}" + (f" cap {cap}" if cap != DCPO.max_ratio else "")
+        case Capped(inner, cap):
+            return f"{label_of(inner)} cap {cap}"
+        case Relaxed(Band() as inner, Clip(0.2, 0.28)):  # the paper's
+            return f"Relaxed {label_of(inner)}"
+        case Relaxed(inner, outer):
+            return f"{label_of(inner)} or {label_of(outer)}"
+        case _:
+            return type(region).__name__

@@ -1,0 +1,155 @@
+"""What a rule allows, in words and numbers, against numbers that are computed here by other means."""
+
+import math
+import re
+
+import mpmath
+import pytest
+import torch
+
+from bandpo import DCPO, Band, Capped, Clip, Relaxed
+from bandpo.explain import DEFAULT_P, explain, limits, stretches
+from bandpo.words import parse_region
+
+
+def kl_root(p, delta, side):
+    """The ratio at which KL(coin p || coin q) = delta, by bisection in q at 30 digits; side: -1 below, 1 above."""
+    with mpmath.workdps(30):
+        p, near, far = mpmath.mpf(p), mpmath.mpf(p), mpmath.mpf(0 if side < 0 else 1)
+        for _ in range(90):
+            q = (near + far) / 2
+            outside = p * mpmath.log(p / q) + (1 - p) * mpmath.log((1 - p) / (1 - q)) > delta
+            near, far = (near, q) if outside else (q, far)
+        return float(near / p)
+
+
+# [1 - eps, 1 + eps] of each rule by the formulas of the paper.
+FORMULAS = {
+    "band:tv:0.1": lambda p: (max(0, 1 - 0.1 / p), min(1 / p, 1 + 0.1 / p)),
+    "band:chi2:0.1": lambda p: (
+        max(0, 1 - math.sqrt(0.1 * (1 - p) / p)), min(1 / p, 1 + math.sqrt(0.1 * (1 - p) / p))
+    ),
+    "band:kl:0.05": lambda p: (kl_root(p, 0.05, -1), kl_root(p, 0.05, 1)),
+    "clip:0.2:0.28": lambda p: (0.8, 1.28),
+    "dcpo:0.16:0.2:10": lambda p: (
+        0.5 + 0.5 * math.sqrt(max(0, 1 - 0.64 / p)), min(10, 0.5 + 0.5 * math.sqrt(1 + 0.8 / p))
+    ),
+}  # fmt: skip
+
+
+def rows(text):
+    """The cells of the table of one rule."""
+    table = text.split("\n\n")[1].splitlines()
+    return [re.split(r" {2,}", row.strip()) for row in table[1:]]
+
+
+def number(text):
+    return 1 - float(text[4:]) if text.startswith("1 - ") else float(text)
+
+
+def interval(text):
+    return [number(part) for part in text.split(" to ")]
+
+
+@pytest.mark.parametrize("word", FORMULAS)
+def test_the_table_has_the_interval_in_ratio_log_ratio_probability_and_epsilon(word):
+    found = rows(explain(parse_region(word)))
+    assert [number(row[0]) for row in found] == list(DEFAULT_P)
+    for p, ratio, log_ratio, new, eps_low, eps_high, _ in found:
+        p = number(p)
+        low, high = FORMULAS[word](p)
+        digits = {"rel": 6e-4, "abs": 1e-12}
+        assert interval(ratio) == pytest.approx([low, high], **digits)
+        log_low = math.log(low) if low > 0 else -math.inf
+        # At p = 0.001 the root of KL at e^-51 is below what 30 digits of q resolve.
+        if not word.startswith("band:kl") or p > 0.005:
+            assert interval(log_ratio) == pytest.approx([log_low, math.log(high)], **digits)
+        assert interval(new) == pytest.approx([low * p, min(1, high * p)], **digits)
+        assert [number(eps_low), number(eps_high)] == pytest.approx([1 - low, high - 1], **digits)
+
+
+def test_the_tail_token_of_the_paper_is_the_example():
+    """sec:bottlenecks: p = 0.08 may grow by 0.113 under Band-KL 0.05; 0.016 under a clip of 0.2."""
+    for region, room in ((Band("kl", 0.05), 0.113), (Clip(0.2, 0.2), 0.016)):
+        said = re.search(r"a token of p = 0.08 may .* and rise to \S+ \(by (\S+)\)", explain(region))
+        assert said
+        assert round(float(said[1]), 3) == room
+
+
+def reasons(region, p):
+    return limits(region, torch.tensor([p], dtype=torch.float64).log())[0]
+
+
+@pytest.mark.parametrize(
+    ("region", "p", "below", "above"),
+    [
+        (Clip(0.2, 0.28), 0.5, "clip", "clip"),
+        (Clip(0.2, 0.28), 0.79, "clip", "simplex"),  # 1.28 p > 1
+        (Clip(1.0, math.inf), 0.5, "simplex", "simplex"),
+        (Band("tv", 0.1), 0.09, "simplex", "divergence"),  # saturated for p <= delta (prop:saturation)
+        (Band("tv", 0.1), 0.11, "divergence", "divergence"),
+        (Band("tv", 0.1), 0.91, "divergence", "simplex"),
+        (Band("chi2", 0.1), 0.09, "simplex", "divergence"),  # p / (1 - p) <= delta
+        (Band("chi2", 0.1), 0.92, "divergence", "simplex"),  # (1 - p) / p <= delta
+        (Band("kl", 0.05), 0.001, "divergence", "divergence"),
+        (Band("kl", 0.05), 0.99, "divergence", "divergence"),
+        (DCPO(0.16, 0.2), 0.002, "DCPO", "cap"),  # 0.2 / 90 = 0.00222
+        (DCPO(0.16, 0.2), 0.003, "DCPO", "DCPO"),
+        (Capped(Band("kl", 0.05), 10.0), 0.0070, "divergence", "cap"),
+        (Capped(Band("kl", 0.05), 10.0), 0.0072, "divergence", "divergence"),
+        (Capped(Clip(0.2, 20.0), 10.0), 0.5, "clip", "simplex"),  # 1/p = 2 comes before the cap
+        (Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), 0.5, "inner divergence", "inner divergence"),
+        (Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), 0.6, "inner divergence", "outer clip"),
+        (Relaxed(Clip(0.2, 0.28), Band("kl", 0.05)), 0.6, "outer divergence", "inner clip"),
+        (Relaxed(Capped(Band("kl", 0.05), 10.0), Clip()), 0.001, "inner divergence", "inner cap"),
+        (Relaxed(Capped(Band("kl", 0.05), 10.0), Clip()), 0.1, "inner divergence", "inner divergence"),
+    ],
+)
+def test_what_stops_a_token_is_named(region, p, below, above):
+    assert reasons(region, p) == (below, above)
+    text = explain(region, [p])
+    assert rows(text)[0][-1] == (below if below == above else f"{below} / {above}")
+    for reason in {below, above}:
+        assert f"\n  {reason}: " in text
+
+
+def test_stretches_find_every_change_of_a_step_function():
+    edges = torch.tensor([1e-9, 0.2, 0.203, 0.99], dtype=torch.float64)
+    found = stretches(lambda log_p: (log_p.exp()[..., None] > edges).sum(-1))
+    assert [start for start, _, _ in found] == pytest.approx([0, *edges.tolist()], rel=1e-12)
+    assert [end for _, end, _ in found] == pytest.approx([*edges.tolist(), 1], rel=1e-12)
+    assert [value for _, _, value in found] == [0, 1, 2, 3, 4]
+    assert stretches(lambda log_p: torch.full_like(log_p, 7)) == [(0.0, 1.0, 7)]
+
+
+def test_two_rules_are_set_side_by_side_and_their_difference_is_said():
+    text = explain(Band("kl", 0.05), [0.08, 0.5], Clip(0.2, 0.28))
+    table = text.split("\n\n")[1].splitlines()
+    assert [re.split(r" {2,}", row.strip())[:2] for row in table[1::2]] == [
+        ["0.08", "Band-KL 0.05"],
+        ["0.5", "Band-KL 0.05"],
+    ]
+    assert [row.split("  ")[0].strip() for row in table[2::2]] == ["", ""]
+    up, down = text.splitlines()[-2:]
+    # Where the ratio of KL crosses 1.28 and 0.8, by bisection on the root found here.
+    crossings = []
+    for side, bound in ((1, 1.28), (-1, 0.8)):
+        low, high = 0.3, 0.9
+        for _ in range(30):
+            middle = 0.5 * (low + high)
+            wider = (kl_root(middle, 0.05, side) - bound) * side > 0
+            low, high = (middle, high) if wider else (low, middle)
+        crossings.append(f"{low:.4g}")
+    assert crossings[0] == "0.5399"  # tighter than 1.28 for p > 0.540
+    start = "against Clip 0.2/0.28: Band-KL 0.05 leaves more room for p <"
+    assert up.startswith(f"Up, {start} {crossings[0]}, is tighter for {crossings[0]} < p")
+    assert down == f"Down, {start} {crossings[1]}, is tighter for p > {crossings[1]}."
+
+
+def test_rules_that_allow_the_same_somewhere_say_where():
+    text = explain(Band("tv", 0.05), (), Clip(1.0, math.inf))
+    up, down = text.splitlines()[-2:]
+    same = "allows the same (to 1e-12)"
+    assert up == f"Up, against No clip: Band-TV 0.05 is tighter for p < 0.95, {same} for p > 0.95."
+    assert down == f"Down, against No clip: Band-TV 0.05 {same} for p < 0.05, is tighter for p > 0.05."
+    assert explain(Clip(), (), Clip()).endswith(f"Down, against Clip 0.2/0.2: Clip 0.2/0.2 {same} for every p.")

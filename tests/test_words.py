@@ -1,0 +1,62 @@
+"""Rules in words, there and back."""
+
+import math
+
+import pytest
+
+from bandpo import DCPO, Band, Capped, Clip, Relaxed
+from bandpo.words import label_of, parse_region
+
+WORDS = {
+    "clip": Clip(0.2, 0.2),
+    "clip:0.2:0.28": Clip(0.2, 0.28),
+    "clip:1:inf": Clip(1.0, math.inf),
+    "dcpo:0.2:0.28": DCPO(0.2, 0.28, 10.0),
+    "dcpo:0.2:0.28:inf": DCPO(0.2, 0.28, math.inf),
+    "band:tv": Band("tv", 0.05),
+    "band:kl:1e-3": Band("kl", 0.001),
+    "capped:band:kl:0.05:20": Capped(Band("kl", 0.05), 20.0),
+    "capped:dcpo:0.2:0.28:10": Capped(DCPO(0.2, 0.28, 10.0), 10.0),
+    "relaxed:band:kl:0.05:clip:0.2:0.28": Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
+    "capped:relaxed:band:kl:0.05:clip:0.2:0.28:5": Capped(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), 5.0),
+    "{type: band, divergence: chi2, delta: 0.1}": Band("chi2", 0.1),
+    "type: clip": Clip(0.2, 0.2),
+    "{type: capped, region: {type: band}, max_ratio: 3}": Capped(Band(), 3.0),
+}
+
+
+@pytest.mark.parametrize(("text", "region"), WORDS.items(), ids=WORDS)
+def test_a_text_is_its_rule(text, region):
+    assert parse_region(text) == region
+    assert parse_region(str(region.to_config()).replace("'", "")) == region  # what to_config writes is such a text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bnd:kl:0.05", "the type must be one of ['band', 'capped', 'clip', 'dcpo', 'relaxed'], got 'bnd', did you mea"
+         "n 'band'?"),
+        ("band:chi:0.05", "divergence must be one of ['chi2', 'kl', 'tv'] or a bandpo.Divergence, got 'chi', did you m"
+         "ean 'chi2'?"),
+        ("band:kl:-1", "delta of Band must be a number in (0, inf), got '-1'"),
+        ("clip:0.2:0.28:3", "'3' is too much; a rule of type clip is written clip:eps_low:eps_high"),
+        ("capped", "region is missing; a rule of type capped is written capped:region:max_ratio"),
+        ("relaxed:band:kl:0.05", "outer is missing; a rule of type relaxed is written relaxed:inner:outer"),
+        ("", "a rule is a short word such as band:kl:0.05 or a YAML node"),
+        ("{type: band", "a rule is a short word such as band:kl:0.05 or a YAML node"),
+        ("[band, kl]", "a rule is a short word such as band:kl:0.05 or a YAML node"),
+        ("{type: band, dleta: 1}", "unknown key 'dleta' in trust region 'band', did you mean 'delta'?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_text_is_named_with_what_is_allowed(text, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        parse_region(text)
+    assert str(caught.value).startswith(f"{text!r}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_says_what_the_rule_is():
+    labels = ["Clip 0.2/0.2", "Clip 0.2/0.28", "No clip", "DCPO 0.2/0.28", "DCPO 0.2/0.28", "Band-TV 0.05"]
+    assert [label_of(region) for region in WORDS.values()][:6] == labels
+    assert label_of(WORDS["capped:band:kl:0.05:20"]) == "Band-KL 0.05 cap 20"
+    assert label_of(WORDS["relaxed:band:kl:0.05:clip:0.2:0.28"]) == "Band-KL 0.05 or Clip 0.2/0.28"
