@@ -219,7 +219,7 @@ def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch)
 
 
 def test_a_short_word_needs_no_package_but_torch_and_a_node_says_what_it_needs(capsys, monkeypatch):
-    take_away(monkeypatch, ["yaml", "pydantic", "matplotlib", "rich"], ["config", "show", "report"])
+    take_away(monkeypatch, ["yaml"], [])
     assert main(["explain", "band:tv:0.1", "--p", "0.5"]) == 0
     assert "0.4 to 0.6" in capsys.readouterr().out
     with pytest.raises(SystemExit):

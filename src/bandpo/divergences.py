@@ -99,8 +99,8 @@ def divergence(name: str | Divergence) -> Divergence:
         return cressie_read(_as_number(power[1]))
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
-            f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence, got {name!r}"
-            f"{nearest(str(name), sorted(_REGISTRY))}; an own one gets a name by bandpo.register_divergence"
+            f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence (an own one gets a name by "
+            f"bandpo.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
         )
     return _REGISTRY[name]
 
