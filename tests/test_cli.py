@@ -203,6 +203,7 @@ def take_away(monkeypatch, packages, modules):
         ("trl", [], RECIPE),
         ("pydantic", ["show", "config"], ["train"]),
         ("matplotlib", ["charts", "report"], ["report", "damaged"]),
+        ("matplotlib", ["charts", "report", "figures"], ["figures"]),
     ],
 )
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):
@@ -368,7 +369,7 @@ def test_a_command_that_was_given_before_the_libraries_are_there_costs_no_import
     assert lines[0] == f"bandpo {bandpo.__version__}"
     assert [line for line in lines if line.startswith("code")] == ["code 0", "code 0", "code 0", "code 2", "code 2"]
     assert lines[-1] == "[]"
-    for command in ("lab", "train", "report", "explain"):
+    for command in ("lab", "train", "report", "explain", "figures"):
         assert f"    {command} " in done.stdout
 
 

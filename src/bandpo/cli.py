@@ -1,4 +1,4 @@
-"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`."""
+"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`, `bandpo figures`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; the same command with --resume goes on", file=sys.stderr)
         return 130
     except ValueError as error:
-        if args.run is not _report:  # which needs less than the config: it raises plain ones
+        if args.run not in (_report, _figures):  # which need less than the config: they raise plain ones
             from .config import UserError
 
             if not isinstance(error, UserError):
@@ -52,6 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+_RULES = (
+    "A rule is a short word, its type and its fields (clip:0.2:0.28, dcpo:0.16:0.2:10, band:kl:0.05, "
+    "capped:band:kl:0.05:10, relaxed:band:kl:0.05:clip:0.2:0.28), or a YAML node such as '{type: band, delta: 0.05}'."
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,9 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser(
         "explain",
         help="what a rule allows a token, in numbers and words",
-        description="What a rule allows tokens of old probability P, and what stops them. A rule is a short word, its "
-        "type and its fields (clip:0.2:0.28, dcpo:0.16:0.2:10, band:kl:0.05, capped:band:kl:0.05:10, "
-        "relaxed:band:kl:0.05:clip:0.2:0.28), or a YAML node such as '{type: band, delta: 0.05}'.",
+        description=f"What a rule allows tokens of old probability P, and what stops them. {_RULES}",
     )
     explain.add_argument("region", type=_region, metavar="REGION")
     explain.add_argument(
@@ -122,6 +126,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--vs", type=_region, metavar="REGION", help="another rule, and what differs")
     explain.set_defaults(run=_explain)
+
+    figures = commands.add_parser(
+        "figures",
+        help="draw the paper's figures of trust regions, and three of our own",
+        description="Draw figures as PDF, SVG and PNG, and print their captions: regions-3d, variation and ratio are "
+        "Fig. 1a, 1b and 2 of the paper; equal-half-width, cap and half-width are ours. The defaults are the paper's. "
+        + _RULES,
+        argument_default=argparse.SUPPRESS,  # the defaults of the parameters are where the figures are
+    )
+    figures.add_argument("-o", "--output", type=Path, default=Path("figures"), help="folder (default: figures)")
+    figures.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some figures (default: all six)")
+    figures.add_argument(
+        "--regions", nargs="+", type=_region, metavar="REGION", help="the rules in variation, ratio and half-width"
+    )
+    figures.add_argument("--top", type=float, help="highest ratio in ratio (default: 4)")
+    figures.add_argument("--pair", nargs=2, type=_region, metavar="REGION", help="the two rules in regions-3d")
+    figures.add_argument("--top-3d", type=float, help="highest ratio in regions-3d (default: 10)")
+    figures.add_argument("--capped", type=_region, metavar="REGION", help="the rule in cap, of type capped")
+    figures.add_argument(
+        "--equal", nargs="+", metavar="DIVERGENCE", help="those in equal-half-width (default: kl tv chi2)"
+    )
+    figures.add_argument("--half-width", type=float, help="which of a token is made equal (default: 0.1)")
+    figures.add_argument("--at", type=float, metavar="P", help="the token's old probability (default: 0.5)")
+    figures.set_defaults(run=_figures)
     return parser
 
 
@@ -198,3 +226,13 @@ def _explain(args: argparse.Namespace) -> None:
     from .explain import explain
 
     print(explain(args.region, args.p, args.vs))
+
+
+def _figures(args: argparse.Namespace) -> None:
+    from .figures import Parameters, write_figures
+
+    fields = Parameters.__dataclass_fields__.keys() & vars(args).keys()
+    parameters = Parameters(**{name: getattr(args, name) for name in fields})
+    for path, caption in write_figures(args.output, parameters, args.only):
+        print(f"{path}.pdf .svg .png\n  {caption}")
+    print(args.output)

@@ -1,0 +1,255 @@
+"""The figures: what is drawn, against formulas written here; the same bytes each time; nothing cut off."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
+from mpl_toolkits.mplot3d.art3d import Poly3DCollection
+
+from bandpo import DCPO, Band, Capped, Clip, Relaxed
+from bandpo.cli import main
+from bandpo.figures import _LOOK, CLASSES, FIGURES, Parameters
+
+# The epsilons below and above at p, as the paper writes them (delta 0.1; eq:tv_bounds, eq:chi2_bounds, DCPO's own).
+EPSILONS = {
+    Clip(0.2, 0.28): lambda p: (0.2 + 0 * p, 0.28 + 0 * p),
+    DCPO(0.2, 0.28, math.inf): lambda p: (
+        0.5 - 0.5 * np.sqrt(np.maximum(0, 1 - 0.8 / p)), 0.5 * np.sqrt(1 + 1.12 / p) - 0.5
+    ),
+    Band("tv", 0.1): lambda p: (np.minimum(1, 0.1 / p), np.minimum(1 / p - 1, 0.1 / p)),
+    Band("chi2", 0.1): lambda p: (
+        np.minimum(1, np.sqrt(0.1 * (1 - p) / p)), np.minimum(1 / p - 1, np.sqrt(0.1 * (1 - p) / p))
+    ),
+}  # fmt: skip
+
+
+def kl(p, q):
+    """KL(coin p || coin q)."""
+    with np.errstate(divide="ignore"):
+        return p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+
+
+def drawn(name, **parameters):
+    figure, caption = FIGURES[name](Parameters(**parameters))
+    (ax,) = figure.axes
+    return ax, caption
+
+
+def pairs(name):
+    """{rule: (p, lower, upper)} of a figure that draws two lines for each."""
+    lines = drawn(name)[0].lines
+    return {r: (*lines[2 * i].get_data(), lines[2 * i + 1].get_ydata()) for i, r in enumerate(Parameters().regions)}
+
+
+def test_the_default_rules_are_those_of_the_paper():
+    assert [*Parameters().regions] == [*[*EPSILONS][:2], Band("kl", 0.1), Band("tv", 0.1), Band("chi2", 0.1)]
+    assert Parameters().pair == (Band("kl", 0.1), Clip(0.2, 0.28))
+
+
+@pytest.mark.parametrize("region", EPSILONS, ids=str)
+def test_variation_and_ratio_draw_the_formulas_of_the_paper(region):
+    p, low, high = pairs("variation")[region]
+    eps_low, eps_high = EPSILONS[region](p)
+    np.testing.assert_allclose(low, -eps_low * p, atol=1e-12)
+    np.testing.assert_allclose(high, eps_high * p, atol=1e-12)
+    p, low, high = pairs("ratio")[region]
+    eps_low, eps_high = EPSILONS[region](p)
+    np.testing.assert_allclose(low, 1 - eps_low, atol=1e-12)
+    np.testing.assert_allclose(high, 1 + eps_high, atol=1e-12)
+
+
+def test_every_band_is_within_the_simplex_and_that_of_kl_is_where_kl_is_delta():
+    for region, (p, low, high) in pairs("variation").items():
+        if isinstance(region, Band):
+            assert (low >= -p).all()
+            assert (high <= 1 - p + 1e-15).all()
+    p, low, high = (x[:380] for x in pairs("variation")[Band("kl", 0.1)])  # up to p = 0.95
+    np.testing.assert_allclose(kl(p, p + high), 0.1, rtol=1e-6)
+    rare = p > 0.02  # below it p + low is a rounding error
+    np.testing.assert_allclose(kl(p, p + low)[rare], 0.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["variation", "ratio"])
+def test_the_axes_and_the_note_on_tv(name):
+    ax, caption = drawn(name)
+    assert ax.get_xlim() == (0, 1)
+    assert ax.get_ylim() == {"variation": (-1, 1), "ratio": (0, 4)}[name]
+    assert "Differs from the paper, which draws Band-TV as +-delta for every p, out of the simplex" in caption
+
+
+def test_the_regions_are_those_of_both_rules_and_cover_the_surface():
+    ax, _ = drawn("regions-3d")
+    areas = dict.fromkeys(CLASSES, 0.0)
+    for quad in ax.collections:
+        assert isinstance(quad, Poly3DCollection)
+        x, y, z = np.asarray(quad._faces[0]).T
+        np.testing.assert_allclose(x * z, y, atol=1e-12)  # on the surface
+        colour = to_hex(quad._facecolor3d[0])
+        p, q = x.mean(), y.mean()
+        area = 0.5 * abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1)))
+        areas[colour] += area
+        if area > 1e-5:
+            band, clip = kl(p, q) <= 0.1, 0.8 <= q / p <= 1.28
+            assert colour == CLASSES[2 if band and clip else 0 if band else 1 if clip else 3], (p, q)
+    # The area below q = min(1, 10 p), by a grid; and of each class.
+    p, q = np.meshgrid((np.arange(1000) + 0.5) / 1000, (np.arange(1000) + 0.5) / 1000)
+    on, band, clip = q < 10 * p, kl(p, q) <= 0.1, (q >= 0.8 * p) & (q <= 1.28 * p)
+    expected = [on & band & ~clip, on & ~band & clip, band & clip, on & ~band & ~clip]
+    assert list(areas.values()) == pytest.approx([float(x.mean()) for x in expected], abs=1e-3)
+
+
+def test_at_equal_half_width_every_curve_goes_through_the_point_and_the_radii_are_said():
+    ax, caption = drawn("equal-half-width", half_width=0.06, at=0.3)
+    # kl and chi2 of the coins 0.3 and 0.36, and TV, which is the move itself.
+    radii = {"kl": kl(0.3, 0.36), "tv": 0.06, "chi2": 0.06**2 / (0.3 * 0.7)}
+    assert ", ".join(f"{name} {delta:.4g}" for name, delta in radii.items()) in caption
+    key = [text.get_text() for text in ax.get_figure().legends[0].get_texts()]
+    assert key[:4] == ["Clip 0.2", *(f"Band-{n} {radii[n.lower()]:.3g}" for n in ("KL", "TV", "chi2"))]
+    for line in ax.lines[:4]:
+        assert np.interp(0.3, *line.get_data()) == pytest.approx(0.06, rel=1e-3)
+    clip, _, tv, chi2 = (line.get_data() for line in ax.lines[:4])
+    np.testing.assert_allclose(clip[1], np.minimum(0.2 * clip[0], 1 - clip[0]), rtol=1e-9)
+    np.testing.assert_allclose(tv[1], np.minimum(0.06, 1 - tv[0]), rtol=1e-9)
+    root = np.sqrt(radii["chi2"] * chi2[0] * (1 - chi2[0]))
+    np.testing.assert_allclose(chi2[1], np.minimum(root, 1 - chi2[0]), rtol=1e-9)
+
+
+def test_for_small_moves_the_radius_is_half_the_curvature_times_the_square():
+    caption = drawn("equal-half-width", half_width=1e-4, at=0.4)[1]
+    kl_, _, chi2 = (float(part.split()[1]) for part in caption.split(": ")[1].split("; ")[0].split(", "))
+    assert kl_ == pytest.approx(0.5 * 1e-8 / 0.24, rel=1e-3)
+    assert chi2 == pytest.approx(2 * kl_, rel=1e-3)
+
+
+def test_the_cap_binds_where_the_band_allows_more():
+    ax, caption = drawn("cap")
+    assert "cap of Band-KL 0.05 cap 10, which binds for p < 0.0071 (grey)" in caption
+    assert [text.get_text() for text in ax.texts] == ["the cap binds for p < 0.0071"]
+    (span,) = ax.patches
+    edge = span.get_x() + span.get_width()
+    assert kl(edge, 10 * edge) == pytest.approx(0.05, rel=1e-9)
+    without, capped = (line.get_data() for line in ax.lines[:2])
+    np.testing.assert_allclose(kl(without[0][:-40], (without[0] * without[1])[:-40]), 0.05, rtol=1e-6)
+    np.testing.assert_allclose(capped[1], np.minimum(10, without[1]))
+    assert "binds for p < 0.1 " in drawn("cap", capped=Capped(Clip(0.2, 20.0), 10.0))[1]  # then 1/p is below the cap
+    ax, caption = drawn("cap", capped=Capped(Clip(0.2, 0.28), 10.0))
+    assert "never binds" in caption
+    assert not ax.patches
+
+
+def test_the_half_width_is_that_of_the_interval_and_of_a_band_the_same_for_p_and_1_minus_p():
+    lines = dict(zip(Parameters().regions, drawn("half-width")[0].lines, strict=True))
+    for region, of in EPSILONS.items():
+        p, half = lines[region].get_data()
+        low, high = of(p)
+        np.testing.assert_allclose(half, (np.minimum(high * p, 1 - p) + low * p) / 2, atol=1e-12)
+    for region, line in lines.items():
+        if isinstance(region, Band):
+            p, half = line.get_data()
+            np.testing.assert_allclose(np.interp(1 - p, p, half)[5:-5], half[5:-5], atol=2e-3)
+
+
+LONG = Relaxed(Capped(Band("chi2", 0.05), 10.0), DCPO(0.2, 0.28))
+
+
+@pytest.mark.parametrize("parameters", [{}, {"regions": (LONG, Clip(1.0, math.inf)), "pair": (LONG, Clip())}])
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_is_cut_off_or_on_top_of_another(name, parameters, monkeypatch):
+    boxes, draw = [], Text.draw
+
+    def noted(text, renderer):
+        if text.get_visible() and text.get_text().strip():
+            boxes.append((text.get_text(), text.get_window_extent(renderer)))
+        draw(text, renderer)
+
+    with matplotlib.style.context("default"), matplotlib.rc_context(_LOOK):
+        canvas = FigureCanvasAgg(FIGURES[name](Parameters(**parameters))[0])
+        canvas.draw()  # constrained layout and 3-D labels find their place
+        monkeypatch.setattr(Text, "draw", noted)
+        canvas.draw()
+    assert len(boxes) > 8
+    whole = canvas.figure.bbox
+    assert [t for t, b in boxes if b.x0 < 0 or b.y0 < 0 or b.x1 > whole.x1 or b.y1 > whole.y1] == []
+    # Boxes of slanted texts overlap where the texts do not.
+    boxes = [(t, b) for t, b in boxes if name != "regions-3d" or "probability" not in t]
+    assert [(t, u) for i, (t, x) in enumerate(boxes) for u, y in boxes[i + 1 :] if x.overlaps(y)] == []
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures") / "made"
+    assert main(["figures", "-o", str(folder)]) == 0
+    return folder
+
+
+def test_the_same_parameters_give_the_same_bytes(written, tmp_path):
+    """In another process, with other hashes, at another time, and whatever the user's matplotlibrc says."""
+    (tmp_path / "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 5\n")
+    env = os.environ | {"MATPLOTLIBRC": str(tmp_path), "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1000000000"}
+    code = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", code, "figures", "-o", "again"], cwd=tmp_path, env=env, check=True)
+    first, again = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in (written, tmp_path / "again"))
+    assert sorted(first) == sorted(f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "svg", "png"))
+    assert [name for name in first if first[name] != again.get(name)] == []
+
+
+def test_the_files_hold_no_date_and_are_one_column_wide(written):
+    for svg in written.glob("*.svg"):
+        text = svg.read_text()
+        assert "<dc:date>" not in text
+        assert 'width="237.6pt"' in text  # 3.3 in
+    for pdf in written.glob("*.pdf"):
+        assert b"CreationDate" not in pdf.read_bytes()
+
+
+def test_the_command_takes_parameters_and_prints_captions(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = ["--only", "variation", "cap", "--regions", "band:tv:0.3", "{type: clip}"]
+    assert main(["figures", *options, "--capped", "capped:band:tv:0.05:3"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "figures/variation.pdf .svg .png"
+    assert out[2] == "figures/cap.pdf .svg .png"
+    assert "p < 0.025 " in out[3]  # 1 + 0.05 / p > 3
+    assert out[-1] == "figures"
+    assert {path.stem for path in Path("figures").iterdir()} == {"variation", "cap"}
+
+
+def test_the_default_of_an_option_in_the_help_is_that_of_the_parameter(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit):
+        main(["figures", "--help"])
+    words = capsys.readouterr().out
+    p = Parameters()
+    for said in (f"{p.top:g}", f"{p.top_3d:g}", " ".join(p.equal), f"{p.half_width:g}", f"{p.at:g}"):
+        assert f"(default: {said})" in words
+    assert all(name in words for name in FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "ratioo"], "a figure must be one of ['regions-3d', 'variation', 'ratio', 'equal-half-width', 'cap',"
+         " 'half-width'], got 'ratioo', did you mean 'ratio'?"),
+        (["--half-width", "0.7"], "half_width must be in (0, 1 - at) = (0, 0.5), got 0.7"),
+        (["--at", "1"], "at must be a probability in (0, 1), got 1"),
+        (["--top", "0.5"], "top must be a ratio above 1, got 0.5"),
+        (["--top-3d", "inf"], "top_3d must be a ratio above 1, got inf"),
+        (["--capped", "clip"], "capped must be a rule of type capped, e.g. capped:band:kl:0.05:10, got Clip("),
+        (["--equal", "kl", "ch2"], "got 'ch2', did you mean 'chi2'?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path, capsys, options, message):
+    assert main(["figures", "-o", str(tmp_path / "new"), *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "new").exists()
