@@ -221,8 +221,10 @@ def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch)
 
 def test_a_short_word_needs_no_package_but_torch_and_a_node_says_what_it_needs(capsys, monkeypatch):
     take_away(monkeypatch, ["yaml"], [])
-    assert main(["explain", "band:tv:0.1", "--p", "0.5"]) == 0
-    assert "0.4 to 0.6" in capsys.readouterr().out
+    assert main(["explain", "band:tv:0.1", "--p", "0.37", "--vs", "clip"]) == 0
+    out = capsys.readouterr().out
+    assert "0.27 to 0.47" in out
+    assert "Up, against Clip 0.2/0.2: Band-TV 0.1 leaves more room for p < 0.5, " in out
     with pytest.raises(SystemExit):
         main(["explain", "{type: band}"])
     assert "a YAML node needs PyYAML (pip install pyyaml)" in one_line(capsys)

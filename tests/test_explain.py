@@ -79,6 +79,13 @@ def test_the_tail_token_of_the_paper_is_the_example():
     assert round(0.08 * (1 - kl_root(0.08, 0.05, -1)), 3) == 0.059
 
 
+def test_numbers_near_the_ends_are_told_from_0_and_1():
+    text = explain(Band("kl", 0.05), [0.001, 0.99, 1.0])
+    assert "7.099e-26 to 0.05355" in text
+    assert "0.9219 to 1 - 2.5e-05" in text
+    assert not re.search(r"\s-0\s", text)
+
+
 def reasons(region, p):
     return limits(region, torch.tensor([p], dtype=torch.float64).log())[0]
 
@@ -145,7 +152,17 @@ def test_two_rules_are_set_side_by_side_and_their_difference_is_said():
         crossings.append(f"{low:.4g}")
     assert crossings[0] == "0.5399"  # tighter than 1.28 for p > 0.540
     start = "against Clip 0.2/0.28: Band-KL 0.05 leaves more room for p <"
-    assert up.startswith(f"Up, {start} {crossings[0]}, is tighter for {crossings[0]} < p")
+    # Both allow more than 1 - 1e-12 above the p whose KL to that is delta.
+    low, high = 0.9, 1 - 1e-9
+    for _ in range(60):
+        p = 0.5 * (low + high)
+        inside = p * math.log(p) + (1 - p) * math.log((1 - p) / 1e-12) < 0.05
+        low, high = (low, p) if inside else (p, high)
+    same = f"{low:.4g}"
+    assert up == (
+        f"Up, {start} {crossings[0]}, is tighter for {crossings[0]} < p < {same}, "
+        f"allows the same (to 1e-12) for p > {same}."
+    )
     assert down == f"Down, {start} {crossings[1]}, is tighter for p > {crossings[1]}."
 
 
