@@ -82,16 +82,19 @@ def test_the_axes_and_the_note_on_tv(name):
     ax, caption = drawn(name)
     assert ax.get_xlim() == (0, 1)
     assert ax.get_ylim() == {"variation": (-1, 1), "ratio": (0, 4)}[name]
-    assert "Differs from the paper, which draws Band-TV as +-delta for every p, out of the simplex" in caption
+    note = "Differs from the paper, which draws Band-TV as +-delta for every p, out of the simplex"
+    assert note in caption
+    assert note not in drawn(name, regions=(Band("kl", 0.1),))[1]
 
 
 def test_the_regions_are_those_of_both_rules_and_cover_the_surface():
     ax, _ = drawn("regions-3d")
-    areas = dict.fromkeys(CLASSES, 0.0)
+    areas, corners = dict.fromkeys(CLASSES, 0.0), set()
     for quad in ax.collections:
         assert isinstance(quad, Poly3DCollection)
         x, y, z = np.asarray(quad._faces[0]).T
         np.testing.assert_allclose(x * z, y, atol=1e-12)  # on the surface
+        corners.update(x)
         colour = to_hex(quad._facecolor3d[0])
         p, q = x.mean(), y.mean()
         area = 0.5 * abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1)))
@@ -99,6 +102,13 @@ def test_the_regions_are_those_of_both_rules_and_cover_the_surface():
         if area > 1e-5:
             band, clip = kl(p, q) <= 0.1, 0.8 <= q / p <= 1.28
             assert colour == CLASSES[2 if band and clip else 0 if band else 1 if clip else 3], (p, q)
+    # The surface has its corner at p = 1 / 10, and the borders theirs where the rules' bounds cross.
+    low, high = 0.3, 0.75
+    for _ in range(60):
+        p = 0.5 * (low + high)
+        low, high = (p, high) if kl(p, 1.28 * p) < 0.1 else (low, p)
+    for corner in (0.1, low):
+        assert min(abs(x - corner) for x in corners) < 1e-9
     # The area below q = min(1, 10 p), by a grid; and of each class.
     p, q = np.meshgrid((np.arange(1000) + 0.5) / 1000, (np.arange(1000) + 0.5) / 1000)
     on, band, clip = q < 10 * p, kl(p, q) <= 0.1, (q >= 0.8 * p) & (q <= 1.28 * p)
@@ -215,11 +225,11 @@ def test_the_command_takes_parameters_and_prints_captions(tmp_path, monkeypatch,
     options = ["--only", "variation", "cap", "--regions", "band:tv:0.3", "{type: clip}"]
     assert main(["figures", *options, "--capped", "capped:band:tv:0.05:3"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "figures/variation.pdf .svg .png"
-    assert out[2] == "figures/cap.pdf .svg .png"
+    assert out[0] == "runs/figures/variation.pdf .svg .png"
+    assert out[2] == "runs/figures/cap.pdf .svg .png"
     assert "p < 0.025 " in out[3]  # 1 + 0.05 / p > 3
-    assert out[-1] == "figures"
-    assert {path.stem for path in Path("figures").iterdir()} == {"variation", "cap"}
+    assert out[-1] == "runs/figures"
+    assert {path.stem for path in Path("runs/figures").iterdir()} == {"variation", "cap"}
 
 
 def test_the_default_of_an_option_in_the_help_is_that_of_the_parameter(capsys, monkeypatch):

@@ -135,7 +135,9 @@ def _parser() -> argparse.ArgumentParser:
         + _RULES,
         argument_default=argparse.SUPPRESS,  # the defaults of the parameters are where the figures are
     )
-    figures.add_argument("-o", "--output", type=Path, default=Path("figures"), help="folder (default: figures)")
+    figures.add_argument(
+        "-o", "--output", type=Path, default=Path("runs/figures"), help="folder (default: runs/figures)"
+    )
     figures.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some figures (default: all six)")
     figures.add_argument(
         "--regions", nargs="+", type=_region, metavar="REGION", help="the rules in variation, ratio and half-width"

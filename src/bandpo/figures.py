@@ -125,7 +125,7 @@ def regions_3d(parameters: Parameters) -> tuple[Figure, str]:
     def order(log_p: torch.Tensor) -> torch.Tensor:
         x, y = a.bounds(log_p), b.bounds(log_p)
         over = (x.log_high > most, y.log_high > most, x.log_high > y.log_high, x.log_low > y.log_low)
-        return sum(2**i * flag for i, flag in enumerate(over)) + 0 * log_p.int()
+        return torch.stack([2**i * flag for i, flag in enumerate(over)]).sum(0)
 
     corners = [1 / parameters.top_3d, *(start for start, _, _ in stretches(order) if start > 0)]
     p = np.unique([*np.linspace(0.05, 1, 120) ** 2, *corners])
@@ -162,7 +162,7 @@ def regions_3d(parameters: Parameters) -> tuple[Figure, str]:
     keys = [Patch(facecolor=c, edgecolor="black", linewidth=0.5) for c in CLASSES]
     figure.legend(keys, names, loc="upper center", ncols=2 if max(map(len, names)) < 36 else 1, handlelength=1.2)
     return figure, (
-        f"(Fig. 1a of the paper.) What {label_of(a)} and {label_of(b)} allow, on the surface ratio = new / old "
+        f"(As Fig. 1a of the paper.) What {label_of(a)} and {label_of(b)} allow, on the surface ratio = new / old "
         f"probability, up to a ratio of {parameters.top_3d:g}."
     )
 
@@ -179,8 +179,8 @@ def variation(parameters: Parameters) -> tuple[Figure, str]:
     ax.set(xlim=(0, 1), ylim=(-1, 1), xlabel="old probability p", ylabel="change of probability (r $-$ 1) p")
     _key(figure, parameters.regions, Patch(**_OUTSIDE), "outside the simplex")
     return figure, (
-        "(Fig. 1b of the paper.) How far each rule lets a probability p move: (r - 1) p at its two bounds. "
-        f"Grey: new probabilities below 0 or above 1. {_TV_NOTE}"
+        "(As Fig. 1b of the paper.) How far each rule lets a probability p move: (r - 1) p at its two bounds. "
+        f"Grey: new probabilities below 0 or above 1.{_note(parameters.regions)}"
     )
 
 
@@ -196,15 +196,19 @@ def ratio(parameters: Parameters) -> tuple[Figure, str]:
     ax.set(xlim=(0, 1), ylim=(0, parameters.top), xlabel="old probability p", ylabel="ratio r = new / old probability")
     _key(figure, parameters.regions, Patch(**_OUTSIDE), "outside the simplex")
     return figure, (
-        "(Fig. 2 of the paper.) The lowest and the highest ratio that each rule allows. Grey: ratios above 1/p, which "
-        f"no policy has. {_TV_NOTE}"
+        "(As Fig. 2 of the paper.) The lowest and the highest ratio that each rule allows. Grey: ratios above 1/p, "
+        f"which no policy has.{_note(parameters.regions)}"
     )
 
 
-_TV_NOTE = (
-    "Differs from the paper, which draws Band-TV as +-delta for every p, out of the simplex: here it ends at the "
-    "simplex, as the rule does. A fixed clip and DCPO know no such limit and do leave it near p = 1."
-)
+def _note(regions: Sequence[Region]) -> str:
+    """What the two figures above draw otherwise than the paper."""
+    if not any(isinstance(region, Band) and region.divergence == "tv" for region in regions):
+        return ""
+    return (
+        " Differs from the paper, which draws Band-TV as +-delta for every p, out of the simplex: here it ends at the "
+        "simplex, as the rule does. A fixed clip and DCPO know no such limit and do leave it near p = 1."
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- ours
