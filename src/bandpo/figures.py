@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +132,23 @@ def regions_3d(parameters: Parameters) -> tuple[Figure, str]:
     lows, highs = zip(*(_ratios(region, p) for region in (a, b)), strict=True)
     top = np.minimum(parameters.top_3d, 1 / p)
     marks = np.sort(np.minimum([0 * p, *lows, *highs, top], top), axis=0)
-    for i in range(len(p) - 1):  # from far to near, as the surface is looked at from p = 1
-        for r0, r1 in reversed(list(pairwise(marks))):
-            if max(r1[i] - r0[i], r1[i + 1] - r0[i + 1]) < 1e-9:
-                continue
-            middle = (r0[i] + r1[i] + r0[i + 1] + r1[i + 1]) / 4
-            by_a, by_b = (x[i] + x[i + 1] < 2 * middle < y[i] + y[i + 1] for x, y in zip(lows, highs, strict=True))
-            colour = CLASSES[(2 if by_b else 0) if by_a else (1 if by_b else 3)]
-            around = [(p[i], r0[i]), (p[i + 1], r0[i + 1]), (p[i + 1], r1[i + 1]), (p[i], r1[i])]
-            quad = Poly3DCollection([[(x, x * r, r) for x, r in around]], facecolor=colour, edgecolor=colour)
-            quad.set_linewidth(0.3)  # else white seams between the quads
-            ax.add_collection3d(quad)
+
+    def mean(x: np.ndarray) -> np.ndarray:
+        return (x[1:] + x[:-1]) / 2
+
+    for r0, r1 in pairwise(marks):
+        # Between two neighbouring p: which of the rules allow what is between two marks, and is there anything?
+        middle = mean((r0 + r1) / 2)
+        by_a, by_b = ((mean(x) < middle) & (middle < mean(y)) for x, y in zip(lows, highs, strict=True))
+        kinds = np.select([mean(r1 - r0) < 1e-9, by_a & by_b, by_a, by_b], [-1, 2, 0, 1], 3)
+        # One polygon for each stretch of one kind: seen from here the surface has no fold, so none hides another, and
+        # many small ones would show seams.
+        for kind, cells in groupby(range(len(kinds)), key=lambda i: kinds[i]):
+            cells = list(cells)
+            at = [*cells, cells[-1] + 1]
+            edge = [(p[i], p[i] * r0[i], r0[i]) for i in at] + [(p[i], p[i] * r1[i], r1[i]) for i in reversed(at)]
+            if kind >= 0:
+                ax.add_collection3d(Poly3DCollection([edge], facecolor=CLASSES[kind], linewidth=0))
     for bound in (*lows, *highs, top):
         inside = np.where(bound <= top * (1 + 1e-9), bound, np.nan)
         ax.plot(p, p * inside, inside, color="black", linewidth=0.5)
