@@ -16,8 +16,8 @@ from typing import Any
 
 from bandpo import trust_region
 from bandpo.compare import METHODS, plan, run_all
-from bandpo.words import label_of
 from bandpo.runs import NUMBERS, Run, read_runs, summarize
+from bandpo.words import label_of
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)

@@ -20,7 +20,22 @@ LAYERS = [
     ["trust_regions", "metrics", "losses", "advantages"],  # policy
     ["integrations.trl"],  # one framework each, never each other
     # application
-    ["words", "explain", "lab", "runs", "charts", "report", "figures", "config", "rewards", "data", "train", "compare", "show", "cli"],
+    [
+        "words",
+        "explain",
+        "lab",
+        "runs",
+        "charts",
+        "report",
+        "figures",
+        "config",
+        "rewards",
+        "data",
+        "train",
+        "compare",
+        "show",
+        "cli",
+    ],
 ]
 TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
 # Every heavy library is at home in the modules that need it.

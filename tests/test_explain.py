@@ -151,7 +151,7 @@ def test_two_rules_are_set_side_by_side_and_their_difference_is_said():
             low, high = (middle, high) if wider else (low, middle)
         crossings.append(f"{low:.4g}")
     assert crossings[0] == "0.5399"  # tighter than 1.28 for p > 0.540
-    start = "against Clip 0.2/0.28: Band-KL 0.05 leaves more room for p <"
+    start = "against Clip-Higher 0.2/0.28: Band-KL 0.05 leaves more room for p <"
     # Both allow more than 1 - 1e-12 above the p whose KL to that is delta.
     low, high = 0.9, 1 - 1e-9
     for _ in range(60):
@@ -172,4 +172,4 @@ def test_rules_that_allow_the_same_somewhere_say_where():
     same = "allows the same (to 1e-12)"
     assert up == f"Up, against No clip: Band-TV 0.05 is tighter for p < 0.95, {same} for p > 0.95."
     assert down == f"Down, against No clip: Band-TV 0.05 {same} for p < 0.05, is tighter for p > 0.05."
-    assert explain(Clip(), (), Clip()).endswith(f"Down, against Clip 0.2/0.2: Clip 0.2/0.2 {same} for every p.")
+    assert explain(Clip(), (), Clip()).endswith(f"Down, against GRPO 0.2/0.2: GRPO 0.2/0.2 {same} for every p.")

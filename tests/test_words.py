@@ -15,6 +15,8 @@ WORDS = {
     "dcpo:0.2:0.28:inf": DCPO(0.2, 0.28, math.inf),
     "band:tv": Band("tv", 0.05),
     "band:kl:1e-3": Band("kl", 0.001),
+    "band:cressie_read(0.5):0.1": Band("cressie_read(0.5)", 0.1),
+    "{type: band, delta_low: 0.01, delta_high: 0.1}": Band("kl", 0.05, 0.01, 0.1),
     "capped:band:kl:0.05:20": Capped(Band("kl", 0.05), 20.0),
     "capped:dcpo:0.2:0.28:10": Capped(DCPO(0.2, 0.28, 10.0), 10.0),
     "relaxed:band:kl:0.05:clip:0.2:0.28": Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
@@ -36,9 +38,10 @@ def test_a_text_is_its_rule(text, region):
     [
         ("bnd:kl:0.05", "the type must be one of ['band', 'capped', 'clip', 'dcpo', 'relaxed'], got 'bnd', did you mea"
          "n 'band'?"),
-        ("band:chi:0.05", "divergence must be one of ['chi2', 'kl', 'tv'] or a bandpo.Divergence (an own one gets a nam"
-         "e by bandpo.register_divergence), got 'chi', did you mean 'chi2'?"),
-        ("band:kl:-1", "delta of Band must be a number in (0, inf), got '-1'"),
+        ("band:chi:0.05", "divergence must be one of ['chi2', 'hellinger', 'jensen_shannon', 'kl', 'neyman_chi2', 'rever"
+         "se_kl', 'tv'] or a bandpo.Divergence (an own one gets a name by bandpo.register_divergence), got 'chi', did y"
+         "ou mean 'chi2'?"),
+        ("band:kl:-1", "delta of Band must be a number in (0, inf], got '-1'"),
         ("clip:0.2:0.28:3", "'3' is too much; a rule of type clip is written clip:eps_low:eps_high"),
         ("capped", "region is missing; a rule of type capped is written capped:region:max_ratio"),
         ("relaxed:band:kl:0.05", "outer is missing; a rule of type relaxed is written relaxed:inner:outer"),
@@ -56,7 +59,9 @@ def test_a_wrong_text_is_named_with_what_is_allowed(text, message):
 
 
 def test_a_label_says_what_the_rule_is():
-    labels = ["Clip 0.2/0.2", "Clip 0.2/0.28", "No clip", "DCPO 0.2/0.28", "DCPO 0.2/0.28", "Band-TV 0.05"]
-    assert [label_of(region) for region in WORDS.values()][:6] == labels
-    assert label_of(WORDS["capped:band:kl:0.05:20"]) == "Band-KL 0.05 cap 20"
-    assert label_of(WORDS["relaxed:band:kl:0.05:clip:0.2:0.28"]) == "Band-KL 0.05 or Clip 0.2/0.28"
+    labels = ["GRPO 0.2/0.2", "Clip-Higher 0.2/0.28", "No clip", "DCPO 0.2/0.28", "DCPO 0.2/0.28 cap inf"]
+    assert [label_of(region) for region in WORDS.values()][:5] == labels
+    assert label_of(WORDS["capped:band:kl:0.05:20"]) == "Band-KL 0.05 cap 20.0"
+    assert label_of(WORDS["relaxed:band:kl:0.05:clip:0.2:0.28"]) == "Relaxed Band-KL 0.05"
+    assert label_of(WORDS["{type: band, delta_low: 0.01, delta_high: 0.1}"]) == "Band-KL 0.01/0.1"
+    assert label_of(Band("jensen_shannon")) == "Band-jensen_shannon 0.05"

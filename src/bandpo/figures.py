@@ -26,9 +26,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from .band import divergence_at
+from .charts import DASHES, LIGHT
 from .divergences import divergence
 from .explain import stretches
-from .report import DASHES, LIGHT
 from .trust_regions import DCPO, Band, Capped, Clip, Region, TrustRegion, nearest
 from .words import label_of
 

@@ -105,7 +105,8 @@ class Region(ABC):
                 value = value.to_config()
             elif isinstance(value, TrustRegion):
                 raise ValueError(f"{field.name} has no config node; derive {type(value).__name__} from bandpo.Region")
-            node[field.name] = value
+            if value is not None:
+                node[field.name] = value
         return node
 
 

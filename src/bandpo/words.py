@@ -15,7 +15,8 @@ def parse_region(text: str) -> Region:
     """The rule that a text describes, a short word or a YAML node such as `{type: band, delta: 0.05}`.
 
     A short word is a kind and its fields in their order, `kind:field:field`; the last ones may be left out. A rule in
-    a rule stands in the place of the field, with all of its own: `capped:band:kl:0.05:10`.
+    a rule stands in the place of the field, with all of its own: `capped:band:kl:0.05:10`. Radii for each side of a
+    band need the node.
 
     Raises ValueError naming the text, what is wrong with it and what is allowed.
 
@@ -26,7 +27,7 @@ def parse_region(text: str) -> Region:
     True
     """
     try:
-        node = _of_word(text) if re.fullmatch(r"[\w.:+-]+", text) else _of_yaml(text)
+        node = _of_word(text) if re.fullmatch(r"[\w.:+()-]+", text) else _of_yaml(text)
         return cast(Region, trust_region(node))
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
@@ -46,7 +47,7 @@ def _take(words: list[str]) -> dict[str, Any]:
     if kind not in _KINDS:
         raise ValueError(f"the type must be one of {sorted(_KINDS)}, got {kind!r}{nearest(kind, sorted(_KINDS))}")
     node: dict[str, Any] = {"type": kind}
-    for field in dataclasses.fields(_KINDS[kind]):  # type: ignore[arg-type]
+    for field in _fields(kind):
         if words:
             node[field.name] = _take(words) if words[0] in _KINDS else words.pop(0)
         elif field.default is dataclasses.MISSING:
@@ -54,9 +55,13 @@ def _take(words: list[str]) -> dict[str, Any]:
     return node
 
 
+def _fields(kind: str) -> list[dataclasses.Field[Any]]:
+    """What a short word gives; options that are None unless set are for YAML nodes."""
+    return [field for field in dataclasses.fields(_KINDS[kind]) if field.default is not None]  # type: ignore[arg-type]
+
+
 def _usage(kind: str) -> str:
-    fields = [field.name for field in dataclasses.fields(_KINDS[kind])]  # type: ignore[arg-type]
-    return f"a rule of type {kind} is written {':'.join([kind, *fields])}"
+    return f"a rule of type {kind} is written {':'.join([kind, *(field.name for field in _fields(kind))])}"
 
 
 def _of_yaml(text: str) -> Mapping[str, Any]:
