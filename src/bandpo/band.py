@@ -121,10 +121,10 @@ def band_bounds(
 
 def _solve(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     simplex = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)
-    if isinstance(delta, float):
+    if not isinstance(delta, Tensor):
         return simplex if delta == math.inf else kind.bounds(log_p, delta)
     log_low, log_high = kind.bounds(log_p, delta.clamp(max=1e300))
-    everything = delta == torch.inf
+    everything = torch.isinf(delta)
     return torch.where(everything, simplex[0], log_low), torch.where(everything, simplex[1], log_high)
 
 

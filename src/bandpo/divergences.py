@@ -53,17 +53,14 @@ class Divergence:
     direction: str = ""
     log_bounds: Callable[[Tensor, Radius], Interval] | None = field(default=None, repr=False)
     log_f: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    _inverse: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"name must be a non-empty string, got {self.name!r}")
         _check_generator(self.name, self.f)
         if self.log_bounds is None:
-            inverse = invert(self.generator)
-            bounds = lambda log_p, delta: tilt_log_bounds(log_p, delta, self.generator, inverse)  # noqa: E731
-            object.__setattr__(self, "_bounds", bounds)
-        else:
-            object.__setattr__(self, "_bounds", self.log_bounds)
+            object.__setattr__(self, "_inverse", invert(self.generator))
 
     def generator(self, log_u: Tensor) -> Tensor:
         """f(u)."""
@@ -71,7 +68,9 @@ class Divergence:
 
     def bounds(self, log_p: Tensor, delta: Radius) -> Interval:
         """(log_low, log_high), by the closed form if there is one, else solved."""
-        return self._bounds(log_p, delta)
+        if self.log_bounds is not None:
+            return self.log_bounds(log_p, delta)
+        return tilt_log_bounds(log_p, delta, self.generator, self._inverse)
 
     def to_config(self) -> str:
         """The registered name. Raises ValueError if there is none."""
