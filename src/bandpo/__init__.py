@@ -8,6 +8,7 @@ from .advantages import group_advantages
 from .band import band_bounds, band_contains, complement, divergence_at
 from .bounds import Bounds, Variation
 from .divergences import Divergence, cressie_read, register_divergence
+from .linear import token_logps
 from .losses import aggregate, kl_penalty, policy_loss, surrogate
 from .metrics import Metrics
 from .trust_regions import DCPO, Band, Capped, Clip, Context, Region, Relaxed, TrustRegion, trust_region
@@ -38,5 +39,6 @@ __all__ = [
     "policy_loss",
     "register_divergence",
     "surrogate",
+    "token_logps",
     "trust_region",
 ]
