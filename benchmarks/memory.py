@@ -1,0 +1,211 @@
+"""What a step holds in memory: the output matrix with and without the logits, and `policy_loss` alone.
+
+    python benchmarks/memory.py [--device cuda] [--repeat 3] [--write]
+
+Prints, per case, the peak of bytes live beyond the inputs in a forward and backward pass, the gradients included, and
+the median time; `--write` appends the rows to benchmarks/memory.csv with hardware, versions and commit. On a CPU the
+peak is the sum of the allocator's events as torch.profiler sees them, inside operators and compiled graphs too; on a
+GPU it is the allocator's own. Timings of the first part take minutes on one thread.
+"""
+
+import argparse
+import csv
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from cost import _cpu
+from torch import Tensor
+from torch.nn.functional import linear, linear_cross_entropy
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+from bandpo import Band, Clip, TrustRegion, policy_loss, token_logps
+from bandpo.train import source_commit
+
+MIB = 2**20
+TOKENS, VOCABULARY, WIDTH = 4096, 32768, 576
+LOSS_SHAPE = (32, 8192)
+
+
+def peak(call: Callable[[], Any], device: str) -> int:
+    """The most bytes that live at once while `call` runs, beyond those that lived before."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as run:
+        call()
+    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = top = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        top = max(top, live)
+    return top
+
+
+def seconds(calls: dict[str, Callable[[], Any]], device: str, repeat: int) -> dict[str, list[float]]:
+    """Interleaved, after one call each to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(repeat + 1):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if i:
+                times[name].append(time.perf_counter() - began)
+    return times
+
+
+def plain(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
+    """The leanest way through the logits: no entropies, and nothing but the log-probabilities is kept."""
+    return linear(hidden, weight).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+
+
+def checkpointed(hidden: Tensor, weight: Tensor, tokens: Tensor, chunk: int = 256) -> Tensor:
+    """Plain lines, made again chunk by chunk in the backward pass by torch itself."""
+    parts: Any = zip(hidden.split(chunk), tokens.split(chunk), strict=True)
+    return torch.cat([checkpoint(plain, h, weight, t, use_reentrant=False) for h, t in parts])  # type: ignore[misc]
+
+
+def torchs_own(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
+    """torch 2.13; no entropies, no temperature, and results in the dtype of the parameters."""
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=256, chunking_method=None)
+    return -linear_cross_entropy(hidden, weight, tokens, reduction="none", options=options)
+
+
+def trls(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
+    """As GRPOTrainer of TRL 1.16 calls it, with entropies."""
+    from trl.kernels import ChunkedLogProbFunction
+
+    arguments = hidden, weight, None, tokens, 1.0, 32768, None, 1.0, ("log_probs", "entropy")
+    return ChunkedLogProbFunction.apply(*arguments)[0]  # type: ignore[index]
+
+
+def heads(device: str) -> tuple[dict[str, Callable[[], Any]], float]:
+    """The ways from hidden states to log-probabilities, and the largest difference of our gradients from the plain ones."""
+    torch.manual_seed(0)
+    hidden = torch.randn(TOKENS, WIDTH, device=device, requires_grad=True)
+    weight = (torch.randn(VOCABULARY, WIDTH, device=device) / WIDTH**0.5).requires_grad_()
+    tokens = torch.randint(VOCABULARY, (TOKENS,), device=device)
+    up = torch.randn(TOKENS, device=device)
+    half = torch.arange(TOKENS, device=device) % 2 == 0
+
+    def step(function: Callable[..., Tensor], **named: Any) -> Callable[[], tuple[Tensor, ...]]:
+        return lambda: torch.autograd.grad(function(hidden, weight, tokens, **named), (hidden, weight), up)
+
+    def ours(*arguments: Any, **named: Any) -> Tensor:
+        return token_logps(*arguments, **named)[0]
+
+    cases = {
+        "plain: log_softmax and gather, no entropies": step(plain),
+        "token_logps, with entropies": step(ours),
+        "token_logps, half of the tokens masked": step(ours, response_mask=half),
+        "torch.utils.checkpoint per 256 tokens, no entropies": step(checkpointed),
+        "torch linear_cross_entropy per 256 tokens, no entropies": step(torchs_own),
+        "TRL's fused head, with entropies": step(trls),
+    }
+    wrong = [(x - y).abs().max().item() for x, y in zip(step(ours)(), step(plain)(), strict=True)]
+    return cases, max(wrong)
+
+
+def losses(device: str) -> dict[str, Callable[[], Any]]:
+    """policy_loss with its metrics on a batch of 32 x 8192 tokens, eager and compiled."""
+    rng = torch.Generator().manual_seed(0)
+    old = -8 * torch.rand(LOSS_SHAPE, generator=rng).square()
+    new = (old + 0.2 * torch.randn(LOSS_SHAPE, generator=rng)).clamp(max=0).to(device).requires_grad_()
+    old, advantages = old.to(device), torch.randn(LOSS_SHAPE[0], generator=rng).to(device)
+    mask = (torch.rand(LOSS_SHAPE, generator=rng) < 0.9).to(device)
+    compiled = torch.compile(policy_loss)
+
+    def step(function: Callable[..., Any], region: TrustRegion, backward: bool) -> Callable[[], Any]:
+        def call() -> Any:
+            loss, metrics = function(new, old, advantages, mask, region)
+            return (metrics, torch.autograd.grad(loss, new)) if backward else metrics
+
+        return call
+
+    return {
+        f"policy_loss {name}, {how}{', forward only' * (not backward)}": step(function, region, backward)
+        for name, region in {"Clip": Clip(), "Band kl": Band("kl", 0.05)}.items()
+        for how, function in {"eager": policy_loss, "compiled": compiled}.items()
+        for backward in (False, True)
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=["heads", "losses"])
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    facts = {
+        "hardware": f"{platform.machine()} {_cpu()}" if args.device == "cpu" else torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": source_commit(),
+    }
+    rows: list[dict[str, Any]] = []
+
+    def add(shape: str, case: str, **numbers: float) -> None:
+        rows.append({"shape": shape, "case": case, **{k: round(v, 3) for k, v in numbers.items()}, **facts})
+        print(f"{shape:32} {case:58}", "  ".join(f"{k} {v:.3g}" for k, v in numbers.items()), flush=True)
+
+    def measure(shape: str, calls: dict[str, Callable[[], Any]], reference: str, unit: int | None = None) -> None:
+        times = seconds(calls, args.device, args.repeat)
+        median = {name: statistics.median(t) for name, t in times.items()}
+        peaks = {name: peak(call, args.device) for name, call in calls.items()}
+        for name, t in times.items():
+            low, _, high = statistics.quantiles(t, n=4)
+            numbers = {"peak_mib": peaks[name] / MIB, "median_s": median[name], "q1_s": low, "q3_s": high}
+            if unit:
+                numbers["tensors"] = peaks[name] / unit
+            else:
+                numbers["peak_ratio"] = peaks[name] / peaks[reference]
+                numbers["time_ratio"] = median[name] / median[reference]
+            add(shape, name, repeats=args.repeat, **numbers)
+
+    if args.only != "losses":
+        calls, wrong = heads(args.device)
+        shape = f"{TOKENS} x {VOCABULARY}, hidden {WIDTH}"
+        measure(shape, calls, next(iter(calls)))
+        case = "token_logps, largest difference of a gradient's element"
+        rows.append({"shape": shape, "case": case, "error": f"{wrong:.1e}", **facts})
+        print(case, rows[-1]["error"])
+    if args.only != "heads":
+        shape = f"{LOSS_SHAPE[0]} x {LOSS_SHAPE[1]}"
+        measure(shape, losses(args.device), "", 4 * LOSS_SHAPE[0] * LOSS_SHAPE[1])
+    if args.write:
+        path = Path(__file__).with_suffix(".csv")
+        new = not path.exists()
+        names = [
+            "shape",
+            "case",
+            "peak_mib",
+            "peak_ratio",
+            "tensors",
+            "error",
+            "median_s",
+            "q1_s",
+            "q3_s",
+            "time_ratio",
+        ]
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*names, *facts])
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
