@@ -91,7 +91,7 @@ def trls(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
 
 
 def heads(device: str) -> tuple[dict[str, Callable[[], Any]], float]:
-    """The ways from hidden states to log-probabilities, and the largest difference of our gradients from the plain ones."""
+    """Ways from hidden states to log-probabilities, and the largest difference of our gradients from the plain ones."""
     torch.manual_seed(0)
     hidden = torch.randn(TOKENS, WIDTH, device=device, requires_grad=True)
     weight = (torch.randn(VOCABULARY, WIDTH, device=device) / WIDTH**0.5).requires_grad_()

@@ -3,12 +3,15 @@
 import inspect
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 import torch
+import trl.trainer.utils
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.kernels import ChunkedLogProbFunction
 
 import bandpo
 import tiny
@@ -319,6 +322,47 @@ def test_trl_delta_keeps_its_meaning_and_is_named(tmp_path, caplog):
 def test_truncated_sampling_is_warned_about(tmp_path):
     with pytest.warns(UserWarning, match="top_k = 5"):
         check_config(tiny.settings(tmp_path, top_k=5), Band())
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_the_loss_never_sees_logits_because_trl_has_a_fused_head(tmp_path, monkeypatch, loss_type):
+    """Log-probabilities and entropies of the loss come from TRL's kernel; the output layer itself only generates."""
+    calls, layers = [], []
+    kernel = trl.trainer.utils._ChunkedLogProbFunction
+
+    def apply(*arguments):
+        calls.append(arguments[-1])
+        return kernel.apply(*arguments)
+
+    original = GRPOTrainer._compute_loss
+
+    def loss(trainer, *arguments):
+        before = len(calls), len(layers)
+        out = original(trainer, *arguments)
+        assert (len(calls), len(layers)) == (before[0] + 1, before[1])
+        return out
+
+    monkeypatch.setattr(trl.trainer.utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=apply))
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", loss)
+    model = tiny.model()
+    model.lm_head.register_forward_hook(lambda *_: layers.append(1))
+    train(BandPOTrainer, tiny.settings(tmp_path, loss_type=loss_type, max_steps=2), Band(), model)
+    assert layers
+    assert set(calls) == {("log_probs", "entropy")}
+
+
+@pytest.mark.parametrize("softcap", [None, 4.0])
+def test_token_logps_is_trls_fused_head(softcap):
+    torch.manual_seed(0)
+    inputs = [torch.randn(*size, requires_grad=True) for size in ((40, 16), (101, 16), (101,))]
+    tokens, up = torch.randint(101, (40,)), [torch.randn(40), torch.randn(40)]
+    hidden, weight, bias = inputs
+    theirs = ChunkedLogProbFunction.apply(*inputs, tokens, 0.7, 32, softcap, 1.0, ("log_probs", "entropy"))[:2]
+    ours = bandpo.token_logps(hidden, weight, tokens, bias=bias, temperature=0.7, softcap=softcap, chunk=16)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, inputs, up), torch.autograd.grad(theirs, inputs, up), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_trl_still_has_the_private_names_that_we_lean_on():
