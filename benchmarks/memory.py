@@ -196,7 +196,19 @@ def main() -> None:
     if args.write:
         path = Path(__file__).with_suffix(".csv")
         new = not path.exists()
-        names = "shape case peak_mib peak_ratio tensors error median_s q1_s q3_s time_ratio repeats".split()
+        names = [
+            "shape",
+            "case",
+            "peak_mib",
+            "peak_ratio",
+            "tensors",
+            "error",
+            "median_s",
+            "q1_s",
+            "q3_s",
+            "time_ratio",
+            "repeats",
+        ]
         with path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*names, *facts])
             if new:
