@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # A module may import modules of its own layer that stand before it, and all of the layers below.
 LAYERS = [
     ["numerics", "bounds", "solver", "divergences", "band"],  # maths
-    ["trust_regions", "metrics", "losses", "linear", "advantages"],  # policy
+    ["trust_regions", "metrics", "aggregation", "penalties", "surrogates", "losses", "linear", "advantages"],  # policy
     ["integrations.trl"],  # one framework each, never each other
     # application
     [

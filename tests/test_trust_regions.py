@@ -13,7 +13,24 @@ import yaml
 from torch import Tensor
 
 import bandpo
-from bandpo import DCPO, Band, Bounds, Capped, Clip, Context, Divergence, Region, Relaxed, policy_loss, trust_region
+from bandpo import (
+    DCPO,
+    RIPO,
+    TRGPPO,
+    Band,
+    Bounds,
+    BySign,
+    Capped,
+    Clip,
+    Context,
+    Decaying,
+    Divergence,
+    Region,
+    Relaxed,
+    band_bounds,
+    policy_loss,
+    trust_region,
+)
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
@@ -57,6 +74,13 @@ IN_YAML = [
     Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
     Capped(Band("kl", 0.05)),
     Relaxed(Capped(Band("tv", 0.05), 3.0), Capped(DCPO(), 2.0)),
+    RIPO(),
+    RIPO(0.2, 0.0, math.inf),
+    TRGPPO(0.03, 0.2),
+    BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
+    BySign(Clip(0, 0), Capped(DCPO(), 2.0)),
+    Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10),
+    Decaying(Clip(0.2, 0.28), ["eps_low", "eps_high"], 0.1, 10, "cosine"),
     Wider(0.3),
 ]
 REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]
@@ -132,10 +156,13 @@ class TestEveryRegion:
     def test_policy_loss_takes_it(self, region):
         old = LOG_P[:12].view(3, 4)
         logps = (old + 0.5).clamp(max=0).requires_grad_()
-        loss, metrics = policy_loss(logps, old, torch.ones(3), old < 1, region, entropies=torch.ones_like(old))
+        entropies = torch.ones_like(old)
+        loss, metrics = policy_loss(
+            logps, old, torch.ones(3), old < 1, region, entropies=entropies, step=5, staleness=2
+        )
         (gradient,) = torch.autograd.grad(loss, logps)
         log_ratio = (logps - old).detach()
-        outside = log_ratio > region.bounds(old, Context(entropies=torch.ones_like(old))).log_high
+        outside = log_ratio > region.bounds(old, Context(entropies=entropies, advantages=old + 99, step=5)).log_high
         torch.testing.assert_close(gradient, torch.where(outside, 0.0, -log_ratio.exp() / 12))
         assert metrics.compute()["clip/count"] == outside.sum()
 
@@ -164,7 +191,7 @@ def test_the_yaml_that_people_write():
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({"type": "bnd"}, r"type must be one of \['band', 'capped', 'clip', .*\], got 'bnd', did you mean 'band'\?"),
+        ({"type": "bnd"}, r"type must be one of \['band', 'by_sign', 'capped', .*\], got 'bnd', did you mean 'band'\?"),
         ({}, "type must be one of .*, got None"),
         ({"type": ["band"]}, "type must be one of .*, got \\['band'\\]"),
         ({"type": "band", "detla": 1}, r"unknown key 'detla' in trust region 'band', did you mean 'delta'\?"),
@@ -189,7 +216,6 @@ def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):
         (lambda: Clip(0.2, math.nan), r"eps_high of Clip must be a number in \[0, inf\], got nan"),
         (lambda: Clip(0.2, True), "eps_high of Clip .* got True"),
         (lambda: Clip(0.2, "wide"), "eps_high of Clip .* got 'wide'"),
-        (lambda: Clip(0, 0), "eps_low and eps_high must not both be 0"),
         (lambda: Band("kl", 0), r"delta of Band must be a number in \(0, inf\], got 0"),
         (lambda: Band("kl", -1), r"delta of Band must be a number in \(0, inf\], got -1"),
         (lambda: Band("kl", delta_low=0), r"delta_low of Band must be a number in \(0, inf\], got 0"),
@@ -207,6 +233,35 @@ def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):
         (lambda: Capped({"type": "band"}), "region of Capped must be a trust region, got {'type': 'band'}"),
         (lambda: Capped(Band), "region of Capped must be a trust region, got <class"),
         (lambda: Relaxed(Band(), "clip"), "outer of Relaxed must be a trust region, got 'clip'"),
+        (lambda: RIPO(0), r"delta of RIPO must be a number in \(0, inf\), got 0"),
+        (lambda: RIPO(0.1, 1.0), r"min_ratio of RIPO must be a number in \[0, 1\), got 1.0"),
+        (lambda: RIPO(0.1, 0.5, 1.0), r"max_ratio of RIPO must be a number in \(1, inf\], got 1.0"),
+        (lambda: TRGPPO(0, 0.2), r"delta of TRGPPO must be a number in \(0, inf\), got 0"),
+        (lambda: TRGPPO(0.03, 1.2), r"eps of TRGPPO must be a number in \[0, 1\], got 1.2"),
+        (lambda: BySign(Clip(), 3), "negative of BySign must be a trust region, got 3"),
+        (lambda: BySign("clip", Clip()), "positive of BySign must be a trust region, got 'clip'"),
+        (lambda: Decaying(3, "delta", 0.1, 10), "region of Decaying must be a trust region, got 3"),
+        (lambda: Decaying(Band(), "dleta", 0.1, 10), r"field of .* finite number of Band, of \['delta'\], got 'dleta'"),
+        (lambda: Decaying(Band(), "divergence", 0.1, 10), "finite number of Band, .*, got 'divergence'"),
+        (lambda: Decaying(Clip(1.0, math.inf), "eps_high", 0.1, 10), "finite number of Clip, .*, got 'eps_high'"),
+        (
+            lambda: Decaying(Relaxed(Band(), Clip()), "inner", 0.1, 10),
+            r"finite number of Relaxed, of \[\], got 'inner'",
+        ),
+        (lambda: Decaying(Bare(), "delta", 0.1, 10), r"finite number of Bare, of \[\], got 'delta'"),
+        (lambda: Decaying(Band(), [], 0.1, 10), r"field of Decaying must name a finite number of Band, .*, got ''"),
+        (lambda: Decaying(Band(), "delta", 0, 10), r"delta of Band must be a number in \(0, inf\], got 0.0"),
+        (lambda: Decaying(Band(), "delta", math.inf, 10), r"end of Decaying must be a number in .*, got inf"),
+        (lambda: Decaying(Band(), "delta", 0.1, 0), "steps of Decaying must be an integer of at least 1, got 0"),
+        (lambda: Decaying(Band(), "delta", 0.1, 1.5), "steps of Decaying must be an integer of at least 1, got 1.5"),
+        (
+            lambda: Decaying(Band(), "delta", 0.1, 9, "step"),
+            r"shape of Decaying must be one of \['linear', .*, got 'step'",
+        ),
+        (
+            lambda: Decaying(Clip(), "eps_low", 0, 9, "exponential"),
+            "exponential needs positive ends, got eps_low of Clip",
+        ),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_by_name_value_and_range(make, message):
@@ -274,7 +329,9 @@ def test_the_loss_fills_the_context_it_can():
     entropies = torch.rand(2, 3, requires_grad=True)
     old = torch.where(mask, -2.0, torch.nan)
     policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), entropies=entropies)
-    ((old_logps, context),) = seen
+    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), step=7, staleness=2)
+    (old_logps, context), (_, told) = seen
+    assert (told.step, told.staleness) == (7, 2)
     assert not old_logps.isnan().any()  # a rule may take means over the batch
     assert torch.equal(old_logps[mask], old[mask])
     assert torch.equal(context.response_mask, mask)
@@ -356,3 +413,105 @@ def test_capped_cuts_the_upper_bound_and_says_where():
     twice = Capped(Capped(Band("kl", 0.05), 10.0), 20.0).bounds(p.log())
     assert torch.equal(twice.log_high, bounds.log_high)
     assert twice.capped.tolist() == bounds.capped.tolist()
+
+
+def test_clip_of_nothing_pins_the_ratio():
+    """As a weight that is REINFORCE."""
+    old = LOG_P[:12].view(3, 4)
+    logps = (old + torch.randn(3, 4)).requires_grad_()
+    loss, _ = policy_loss(logps, old, torch.tensor([1.0, -2.0, 0.5]), old < 1, Clip(0, 0), apply="weight")
+    expected = torch.tensor([1.0, -2.0, 0.5])[:, None].expand(3, 4) / -12
+    torch.testing.assert_close(torch.autograd.grad(loss, logps)[0], expected)
+
+
+@pytest.mark.parametrize("delta", [0.005, 0.05, 0.4])
+@pytest.mark.parametrize(("least", "most"), [(0.5, 10.0), (0.0, math.inf)])
+def test_ripo_is_one_plus_minus_the_root_of_delta_over_p(delta, least, most):
+    bounds = RIPO(delta, least, most).bounds(LOG_P.double())
+    for x, low, high, capped in zip(
+        LOG_P.double().tolist(), *map(list, (bounds.log_low, bounds.log_high, bounds.capped)), strict=True
+    ):
+        eps = math.sqrt(delta / math.exp(min(x, 0.0)))
+        assert math.exp(low) == pytest.approx(max(1 - eps, least), rel=1e-12, abs=1e-15)
+        assert math.exp(high) == pytest.approx(min(1 + eps, most), rel=1e-12)
+        assert capped == (1 + eps > most)
+
+
+def test_ripo_is_the_chi2_band_of_a_radius_that_forgets_one_minus_p():
+    log_p = torch.tensor([1e-4, 0.01, 0.1, 0.3], dtype=torch.float64).log()
+    chi2 = band_bounds(log_p, "chi2", 0.05 / (1 - log_p.exp()))
+    ripo = RIPO(0.05, 0.0, math.inf).bounds(log_p)
+    torch.testing.assert_close(ripo.log_low, chi2.log_low, rtol=1e-10, atol=0)
+    torch.testing.assert_close(ripo.log_high, chi2.log_high, rtol=1e-10, atol=0)
+
+
+def test_ripo_keeps_growing_as_the_square_root_below_the_smallest_double():
+    log_p = torch.tensor([-1000.0, -1e6], dtype=torch.float64)
+    torch.testing.assert_close(RIPO(0.05, 0.5, math.inf).bounds(log_p).log_high, 0.5 * (math.log(0.05) - log_p))
+
+
+def test_trgppo_is_the_relaxed_band():
+    ours, relaxed = TRGPPO(0.05, 0.2), Relaxed(Band("kl", 0.05), Clip(0.2, 0.2))
+    assert torch.equal(ours.bounds(LOG_P).log_low, relaxed.bounds(LOG_P).log_low)
+    assert torch.equal(ours.bounds(LOG_P).log_high, relaxed.bounds(LOG_P).log_high)
+
+
+def test_by_sign_takes_the_rule_of_the_tokens_sign():
+    log_p = torch.tensor([[0.05, 0.9], [0.05, 0.9], [0.05, 0.9]]).log()
+    region = BySign(Capped(Band("kl", 0.05), 2.0), Clip(0.1, 0.3))
+    for advantages in (torch.tensor([[1.0], [0.0], [-1.0]]), torch.tensor([[1.0, 1.0], [0.0, 0.0], [-1.0, -1.0]])):
+        context = Context(advantages=advantages)
+        bounds, capped, clip = (
+            region.bounds(log_p, context),
+            region.positive.bounds(log_p),
+            Clip(0.1, 0.3).bounds(log_p),
+        )
+        assert torch.equal(bounds.log_low, torch.cat([capped.log_low[:2], clip.log_low[2:]]))
+        assert torch.equal(bounds.log_high, torch.cat([capped.log_high[:2], clip.log_high[2:]]))
+        assert bounds.capped.tolist() == [[True, False], [True, False], [False, False]]
+        assert bounds.epsilons is None
+        moved = torch.full((3, 2), math.log(1.2))
+        expected = [[True, False], [True, False], [True, True]]
+        assert region.contains(moved, log_p, context).tolist() == expected
+    with pytest.raises(ValueError, match=r"BySign needs context\.advantages"):
+        region.bounds(log_p)
+    with pytest.raises(ValueError, match=r"BySign needs context\.advantages"):
+        region.contains(log_p, log_p, Context(step=1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "formula"),
+    [
+        ("linear", lambda t: 0.2 + (0.02 - 0.2) * t),
+        ("exponential", lambda t: 0.2 * 0.1**t),
+        ("cosine", lambda t: 0.02 + (0.2 - 0.02) * (1 + math.cos(math.pi * t)) / 2),
+    ],
+)
+def test_decaying_follows_its_shape_from_start_to_end_and_stays(shape, formula):
+    region = Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=1000, shape=shape)
+    for step in (0, 1, 250, 500, 999, 1000, 5000):
+        now = region.at(step)
+        assert now.delta == pytest.approx(formula(min(step / 1000, 1)), rel=1e-12)
+        bounds, expected = region.bounds(LOG_P, Context(step=step)), now.bounds(LOG_P)
+        assert torch.equal(bounds.log_high, expected.log_high)
+        assert region.contains(LOG_P / 2, LOG_P, Context(step=step)).equal(now.contains(LOG_P / 2, LOG_P))
+    assert (region.at(0), region.at(1000)) == (Band("kl", 0.2), Band("kl", 0.02))
+    assert region.at(-1) == region.at(0)
+    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
+        region.bounds(LOG_P)
+    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
+        region.contains(LOG_P, LOG_P)
+
+
+def test_decaying_can_turn_several_numbers_and_nest():
+    both = Decaying(Clip(0.2, 0.4), ["eps_low", "eps_high"], end=0.1, steps=10)
+    assert both.at(5) == Clip(0.15000000000000002, 0.25)
+    assert both == Decaying(Clip(0.2, 0.4), ("eps_low", "eps_high"), 0.1, 10)
+    assert Decaying(Clip(), ["eps_low"], 0.1, 10) == Decaying(Clip(), "eps_low", 0.1, 10)
+    outer = Relaxed(both, Decaying(Band("tv", 0.3), "delta", 0.1, 10))
+    logps = torch.zeros(1, 1) - 0.5
+    loss, _ = policy_loss(logps, logps - 0.4, torch.ones(1), logps < 0, outer, step=10)
+    high = max(1.1, 1 + 0.1 / math.exp(-0.9))
+    assert loss.item() == pytest.approx(-high, rel=1e-6)
+    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
+        policy_loss(logps, logps, torch.ones(1), logps < 0, outer)

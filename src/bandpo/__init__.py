@@ -1,27 +1,48 @@
 """bandpo: trust regions for LLM reinforcement learning, and the reference implementation of BandPO (arXiv 2603.04918).
 
-Read the core in this order, beside the paper: numerics, bounds, solver, divergences, band, trust_regions, losses.
-Importing it loads torch only.
+Read the core in this order, beside the paper: numerics, bounds, solver, divergences, band, trust_regions, surrogates,
+losses. Importing it loads torch only.
 """
 
 from .advantages import group_advantages
+from .aggregation import aggregate
 from .band import band_bounds, band_contains, complement, divergence_at
 from .bounds import Bounds, Variation
 from .divergences import Divergence, cressie_read, register_divergence
 from .linear import token_logps
-from .losses import aggregate, kl_penalty, policy_loss, surrogate
+from .losses import policy_loss, rollout_weights
 from .metrics import Metrics
-from .trust_regions import DCPO, Band, Capped, Clip, Context, Region, Relaxed, TrustRegion, trust_region
+from .penalties import kl_penalty
+from .surrogates import surrogate
+from .trust_regions import (
+    DCPO,
+    RIPO,
+    TRGPPO,
+    Band,
+    BySign,
+    Capped,
+    Clip,
+    Context,
+    Decaying,
+    Region,
+    Relaxed,
+    TrustRegion,
+    trust_region,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DCPO",
+    "RIPO",
+    "TRGPPO",
     "Band",
     "Bounds",
+    "BySign",
     "Capped",
     "Clip",
     "Context",
+    "Decaying",
     "Divergence",
     "Metrics",
     "Region",
@@ -38,6 +59,7 @@ __all__ = [
     "kl_penalty",
     "policy_loss",
     "register_divergence",
+    "rollout_weights",
     "surrogate",
     "token_logps",
     "trust_region",

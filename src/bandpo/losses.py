@@ -1,29 +1,29 @@
-"""The BandPO objective (eq:bandpo_full) for any trust region: one clamp per sign of A, a KL penalty, an average."""
+"""The BandPO objective (eq:bandpo_full) for any trust region: a surrogate per token, a KL penalty, an average."""
 
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from .bounds import Bounds
+from .aggregation import Aggregation, aggregate_masked, as_mask
 from .metrics import Metrics
-from .numerics import expm1, output_dtype
-from .trust_regions import Context, TrustRegion
+from .numerics import output_dtype
+from .penalties import LOWEST, KLPenalty
+from .penalties import kl_penalty as kl_estimate
+from .surrogates import Apply, check_application, negative_mean_of_clipped, negative_surrogate
+from .trust_regions import Context, TrustRegion, depends_on_probability
 
-Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "none"]
-KLPenalty = Literal["k1", "k2", "k3", "abs", "kl", "mse", "low_var_kl"]
-_VERL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
 # Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
 MAX_LOG_RATIO = 60.0
-_MAX_KL_RATIO = 20.0
-# What -inf counts as: -inf minus -inf is 0 then, not NaN.
-_LOWEST = torch.finfo(torch.float32).min
+# Where log-ratios are added up, each is cut to this first: sums stay finite.
+_FAR = 1e30
 
 
 def policy_loss(
@@ -33,6 +33,9 @@ def policy_loss(
     response_mask: Tensor,
     trust_region: TrustRegion,
     *,
+    apply: Apply | tuple[Apply, Apply] = "clip",
+    preserve: tuple[float, float] | None = None,
+    ratio: Ratio = "token",
     dual_clip: float | None = None,
     beta: float = 0.0,
     ref_logps: Tensor | None = None,
@@ -42,6 +45,8 @@ def policy_loss(
     normalizer: float | Tensor | None = None,
     max_log_ratio: float | None = None,
     entropies: Tensor | None = None,
+    step: int | None = None,
+    staleness: int | Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
     """The negative of J = 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ] (eq:bandpo_full).
 
@@ -49,7 +54,7 @@ def policy_loss(
     reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is cut to
     that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for all
     log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN at a
-    response token gives NaN.
+    response token gives NaN. Where "weight" and "preserve" replace the ratio, cut log-ratios keep their gradient.
 
     Args:
         logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
@@ -57,24 +62,38 @@ def policy_loss(
         advantages: (B, T), or one per sequence as (B, 1) or (B,); (B,) is per sequence also if B == T.
         response_mask: (B, T), bool or 0/1.
         trust_region: the rule, e.g. `bandpo.Band("kl", 0.05)`.
-        dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729).
+        apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, preserve, or a pair of them for
+            A >= 0 and A < 0; see `surrogate` for formulas, gradients and papers.
+        preserve: (beta_low, beta_high) of "preserve".
+        ratio: what r is the ratio of; for one advantage per response
+            - token: pi / pi_old of each token, the paper's;
+            - sequence: of the whole response, the product over its tokens, which is one action with one probability: a
+              band is defined for it (but hardly binds from above: that of a long response is near 0);
+            - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
+            - mean-of-clipped: the geometric mean of its tokens' clipped ratios (GMPO, arXiv 2507.20673), apply "clip".
+            In the last three r and the surrogate are the same for all tokens of a response, and every term's gradient
+            goes to all of them. Metrics still count tokens: for the two sequence ratios each with the ratio and the old
+            probability of its response (their geometric means), for mean-of-clipped each with its own.
+        dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
         beta: weight of the KL penalty.
         ref_logps: log pi_ref of the same tokens, (B, T); given exactly if beta > 0.
         kl_penalty: see `kl_penalty`; verl's names are aliases.
-        rollout_is_weights: pi_old over the sampler's policy, (B, T), multiplied to the surrogate after clipping;
-            neither to the KL term nor to the denominator.
+        rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
+            after clipping, neither to the KL term nor to the denominator.
         aggregation: see `aggregate`; the default is the paper's.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
         max_log_ratio: cut log r to +- this before anything else (verl: 20).
         entropies: (B, T), from the logits, for the metrics and for rules that ask for them.
+        step: optimizer step, for rules that ask for it, such as `Decaying`.
+        staleness: updates between the sampling policy and this one, for rules that ask for it.
 
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
 
     Raises:
         ValueError: shapes or dtypes that do not fit, a mask that is not 0/1, no response token while `normalizer` is
-            not given, an unknown name, a number out of range. The value checks read from the device; a bool mask
-            together with a normalizer needs none.
+            not given, an unknown name, a number out of range, options that do not go together. The value checks read
+            from the device; a bool mask together with a normalizer needs none.
 
     >>> import torch, bandpo
     >>> old = torch.tensor([[0.08, 0.9]]).log()
@@ -89,8 +108,8 @@ def policy_loss(
     _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights, entropies)
     if not isinstance(trust_region, TrustRegion) or isinstance(trust_region, type):
         raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
-    if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
+    pair = check_application(apply, dual_clip, preserve)
+    _check_ratio(ratio, pair, trust_region)
     if not 0 <= beta < math.inf:
         raise ValueError(f"beta must be at least 0 and finite, got {beta!r}")
     given = ref_logps is not None
@@ -98,7 +117,7 @@ def policy_loss(
         raise ValueError(f"beta > 0 and ref_logps go together, got beta = {beta!r} and ref_logps = {_shape(ref_logps)}")
     if max_log_ratio is not None and not 0 < max_log_ratio <= MAX_LOG_RATIO:
         raise ValueError(f"max_log_ratio must be in (0, {MAX_LOG_RATIO:g}] or None, got {max_log_ratio!r}")
-    mask = _as_mask(response_mask, may_be_empty=normalizer is not None)
+    mask = as_mask(response_mask, may_be_empty=normalizer is not None or aggregation == "none")
 
     dtype = output_dtype(logps)
     # What stands in padding is replaced before any arithmetic, because NaN times 0 is NaN.
@@ -110,17 +129,30 @@ def policy_loss(
         entropies=None if entropies is None else entropies.detach(),
         advantages=advantages,
         positions=mask.cumsum(-1) - 1,
+        step=step,
+        staleness=staleness,
     )
-    log_ratio = logps.detach().to(dtype).clamp(min=_LOWEST) - old_logps.clamp(min=_LOWEST)
-    limit = MAX_LOG_RATIO if max_log_ratio is None else max_log_ratio
-    bounds = trust_region.bounds(old_logps, context)
     weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
-    low, high = _binding_side(advantages, bounds, dual_clip, limit)
-    per_token = -_surrogate(logps, log_ratio, low, high, weights, mask)
+    limit = MAX_LOG_RATIO if max_log_ratio is None else max_log_ratio
+    log_ratio = logps.detach().to(dtype).clamp(min=LOWEST) - old_logps.clamp(min=LOWEST)
+    moving = logps  # what the gradient of the surrogate goes to
+    if ratio in ("sequence", "sequence-mean"):
+        mean = ratio == "sequence-mean"
+        moving = _over_responses(logps.to(dtype), mask, mean=mean)
+        log_ratio = _over_responses(log_ratio.clamp(-_FAR, _FAR), mask, mean=mean)
+        old_logps = _over_responses(old_logps, mask, mean=mean)
+    bounds = trust_region.bounds(old_logps, context)
+    if ratio == "mean-of-clipped":
+        per_token = negative_mean_of_clipped(logps, log_ratio, bounds, advantages, weights, mask, dual_clip, limit)
+    else:
+        log_pi = moving.detach().to(dtype)
+        per_token = negative_surrogate(
+            moving, log_ratio, log_pi, bounds, advantages, weights, mask, pair, dual_clip, preserve, limit
+        )
 
     sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
     if ref_logps is not None:
-        kl = _kl(torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0), kl_penalty) * mask
+        kl = kl_estimate(torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0), kl_penalty) * mask
         per_token = per_token + beta * kl
         sums |= {"kl_ref": kl.detach().sum(), "kl_ref_tokens": mask.sum()}
     if dual_clip is not None:
@@ -128,149 +160,67 @@ def policy_loss(
     if entropies is not None:
         sums |= {"entropy": torch.where(mask, entropies.detach().to(dtype), 0.0).sum(), "entropy_tokens": mask.sum()}
     metrics = Metrics.of(log_ratio.clamp(-limit, limit), old_logps, advantages, mask, bounds, sums)
-    return _aggregate(per_token, mask, aggregation, normalizer), metrics
+    return aggregate_masked(per_token, mask, aggregation, normalizer), metrics
 
 
-def surrogate(log_ratio: Tensor, advantages: Tensor, bounds: Bounds, *, dual_clip: float | None = None) -> Tensor:
-    """min(r A, clip(r, r_low, r_high) A) per token, to be maximised (eq:bandpo_token_loss without the KL term).
+def rollout_weights(
+    old_logps: Tensor,
+    rollout_logps: Tensor,
+    response_mask: Tensor,
+    trust_region: TrustRegion,
+    apply: Literal["mask", "weight"] = "mask",
+) -> Tensor:
+    """`rollout_is_weights` for `policy_loss`: rho = pi_old / pi_rollout, the mismatch of trainer and sampler, kept in
+    bounds.
 
-    For A >= 0 that is min(r, r_high) A, for A < 0 max(r, r_low) A: one clamp per sign. Dual clip is one more clamp of
-    the second: min(max(r, r_low), c) A. `clamp`, not `minimum`: on the bound itself (on policy at p = 1) `minimum`
-    would halve the gradient.
+    mask: rho inside, 0 outside. IcePop (arXiv 2510.18855) is `Clip(0.5, 4)`, rho in [0.5, 5].
+    weight: clip(rho, low, high). TIS, min(rho, C), is `Clip(1, C - 1)`.
+
+    A band works too: the sampler's policy stands in the place of the old one. A log-ratio beyond +-60 counts as that.
 
     Args:
-        log_ratio: log r, (B, T).
-        advantages: A, broadcasts to `log_ratio`.
-        bounds: the interval, of the shape of `log_ratio`.
-        dual_clip: c > 1, or None.
+        old_logps: log pi_old of the sampled tokens, by the trainer, (B, T).
+        rollout_logps: log-probabilities of the same tokens by the sampler that drew them, (B, T).
+        response_mask: (B, T), bool or 0/1.
+        trust_region: the rule for rho.
+        apply: mask or weight.
+
+    Returns:
+        (B, T), detached, at least float32, 0 in padding.
     """
-    low, high = _binding_side(advantages, bounds, dual_clip, math.inf)
-    mask = torch.ones_like(log_ratio, dtype=torch.bool)
-    return _surrogate(log_ratio, log_ratio.detach(), low, high, advantages.detach(), mask)
+    if apply not in ("mask", "weight"):
+        raise ValueError(f"apply must be 'mask' or 'weight', got {apply!r}")
+    for name, x in (("rollout_logps", rollout_logps), ("response_mask", response_mask)):
+        if x.shape != old_logps.shape:
+            raise ValueError(f"{name} must be {_shape(old_logps)} like old_logps, got {_shape(x)}")
+    mask = as_mask(response_mask, may_be_empty=True)
+    dtype = torch.promote_types(output_dtype(old_logps), rollout_logps.dtype)
+    old, rollout = (torch.where(mask, x.detach().to(dtype), -1.0) for x in (old_logps, rollout_logps))
+    log_ratio = (old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    bounds = trust_region.bounds(rollout, Context(response_mask=mask, positions=mask.cumsum(-1) - 1))
+    clipped = bounds.clamp(log_ratio)
+    weights = clipped.exp()
+    if apply == "mask":
+        weights = torch.where((clipped == log_ratio) | clipped.isnan(), weights, 0.0)
+    return torch.where(mask, weights, 0.0)
 
 
-def _binding_side(advantages: Tensor, bounds: Bounds, dual_clip: float | None, limit: float) -> tuple[Tensor, Tensor]:
-    """The interval that binds given the sign of the advantage, within +-limit."""
-    up = advantages >= 0
-    highest = limit if dual_clip is None else min(limit, math.log(dual_clip))
-    low = torch.where(up, -limit, bounds.log_low.clamp(min=-limit))
-    return low, torch.where(up, bounds.log_high.clamp(max=limit), highest)
+def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:
+    """The sum over the tokens of each response (or the mean), at each of them."""
+    total = torch.where(mask, x, 0.0).sum(-1, keepdim=True)
+    return (total / mask.sum(-1, keepdim=True).clamp(min=1) if mean else total).expand_as(x)
 
 
-def _surrogate(*arguments: Tensor) -> Tensor:
-    return cast(Tensor, _Surrogate.apply(*arguments))  # pyright: ignore[reportUnknownMemberType]
-
-
-class _Surrogate(torch.autograd.Function):
-    """exp(clamp(s, low, high)) A, 0 outside the mask, and its derivative: the same inside the interval, 0 outside.
-
-    What autograd would find too, in a fraction of its time. The bounds themselves count as inside: on policy at p = 1
-    the ratio is on the bound, and the gradient is whole.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, logps: Tensor, log_ratio: Tensor, low: Tensor, high: Tensor, advantages: Tensor, mask: Tensor
-    ) -> Tensor:
-        clamped = log_ratio.clamp(low, high)
-        value = torch.where(mask, torch.exp(clamped) * advantages, 0.0)
-        slope = torch.where((clamped == log_ratio) | clamped.isnan(), value, 0.0)
-        ctx.save_for_backward(logps, slope)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        logps, slope = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: every further derivative of exp is exp again
-            slope = slope * torch.exp((logps - logps.detach()).to(slope.dtype))
-        return (gradients[0] * slope).to(logps.dtype), None, None, None, None, None
-
-
-def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tensor:
-    """Per-token estimate of the divergence between the policy and the reference, from sampled tokens (Schulman, 2020).
-
-    With d = log pi_ref - log pi: k1 (verl: kl) = -d, k2 (mse) = d^2 / 2, k3 (low_var_kl) = e^d - d - 1, abs = |d|.
-
-    Which direction? The paper writes KL(pi || pi_ref) in eq:token_objective and KL(pi_ref || pi) in
-    eq:bandpo_token_loss. If the tokens were sampled from pi itself (the first step of a round), then in expectation
-    - the *values* of k1 and k3 are KL(pi || pi_ref) exactly, k2 to second order in d;
-    - the *gradients* are those of: nothing (k1), KL(pi || pi_ref) (k2), KL(pi_ref || pi) (k3), each exactly.
-    Later in the round the samples are from pi_old and all of this holds to first order in the step. abs is no
-    divergence's estimate.
-
-    d is cut to +-20, as in verl. Same shapes for both; computed in at least float32; the gradient flows to `logps`.
-    """
-    return _kl(logps, ref_logps, kind)
-
-
-_kl_kinds = get_args(KLPenalty)
-
-
-def _kl(logps: Tensor, ref_logps: Tensor, kind: str) -> Tensor:
-    if kind not in _kl_kinds:
-        raise ValueError(f"kl_penalty must be one of {list(_kl_kinds)}, got {kind!r}")
-    logps, ref_logps = (x.to(output_dtype(x)).clamp(min=_LOWEST) for x in (logps, ref_logps))
-    d = (ref_logps - logps).clamp(-_MAX_KL_RATIO, _MAX_KL_RATIO)
-    match _VERL_NAMES.get(kind, kind):
-        case "k1":
-            return -d
-        case "k2":
-            return 0.5 * d * d
-        case "k3":
-            return expm1(d) - d
-        case _:
-            return d.abs()
-
-
-def aggregate(
-    values: Tensor,
-    response_mask: Tensor,
-    aggregation: Aggregation = "seq-mean-token-mean",
-    normalizer: float | Tensor | None = None,
-) -> Tensor:
-    """Average per-token values (B, T) over a batch; the modes and names are verl's.
-
-    | aggregation | sum | default `normalizer` |
-    |---|---|---|
-    | token-mean | of all tokens | number of tokens |
-    | seq-mean-token-mean | over sequences of the mean over their tokens | number of non-empty sequences |
-    | seq-mean-token-sum | over sequences of the sum over their tokens | number of non-empty sequences |
-    | seq-mean-token-sum-norm | of all tokens | number of non-empty sequences times T |
-    | none | - (returns (B, T), 0 in padding) | - |
-
-    Given the `normalizer` of the whole batch, the sum of the results over micro-batches and ranks is the result for the
-    whole batch. (Where a framework averages gradients over ranks, multiply by the number of ranks.) An empty mask then
-    gives 0.
-
-    Raises:
-        ValueError: an unknown mode, a mask that is not 0/1, an empty mask without a normalizer, a normalizer that is
-            not positive.
-    """
-    if values.shape != response_mask.shape or values.dim() != 2:
-        raise ValueError(f"values and response_mask must be (B, T), got {_shape(values)} and {_shape(response_mask)}")
-    mask = _as_mask(response_mask, may_be_empty=normalizer is not None)
-    return _aggregate(torch.where(mask, values, 0.0), mask, aggregation, normalizer)
-
-
-def _aggregate(values: Tensor, mask: Tensor, aggregation: str, normalizer: float | Tensor | None) -> Tensor:
-    """Of values that are 0 outside the mask."""
-    if aggregation == "none":
-        return values
-    if isinstance(normalizer, int | float) and not 0 < normalizer < math.inf:
-        raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
-    tokens = mask.sum(-1)
-    match aggregation:
-        case "token-mean":
-            total, count = values.sum(), tokens.sum()
-        case "seq-mean-token-mean":
-            total, count = (values.sum(-1) / tokens.clamp(min=1)).sum(), (tokens > 0).sum()
-        case "seq-mean-token-sum":
-            total, count = values.sum(), (tokens > 0).sum()
-        case "seq-mean-token-sum-norm":
-            total, count = values.sum(), (tokens > 0).sum() * mask.shape[-1]
-        case _:
-            raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
-    return total / (count if normalizer is None else normalizer)
+def _check_ratio(ratio: str, pair: tuple[str, str], region: TrustRegion) -> None:
+    if ratio not in get_args(Ratio):
+        raise ValueError(f"ratio must be one of {list(get_args(Ratio))}, got {ratio!r}")
+    if ratio == "sequence-mean" and depends_on_probability(region):
+        raise ValueError(
+            f"trust_region must be made of Clip for ratio 'sequence-mean', got {region!r}: a geometric mean of ratios "
+            "is no ratio of probabilities, so no divergence ball is defined for it; take ratio 'sequence' or 'token'"
+        )
+    if ratio == "mean-of-clipped" and pair != ("clip", "clip"):
+        raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {pair}")
 
 
 def _check_shapes(
@@ -300,19 +250,6 @@ def _check_shapes(
     for name, x in {"logps": logps, "advantages": advantages, **like}.items():
         if x is not None and name != "response_mask" and not x.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {x.dtype}")
-
-
-def _as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:
-    """The mask as bool; looks at the values where it must, which waits for the device."""
-    if not torch.compiler.is_compiling():
-        if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
-            bad = mask[(mask != 0) & (mask != 1)][0].item()
-            raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
-        if not may_be_empty and not bool(mask.sum()):
-            raise ValueError(
-                "response_mask is empty: no token to learn from; pass a normalizer if other micro-batches have some"
-            )
-    return mask.bool()
 
 
 def _shape(x: Tensor | None) -> tuple[int, ...] | None:

@@ -1,0 +1,591 @@
+"""What becomes of a token outside its interval: every application and ratio against the textbook, by autograd in
+float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from bandpo import (
+    Band,
+    Bounds,
+    BySign,
+    Capped,
+    Clip,
+    Context,
+    Decaying,
+    Relaxed,
+    policy_loss,
+    rollout_weights,
+    surrogate,
+)
+from test_trust_regions import REGIONS
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+F64 = torch.float64
+NO_CLIP = Clip(1.0, math.inf)
+APPLICATIONS = ["clip", "mask", "mask_two_sided", "weight", "preserve"]
+PAIRS = [(a, b) for a in APPLICATIONS for b in APPLICATIONS]
+TAKE_DUAL_CLIP = ["clip", "mask", "preserve"]
+BETAS = (0.5, 0.75)
+
+
+def betas(*applied: str) -> dict[str, tuple[float, float]]:
+    return {"preserve": BETAS} if "preserve" in applied else {}
+
+
+def textbook(
+    apply: str, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual_clip: float = math.inf, preserve=BETAS
+) -> Tensor:
+    """The objective of one application as its paper writes it, for autograd."""
+    s = (log_pi - old).clamp(-60, 60)
+    r, low, high = s.exp(), bounds.log_low.exp(), bounds.log_high.exp()
+    below, above = s < bounds.log_low, s > bounds.log_high
+    clipped = torch.where(below, low, torch.where(above, high, r))
+    tamed = torch.where((a < 0) & (r > dual_clip), dual_clip, r)
+    self_ratio = torch.exp(log_pi - log_pi.detach())  # r / sg(r)
+    if apply == "clip":
+        least = torch.where(r * a <= clipped * a, r * a, clipped * a)
+        return torch.where((a < 0) & (least < dual_clip * a), dual_clip * a, least)
+    if apply == "mask":
+        drop = (above & (a > 0)) | (below & (a < 0))
+        return torch.where(drop, 0.0, tamed * a)
+    if apply == "mask_two_sided":
+        return torch.where(above | below, 0.0, r * a)
+    if apply == "weight":
+        return clipped.detach() * a * log_pi
+    kept = torch.where(a > 0, preserve[1] * torch.where(above, high, 1.0), preserve[0] * low) * self_ratio * a
+    return torch.where((above & (a > 0)) | (below & (a < 0)), kept, tamed * a)
+
+
+def both(pair: tuple[str, str], log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, **options) -> Tensor:
+    positive, negative = (textbook(apply, log_pi, old, a, bounds, **options) for apply in pair)
+    return torch.where(a >= 0, positive, negative)
+
+
+def batch(dtype: torch.dtype = F64, seed: int = 0, rows: int = 6, columns: int = 9) -> dict[str, Tensor]:
+    """Arguments by name: ragged, one response empty, most tokens outside a usual interval."""
+    torch.manual_seed(seed)
+    old = torch.rand(rows, columns, dtype=F64).log().to(dtype)
+    logps = (old + torch.randn(rows, columns)).clamp(max=-1e-3).to(dtype)
+    lengths = torch.randint(1, columns + 1, (rows,))
+    lengths[1] = 0
+    return {
+        "logps": logps.requires_grad_(),
+        "old_logps": old,
+        "advantages": torch.randn(rows, dtype=F64).to(dtype),
+        "response_mask": torch.arange(columns) < lengths[:, None],
+    }
+
+
+def context_of(data: dict[str, Tensor], entropies: Tensor) -> Context:
+    return Context(data["response_mask"], entropies, data["advantages"].double()[:, None], step=3, staleness=1)
+
+
+def loss_and_gradient(data: dict[str, Tensor], region, **options) -> tuple[Tensor, Tensor]:
+    loss, _ = policy_loss(**data, trust_region=region, **options)
+    return loss.detach(), torch.autograd.grad(loss.sum(), data["logps"])[0]
+
+
+# ---- the contract of every application with every region
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, F64], ids=str)
+@pytest.mark.parametrize("apply", APPLICATIONS)
+@pytest.mark.parametrize("region", REGIONS, ids=repr)
+def test_every_region_and_application_is_its_textbook(region, apply, dtype):
+    data, entropies = batch(dtype), torch.full((6, 9), 0.5, dtype=dtype)
+    got = loss_and_gradient(data, region, apply=apply, aggregation="none", entropies=entropies, step=3, **betas(apply))
+    log_pi = data["logps"].detach().double().requires_grad_()
+    old, a, mask = data["old_logps"].double(), data["advantages"].double()[:, None], data["response_mask"]
+    # Half precision is float32 from the start: so are its bounds.
+    bounds = region.bounds(data["old_logps"].to(torch.promote_types(dtype, torch.float32)), context_of(data, entropies))
+    bounds = Bounds(bounds.log_low.double(), bounds.log_high.double())
+    expected = -torch.where(mask, textbook(apply, log_pi, old, a, bounds), 0.0)
+    (gradient,) = torch.autograd.grad(expected.sum(), log_pi)
+    rtol = {F64: 1e-12, torch.float32: 1e-5}.get(dtype, 1e-5)
+    torch.testing.assert_close(got[0].double(), expected, rtol=rtol, atol=1e-14)
+    rtol = {F64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    torch.testing.assert_close(got[1].double(), gradient, rtol=rtol, atol=1e-7 if dtype == torch.float16 else 1e-14)
+    assert got[1].dtype == dtype
+    assert not got[1][~mask].any()
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("dual_clip", [None, 1.5])
+def test_pairs_and_dual_clip_are_their_textbook(pair, dual_clip):
+    """Each sign its own application; and a pair of one is that one."""
+    data, region = batch(seed=1), Band("kl", 0.05)
+    options = {"apply": pair, "dual_clip": dual_clip, **betas(*pair)}
+    if dual_clip is not None and pair[1] not in TAKE_DUAL_CLIP:
+        with pytest.raises(ValueError, match=r"dual_clip must be None for apply = .*, which bounds r where A < 0"):
+            loss_and_gradient(data, region, **options)
+        return
+    loss, gradient = loss_and_gradient(data, region, aggregation="none", **options)
+    log_pi, a = data["logps"].detach().requires_grad_(), data["advantages"][:, None]
+    bounds = region.bounds(data["old_logps"])
+    expected = both(pair, log_pi, data["old_logps"], a, bounds, dual_clip=dual_clip or math.inf)
+    expected = -torch.where(data["response_mask"], expected, 0.0)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), log_pi)[0], rtol=1e-12, atol=0)
+    s = data["logps"].detach() - data["old_logps"]
+    if dual_clip:  # it acts somewhere
+        assert ((s > math.log(dual_clip)) & (a < 0) & data["response_mask"]).sum() > 2
+    if pair[0] == pair[1]:
+        alone = loss_and_gradient(data, region, aggregation="none", **options | {"apply": pair[0]})
+        assert torch.equal(alone[0], loss)
+        assert torch.equal(alone[1], gradient)
+
+
+@pytest.mark.parametrize("apply", APPLICATIONS)
+def test_the_table_of_the_surrogate(apply):
+    """Value and derivative for each sign and side, as its docstring has them; the bounds themselves are inside."""
+    low, high = math.log(0.8), math.log(1.3)
+    s = torch.tensor([-0.5, low, 0.1, high, 0.7], dtype=F64).requires_grad_()
+    bounds = Bounds(torch.full((5,), low, dtype=F64), torch.full((5,), high, dtype=F64))
+    r = s.detach().exp().tolist()
+    r[1], r[3] = 0.8, 1.3
+    rows = {  # value, slope: each below, on, inside, on, above
+        ("clip", 1): ([*r[:4], 1.3], [*r[:4], 0]),
+        ("clip", -1): ([0.8, *r[1:]], [0, *r[1:]]),
+        ("mask", 1): ([*r[:4], 0], [*r[:4], 0]),
+        ("mask", -1): ([0, *r[1:]], [0, *r[1:]]),
+        ("mask_two_sided", 1): ([0, *r[1:4], 0], [0, *r[1:4], 0]),
+        ("preserve", 1): ([*r[:4], 0.75 * 1.3], [*r[:4], 0.75 * 1.3]),
+        ("preserve", -1): ([0.5 * 0.8, *r[1:]], [0.5 * 0.8, *r[1:]]),
+        ("weight", 1): (None, [0.8, *r[1:4], 1.3]),
+    }
+    for sign in (1, -1):
+        values, slopes = rows.get((apply, sign)) or rows[apply, 1]
+        values = values or [w * x for w, x in zip(slopes, s.tolist(), strict=True)]  # log r in the place of log pi
+        got = surrogate(s, torch.tensor([2.0 * sign], dtype=F64), bounds, apply=apply, **betas(apply))
+        (slope,) = torch.autograd.grad(got.sum(), s)
+        assert got.tolist() == pytest.approx([2 * sign * v for v in values], rel=1e-12)
+        assert slope.tolist() == pytest.approx([2 * sign * v for v in slopes], rel=1e-12)
+
+
+def test_mask_has_the_gradient_of_clip_and_so_has_preserve_of_nothing():
+    """DPPO and BandPO are one update; CE-GPPO with betas of 0 is PPO."""
+    data = batch(seed=2)
+    for region in (Band("kl", 0.05), Band("tv", 0.1), Clip(0.2, 0.28)):
+        value, gradient = loss_and_gradient(data, region)
+        for options in ({"apply": "mask"}, {"apply": "preserve", "preserve": (0.0, 0.0)}):
+            other, same = loss_and_gradient(data, region, **options)
+            assert torch.equal(gradient, same)
+            assert other != value
+
+
+def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials():
+    bounds = Clip(0.2, 0.2).bounds(torch.zeros(1, 1, dtype=F64))
+    for apply, expected in (("weight", 0.0), ("mask", 1.1), ("clip", 1.1), ("preserve", 1.1)):
+        s = torch.tensor([[math.log(1.1)]], dtype=F64, requires_grad=True)
+        value = surrogate(s, torch.ones(1, dtype=F64), bounds, apply=apply, **betas(apply))
+        (first,) = torch.autograd.grad(value.sum(), s, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), s)
+        assert first.item() == pytest.approx(1.1)
+        assert second.item() == pytest.approx(expected)
+
+
+def test_rollout_weights_multiply_every_application():
+    data, weights = batch(), 3 * torch.rand(6, 9, dtype=F64)
+    for apply in APPLICATIONS:
+        options = {"apply": apply, "aggregation": "none", **betas(apply)}
+        plain = loss_and_gradient(data, Band(), **options)
+        weighted = loss_and_gradient(data | {"rollout_is_weights": weights}, Band(), **options)
+        for got, expected in zip(weighted, plain, strict=True):
+            torch.testing.assert_close(got, expected * weights, rtol=1e-12, atol=0)
+
+
+# ---- padding, infinities, NaN, compilation
+
+RATIOS = ["token", "sequence", "sequence-mean", "mean-of-clipped"]
+WAYS = [(apply, ratio) for ratio in RATIOS[:3] for apply in APPLICATIONS] + [("clip", RATIOS[3])]
+
+
+def region_for(ratio: str):
+    return Clip(0.2, 0.28) if ratio == "sequence-mean" else Band("kl", 0.05)
+
+
+@pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize(("apply", "ratio"), WAYS)
+def test_what_stands_in_padding_reaches_nothing(apply, ratio, junk):
+    clean = batch() | {"rollout_is_weights": torch.rand(6, 9, dtype=F64)}
+    clean["advantages"] = clean["advantages"][:, None].repeat(1, 9)
+    mask = clean["response_mask"]
+    dirty = {n: x if n == "response_mask" else torch.where(mask, x.detach(), junk) for n, x in clean.items()}
+    dirty["logps"].requires_grad_()
+    for region in (region_for(ratio), BySign(Clip(0, 0), Clip(1, 0))):
+        options = {"trust_region": region, "apply": apply, "ratio": ratio, **betas(apply)}
+        (loss, measured), (expected, metrics) = (policy_loss(**x, **options) for x in (dirty, clean))
+        assert torch.equal(loss, expected)
+        gradients = [torch.autograd.grad(y, x["logps"])[0] for y, x in ((loss, dirty), (expected, clean))]
+        assert torch.equal(*gradients)
+        assert not gradients[0][~mask].any()
+        assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-12, nan_ok=True)
+
+
+LOGPS = [-math.inf, -1e30, -1e4, -500.0, -80.0, -1.0, -1e-8, 0.0, 1e-7, 1e-6]
+
+
+@pytest.mark.parametrize(("apply", "ratio"), WAYS)
+def test_value_and_gradient_are_finite_for_every_log_probability(apply, ratio):
+    """Tokens one by one, and in responses that mix all of them."""
+    pairs = torch.tensor(list(itertools.product(LOGPS, LOGPS)))
+    for shape in ((100, 1), (10, 10), (1, 100)):
+        logps, old = pairs[:, 0].reshape(shape).clone().requires_grad_(), pairs[:, 1].reshape(shape)
+        for sign, region in itertools.product((1.0, -1.0), (region_for(ratio), NO_CLIP, Clip(), Clip(0, 0))):
+            advantages, mask = torch.full(shape[:1], 3 * sign), torch.ones(shape)
+            options = {"apply": apply, "ratio": ratio, **betas(apply)}
+            loss, metrics = policy_loss(logps, old, advantages, mask, region, **options)
+            (gradient,) = torch.autograd.grad(loss, logps)
+            assert loss.isfinite()
+            assert gradient.isfinite().all()
+            assert all(math.isfinite(metrics.compute()[name]) for name in ("kl_old/k1", "kl_old/k3", "log_ratio/min"))
+
+
+def test_cut_log_ratios_keep_their_gradient_only_where_the_ratio_is_replaced():
+    old = torch.full((1, 2), -100.0)
+    for apply, region, expected in (
+        ("clip", NO_CLIP, 0.0),
+        ("mask", NO_CLIP, 0.0),
+        ("weight", Clip(), 1.2),
+        ("preserve", Clip(), 0.75 * 1.2),
+    ):
+        logps = (old + 61).requires_grad_()
+        loss, _ = policy_loss(logps, old, torch.ones(1), old < 0, region, apply=apply, **betas(apply))
+        (gradient,) = torch.autograd.grad(loss, logps)
+        torch.testing.assert_close(gradient, torch.full((1, 2), -expected / 2))
+
+
+@pytest.mark.parametrize(("apply", "ratio"), WAYS)
+def test_nan_at_a_response_token_gives_nan(apply, ratio):
+    for name in ("logps", "old_logps", "advantages"):
+        arguments = {n: x.detach().clone() for n, x in batch().items()}
+        arguments[name][0] = math.nan
+        arguments["logps"].requires_grad_()
+        loss, gradient = loss_and_gradient(arguments, region_for(ratio), apply=apply, ratio=ratio, **betas(apply))
+        assert loss.isnan()
+        assert gradient[0].isnan().any()
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler warns of its own parts while it is imported
+@pytest.mark.parametrize(("apply", "ratio"), [*WAYS, (("weight", "clip"), "token")])
+def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
+    data = batch(torch.float32)
+    regions = [region_for(ratio), BySign(Clip(0, 0), Clip(1, 0))]
+    if ratio != "sequence-mean":
+        regions += [Relaxed(Band("kl", 0.05), Clip()), Capped(BySign(Band("tv", 0.1), Clip()), 3.0)]
+    for region in regions:
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("eager")
+
+        def function(*arguments, region=region):
+            return policy_loss(
+                *arguments, region, apply=apply, ratio=ratio, **betas(*([apply] * (apply == "preserve")))
+            )
+
+        expected, metrics = function(*data.values())
+        loss, measured = torch.compile(function, backend=counter, fullgraph=True)(*data.values())
+        assert counter.frame_count == 1
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+        gradients = [torch.autograd.grad(x, data["logps"])[0] for x in (loss, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-12)
+        assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-6, nan_ok=True)
+    torch._dynamo.reset()
+
+
+# ---- bounds by the sign of the advantage: rules that are one line
+
+
+def objective(data: dict[str, Tensor], per_token) -> tuple[Tensor, Tensor]:
+    """Value and gradient of minus the mean over responses of the mean over tokens of per_token(log_pi, old, a)."""
+    log_pi = data["logps"].detach().requires_grad_()
+    total, responses = torch.zeros((), dtype=F64), 0
+    for i, row in enumerate(data["response_mask"]):
+        if row.any():
+            terms = per_token(log_pi[i][row], data["old_logps"][i][row], data["advantages"][i])
+            total, responses = total + terms.mean(), responses + 1
+    loss = -total / responses
+    return loss.detach(), torch.autograd.grad(loss, log_pi)[0]
+
+
+def same(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
+
+
+def test_dual_clip_is_a_rule_by_sign_too():
+    """r in [0, 1.2] where A >= 0, in [0.8, 3] where A < 0: the gradient of the argument `dual_clip`."""
+    data = batch(seed=3)
+    argument = loss_and_gradient(data, Clip(0.2, 0.2), dual_clip=1.5)
+    rule = loss_and_gradient(data, BySign(Clip(1, 0.2), Clip(0.2, 0.5)), apply="mask_two_sided")
+    torch.testing.assert_close(rule[1], argument[1], rtol=1e-12, atol=0)
+    assert (rule[1] != loss_and_gradient(data, Clip(0.2, 0.2))[1]).any()
+
+
+def test_two_sided_grpo_is_dual_clip():
+    """INTELLECT-2: min(min(r, delta) A, clip(r) A)."""
+
+    def intellect(log_pi, old, a):
+        r = torch.exp(log_pi - old)
+        first = torch.where(r > 1.5, 1.5, r) * a
+        second = r.clamp(0.8, 1.2) * a
+        return torch.where(first <= second, first, second)
+
+    data = batch(seed=4)
+    same(loss_and_gradient(data, Clip(0.2, 0.2), dual_clip=1.5), objective(data, intellect))
+
+
+def test_up_is_a_pair_of_regions_and_applications():
+    """A > 0: A pi / sg(pi), unclipped and without the old policy; A <= 0: PPO. The value is A there, A log pi here."""
+
+    def up(log_pi, old, a):
+        r = torch.exp(log_pi - old)
+        ppo = torch.where(r < 0.8, 0.8, r) * a
+        return torch.exp(log_pi - log_pi.detach()) * a if a > 0 else ppo
+
+    data = batch(seed=5)
+    got = loss_and_gradient(data, BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip"))
+    torch.testing.assert_close(got[1], objective(data, up)[1], rtol=1e-12, atol=0)
+
+
+def test_topr_of_responses_and_of_tokens():
+    """A > 0: A log pi; A < 0: sg(clip(r, 0, 1)) A log pi, r and pi of the whole response."""
+
+    def topr(log_pi, old, a):
+        r = torch.exp((log_pi - old).sum())
+        return (1 if a > 0 else r.detach().clamp(0, 1)) * a * log_pi.sum()
+
+    def of_tokens(log_pi, old, a):
+        r = torch.exp(log_pi - old)
+        return (torch.ones_like(r) if a > 0 else r.detach().clamp(0, 1)) * a * log_pi
+
+    data, region = batch(seed=6), BySign(Clip(0, 0), Clip(1, 0))
+    same(loss_and_gradient(data, region, apply="weight", ratio="sequence"), objective(data, topr))
+    same(loss_and_gradient(data, region, apply="weight"), objective(data, of_tokens))
+
+
+def test_aspo_without_its_soft_dual_clip():
+    """A > 0: A / r, dropped above 1 + eps; A < 0: PPO. r^-2 as a weight makes r A into A / r."""
+
+    def aspo(log_pi, old, a):
+        r = torch.exp(log_pi - old)
+        inverse = torch.where(r > 1.2, 0.0, a * log_pi / r.detach())
+        return inverse if a > 0 else torch.where(r < 0.8, 0.8, r) * a
+
+    data = batch(seed=7)
+    weights = torch.where(data["advantages"][:, None] > 0, ((data["old_logps"] - data["logps"]) * 2).exp(), 1.0)
+    got = loss_and_gradient(
+        data | {"rollout_is_weights": weights.detach()}, Clip(0.2, math.inf), apply="clip"
+    )  # no upper side: what is dropped is dropped by the mask
+    masked = loss_and_gradient(data | {"rollout_is_weights": weights.detach()}, Clip(0.2, 0.2), apply=("mask", "clip"))
+    torch.testing.assert_close(masked[1], objective(data, aspo)[1], rtol=1e-12, atol=0)
+    assert (got[1] != masked[1]).any()
+
+
+# ---- the ratio of a response
+
+
+def test_ratio_of_a_response_is_the_product_over_its_tokens():
+    """One action, whose old probability is the product too: a band is defined on it."""
+
+    def sequence(log_pi, old, a):
+        s = (log_pi - old).sum()
+        bounds = Band("kl", 0.05).bounds(old.sum())
+        return textbook("clip", s, torch.zeros((), dtype=F64), a, bounds)
+
+    data = batch(seed=8, rows=40, columns=3)
+    with torch.no_grad():  # likely responses, else no bound binds
+        data["old_logps"] *= 0.2
+        data["logps"].copy_((data["old_logps"] + 0.2 * torch.randn(40, 3)).clamp(max=-1e-3))
+    same(loss_and_gradient(data, Band("kl", 0.05), ratio="sequence"), objective(data, sequence))
+    _, metrics = policy_loss(**data, trust_region=Band("kl", 0.05), ratio="sequence")
+    rows = (data["logps"] - data["old_logps"]).detach().masked_fill(~data["response_mask"], 0).sum(-1)
+    assert metrics.compute()["log_ratio/max"] == pytest.approx(rows.max().item())
+    assert metrics.compute()["tokens"] == data["response_mask"].sum()
+    outside = ~Band("kl", 0.05).contains(rows, data["old_logps"].masked_fill(~data["response_mask"], 0).sum(-1))
+    assert 5 < outside.sum() < 20
+    assert metrics.compute()["clip/count"] == (data["response_mask"].sum(-1) * outside).sum()
+
+
+@pytest.mark.parametrize("apply", APPLICATIONS)
+def test_gspo_is_the_geometric_mean_of_the_ratios(apply):
+    def gspo(log_pi, old, a):
+        return textbook(apply, log_pi.mean(), old.mean(), a, Clip(0.2, 0.28).bounds(old.mean()))
+
+    data = batch(seed=9)
+    got = loss_and_gradient(data, Clip(0.2, 0.28), ratio="sequence-mean", apply=apply, **betas(apply))
+    same(got, objective(data, gspo))
+    assert (got[1][data["response_mask"]] == 0).any() != (apply in ("weight", "preserve"))
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_every_term_of_a_response_sends_its_gradient_to_all_its_tokens(aggregation):
+    """With advantages per token: the gradient is that of the formula, by finite differences."""
+    data = {n: x.detach() for n, x in batch(seed=10, rows=3, columns=4).items()}
+    data["advantages"] = torch.randn(3, 4, dtype=F64)
+    for ratio in RATIOS[1:]:
+
+        def loss(logps, ratio=ratio):
+            options = {"ratio": ratio, "aggregation": aggregation, "trust_region": Clip(0.3, 0.3)}
+            return policy_loss(**data | {"logps": logps}, **options)[0]
+
+        assert torch.autograd.gradcheck(loss, data["logps"].clone().requires_grad_())
+
+
+def test_gmpo_is_the_geometric_mean_of_the_clipped_ratios():
+    """Clip log r to [-0.4, 0.4] where A drives it out, then average: prod(...)^(1/T) A."""
+    for region, bounds_of in (
+        (
+            Clip(1 - math.exp(-0.4), math.exp(0.4) - 1),
+            lambda old: Clip(1 - math.exp(-0.4), math.exp(0.4) - 1).bounds(old),
+        ),
+        (Band("kl", 0.05), Band("kl", 0.05).bounds),  # each token has its own bounds: a band is fine
+    ):
+
+        def gmpo(log_pi, old, a, bounds_of=bounds_of):
+            s, bounds = log_pi - old, bounds_of(old)
+            s = torch.minimum(s, bounds.log_high) if a > 0 else torch.maximum(s, bounds.log_low)
+            return s.mean().exp() * a
+
+        data = batch(seed=11)
+        got = loss_and_gradient(data, region, ratio="mean-of-clipped")
+        same(got, objective(data, gmpo))
+        assert (got[1][data["response_mask"]] == 0).sum() > 3
+
+
+def test_for_one_token_all_ratios_are_one():
+    data = batch(columns=1, rows=20)
+    data["response_mask"] = torch.ones(20, 1, dtype=torch.bool)
+    expected = loss_and_gradient(data, Clip(0.2, 0.2))
+    for ratio in RATIOS:
+        same(loss_and_gradient(data, Clip(0.2, 0.2), ratio=ratio), expected)
+
+
+# ---- the mismatch of sampler and trainer
+
+
+def test_icepop_keeps_rho_inside_and_drops_the_rest():
+    torch.manual_seed(0)
+    old, rollout = torch.rand(4, 50, dtype=F64).log(), torch.rand(4, 50, dtype=F64).log()
+    mask = torch.rand(4, 50) < 0.8
+    got = rollout_weights(old, rollout, mask, Clip(0.5, 4))
+    rho = (old - rollout).exp()
+    expected = torch.where((rho >= 0.5) & (rho <= 5) & mask, rho, 0.0)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+    assert 0 < (expected == 0).sum() - (~mask).sum() < mask.sum()
+
+
+def test_tis_caps_rho():
+    torch.manual_seed(1)
+    old, rollout = torch.rand(4, 50, dtype=F64).log(), torch.rand(4, 50, dtype=F64).log()
+    mask = torch.ones(4, 50)
+    got = rollout_weights(old, rollout, mask, Clip(1.0, 2.0 - 1), apply="weight")
+    torch.testing.assert_close(got, (old - rollout).exp().clamp(max=2.0), rtol=1e-12, atol=0)
+    assert (got == 2).any()
+
+
+def test_a_band_gates_the_mismatch_around_the_sampler():
+    old, rollout = torch.tensor([[0.5, 0.05]]).log(), torch.tensor([[0.45, 0.5]]).log()
+    weights = rollout_weights(old, rollout, torch.ones(1, 2), Band("kl", 0.05))
+    torch.testing.assert_close(weights, torch.tensor([[0.5 / 0.45, 0.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, F64], ids=str)
+def test_rollout_weights_are_finite_detached_and_zero_in_padding(dtype):
+    pairs = torch.tensor([*itertools.product(LOGPS, LOGPS), (math.nan, 0.0), (0.0, math.nan), (math.inf, 0.0)])
+    old, rollout = pairs.to(dtype).T.contiguous()[:, None]
+    mask = torch.arange(103)[None] < 100
+    for apply, region in itertools.product(("mask", "weight"), (Band(), NO_CLIP, Clip(), Clip(1.0, 1.0))):
+        weights = rollout_weights(old.requires_grad_(), rollout, mask, region, apply)
+        assert weights.dtype == torch.promote_types(dtype, torch.float32)
+        assert weights.isfinite().all()
+        assert not weights.requires_grad
+        assert not weights[~mask].any()
+    old, rollout = (torch.tensor([[x, 0.0]], dtype=dtype) for x in (-1.0, math.nan))
+    assert rollout_weights(old, rollout, torch.ones(1, 2), Clip()).isnan().tolist() == [[True, False]]
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"apply": "clamp"},
+            r"apply must be one of \['clip', .*\] or a pair of them for A >= 0 and A < 0, got 'clamp'",
+        ),
+        ({"apply": ("clip",)}, r"apply must be one of .*, got \('clip',\)"),
+        ({"apply": ("clip", "clamp")}, r"apply must be one of .*, got \('clip', 'clamp'\)"),
+        ({"apply": None}, "apply must be one of .*, got None"),
+        ({"apply": "weight", "dual_clip": 3.0}, "dual_clip must be None for apply = 'weight'.*, got 3.0"),
+        ({"apply": ("clip", "mask_two_sided"), "dual_clip": 3.0}, "dual_clip must be None for apply = "),
+        ({"apply": "mask", "dual_clip": 0.5}, "dual_clip must be above 1 or None, got 0.5"),
+        ({"apply": "preserve"}, r"preserve = \(beta_low, beta_high\) go together, got 'preserve' and None"),
+        ({"preserve": (1, 1)}, r"preserve = \(beta_low, beta_high\) go together, got 'clip' and \(1, 1\)"),
+        ({"apply": "preserve", "preserve": (1,)}, r"preserve must be two finite numbers of at least 0, got \(1,\)"),
+        ({"apply": "preserve", "preserve": (-1, 1)}, r"preserve must be two finite .*, got \(-1, 1\)"),
+        ({"apply": "preserve", "preserve": (1, math.nan)}, r"preserve must be two finite .*, got \(1, nan\)"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    old = -torch.ones(2, 3)
+    with pytest.raises(ValueError, match=message):
+        policy_loss(old, old, torch.ones(2), torch.ones(2, 3), Clip(), **options)
+    with pytest.raises(ValueError, match=message):
+        surrogate(old, torch.ones(2, 1), Clip().bounds(old), **options)
+
+
+@pytest.mark.parametrize(
+    ("region", "options", "message"),
+    [
+        (Clip(), {"ratio": "response"}, r"ratio must be one of \['token', .*\], got 'response'"),
+        (
+            Band(),
+            {"ratio": "sequence-mean"},
+            r"must be made of Clip for ratio 'sequence-mean', got Band\(.*no divergence",
+        ),
+        (BySign(Clip(), Band()), {"ratio": "sequence-mean"}, "must be made of Clip"),
+        (Relaxed(Clip(), Band()), {"ratio": "sequence-mean"}, "must be made of Clip"),
+        (Decaying(Band(), "delta", 0.01, 10), {"ratio": "sequence-mean", "step": 1}, "must be made of Clip"),
+        (Clip(), {"ratio": "mean-of-clipped", "apply": "mask"}, "apply must be 'clip' for ratio 'mean-of-clipped'"),
+        (Clip(), {"aggregation": "none", "normalizer": 3.0}, "normalizer must be None for aggregation 'none'.*3.0"),
+        (Clip(), {"aggregation": "none", "normalizer": -1}, "normalizer must be None for aggregation 'none'.*-1"),
+    ],
+)
+def test_ratios_and_regions_that_do_not_go_together_are_refused(region, options, message):
+    old = -torch.ones(2, 3)
+    with pytest.raises(ValueError, match=message):
+        policy_loss(old, old, torch.ones(2), torch.ones(2, 3), region, **options)
+
+
+def test_clips_in_any_combination_take_the_geometric_mean():
+    data = batch()
+    decaying = Decaying(Clip(0.2, 0.2), "eps_high", 0.1, 10)
+    region = Capped(BySign(Relaxed(Clip(), decaying), Clip(0.1, 0.1)), 1.5)
+    loss_and_gradient(data, region, ratio="sequence-mean", step=2)
+
+
+def test_no_token_is_no_error_where_nothing_is_divided():
+    old = -torch.ones(2, 3)
+    loss, _ = policy_loss(old, old, torch.ones(2), torch.zeros(2, 3), Clip(), aggregation="none")
+    assert not loss.any()
+
+
+def test_rollout_weights_refuse_what_does_not_fit():
+    old = -torch.ones(2, 3)
+    with pytest.raises(ValueError, match="apply must be 'mask' or 'weight', got 'clip'"):
+        rollout_weights(old, old, torch.ones(2, 3), Clip(), "clip")
+    with pytest.raises(ValueError, match=r"rollout_logps must be \(2, 3\) like old_logps, got \(2, 1\)"):
+        rollout_weights(old, old[:, :1], torch.ones(2, 3), Clip())
+    with pytest.raises(ValueError, match=r"got a 3\.0"):
+        rollout_weights(old, old, torch.full((2, 3), 3.0), Clip())
+    with pytest.raises(ValueError, match=r"BySign needs context\.advantages"):
+        rollout_weights(old, old, torch.ones(2, 3), BySign(Clip(), Clip()))
