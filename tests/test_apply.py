@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import bandpo
 from bandpo import (
+    RIPO,
     Band,
     Bounds,
     BySign,
@@ -300,6 +304,32 @@ def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
     torch._dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "region",
+    [
+        Decaying(Band("kl", 0.2), "delta", 0.02, 1000),
+        Decaying(Clip(0.2, 0.2), ["eps_low", "eps_high"], 0.02, 1000, "cosine"),
+        Decaying(RIPO(), "delta", 0.02, 1000, "exponential"),
+    ],
+    ids=repr,
+)
+def test_a_decaying_rule_takes_three_graphs_for_all_steps(region):
+    data = tuple(batch(torch.float32).values())
+    for function in (
+        lambda step: policy_loss(*data, region, step=step)[0],
+        lambda rule: policy_loss(*data, rule)[0],
+    ):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("eager")
+        compiled = torch.compile(function, backend=counter, fullgraph=True)
+        for step in range(1, 1200, 100):
+            argument = step if function.__code__.co_varnames[0] == "step" else region.at(step)
+            torch.testing.assert_close(compiled(argument), function(argument), rtol=1e-6, atol=0)
+        assert counter.frame_count <= 3  # the first step, all others, the end
+    torch._dynamo.reset()
+
+
 # ---- bounds by the sign of the advantage: rules that are one line
 
 
@@ -387,6 +417,28 @@ def test_aspo_without_its_soft_dual_clip():
     masked = loss_and_gradient(data | {"rollout_is_weights": weights.detach()}, Clip(0.2, 0.2), apply=("mask", "clip"))
     torch.testing.assert_close(masked[1], objective(data, aspo)[1], rtol=1e-12, atol=0)
     assert (got[1] != masked[1]).any()
+
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+SECTION = README.partition("## Every rule in one line")[2].partition("\n## ")[0]
+RULES = re.findall(r"^\| .+ \| `(.+)` \| (?:`(.+)`)? ?\|$", SECTION, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("region", "arguments"), RULES, ids=lambda text: text)
+def test_every_rule_of_the_readme_is_one_line_that_runs(region, arguments):
+    data = batch(seed=12)
+    names = vars(bandpo) | vars(math) | {"where": torch.where, "step": 500} | data
+    names |= {"A": data["advantages"][:, None], "mask": data["response_mask"]}
+    names["rollout_logps"] = (data["old_logps"] + 0.3 * torch.randn(6, 9)).clamp(max=0)
+    options = eval(f"dict({arguments})", names)
+    loss, gradient = loss_and_gradient(data | options, eval(region, names))
+    plain = loss_and_gradient(data, NO_CLIP)
+    assert loss.isfinite()
+    assert not torch.equal(gradient, plain[1])
+
+
+def test_the_readme_has_the_rules():
+    assert len(RULES) >= 20
 
 
 # ---- the ratio of a response

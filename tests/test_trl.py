@@ -225,6 +225,16 @@ def test_a_region_gets_the_context_that_trl_has(tmp_path):
     assert last.positions[0, 1] == 1
 
 
+def test_a_decaying_rule_follows_the_trainers_step(tmp_path, monkeypatch):
+    seen = []
+    at = bandpo.Decaying.at
+    monkeypatch.setattr(bandpo.Decaying, "at", lambda self, step: seen.append(step) or at(self, step))
+    region = bandpo.Decaying(Clip(0.2, 0.2), ["eps_low", "eps_high"], end=0.01, steps=8)
+    trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), region)
+    assert sorted(set(seen)) == [*range(9)]  # 8 once, when the rule was made
+    assert trainer.trust_region == region
+
+
 def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
     args = tiny.settings(tmp_path, BandPOConfig, trust_region='{"type": "band", "divergence": "tv", "delta": 0.1}')
     trainer = BandPOTrainer(tiny.model(), tiny.count_a, args, tiny.rows(), processing_class=lab.tokenizer())

@@ -130,8 +130,8 @@ class Metrics:
         `clip/tail_high_share`: high tail / (high + low), Fig. 4b; its parts are `clip/tail_high_count`, `clip/count`.
         `entropy`: mean over tokens of the given entropies, Fig. 4c; absent if none were given.
         `clip/high_fraction`, `clip/low_fraction`: high / n, low / n.
-        `cut/fraction`: gradients really removed, (high with A > 0 + low with A < 0) / n; `cut/high_fraction`,
-            `cut/low_fraction` its two parts.
+        `cut/fraction`: (high with A > 0 + low with A < 0) / n, gradients really removed by clip and mask;
+            `cut/high_fraction`, `cut/low_fraction` its two parts.
         `cut/good_tail`: tail tokens with A > 0 that are above, over all tail tokens with A > 0; its parts are
             `cut/good_tail_count`, `clip/good_tail_tokens`.
         `clip/high/p0.2` ...: high / n within the bin (0, 0.2], ...; `clip/low/...`; with the sign `cut/high/...`,

@@ -129,8 +129,8 @@ class Clip(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Constant, but NaN where log p is; the two epsilons themselves travel with them."""
         like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
-        low = math.log1p(-self.eps_low) if self.eps_low < 1 else -math.inf
-        return Bounds(like + low, like + math.log1p(self.eps_high), epsilons=(self.eps_low, self.eps_high))
+        epsilons = self.eps_low, self.eps_high
+        return Bounds(like + _log1p(-self.eps_low, like), like + _log1p(self.eps_high, like), epsilons=epsilons)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,8 @@ class RIPO(Region):
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """See the class."""
-        log_eps = 0.5 * (math.log(self.delta) - working_copy(old_logps.detach()).clamp(max=0))
+        log_p = working_copy(old_logps.detach()).clamp(max=0)
+        log_eps = 0.5 * (torch.log(log_p.new_zeros(()) + self.delta) - log_p)
         log_min = math.log(self.min_ratio) if self.min_ratio > 0 else -math.inf
         log_low = log1mexp(log_eps.clamp(max=0)).clamp(min=log_min)
         log_high = torch.logaddexp(log_eps, torch.zeros_like(log_eps))
@@ -448,6 +449,13 @@ def _capped(first: Tensor, a: Bounds, b: Bounds) -> Tensor | None:
         return None
     none = torch.zeros_like(a.log_high, dtype=torch.bool)
     return torch.where(first, none if a.capped is None else a.capped, none if b.capped is None else b.capped)
+
+
+def _log1p(x: float, like: Tensor) -> float | Tensor:
+    """log(1 + x); in a compiled graph a tensor, else every new epsilon would make a new graph."""
+    if torch.compiler.is_compiling():
+        return torch.log1p(working_copy(like).new_zeros(()) + x)
+    return math.log1p(x) if x > -1 else -math.inf
 
 
 def _cap(bounds: Bounds, max_ratio: float) -> Bounds:
