@@ -64,7 +64,8 @@ def surrogate(
         preserve: (beta_low, beta_high), given exactly if "preserve" is applied. The paper's: (0.5, 1) and (0.75, 1);
             (0, 0) has the gradient of clip.
 
-    For weight, log r stands in the place of log pi: the same gradient, a value that differs by a constant.
+    For weight, log r stands in the place of log pi here, the same gradient and a value that differs by a constant; in
+    `policy_loss` it is log pi, counted as at least -1e6.
 
     Raises:
         ValueError: an unknown application, or arguments that do not go together.
