@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bandpo import DCPO, Band, Capped, Clip, Relaxed
+from bandpo import DCPO, RIPO, TRGPPO, Band, BySign, Capped, Clip, Decaying, Relaxed
 from bandpo.words import label_of, parse_region
 
 WORDS = {
@@ -22,6 +22,13 @@ WORDS = {
     "relaxed:band:kl:0.05:clip:0.2:0.28": Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
     "capped:relaxed:band:kl:0.05:clip:0.2:0.28:5": Capped(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), 5.0),
     "{type: band, divergence: chi2, delta: 0.1}": Band("chi2", 0.1),
+    "ripo:0.1": RIPO(0.1),
+    "trgppo:0.03:0.1": TRGPPO(0.03, 0.1),
+    "by_sign:band:kl:0.05:clip:0.2:0.2": BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
+    "decaying:band:kl:0.2:delta:0.02:1000:cosine": Decaying(Band("kl", 0.2), "delta", 0.02, 1000, "cosine"),
+    "{type: decaying, region: {type: clip}, field: [eps_low, eps_high], end: 0.05, steps: 1e3}": Decaying(
+        Clip(), ["eps_low", "eps_high"], 0.05, 1000
+    ),
     "type: clip": Clip(0.2, 0.2),
     "{type: capped, region: {type: band}, max_ratio: 3}": Capped(Band(), 3.0),
 }
@@ -36,8 +43,8 @@ def test_a_text_is_its_rule(text, region):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bnd:kl:0.05", "the type must be one of ['band', 'capped', 'clip', 'dcpo', 'relaxed'], got 'bnd', did you mea"
-         "n 'band'?"),
+        ("bnd:kl:0.05", "the type must be one of ['band', 'by_sign', 'capped', 'clip', 'dcpo', 'decaying', 'relaxed', "
+         "'ripo', 'trgppo'"),
         ("band:chi:0.05", "divergence must be one of ['chi2', 'hellinger', 'jensen_shannon', 'kl', 'neyman_chi2', '"
          "reverse_kl', 'tv'] or a bandpo.Divergence (an own one gets a name by bandpo.register_divergence), got 'chi', "
          "did you mean 'chi2'?"),
@@ -65,3 +72,9 @@ def test_a_label_says_what_the_rule_is():
     assert label_of(WORDS["relaxed:band:kl:0.05:clip:0.2:0.28"]) == "Relaxed Band-KL 0.05"
     assert label_of(WORDS["{type: band, delta_low: 0.01, delta_high: 0.1}"]) == "Band-KL 0.01/0.1"
     assert label_of(Band("jensen_shannon")) == "Band-jensen_shannon 0.05"
+    assert label_of(RIPO(0.1)) == "RIPO 0.1"
+    assert label_of(RIPO(0.1, 0.0, math.inf)) == "RIPO 0.1 in 0.0..inf"
+    assert label_of(TRGPPO(0.03)) == "TRGPPO 0.03/0.2"
+    assert label_of(BySign(Clip(0, 0), Band())) == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
+    assert label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100)) == "Band-KL 0.2 to 0.02"
+    assert label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100, "cosine")) == "Band-KL 0.2 to 0.02 (cosine)"

@@ -103,6 +103,8 @@ class Region(ABC):
             value = getattr(self, field.name)
             if isinstance(value, Region | Divergence):
                 value = value.to_config()
+            elif isinstance(value, tuple):
+                value = list(cast("tuple[Any, ...]", value))  # YAML has no tuples
             elif isinstance(value, TrustRegion):
                 raise ValueError(f"{field.name} has no config node; derive {type(value).__name__} from bandpo.Region")
             if value is not None:
@@ -356,8 +358,10 @@ class Decaying(Region):
     def __post_init__(self) -> None:
         _region(self, "region")
         _number(self, "end", -math.inf, math.inf, open_low=True, open_high=True)
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            raise ValueError(f"steps of Decaying must be an integer of at least 1, got {self.steps!r}")
+        _number(self, "steps", 1, math.inf, open_high=True)
+        if self.steps != int(self.steps):
+            raise ValueError(f"steps of Decaying must be an integer, got {self.steps!r}")
+        object.__setattr__(self, "steps", int(self.steps))
         if self.shape not in _SHAPES:
             raise ValueError(f"shape of Decaying must be one of {list(_SHAPES)}, got {self.shape!r}")
         names = [self.field] if isinstance(self.field, str) else list(self.field) or [""]

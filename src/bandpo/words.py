@@ -8,7 +8,22 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .trust_regions import _KINDS, DCPO, Band, Capped, Clip, Region, Relaxed, TrustRegion, nearest, trust_region
+from .trust_regions import (
+    _KINDS,
+    DCPO,
+    RIPO,
+    TRGPPO,
+    Band,
+    BySign,
+    Capped,
+    Clip,
+    Decaying,
+    Region,
+    Relaxed,
+    TrustRegion,
+    nearest,
+    trust_region,
+)
 
 
 def parse_region(text: str) -> Region:
@@ -83,6 +98,8 @@ def label_of(region: TrustRegion) -> str:
     match region:
         case Clip(1.0, math.inf):
             return "No clip"
+        case Clip(0.0, 0.0):
+            return "Ratio 1"
         case Clip(low, high):
             # Clip-Higher is DAPO's one; a much wider clip is another proposal.
             name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
@@ -93,6 +110,14 @@ def label_of(region: TrustRegion) -> str:
             return f"Band-{name.upper() if name in ('kl', 'tv') else name} {radii}"
         case DCPO(low, high, cap):
             return f"DCPO {low}/{high}" + (f" cap {cap}" if cap != DCPO.max_ratio else "")
+        case RIPO(delta, low, high):
+            return f"RIPO {delta}" + (f" in {low}..{high}" if (low, high) != (RIPO.min_ratio, RIPO.max_ratio) else "")
+        case TRGPPO(delta, eps):
+            return f"TRGPPO {delta}/{eps}"
+        case BySign(positive, negative):
+            return f"{label_of(positive)} for A >= 0, {label_of(negative)} for A < 0"
+        case Decaying(inner, _, end, _, shape):
+            return f"{label_of(inner)} to {end}" + (f" ({shape})" if shape != "linear" else "")
         case Capped(inner, cap):
             return f"{label_of(inner)} cap {cap}"
         case Relaxed(Band() as inner, Clip(0.2, 0.28)):  # the paper's
