@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "lab",
         help="train a tiny model under several rules and see why they differ (no GPU, no download)",
         description="Train the same tiny model on the same task under several clipping rules, and write a report. "
-        "Scene `tail` shows what a clip costs a rare good strategy, `storm` asks what it protects.",
+        "Scene `tail` shows what a clip costs a rare good strategy, `storm` what it protects.",
     )
     lab.add_argument("--scene", default="tail", choices=["tail", "storm"])
     lab.add_argument(

@@ -78,7 +78,7 @@ SCENES = {
     ),
     # 16 prompts x 8 completions a round, 2 minibatches x 8 epochs: small noisy batches used many times.
     "storm": _scene(
-        0.3, "does a clip protect a skill from small noisy batches used many times?", 0.6, 64,
+        0.3, "does a clip protect a skill from small noisy batches used many times?", 0.4, 64,
         learning_rate=4e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
     ),
 }  # fmt: skip
