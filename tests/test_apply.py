@@ -368,8 +368,10 @@ def test_two_sided_grpo_is_dual_clip():
         second = r.clamp(0.8, 1.2) * a
         return torch.where(first <= second, first, second)
 
-    data = batch(seed=4)
-    same(loss_and_gradient(data, Clip(0.2, 0.2), dual_clip=1.5), objective(data, intellect))
+    data = batch(seed=3)
+    got = loss_and_gradient(data, Clip(0.2, 0.2), dual_clip=1.5)
+    same(got, objective(data, intellect))
+    assert got[0] != loss_and_gradient(data, Clip(0.2, 0.2))[0]
 
 
 def test_up_is_a_pair_of_regions_and_applications():
@@ -544,9 +546,10 @@ def test_tis_caps_rho():
 
 
 def test_a_band_gates_the_mismatch_around_the_sampler():
-    old, rollout = torch.tensor([[0.5, 0.05]]).log(), torch.tensor([[0.45, 0.5]]).log()
-    weights = rollout_weights(old, rollout, torch.ones(1, 2), Band("kl", 0.05))
-    torch.testing.assert_close(weights, torch.tensor([[0.5 / 0.45, 0.0]]))
+    old, rollout = torch.tensor([[0.5, 0.05, 0.14]]).log(), torch.tensor([[0.45, 0.5, 0.05]]).log()
+    weights = rollout_weights(old, rollout, torch.ones(1, 3), Band("kl", 0.05))
+    torch.testing.assert_close(weights, torch.tensor([[0.5 / 0.45, 0.0, 2.8]]))
+    assert not Band("kl", 0.05).contains(old - rollout, old)[0, 2]  # around the trainer's it would be outside
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, F64], ids=str)
