@@ -1,4 +1,4 @@
-"""The lab over five seeds, both scenes and three learning rates of each: one row a run in benchmarks/lab.csv.
+"""The lab over five seeds, both scenes and several learning rates: one row a run in benchmarks/lab.csv.
 
     python benchmarks/lab.py [SWEEP ...] [-o runs/bench] [--jobs 2]
     python benchmarks/lab.py --table          print the rows as Markdown tables
@@ -27,7 +27,6 @@ SWEEPS = {
     "tail-5e-5": ("tail", 5e-5, 24),
     "storm-3e-4": ("storm", 3e-4, 64),
     "storm-4e-4": ("storm", 4e-4, 64),
-    "storm-5e-4": ("storm", 5e-4, 64),
 }
 NAMES = (
     "half_work",

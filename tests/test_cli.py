@@ -118,7 +118,10 @@ ARGUMENTS = {
     "no number": (["lab", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
     "nothing to draw": (["report"], "the following arguments are required: RUNS"),
     "nothing to explain": (["explain"], "the following arguments are required: REGION"),
-    "unknown rule": (["explain", "bnd:kl"], "argument REGION: 'bnd:kl': the type must be one of ['band', 'capped', "),
+    "unknown rule": (
+        ["explain", "bnd:kl"],
+        "argument REGION: 'bnd:kl': the type must be one of ['band', 'by_sign', 'capped', ",
+    ),
     "unknown other rule": (
         ["explain", "band", "--vs", "clip:x"],
         "argument --vs: 'clip:x': eps_low of Clip must be a ",
@@ -224,7 +227,7 @@ def test_a_short_word_needs_no_package_but_torch_and_a_node_says_what_it_needs(c
     assert main(["explain", "band:tv:0.1", "--p", "0.37", "--vs", "clip"]) == 0
     out = capsys.readouterr().out
     assert "0.27 to 0.47" in out
-    assert "Up, against Clip 0.2/0.2: Band-TV 0.1 leaves more room for p < 0.5, " in out
+    assert "Up, against GRPO 0.2/0.2: Band-TV 0.1 leaves more room for p < 0.5, " in out
     with pytest.raises(SystemExit):
         main(["explain", "{type: band}"])
     assert "a YAML node needs PyYAML (pip install pyyaml)" in one_line(capsys)

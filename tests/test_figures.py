@@ -137,7 +137,7 @@ def test_for_small_moves_the_radius_is_half_the_curvature_times_the_square():
 
 def test_the_cap_binds_where_the_band_allows_more():
     ax, caption = drawn("cap")
-    assert "cap of Band-KL 0.05 cap 10, which binds for p < 0.0071 (grey)" in caption
+    assert "cap of Band-KL 0.05 cap 10.0, which binds for p < 0.0071 (grey)" in caption
     assert [text.get_text() for text in ax.texts] == ["the cap binds for p < 0.0071"]
     (span,) = ax.patches
     edge = span.get_x() + span.get_width()

@@ -26,9 +26,9 @@ HONEST = {
     "wide upper side, a plain Clip(0.2, 1.0) among them, do about the same here, and no clip at all is fine here; what "
     "a clip is good for is the storm’s question. The early tail share says where a rule clips; it does not predict "
     "speed.",
-    "storm": "<b>The storm scene asks what a clip protects.</b> Measured over five seeds (benchmarks/lab.csv), training "
-    "without a clip mostly lost a skill that was there, and every clip mostly kept it; an unlucky seed was lost under "
-    "all. A few seeds on one small task show that a clip matters; they do not rank the clips.",
+    "storm": "<b>The storm scene asks what a clip protects.</b> Over five seeds (benchmarks/lab.csv), training without "
+    "a clip mostly lost a skill that was there, and every clip mostly kept it; an unlucky seed was lost under all. A "
+    "few seeds on one small task show that a clip matters; they do not rank the clips.",
 }
 
 
