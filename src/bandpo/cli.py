@@ -156,12 +156,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _region(text: str) -> Region:
+    import torch
+
     from .words import parse_region
 
     try:
-        return parse_region(text)
+        region = parse_region(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    try:
+        region.bounds(torch.zeros(1))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} needs more than p to have bounds; give the rules that it is made of ({error})"
+        ) from None
+    return region
 
 
 def _probability(text: str) -> float:
