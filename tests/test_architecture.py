@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     ["numerics", "bounds", "solver", "divergences", "band"],  # maths
     ["trust_regions", "metrics", "aggregation", "penalties", "surrogates", "losses", "linear", "advantages"],  # policy
+    ["testing"],  # for users' own divergences and rules
     ["integrations.trl"],  # one framework each, never each other
     # application
     [

@@ -1,0 +1,171 @@
+"""Checks for divergences and trust regions of one's own; run them in a test.
+
+    bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
+    bandpo.testing.check_trust_region(MyRegion(0.1))
+
+Both raise `AssertionError` with the first point at which something does not hold, and return nothing otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .band import band_bounds, complement, divergence_at
+from .divergences import Divergence
+from .trust_regions import Context, Region, TrustRegion, trust_region
+
+_RADII = (1e-3, 0.05, 1.0)
+
+
+def check_divergence(divergence: Divergence) -> None:
+    """Check a divergence: what it promises, what its own exact forms add, and the lemma that everything rests on.
+
+    - f is convex with f(1) = 0 (`Divergence` itself refuses others), and `log_f` is f up to its linear part, with its
+      minimum 0 at u = 1;
+    - g(p, r) = g(1 - p, c): a token and all others together cost the same;
+    - no policy over four tokens that gives the first one r p is closer to the old policy than the one that rescales
+      the others by one factor (lem:complement_rescaling), in 2000 random draws each;
+    - bounds are within the simplex, bind (g = delta) or are at its limit, and widen with the radius.
+
+    Args:
+        divergence: the one to check.
+
+    Raises:
+        AssertionError: with the property and the first point that breaks it.
+    """
+    _check_log_f(divergence)
+    log_p = torch.tensor([1e-6, 0.01, 0.2, 0.5, 0.9, 0.999], dtype=torch.float64).log()
+    shares = torch.tensor([0.1, 0.5, 0.9, 0.999], dtype=torch.float64)
+    at = log_p.repeat_interleave(2 * len(shares))
+    log_ratio = torch.cat([shares.log().expand(len(log_p), -1), -log_p[:, None] * shares], 1).flatten()
+    cost = divergence_at(log_ratio, at, divergence)
+    others = divergence_at(complement(log_ratio, at), torch.log(-torch.expm1(at)), divergence)
+    _all(
+        (cost - others).abs() <= 1e-6 * cost.abs() + 1e-12,
+        "g(p, r) must be g(1 - p, c)",
+        {"p": at.exp(), "r": log_ratio.exp(), "g(p, r)": cost, "g(1 - p, c)": others},
+    )
+    _check_rescaling(divergence)
+    narrower: tuple[Tensor, Tensor] | None = None
+    for delta in _RADII:
+        found = band_bounds(log_p, divergence, delta)
+        # `band_bounds` would cut what leaves the simplex, so the exact form is looked at as it is.
+        log_low, log_high = divergence.bounds(log_p, delta)
+        facts = {"p": log_p.exp(), "r_low": log_low.exp(), "r_high": log_high.exp()}
+        about = f"for delta = {delta}"
+        _all(log_low <= 0, f"r_low must be at most 1 {about}", facts)
+        _all((log_high >= 0) & (log_high <= -log_p * (1 + 1e-12)), f"r_high must be in [1, 1/p] {about}", facts)
+        for name, edge in (("r_low", log_low), ("r_high", found.log_high)):
+            g, inner = (divergence_at(x, log_p, divergence) for x in (edge, edge * (1 - 1e-6)))
+            # Within rounding of 0 or 1/p, where g of the edge itself may be anything.
+            ends = edge <= -700 if name == "r_low" else edge >= -log_p * (1 - 1e-9)
+            _all(
+                (inner <= delta * (1 + 1e-6)) & (ends | ((g - delta).abs() <= 1e-6 * delta)),
+                f"at {name} either g = delta or the simplex ends, {about}",
+                {"p": log_p.exp(), name: edge.exp(), "g": g},
+            )
+        if narrower is not None:
+            wider = (log_low <= narrower[0]) & (log_high >= narrower[1])
+            _all(wider, f"the interval must widen with the radius, {about}", facts)
+        narrower = log_low, log_high
+
+
+def _check_log_f(divergence: Divergence) -> None:
+    if divergence.log_f is None:
+        return
+    x = torch.cat([-torch.logspace(1, -2, 200, dtype=torch.float64), torch.logspace(-2, 1, 200, dtype=torch.float64)])
+    got, f = divergence.log_f(x), divergence.f(torch.exp(x))
+    near = torch.tensor([-1e-5, 1e-5], dtype=torch.float64)
+    slope = divergence.f(1 + near).diff() / 2e-5
+    normalised = f - slope * torch.expm1(x)
+    tolerance = 1e-6 * normalised.abs() + 1e-8 * (1 + f.abs() + torch.exp(x))
+    _all(
+        (got - normalised).abs() <= tolerance,
+        "log_f(log u) must be f(u) - f'(1) (u - 1)",
+        {"u": torch.exp(x), "log_f": got, "f": normalised},
+    )
+    _all(got >= 0, "log_f must not be negative", {"u": torch.exp(x), "log_f": got})
+
+
+def _check_rescaling(divergence: Divergence) -> None:
+    rng = torch.Generator().manual_seed(0)
+    for old in ([0.02, 0.28, 0.3, 0.4], [0.6, 0.1, 0.2, 0.1]):
+        p = torch.tensor(old, dtype=torch.float64)
+        for q in (0.005, 0.3, 0.9):
+            shares = torch.rand(2000, 3, generator=rng, dtype=torch.float64).log().neg()  # uniform over the simplex
+            shares = shares / shares.sum(-1, keepdim=True) * (1 - q)
+            new = torch.cat([torch.full((2000, 1), q, dtype=torch.float64), shares], 1)
+            total = (p * divergence.generator(torch.log(new / p))).sum(-1)
+            log_p = p[:1].log()
+            least = divergence_at(math.log(q) - log_p, log_p, divergence)
+            _all(
+                total >= least * (1 - 1e-9) - 1e-12,
+                f"no policy with pi = {q} may be closer to {old} than the one that rescales the others",
+                {"divergence": total, "g": least.expand_as(total)},
+            )
+
+
+def check_trust_region(region: TrustRegion, context: Context | None = None) -> None:
+    """Check a trust region: its bounds for every log-probability, and that `contains` agrees with them.
+
+    - bounds have the shape of `old_logps` and at least float32, no gradient, log_low <= 0 <= log_high (up to rounding),
+      for log p from -inf to 1e-6 in every float dtype;
+    - NaN gives NaN in both bounds;
+    - a token's bounds do not depend on the other tokens of the batch;
+    - `contains` is True inside and False outside, also close to a bound;
+    - equal rules are equal, have equal hashes, and survive the way to their config node and back.
+
+    Args:
+        region: the one to check.
+        context: what it needs beside log p, for a batch of shape (1, 64); tokens are then not taken out of their batch.
+
+    Raises:
+        AssertionError: with the property and the first point that breaks it.
+    """
+    edges = [-math.inf, -1e5, -745.0, -300.0, -80.0, -1e-7, -1e-20, 0.0, 1e-7, 1e-6]
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        log_p = torch.cat([torch.tensor(edges), torch.linspace(-12, -1e-3, 54)])[None].to(dtype).requires_grad_()
+        bounds = region.bounds(log_p, context)
+        for name, bound in {"log_low": bounds.log_low, "log_high": bounds.log_high}.items():
+            assert bound.shape == log_p.shape, f"{name} must be {tuple(log_p.shape)}, got {tuple(bound.shape)}"
+            assert torch.promote_types(bound.dtype, torch.float32) == bound.dtype, f"{name} is {bound.dtype}"
+            assert not bound.requires_grad, f"{name} must be detached"
+        facts = {"log p": log_p, "log_low": bounds.log_low, "log_high": bounds.log_high}
+        _all((bounds.log_low <= 1e-6) & (bounds.log_high >= -1e-6), f"log_low <= 0 <= log_high in {dtype}", facts)
+    log_p = torch.linspace(-12, -1e-3, 64, dtype=torch.float64)[None]
+    bounds = region.bounds(log_p, context)
+    facts = {"log p": log_p, "log_low": bounds.log_low, "log_high": bounds.log_high}
+    broken = region.bounds(torch.where(torch.arange(64) == 7, torch.nan, log_p), context)
+    nan = torch.arange(64)[None] == 7
+    for name, bound in {"log_low": broken.log_low, "log_high": broken.log_high}.items():
+        _all(bound.isnan() == nan, f"{name} must be NaN exactly where log p is", {"log p": log_p, name: bound})
+    if context is None:
+        alone = torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
+        _all(
+            (alone == bounds.log_high) | ((alone - bounds.log_high).abs() <= 1e-12 * alone.abs()),
+            "a token's bounds must not depend on the other tokens",
+            {**facts, "alone": alone},
+        )
+    for name, bound in {"log_low": bounds.log_low, "log_high": bounds.log_high}.items():
+        for share, inside in ((1 - 1e-6, True), (0.5, True), (1 + 1e-6, False), (2.0, False)):
+            moved = bound * share
+            told = region.contains(moved, log_p, context)
+            clear = torch.isfinite(bound) & (bound.abs() > 1e-9)
+            _all((told == inside) | ~clear, f"contains must be {inside} at {share:g} {name}", {**facts, "moved": moved})
+    if isinstance(region, Region):
+        again = trust_region(region.to_config())
+        assert again == region, f"the config node {region.to_config()} must give {region}, got {again}"
+        assert hash(again) == hash(region), f"equal rules must have equal hashes: {region}"
+
+
+def _all(holds: Tensor, what: str, facts: dict[str, Tensor]) -> None:
+    if bool(holds.all()):
+        return
+    first = int((~holds).flatten().nonzero()[0])
+    where = ", ".join(
+        f"{name} = {value.detach().expand_as(holds).flatten()[first]:.6g}" for name, value in facts.items()
+    )
+    raise AssertionError(f"{what}; not so at {where}")

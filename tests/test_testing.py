@@ -1,0 +1,151 @@
+"""The checks for users' own divergences and rules: they pass on ours, and find a planted fault of each kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+import bandpo
+from bandpo import DCPO, RIPO, TRGPPO, Band, Bounds, BySign, Capped, Clip, Context, Decaying, Divergence, Relaxed
+from bandpo.divergences import _REGISTRY, divergence
+from bandpo.testing import check_divergence, check_trust_region
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+CHI2 = divergence("chi2")
+
+
+@pytest.mark.parametrize("name", [*_REGISTRY, "cressie_read(-1.5)", "cressie_read(-0.5)", "cressie_read(2.0)"])
+def test_our_own_divergences_pass(name):
+    check_divergence(divergence(name))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda u: 3 * (u - 1).abs(), lambda u: -u.log(), lambda u: torch.xlogy(u, u), lambda u: (u - 1) ** 2 / (u + 1)],
+    ids=["kink", "f(0) = inf", "slope at 1", "le cam"],
+)
+def test_a_generator_alone_passes(f):
+    check_divergence(Divergence("mine", f))
+
+
+def with_bounds(change):
+    def log_bounds(log_p, delta):
+        return change(*CHI2.bounds(log_p, delta), log_p, delta)
+
+    return Divergence("mine", CHI2.f, log_bounds=log_bounds)
+
+
+FAULTS = {
+    "log_f of another f": (Divergence("mine", CHI2.f, log_f=lambda x: x * x), r"log_f\(log u\) must be f"),
+    "log_f with a slope at 1": (Divergence("mine", CHI2.f, log_f=lambda x: torch.exp(2 * x) - 1), "log_f"),
+    "delta doubled": (with_bounds(lambda low, high, p, d: CHI2.bounds(p, 2 * d)), "either g = delta or the simplex"),
+    "beyond the simplex": (with_bounds(lambda low, high, p, d: (low, high + 1)), r"r_high must be in \[1, 1/p\]"),
+    "never saturates": (with_bounds(lambda low, high, p, d: (low.clamp(min=-3), high)), "at r_low either g = delta"),
+    "turned round": (with_bounds(lambda low, high, p, d: (high, low)), "r_low must be at most 1"),
+    "narrower for a wider radius": (
+        with_bounds(lambda low, high, p, d: CHI2.bounds(p, d if d < 1 else 1e-4)),
+        "either g = delta|must widen with the radius",
+    ),
+}
+
+
+@pytest.mark.parametrize(("faulty", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_faulty_divergence_is_found(faulty, message):
+    with pytest.raises(AssertionError, match=message):
+        check_divergence(faulty)
+
+
+def test_a_divergence_for_which_the_lemma_fails_is_found(monkeypatch):
+    """No convex f is one, so f is made concave behind the constructor's back."""
+    mine = Divergence("mine", CHI2.f, log_bounds=CHI2.log_bounds)
+    object.__setattr__(mine, "log_f", lambda x: -(torch.expm1(x) ** 2))
+    monkeypatch.setattr(bandpo.testing, "_check_log_f", lambda divergence: None)
+    with pytest.raises(AssertionError, match="may be closer"):
+        check_divergence(mine)
+
+
+REGIONS = [
+    Clip(0.2, 0.28),
+    DCPO(),
+    RIPO(),
+    TRGPPO(0.05),
+    *(Band(name, 0.05) for name in _REGISTRY),
+    Band("kl", delta_low=0.01, delta_high=0.1),
+    Relaxed(Band(), Clip(0.2, 0.28)),
+    Capped(Band(), 10.0),
+]
+
+
+@pytest.mark.parametrize("region", REGIONS, ids=repr)
+def test_our_own_rules_pass(region):
+    check_trust_region(region)
+
+
+def test_rules_with_a_context_pass():
+    check_trust_region(BySign(Clip(0.2, 0.2), Clip(0.2, 1.0)), Context(advantages=torch.linspace(-1, 1, 64)[None]))
+    check_trust_region(Decaying(Band("kl", 0.2), "delta", 0.02, 100), Context(step=50))
+
+
+def mine(bounds=None, contains=None, **fields):
+    """A rule like Clip(0.5, 1.0) with one method replaced."""
+
+    class Mine:
+        def bounds(self, old_logps, context=None):
+            inner = Clip(0.5, 1.0).bounds(old_logps)
+            return inner if bounds is None else bounds(inner, old_logps)
+
+        def contains(self, log_ratio, old_logps, context=None):
+            inner = self.bounds(old_logps, context).contains(log_ratio)
+            return inner if contains is None else contains(inner, log_ratio)
+
+    return Mine()
+
+
+REGION_FAULTS = {
+    "wrong sign": (mine(lambda b, p: Bounds(-b.log_low, b.log_high)), "log_low <= 0 <= log_high"),
+    "wrong shape": (mine(lambda b, p: Bounds(b.log_low[..., :1], b.log_high)), "log_low must be"),
+    "half precision": (mine(lambda b, p: Bounds(b.log_low.half(), b.log_high)), "log_low is torch.float16"),
+    "a gradient": (mine(lambda b, p: Bounds(b.log_low + 0 * p.clamp(-1, 0), b.log_high)), "log_low must be detached"),
+    "NaN at p = 0": (mine(lambda b, p: Bounds(b.log_low, b.log_high + 0 * p.detach())), "log_low <= 0 <= log_high"),
+    "NaN hidden": (mine(lambda b, p: Bounds(b.log_low.nan_to_num(-1.0), b.log_high)), "log_low must be NaN exactly"),
+    "NaN spread": (mine(lambda b, p: Bounds(b.log_low, b.log_high + 0 * b.log_high.sum())), "log_high must be NaN exa"),
+    "the batch matters": (
+        mine(lambda b, p: Bounds(b.log_low, b.log_high * (1 + b.log_high.isfinite().sum(-1, keepdim=True)))),
+        "must not depend on the other tokens",
+    ),
+    "an open interval": (mine(contains=lambda inside, s: inside & (s.abs() < 0.6)), "contains must be True at"),
+    "everything inside": (mine(contains=lambda inside, s: torch.ones_like(inside)), "contains must be False at"),
+}
+
+
+@pytest.mark.parametrize(("region", "message"), REGION_FAULTS.values(), ids=REGION_FAULTS)
+def test_a_faulty_rule_is_found(region, message):
+    with pytest.raises(AssertionError, match=message):
+        check_trust_region(region)
+
+
+def test_a_rule_that_does_not_survive_yaml_is_found():
+    @dataclass(frozen=True)
+    class Forgetful(bandpo.Region):
+        kind: ClassVar[str] = "forgetful_in_a_test"
+        eps: float = 0.2
+
+        def bounds(self, old_logps, context=None):
+            return Clip(self.eps, self.eps).bounds(old_logps)
+
+        def to_config(self):
+            return {"type": self.kind}
+
+    check_trust_region(Forgetful())
+    with pytest.raises(AssertionError, match=r"the config node .* must give"):
+        check_trust_region(Forgetful(0.1))
+
+
+def test_the_first_point_is_named():
+    with pytest.raises(AssertionError, match=r"p = 1e-06, r_low = .*, r_high = 2.*e\+06"):
+        check_divergence(with_bounds(lambda low, high, p, d: (low, -p + math.log(2))))
