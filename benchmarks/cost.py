@@ -23,6 +23,7 @@ from bandpo import Band, Clip, Divergence, losses
 from bandpo.train import source_commit
 
 SHAPE = (8, 4096)
+DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "jensen_shannon", "cressie_read(0.5)")
 
 
 def make(seed: int = 0) -> dict[str, Tensor]:
@@ -109,9 +110,7 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
 
     out = {
         "bisection, 50 steps, both ends": lambda: bisection(old),
-        "bounds kl": lambda: bandpo.band_bounds(old, "kl", 0.05),
-        "bounds tv": lambda: bandpo.band_bounds(old, "tv", 0.05),
-        "bounds chi2": lambda: bandpo.band_bounds(old, "chi2", 0.05),
+        **{f"bounds {name}": lambda name=name: bandpo.band_bounds(old, name, 0.05) for name in DIVERGENCES},
         "bounds of an own f": lambda: bandpo.band_bounds(old, mine, 0.05),
         "membership kl": lambda: bandpo.band_contains(new - old, old, "kl", 0.05),
         "loss lines TRL": forward_backward(lambda x: trl_lines(x, old, advantages, mask), new),
