@@ -430,7 +430,7 @@ RULES = re.findall(r"^\| .+ \| `(.+)` \| (?:`(.+)`)? ?\|$", SECTION, re.MULTILIN
 def test_every_rule_of_the_readme_is_one_line_that_runs(region, arguments):
     data = batch(seed=12)
     names = vars(bandpo) | vars(math) | {"where": torch.where, "step": 500} | data
-    names |= {"A": data["advantages"][:, None], "mask": data["response_mask"]}
+    names["mask"] = data["response_mask"]
     names["rollout_logps"] = (data["old_logps"] + 0.3 * torch.randn(6, 9)).clamp(max=0)
     options = eval(f"dict({arguments})", names)
     loss, gradient = loss_and_gradient(data | options, eval(region, names))

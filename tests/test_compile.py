@@ -104,6 +104,7 @@ def test_the_gate_compiles(divergence):
         Band("kl"),
         Band("tv"),
         Band("chi2"),
+        Band("cressie_read(0.3)"),
         Relaxed(Band(), Clip(0.2, 0.28)),
         Capped(Band(), 10.0),
         Relaxed(Capped(DCPO(), 3.0), Clip()),

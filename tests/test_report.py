@@ -22,9 +22,10 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from bandpo import BySign, Clip, Decaying
 from bandpo.charts import draw_panel, method_styles
 from bandpo.report import write_report
-from bandpo.runs import PANELS, make_sections, mean_curve, read_runs, show, subtract, summarize
+from bandpo.runs import PANELS, make_sections, mean_curve, ratio_bounds, read_runs, show, subtract, summarize
 
 CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
 BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
@@ -614,3 +615,10 @@ def test_in_a_browser_the_page_is_quiet_legible_and_fits_a_phone(three_seeds, da
     assert seen["contrast"] >= 4.5, "WCAG AA for text"
     assert len(seen["lines"]) == 7
     assert seen["lineContrast"] >= 3, "WCAG AA for graphics"
+
+
+def test_a_rule_that_needs_more_than_p_is_drawn_by_the_bound_that_binds():
+    p = np.array([0.01, 0.5])
+    low, high = ratio_bounds(BySign(Clip(0.1, 0.4), Clip(0.3, 0.2)), p)
+    assert (low, high) == (pytest.approx([0.7, 0.7]), pytest.approx([1.4, 1.4]))
+    assert ratio_bounds(Decaying(Clip(0.2, 0.2), "eps_high", 0.1, 10), p)[1] == pytest.approx([1.2, 1.2])

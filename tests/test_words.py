@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bandpo import DCPO, RIPO, TRGPPO, Band, BySign, Capped, Clip, Decaying, Relaxed
+from bandpo import DCPO, RIPO, TRGPPO, Band, BySign, Capped, Clip, Decaying, Divergence, Relaxed
 from bandpo.words import label_of, parse_region
 
 WORDS = {
@@ -71,9 +71,17 @@ def test_a_label_says_what_the_rule_is():
     assert label_of(WORDS["relaxed:band:kl:0.05:clip:0.2:0.28"]) == "Relaxed Band-KL 0.05"
     assert label_of(WORDS["{type: band, delta_low: 0.01, delta_high: 0.1}"]) == "Band-KL 0.01/0.1"
     assert label_of(Band("jensen_shannon")) == "Band-jensen_shannon 0.05"
+    assert label_of(Band("kl", 0.1, 0.05, 0.05)) == "Band-KL 0.05"
+    assert label_of(Band(Divergence("kl", lambda u: (u - 1) ** 2))) == "Band-kl (own) 0.05"
+    cap_of_both, cap_of_one = Capped(Relaxed(Band(), Clip(0.1, 0.1)), 3), Relaxed(Band(), Capped(Clip(0.1, 0.1), 3))
+    assert label_of(cap_of_both) != label_of(cap_of_one)
+    assert label_of(Decaying(Clip(), "eps_low", 0.05, 10)) == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps"
     assert label_of(RIPO(0.1)) == "RIPO 0.1"
     assert label_of(RIPO(0.1, 0.0, math.inf)) == "RIPO 0.1 in 0.0..inf"
     assert label_of(TRGPPO(0.03)) == "TRGPPO 0.03/0.2"
     assert label_of(BySign(Clip(0, 0), Band())) == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
-    assert label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100)) == "Band-KL 0.2 to 0.02"
-    assert label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100, "cosine")) == "Band-KL 0.2 to 0.02 (cosine)"
+    assert label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100)) == "Band-KL 0.2, delta to 0.02 in 100 steps"
+    assert (
+        label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100, "cosine"))
+        == "Band-KL 0.2, delta to 0.02 in 100 steps (cosine)"
+    )

@@ -57,12 +57,14 @@ def band_contains(
 ) -> Tensor:
     """True where g_f(p, r) <= delta, i.e. where the log-ratio is within `band_bounds`; no equation is solved.
 
-    A token of p = 0 has no ratio and counts as inside.
+    A token of p = 0 has no ratio and counts as inside. Below p = e^-300 what is kept is r p, the limit p -> 0 for KL
+    and TV; for divergences under which r p itself vanishes there, ask the bounds.
     """
     low, high = _radii(delta, delta_low, delta_high, old_logps)
     g = _coin(log_ratio, old_logps, divergence)
     inside = g <= low if low is high else g <= torch.where(working_copy(log_ratio) < 0, low, high)
-    inside = inside & (g < torch.inf)  # outside the simplex, whatever the radius
+    # With an infinite radius an infinite g is inside, unless the ratio leaves the simplex.
+    inside = inside & (working_copy(log_ratio) + working_copy(old_logps).clamp(max=LOG_P_MAX) <= 0)
     return inside.to(log_ratio.device) | (old_logps == -torch.inf)
 
 
@@ -77,9 +79,10 @@ def band_bounds(
 ) -> Bounds:
     """The two roots in r of g_f(p, r) = delta, or the simplex limits 0 and 1/p where there is none (prop:saturation).
 
-    KL is solved as an exponential tilt (a radius below 1e-10 counts as 1e-10), TV and chi2 in closed form
-    (prop:closedform), any other f by a bracketed solver (thm:bisection_global). Always log_high <= max(-log p, 0). For
-    p -> 0, r_high p tends to a constant (for KL, 1 - e^-delta).
+    KL is solved as an exponential tilt, TV, chi2, Hellinger and Neyman's chi2 in closed form (prop:closedform), any
+    other f by a bracketed solver (thm:bisection_global); where one solves, radii count as at least 1e-10. Always
+    log_high <= max(-log p, 0). For p -> 0, r_high p tends to a constant (for KL, 1 - e^-delta). At log p = 0 the other
+    tokens together count as e^-300.
 
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].
@@ -120,9 +123,11 @@ def band_bounds(
 
 
 def _solve(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
+    if not isinstance(delta, Tensor) and delta < math.inf:
+        return kind.bounds(log_p, delta)
     simplex = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)
     if not isinstance(delta, Tensor):
-        return simplex if delta == math.inf else kind.bounds(log_p, delta)
+        return simplex
     log_low, log_high = kind.bounds(log_p, delta.clamp(max=1e300))
     everything = torch.isinf(delta)
     return torch.where(everything, simplex[0], log_low), torch.where(everything, simplex[1], log_high)

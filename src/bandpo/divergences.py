@@ -14,7 +14,6 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -94,6 +93,8 @@ def divergence(name: str | Divergence) -> Divergence:
     """The registered divergence of that name; a `Divergence` passes through. Raises ValueError for an unknown name."""
     if isinstance(name, Divergence):
         return name
+    if isinstance(name, str) and name in _POWERS:
+        return _POWERS[name]
     if isinstance(name, str) and (power := re.fullmatch(r"cressie_read\(([^()]+)\)", name)):
         return cressie_read(_as_number(power[1]))
     if not isinstance(name, str) or name not in _REGISTRY:
@@ -209,7 +210,7 @@ def _hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
     s = torch.exp(0.5 * (log_saturation + torch.log(-expm1(log_p)) - log_p.clamp(min=2 * LOG_P_MIN)))
     x = (log_p - log_saturation - tail).clamp(min=0)
-    gap = -expm1(-x) / (1 - delta + s)
+    gap = torch.where(x == 0, 0.0, -expm1(-x) / (1 - delta + s))  # at p = 1 and delta = 1 it would be 0 / 0
     fall = delta + s
     log_low = 2 * torch.where(fall < 0.5, torch.log1p(-fall.clamp(max=0.5)), torch.log(gap))
     log_high = 2 * torch.log1p(s - delta) - (log_p - log_p.clamp(min=2 * LOG_P_MIN))
@@ -253,7 +254,10 @@ def _jensen_shannon(x: Tensor) -> Tensor:
     return 0.5 * torch.exp(half) * (_reverse_kl(x.clamp(min=-700) - half) + _reverse_kl(-half))
 
 
-@cache
+# Made once each: equal names are equal objects, and a compiled graph only looks a name up.
+_POWERS: dict[str, Divergence] = {}
+
+
 def cressie_read(order: float) -> Divergence:
     """The power divergence f(u) = (u^(l+1) - 1 - (l+1)(u - 1)) / (l (l+1)) of order l (Cressie and Read, 1984).
 
@@ -273,15 +277,18 @@ def cressie_read(order: float) -> Divergence:
     """
     if isinstance(order, bool) or not isinstance(order, int | float) or not -20 <= order <= 20:
         raise ValueError(f"order of cressie_read must be a number in [-20, 20], got {order!r}")
-    order = float(order)
+    order = float(order) + 0.0  # -0.0 is 0.0
+    name = f"cressie_read({order!r})"
+    if name in _POWERS:
+        return _POWERS[name]
 
     form = _power if order >= -0.5 else _dual_power
 
     def log_f(x: Tensor) -> Tensor:
         return form(order, x)
 
-    name = f"cressie_read({order!r})"
-    return Divergence(name, lambda u: log_f(torch.log(u)), f"power divergence of order {order:g}", log_f=log_f)
+    new = Divergence(name, lambda u: log_f(torch.log(u)), f"power divergence of order {order:g}", log_f=log_f)
+    return _POWERS.setdefault(name, new)
 
 
 def _power(order: float, x: Tensor) -> Tensor:

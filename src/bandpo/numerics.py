@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# log p = 0 is the common case (a confident token rounds to it) and +1e-7 happens. At -1e-30 every bound already has its
-# limit for p -> 1, and 1 - p can still be squared in float64.
-LOG_P_MAX = -1e-30
-# Iterative solvers stop at p = e^-300, where squares of p are still normal numbers, and continue by the limit p -> 0.
+# Solvers stop at p = e^-300, where squares of p are still normal numbers, and continue by the limit p -> 0.
 LOG_P_MIN = -300.0
+# log p = 0 is the common case (a confident token rounds to it) and +1e-7 happens: the other tokens together then count
+# as e^-300 too.
+LOG_P_MAX = -math.exp(LOG_P_MIN)
 
 
 def expm1(x: Tensor) -> Tensor:

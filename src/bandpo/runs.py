@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import yaml
 
-from .trust_regions import TrustRegion, trust_region
+from .trust_regions import Context, TrustRegion, trust_region
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
 # What is known of a number; (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
@@ -238,9 +238,14 @@ USED_KEYS = {"round", "step", "cut/good_tail", *CLIP_RATE, *TAIL_SHARE, *GOOD_TA
 
 
 def ratio_bounds(region: TrustRegion, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest ratio that a trust region allows a token of old probability p."""
-    bounds = region.bounds(torch.from_numpy(p).log())
-    return bounds.log_low.double().exp().numpy(), bounds.log_high.double().exp().numpy()
+    """The lowest and the highest ratio that a trust region allows a token of old probability p.
+
+    Of a rule that changes, at step 0; of one that asks for the sign of A, the bound that binds: the lower one for
+    A < 0, the upper one for A > 0.
+    """
+    log_p = torch.from_numpy(p).log()
+    down, up = (region.bounds(log_p, Context(step=0, advantages=torch.full_like(log_p, sign))) for sign in (-1.0, 1.0))
+    return down.log_low.double().exp().numpy(), up.log_high.double().exp().numpy()
 
 
 # ----------------------------------------------------------------------------------------------------------- arithmetic

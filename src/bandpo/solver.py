@@ -154,7 +154,7 @@ def tilt_log_bounds(log_p: Tensor, delta: Radius, generator: Generator, inverse:
     steps = _STEPS[log_p.dtype]
     log_p = working_copy(log_p)
     beyond = log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN
-    log_p = log_p.clamp(LOG_P_MIN, -math.exp(LOG_P_MIN))  # neither side of the coin below e^-300
+    log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
     delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
     p, rest = torch.exp(log_p), -expm1(log_p)
     rare = p < rest

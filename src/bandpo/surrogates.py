@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
+from .numerics import output_dtype
 
 Apply = Literal["clip", "mask", "mask_two_sided", "weight", "preserve"]
 # Where r is bounded on both sides already, a dual clip would be a second rule for the same thing.
@@ -72,7 +73,7 @@ def surrogate(
     """
     pair = check_application(apply, dual_clip, preserve)
     mask = torch.ones_like(log_ratio, dtype=torch.bool)
-    fixed, advantages = log_ratio.detach(), advantages.detach()
+    fixed, advantages = log_ratio.detach().to(output_dtype(log_ratio)), advantages.detach()
     return -negative_surrogate(
         log_ratio, fixed, fixed, bounds, advantages, advantages, mask, pair, dual_clip, preserve, limit=math.inf
     )
@@ -191,7 +192,7 @@ def _one(apply: str, tokens: _Tokens, preserve: tuple[float, float] | None) -> t
     if apply == "mask":
         return torch.where(far, 0.0 * value, value), slope, None
     beta_low, beta_high = cast("tuple[float, float]", preserve)
-    kept = torch.where(up, beta_high, beta_low) * value  # there, the clamped ratio is the bound
+    kept = torch.where(up, beta_high * value, beta_low * value)  # there, the clamped ratio is the bound
     return torch.where(far, kept, value), torch.where(far, kept, slope), None
 
 

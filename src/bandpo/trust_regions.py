@@ -51,7 +51,8 @@ class Context:
         value = getattr(self, field)
         if value is None:
             raise ValueError(
-                f"{type(region).__name__} needs context.{field}, which was not given; pass Context({field}=...)"
+                f"{type(region).__name__} needs context.{field}, which was not given; pass {field} to policy_loss, "
+                f"or a Context({field}=...)"
             )
         return value
 

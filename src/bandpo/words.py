@@ -105,9 +105,9 @@ def label_of(region: TrustRegion) -> str:
             name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
             return f"{name} {low}/{high}"
         case Band(kind, delta, low, high):
-            name = kind if isinstance(kind, str) else kind.name
-            radii = f"{delta}" if low is None and high is None else f"{low or delta}/{high or delta}"
-            return f"Band-{name.upper() if name in ('kl', 'tv') else name} {radii}"
+            name = kind if isinstance(kind, str) else f"{kind.name} (own)"
+            low, high = low or delta, high or delta
+            return f"Band-{name.upper() if name in ('kl', 'tv') else name} {low if low == high else f'{low}/{high}'}"
         case DCPO(low, high, cap):
             return f"DCPO {low}/{high}" + (f" cap {cap}" if cap != DCPO.max_ratio else "")
         case RIPO(delta, low, high):
@@ -116,10 +116,13 @@ def label_of(region: TrustRegion) -> str:
             return f"TRGPPO {delta}/{eps}"
         case BySign(positive, negative):
             return f"{label_of(positive)} for A >= 0, {label_of(negative)} for A < 0"
-        case Decaying(inner, _, end, _, shape):
-            return f"{label_of(inner)} to {end}" + (f" ({shape})" if shape != "linear" else "")
+        case Decaying(inner, field, end, steps, shape):
+            names = field if isinstance(field, str) else ", ".join(field)
+            kind = f" ({shape})" if shape != "linear" else ""
+            return f"{label_of(inner)}, {names} to {end} in {steps} steps{kind}"
         case Capped(inner, cap):
-            return f"{label_of(inner)} cap {cap}"
+            label = label_of(inner)
+            return f"{f'({label})' if isinstance(inner, Relaxed) else label} cap {cap}"
         case Relaxed(Band() as inner, Clip(0.2, 0.28)):  # the paper's
             return f"Relaxed {label_of(inner)}"
         case Relaxed(inner, outer):
