@@ -26,12 +26,16 @@ def exact_bounds(divergence: str, log_p: float, delta: float) -> Exact:
     """Both bounds of the token of exactly this log p, at exactly this radius; from log p = 0 on, the limits p -> 1."""
     log_p, delta = mpf(log_p), mpf(delta)
     if log_p >= 0:
-        log_low = {"kl": -delta, "tv": _log(1 - delta), "chi2": mpf(0)}[divergence]
+        log_low = {"kl": -delta, "tv": _log(1 - delta), "chi2": mpf(0), "hellinger": 2 * _log(1 - delta)}[divergence]
         return Exact(log_low, mpf(0), -mp.inf)
     p, rest = mp.exp(log_p), -mp.expm1(log_p)
     if divergence == "kl":
         log_rest = _farthest_down(mp.log(rest), p, delta)  # the others lose what the token wins
         return Exact(_farthest_down(log_p, rest, delta) - log_p, mp.log1p(-mp.exp(log_rest)) - log_p, log_rest)
+    if divergence == "hellinger":  # an arc on the quarter circle of (sqrt q, sqrt(1 - q))
+        at, arc = mp.asin(mp.sqrt(p)), 2 * mp.asin(mp.sqrt(min(delta, mpf(1)) / 2))
+        low, high = max(at - arc, mpf(0)), min(at + arc, mp.pi / 2)
+        return Exact(2 * _log(mp.sin(low)) - log_p, 2 * mp.log(mp.sin(high)) - log_p, 2 * _log(mp.cos(high)))
     move = delta / p if divergence == "tv" else mp.sqrt(delta * rest / p)
     log_high = min(mp.log1p(move), -log_p)
     return Exact(_log(1 - move), log_high, _log(-mp.expm1(log_high + log_p)))
@@ -72,7 +76,7 @@ def exact_bounds_of(f: Callable[[mpf], mpf], log_p: float, delta: float) -> Exac
     def of_rest(y: mpf) -> mpf:
         return p * f(-mp.expm1(y) / p) + rest * f(mp.exp(y) / rest) - delta
 
-    with mp.workdps(100):
+    with mp.workdps(max(100, mp.dps)):
         log_q = _first_below(of_q, log_p) if p * f(mpf(0)) + rest * f(1 / rest) > delta else -mp.inf
         log_rest = _first_below(of_rest, mp.log(rest)) if p * f(1 / p) + rest * f(mpf(0)) > delta else -mp.inf
     return Exact(log_q - log_p, mp.log1p(-mp.exp(log_rest)) - log_p, log_rest)
@@ -85,7 +89,7 @@ def _first_below(g: Callable[[mpf], mpf], start: mpf) -> mpf:
         step *= 2
     low, high = start - step, start - step / 2 if step > mpf(10) ** -20 else start
     g_low, g_high = g(low), g(high)
-    for i in range(400):
+    for i in range(4000):
         x = (low + high) / 2 if i % 3 == 2 else (low * g_high - high * g_low) / (g_high - g_low)
         value = g(x)
         if value >= 0:
@@ -99,7 +103,8 @@ def _first_below(g: Callable[[mpf], mpf], start: mpf) -> mpf:
 
 def saturation_point(divergence: str, delta: float) -> float:
     """log p*: at and below p* the lower bound is 0 (prop:saturation)."""
-    return float(mp.log(mpf(delta) if divergence == "tv" else mpf(delta) / (1 + mpf(delta))))
+    delta = mpf(delta)
+    return float(mp.log({"tv": delta, "chi2": delta / (1 + delta), "hellinger": delta * (2 - delta)}[divergence]))
 
 
 def two_coins(f: Callable[[mpf], mpf], log_p: float, log_q: mpf, log_rest: mpf) -> mpf:
