@@ -104,7 +104,9 @@ def _first_below(g: Callable[[mpf], mpf], start: mpf) -> mpf:
 def saturation_point(divergence: str, delta: float) -> float:
     """log p*: at and below p* the lower bound is 0 (prop:saturation)."""
     delta = mpf(delta)
-    return float(mp.log({"tv": delta, "chi2": delta / (1 + delta), "hellinger": delta * (2 - delta)}[divergence]))
+    return float(
+        mp.log({"kl": mpf(0), "tv": delta, "chi2": delta / (1 + delta), "hellinger": delta * (2 - delta)}[divergence])
+    )
 
 
 def two_coins(f: Callable[[mpf], mpf], log_p: float, log_q: mpf, log_rest: mpf) -> mpf:
