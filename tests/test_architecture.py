@@ -16,8 +16,20 @@ ROOT = Path(__file__).parent.parent
 
 # A module may import modules of its own layer that stand before it, and all of the layers below.
 LAYERS = [
-    ["numerics", "bounds", "solver", "divergences", "band"],  # maths
-    ["trust_regions", "metrics", "aggregation", "penalties", "surrogates", "losses", "linear", "advantages"],  # policy
+    ["numerics", "bounds", "solver", "tables", "divergences", "band"],  # maths
+    # policy
+    [
+        "trust_regions",
+        "rules",
+        "combinators",
+        "metrics",
+        "aggregation",
+        "penalties",
+        "surrogates",
+        "losses",
+        "linear",
+        "advantages",
+    ],
     ["testing"],  # for users' own divergences and rules
     ["integrations.trl"],  # one framework each, never each other
     # application

@@ -8,27 +8,15 @@ from .advantages import group_advantages
 from .aggregation import aggregate
 from .band import band_bounds, band_contains, complement, divergence_at
 from .bounds import Bounds, Variation
+from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed
 from .divergences import Divergence, cressie_read, register_divergence
 from .linear import token_logps
 from .losses import policy_loss, rollout_weights
 from .metrics import Metrics
 from .penalties import kl_penalty
+from .rules import DCPO, RIPO, Band, Clip
 from .surrogates import surrogate
-from .trust_regions import (
-    DCPO,
-    RIPO,
-    TRGPPO,
-    Band,
-    BySign,
-    Capped,
-    Clip,
-    Context,
-    Decaying,
-    Region,
-    Relaxed,
-    TrustRegion,
-    trust_region,
-)
+from .trust_regions import Context, Region, TrustRegion, trust_region
 
 __version__ = "0.1.0"
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from .config import RunConfig, UserError, build, check_same_run, is_finished, merge
+from .divergences import nearest
 from .lab import SCENES, WarmStart, warm_start
-from .trust_regions import nearest, trust_region
+from .trust_regions import trust_region
 from .words import label_of, parse_region
 
 _BAND = {"type": "band", "divergence": "kl", "delta": 0.05}

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import pydantic
 import yaml
 
+from .divergences import nearest
 from .lab import SCENES
-from .trust_regions import TrustRegion, nearest, trust_region
+from .trust_regions import TrustRegion, trust_region
 from .words import label_of
 
 

@@ -14,6 +14,7 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,6 +22,10 @@ from torch import Tensor
 
 from .numerics import LOG_P_MIN, excess, expm1, log1mexp, log_double, working_copy
 from .solver import Interval, Radius, invert, kl_log_bounds, tilt_log_bounds
+from .tables import BandTable
+
+# For an f with kinks: then the solver bisects, as a rule.
+_STEPS_AT_KINKS = 60
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,11 @@ class Divergence:
     direction: str = ""
     log_bounds: Callable[[Tensor, Radius], Interval] | None = field(default=None, repr=False)
     log_f: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
-    _inverse: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"name must be a non-empty string, got {self.name!r}")
         _check_generator(self.name, self.f)
-        if self.log_bounds is None:
-            object.__setattr__(self, "_inverse", invert(self.generator))
 
     def generator(self, log_u: Tensor) -> Tensor:
         """f(u)."""
@@ -69,7 +71,12 @@ class Divergence:
         """(log_low, log_high), by the closed form if there is one, else solved."""
         if self.log_bounds is not None:
             return self.log_bounds(log_p, delta)
-        return tilt_log_bounds(log_p, delta, self.generator, self._inverse)
+        steps = None
+        if not isinstance(delta, Tensor) and log_p.dtype == torch.float32:
+            if (table := _table(self, delta, log_p.device)).fits:
+                return table.bounds(log_p)
+            steps = _STEPS_AT_KINKS
+        return tilt_log_bounds(log_p, delta, self.generator, _inverse(self), steps)
 
     def to_config(self) -> str:
         """The registered name. Raises ValueError if there is none."""
@@ -87,6 +94,19 @@ class Divergence:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.direction or 'D_f(pi || pi_old)'}"
+
+
+_invert = lru_cache(maxsize=64)(lambda kind: invert(kind.generator))  # made when it is first needed
+
+
+@torch.compiler.assume_constant_result
+def _inverse(kind: Divergence) -> Tensor:
+    return _invert(kind)
+
+
+@lru_cache(maxsize=64)
+def _table(kind: Divergence, delta: float, device: torch.device) -> BandTable:
+    return BandTable(kind.generator, _inverse(kind), delta, device)
 
 
 def divergence(name: str | Divergence) -> Divergence:
@@ -162,7 +182,15 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
         )
 
 
-# ---- closed forms
+# ---- closed forms, and KL
+
+
+def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
+    """Looked up like the others where that is possible, else by the solver of its own."""
+    if not isinstance(delta, Tensor) and log_p.dtype == torch.float32:
+        if (table := _table(_REGISTRY["kl"], delta, log_p.device)).fits:
+            return table.bounds(log_p)
+    return kl_log_bounds(log_p, delta)
 
 
 def _odds(delta: Any) -> Any:
@@ -309,7 +337,7 @@ def _dual_power(order: float, x: Tensor) -> Tensor:
 _REGISTRY = {
     d.name: d
     for d in (
-        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess),
+        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", _kl_log_bounds, excess),
         Divergence("reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", None, _reverse_kl),
         Divergence(
             "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", _tv_log_bounds, lambda x: 0.5 * expm1(x).abs()

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .combinators import Capped, Relaxed
 from .divergences import divergence
 from .numerics import expm1
-from .trust_regions import DCPO, Band, Capped, Clip, Region, Relaxed, TrustRegion
+from .rules import DCPO, Band, Clip
+from .trust_regions import Region, TrustRegion
 from .words import label_of
 
 DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)

@@ -27,9 +27,11 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from .band import divergence_at
 from .charts import DASHES, LIGHT
-from .divergences import divergence
+from .combinators import Capped
+from .divergences import divergence, nearest
 from .explain import stretches
-from .trust_regions import DCPO, Band, Capped, Clip, Region, TrustRegion, nearest
+from .rules import DCPO, Band, Clip
+from .trust_regions import Region, TrustRegion
 from .words import label_of
 
 # Those of the paper's Figures 1b and 2. DCPO has the epsilons of DAPO there, and no cap.

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from .aggregation import Aggregation, aggregate_masked, as_mask
+from .combinators import depends_on_probability
 from .metrics import Metrics
 from .numerics import output_dtype
 from .penalties import LOWEST, KLPenalty
 from .penalties import kl_penalty as kl_estimate
 from .surrogates import Apply, check_application, negative_mean_of_clipped, negative_surrogate
-from .trust_regions import Context, TrustRegion, depends_on_probability
+from .trust_regions import Context, TrustRegion
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 

@@ -136,7 +136,9 @@ def invert(generator: Generator) -> Tensor:
     return torch.stack(sides)
 
 
-def tilt_log_bounds(log_p: Tensor, delta: Radius, generator: Generator, inverse: Tensor) -> Interval:
+def tilt_log_bounds(
+    log_p: Tensor, delta: Radius, generator: Generator, inverse: Tensor, steps: int | None = None
+) -> Interval:
     """Both bounds for any convex f.
 
     g = mu f(r) + nu f(c) is a sum of two terms that are not negative, once f has its minimum at 1. So at the root
@@ -150,8 +152,9 @@ def tilt_log_bounds(log_p: Tensor, delta: Radius, generator: Generator, inverse:
         delta: the radius.
         generator: f as a function of log u, in [-inf, 700].
         inverse: from `invert`.
+        steps: evaluations of g; by default as many as a smooth f needs.
     """
-    steps = _STEPS[log_p.dtype]
+    steps = steps or _STEPS[log_p.dtype]
     log_p = working_copy(log_p)
     beyond = log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN
     log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
@@ -159,26 +162,40 @@ def tilt_log_bounds(log_p: Tensor, delta: Radius, generator: Generator, inverse:
     p, rest = torch.exp(log_p), -expm1(log_p)
     rare = p < rest
     mu = torch.minimum(p, rest)
-    coin = _Coin(
-        mu, 1 - mu, torch.where(rare, log_p, torch.log(mu)), torch.log1p(-mu), generator, inverse.to(mu.device)
-    )
+    coin = _Coin(mu, torch.where(rare, log_p, torch.log(mu)), generator, inverse)
     up_r, up_c = coin.farthest(1, delta, steps)
     down_r, down_c = coin.farthest(-1, delta, steps)
-    # For p -> 0 all is in the term of r, p f(r) = delta, and f is a power of u (or of log u) there: so are the bounds.
-    fall, rise = inverse[:, -2:].exp().diff().nan_to_num()[:, 0] * (_KNOTS - 1) / (_LAST - _FIRST)
+    fall, rise = limit_slopes(inverse)
     log_low = torch.where(rare, down_r + fall * beyond, up_c)
     log_high = torch.where(rare, up_r - rise * beyond, down_c)
     return log_low, log_high
 
 
+def limit_slopes(inverse: Tensor) -> Interval:
+    """Slopes of log_low and -log_high for p -> 0, where all is in the term of r: p f(r) = delta, f a power of u."""
+    fall, rise = inverse[:, -2:].exp().diff().nan_to_num()[:, 0] * (_KNOTS - 1) / (_LAST - _FIRST)
+    return fall, rise
+
+
+def falling_curve(log_odds: Tensor, delta: float, generator: Generator, inverse: Tensor) -> Interval:
+    """log r and log c of a coin, one side of which falls as far as delta allows, for its log-odds in [-350, 350].
+
+    The lower bound of a token is log r at its log-odds, and the upper bound is log c at those of its complement.
+    """
+    log_mu = -log_odds.abs() - torch.log1p(torch.exp(-log_odds.abs()))
+    coin = _Coin(torch.exp(log_mu), log_mu, generator, inverse)
+    radius, steps = log_mu.new_tensor(delta), _STEPS[log_mu.dtype]
+    (down_r, down_c), (up_r, up_c) = coin.farthest(-1, radius, steps), coin.farthest(1, radius, steps)
+    rare = log_odds < 0
+    return torch.where(rare, down_r, up_c), torch.where(rare, down_c, up_r)
+
+
 class _Coin:
     """The coin (mu, nu), mu <= 1/2, and how far it may be tilted to either side."""
 
-    def __init__(
-        self, mu: Tensor, nu: Tensor, log_mu: Tensor, log_nu: Tensor, generator: Generator, inverse: Tensor
-    ) -> None:
-        self.mu, self.nu, self.log_mu, self.log_nu = mu, nu, log_mu, log_nu
-        self.generator, self.inverse = generator, inverse
+    def __init__(self, mu: Tensor, log_mu: Tensor, generator: Generator, inverse: Tensor) -> None:
+        self.mu, self.nu, self.log_mu, self.log_nu = mu, 1 - mu, log_mu, torch.log1p(-mu)
+        self.generator, self.inverse = generator, inverse.to(mu.device)
 
     def ratios(self, t: Tensor) -> Interval:
         """log r of mu and log c of nu after a tilt by t."""
@@ -230,7 +247,8 @@ class _Coin:
                 slope = secant
             before, last, last_y = last, x, y
             x = x - move
-            x = torch.where((x >= low) & (x <= high), x, 0.5 * (low + high))
+            # Out of the bracket the middle, but at first its end: the root is often there, and secants from inside miss.
+            x = torch.where((x >= low) & (x <= high), x, 0.5 * (low + high) if step > 0 else x.clamp(low, high))
         t = sign * torch.exp(x)
         log_r, log_c = self.ratios(t)
         if sign > 0:

@@ -8,22 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .trust_regions import (
-    _KINDS,
-    DCPO,
-    RIPO,
-    TRGPPO,
-    Band,
-    BySign,
-    Capped,
-    Clip,
-    Decaying,
-    Region,
-    Relaxed,
-    TrustRegion,
-    nearest,
-    trust_region,
-)
+from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed
+from .divergences import nearest
+from .rules import DCPO, RIPO, Band, Clip
+from .trust_regions import _KINDS, Region, TrustRegion, trust_region
 
 
 def parse_region(text: str) -> Region:

@@ -20,7 +20,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..losses import MAX_LOG_RATIO
 from ..metrics import Metrics
-from ..trust_regions import Band, Clip, Context, TrustRegion
+from ..rules import Band, Clip
+from ..trust_regions import Context, TrustRegion
 from ..trust_regions import trust_region as as_trust_region
 
 logger = logging.getLogger(__name__)
