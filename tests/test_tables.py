@@ -1,10 +1,17 @@
 """The looked-up bounds of float32 log-probabilities against the solved ones of float64."""
 
+import copy
+import pickle
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
 
-from bandpo import Divergence, band_bounds
+import bandpo
+from bandpo import DCPO, RIPO, Band, Bounds, Capped, Clip, Decaying, Divergence, Region, Relaxed, Table, band_bounds
 from bandpo.divergences import _table, divergence
+from bandpo.words import label_of
 
 NAMES = ["kl", "reverse_kl", "jensen_shannon", "cressie_read(0.5)", "cressie_read(3)", "cressie_read(-0.7)"]
 RADII = [1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.3, 1.0, 10.0]
@@ -86,3 +93,112 @@ def test_no_bound_depends_on_its_neighbours():
 def test_nan_is_nan_on_both_sides():
     bounds = band_bounds(torch.tensor([torch.nan, -1.0]), "jensen_shannon", 0.05)
     assert bounds.log_low.isnan().tolist() == bounds.log_high.isnan().tolist() == [True, False]
+
+
+# ---- a table of any rule
+
+
+@dataclass(frozen=True)
+class Wavy(Region):
+    """Not a rule that a table can hold: its interval is wider and narrower again while p falls."""
+
+    kind: ClassVar[str] = "wavy"
+
+    def bounds(self, old_logps, context=None):
+        width = 0.3 + 0.1 * torch.sin(old_logps.float().clamp(min=-1e4))
+        return Bounds(-width, width)
+
+
+@dataclass(frozen=True)
+class Runaway(Region):
+    """r_high p grows while p falls."""
+
+    kind: ClassVar[str] = "runaway"
+
+    def bounds(self, old_logps, context=None):
+        return Bounds(old_logps * 0 - 0.1, -1.5 * old_logps.clamp(min=-1e4))
+
+
+TABULATED = [
+    Band("kl", 0.05),
+    Band("kl", 1e-6),
+    Band("tv", 0.05),
+    Band("chi2", 0.05),
+    Band("reverse_kl", 0.05),
+    Band("jensen_shannon", 0.05),
+    Band(Divergence("own", lambda u: u - 1 - torch.log(u)), 0.3),
+    Clip(0.2, 0.28),
+    DCPO(),
+    RIPO(),
+    Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
+    Capped(Band("kl", 0.05), 10.0),
+]
+
+
+@pytest.mark.parametrize("region", TABULATED, ids=label_of)
+def test_table_is_within_what_is_proven(region):
+    """Dense and random, over all of p in [e^-512, 1]; and the proof is not vacuous."""
+    table = Table(region)
+    assert 0 <= table.error <= table.tolerance == 5e-3
+    rng = torch.Generator().manual_seed(2)
+    log_p = torch.cat([-8 * torch.rand(50000, generator=rng), -torch.exp(torch.linspace(-40, 6.23, 50001))])
+    looked_up, exact = table.bounds(log_p), region.bounds(log_p)
+    rounding = 1e-6
+    low = looked_up.log_low.exp() - exact.log_low.exp()
+    high = (looked_up.log_high - exact.log_high) / (-log_p).clamp(min=1)
+    assert low.abs().max() <= table.error + rounding
+    assert high.abs().max() <= table.error + rounding
+
+
+def test_table_at_the_ends():
+    log_p = torch.tensor([0.0, -torch.inf, torch.nan, -600.0, 1e-7])
+    for region in (Band("kl", 0.05), Clip(0.2, 0.28), Capped(Band("tv", 0.05), 3.0)):
+        table, exact = Table(region).bounds(log_p), region.bounds(log_p)
+        for a, b in ((table.log_low, exact.log_low), (table.log_high, exact.log_high)):
+            torch.testing.assert_close(a, b, equal_nan=True, rtol=1e-6, atol=1e-6)
+
+
+def test_a_finer_tolerance_is_a_closer_proof():
+    errors = [Table(Band("chi2", 0.05), tolerance).error for tolerance in (1e-1, 1e-2, 1e-3)]
+    assert errors[0] > errors[1] > errors[2]
+    with pytest.raises(ValueError, match=r"tolerance of Table must be at least 0\.00\d+ for Band"):
+        Table(Band("reverse_kl", 0.05), 1e-4)
+    with pytest.raises(ValueError, match=r"tolerance of Table must be a number in \[0\.0001, 1\)"):
+        Table(Band("kl", 0.05), 0.0)
+
+
+def test_a_table_needs_a_rule_of_the_probability_alone():
+    with pytest.raises(ValueError, match=r"region of Table must depend on the old probability alone: Decaying needs"):
+        Table(Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10))
+    with pytest.raises(ValueError, match=r"must allow smaller tokens a wider interval .* Wavy\(\) does not at p ="):
+        Table(Wavy())
+    with pytest.raises(ValueError, match=r"and not more probability; Runaway\(\) does not"):
+        Table(Runaway())
+
+
+def test_a_table_knows_where_a_cap_holds():
+    log_p = torch.linspace(-12, -0.01, 400).view(2, 200)
+    region = Capped(Band("kl", 0.05), 10.0)
+    looked_up, exact = Table(region).bounds(log_p).capped, region.bounds(log_p).capped
+    assert (looked_up != exact).sum() <= 2  # in the cell where it begins
+    assert exact.any()
+    assert not exact.all()
+
+
+def test_a_table_is_a_value():
+    table = Table(Band("kl", 0.05))
+    assert table == Table(Band("kl", 0.05)) == bandpo.trust_region(table.to_config())
+    assert table.to_config() == {"type": "table", "region": Band("kl", 0.05).to_config(), "tolerance": 5e-3}
+    assert repr(table) == f"Table(region={Band('kl', 0.05)!r}, tolerance=0.005)"
+    assert hash(table) == hash(copy.deepcopy(table))
+    log_p = torch.linspace(-9, 0, 50)
+    assert torch.equal(pickle.loads(pickle.dumps(table)).bounds(log_p).log_high, table.bounds(log_p).log_high)
+
+
+def test_a_table_compiles_to_one_graph():
+    table = Table(Band("jensen_shannon", 0.05))
+    compiled = torch.compile(table.bounds, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (7, 100):
+        log_p = torch.linspace(-9, 0, n)
+        assert torch.equal(compiled(log_p).log_high, table.bounds(log_p).log_high)
+        assert torch.equal(compiled(log_p).log_low, table.bounds(log_p).log_low)

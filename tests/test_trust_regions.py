@@ -27,6 +27,7 @@ from bandpo import (
     Divergence,
     Region,
     Relaxed,
+    Table,
     band_bounds,
     policy_loss,
     trust_region,
@@ -81,6 +82,8 @@ IN_YAML = [
     BySign(Clip(0, 0), Capped(DCPO(), 2.0)),
     Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10),
     Decaying(Clip(0.2, 0.28), ["eps_low", "eps_high"], 0.1, 10, "cosine"),
+    Table(Band("kl", 0.05)),
+    Table(Capped(Band("tv", 0.05), 3.0)),
     Wider(0.3),
 ]
 REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]

@@ -8,7 +8,7 @@ from .advantages import group_advantages
 from .aggregation import aggregate
 from .band import band_bounds, band_contains, complement, divergence_at
 from .bounds import Bounds, Variation
-from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed
+from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
 from .divergences import Divergence, cressie_read, register_divergence
 from .linear import token_logps
 from .losses import policy_loss, rollout_weights
@@ -35,6 +35,7 @@ __all__ = [
     "Metrics",
     "Region",
     "Relaxed",
+    "Table",
     "TrustRegion",
     "Variation",
     "aggregate",

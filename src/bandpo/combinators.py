@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
+from .numerics import output_dtype
 from .rules import Band, Clip, cap
 from .trust_regions import Context, Region, TrustRegion, check_number, check_region
 
@@ -186,9 +187,121 @@ _SHAPES: dict[str, Callable[[float, float, float], float]] = {
 }
 
 
+@dataclass(frozen=True)
+class Table(Region):
+    """Another rule, looked up: two linear interpolations instead of its formulas (the paper's O(1) lookup,
+    sec:discussion).
+
+    r_low and log r_high are tabulated over x = -log p, in 2^k cells per octave of x from 2^-30 to 2^9 (p = e^-512;
+    beyond, the last cell's lines go on). k is the smallest for which both are *proven* to be within `tolerance`: while
+    p falls, r_low falls, log r_high rises, and r_high p falls, which confines r_low between two knots to a rectangle
+    and log r_high to a parallelogram. For a `Band` this is prop:monotonicity, for other rules it is checked at all
+    knots. In the cells themselves the error is much smaller than what can be proven without looking at the formulas.
+    Results are computed in float32.
+
+    Args:
+        region: a rule whose bounds depend on nothing but the old probability.
+        tolerance: of r_low, and of log r_high where -log p < 1; beyond, of log r_high / -log p. In [1e-4, 1).
+
+    Attributes:
+        error: the proven limit of the error.
+
+    Raises:
+        ValueError: the bounds need more than the probability, do not widen while p falls, or would need more than 2^14
+            cells per octave.
+    """
+
+    kind: ClassVar[str] = "table"
+    region: TrustRegion
+    tolerance: float = 5e-3
+    error: float = dataclasses.field(init=False, repr=False, compare=False)
+    _bits: int = dataclasses.field(init=False, repr=False, compare=False)
+    _knots: dict[torch.device, list[Tensor]] = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_region(self, "region")
+        check_number(self, "tolerance", 1e-4, 1, open_high=True)
+        bits, (knots, error) = 6, _tabulate(self.region, 6)
+        while error > self.tolerance and bits < 14:
+            bits += 1
+            knots, error = _tabulate(self.region, bits)
+        if error > self.tolerance:
+            raise ValueError(
+                f"tolerance of Table must be at least {error:.2g} for {self.region!r}, got {self.tolerance!r}"
+            )
+        for name, value in {"error": error, "_bits": bits, "_knots": {torch.device("cpu"): knots}}.items():
+            object.__setattr__(self, name, value)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Those of the region, within `error`."""
+        old = old_logps.detach()
+        x = (-old).to(torch.float32).clamp(min=0).flatten()
+        if x.device not in self._knots:
+            self._knots[x.device] = [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
+        low, fall, high, rise, capped, limits = self._knots[x.device]
+        shift = 23 - self._bits
+        leading = x.view(torch.int32) >> shift
+        start = (leading << shift).view(torch.float32).clamp(2.0**_FIRST, _last_start(self._bits))
+        cell = (leading - ((127 + _FIRST) << self._bits)).clamp(0, len(low) - 1)
+        offset = (x - start) / start
+        r_low = torch.addcmul(low.index_select(0, cell), fall.index_select(0, cell), offset)
+        log_high = torch.addcmul(high.index_select(0, cell), rise.index_select(0, cell), offset)
+        impossible = x == torch.inf
+        log_low = torch.where(impossible, limits[0], r_low.clamp_(min=0).log_())
+        log_high = torch.where(impossible, limits[1], log_high)
+        dtype = output_dtype(old)
+        return Bounds(
+            log_low.view_as(old).to(dtype),
+            log_high.view_as(old).to(dtype),
+            capped.index_select(0, cell).view_as(old) if len(capped) else None,
+        )
+
+
+# The octaves of -log p.
+_FIRST, _END = -30, 9
+
+
+def _last_start(bits: int) -> float:
+    return 2.0**_END - 2.0 ** (_END - 1 - bits)
+
+
+def _tabulate(region: TrustRegion, bits: int) -> tuple[list[Tensor], float]:
+    """Value and slope of r_low and of log r_high in each cell, whether a cap holds, the limits for p = 0; the error."""
+    part = torch.arange(_FIRST << bits, _END << bits, dtype=torch.float64)
+    octave = torch.floor(part / 2**bits)
+    start = torch.exp2(octave) * (1 + part / 2**bits - octave)
+    x = torch.cat([start, start.new_tensor([2.0**_END, torch.inf])])
+    x[0] = 0.0  # nothing happens between p = 1 - 1e-9 and 1: the first cell begins there
+    try:
+        bounds = region.bounds(-x.to(torch.float32))
+    except ValueError as error:
+        raise ValueError(f"region of Table must depend on the old probability alone: {error}") from error
+    low, high = bounds.log_low.double().exp(), bounds.log_high.double()
+    limits = [bounds.log_low[-1], bounds.log_high[-1]]
+    x, low, high = x[:-1], low[:-1], high[:-1]
+    width, fall, rise = x.diff(), low.diff(), high.diff()
+    rounding = 1e-6 * (1 + x[1:])
+    wrong = (fall > rounding) | (rise < -rounding) | (rise > width + rounding)
+    if wrong.any():
+        p = math.exp(-float(x[1:][wrong][0]))
+        raise ValueError(
+            f"region of Table must allow smaller tokens a wider interval of ratios and not more probability; "
+            f"{region!r} does not at p = {p:.3g}"
+        )
+    error = torch.maximum(-fall, rise * (1 - rise / width) / x[1:].clamp(min=1)).max()
+    # At an offset of (x - start) / start; the first cell is wider than it starts.
+    scale = start / width
+    low[0], high[0] = low[0] + fall[0] * start[0] / width[0], high[0] + rise[0] * start[0] / width[0]
+    capped = torch.empty(0, dtype=torch.bool)
+    if bounds.capped is not None:
+        capped = bounds.capped[:-2] & bounds.capped[1:-1]
+    cells = [low[:-1], fall * scale, high[:-1], rise * scale]
+    return [*(each.to(torch.float32) for each in cells), capped, torch.stack(limits)], float(error)
+
+
 def depends_on_probability(region: TrustRegion) -> bool:
     """False if the bounds are the same for every old probability, i.e. for what is made of `Clip` alone."""
-    if isinstance(region, BySign | Capped | Decaying | Relaxed):
+    if isinstance(region, BySign | Capped | Decaying | Relaxed | Table):
         parts = [getattr(region, field.name) for field in dataclasses.fields(region)]
         return any(depends_on_probability(part) for part in parts if isinstance(part, TrustRegion))
     return not isinstance(region, Clip)

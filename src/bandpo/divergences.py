@@ -96,12 +96,14 @@ class Divergence:
         return f"{self.name}: {self.direction or 'D_f(pi || pi_old)'}"
 
 
-_invert = lru_cache(maxsize=64)(lambda kind: invert(kind.generator))  # made when it is first needed
+@lru_cache(maxsize=64)
+def _made_once(kind: Divergence) -> Tensor:
+    return invert(kind.generator)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
 def _inverse(kind: Divergence) -> Tensor:
-    return _invert(kind)
+    return _made_once(kind)
 
 
 @lru_cache(maxsize=64)
@@ -187,10 +189,10 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
 
 def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """Looked up like the others where that is possible, else by the solver of its own."""
-    if not isinstance(delta, Tensor) and log_p.dtype == torch.float32:
-        if (table := _table(_REGISTRY["kl"], delta, log_p.device)).fits:
-            return table.bounds(log_p)
-    return kl_log_bounds(log_p, delta)
+    if isinstance(delta, Tensor) or log_p.dtype == torch.float64:
+        return kl_log_bounds(log_p, delta)
+    table = _table(_REGISTRY["kl"], delta, log_p.device)
+    return table.bounds(log_p) if table.fits else kl_log_bounds(log_p, delta)
 
 
 def _odds(delta: Any) -> Any:

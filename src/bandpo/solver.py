@@ -247,7 +247,7 @@ class _Coin:
                 slope = secant
             before, last, last_y = last, x, y
             x = x - move
-            # Out of the bracket the middle, but at first its end: the root is often there, and secants from inside miss.
+            # Out of the bracket the middle, but at first its end: the root is often there, and secants overshoot it.
             x = torch.where((x >= low) & (x <= high), x, 0.5 * (low + high) if step > 0 else x.clamp(low, high))
         t = sign * torch.exp(x)
         log_r, log_c = self.ratios(t)

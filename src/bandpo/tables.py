@@ -48,7 +48,8 @@ class BandTable:
         edge = _saturation(generator, delta)
         saturates = edge > -math.inf
         self.slopes = limit_slopes(inverse)
-        self.edge, first = (min(edge, 1e3), _FIRST_AT_EDGE) if saturates else (math.log(min(delta, 1.0)), _FIRST_AT_BEND)
+        self.edge = min(edge, 1e3) if saturates else math.log(min(delta, 1.0))
+        first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
         part = torch.arange(first << _BITS, _END << _BITS, dtype=torch.float64)
         octave = torch.floor(part / 2**_BITS)
         width = torch.exp2(octave - _BITS)

@@ -97,6 +97,8 @@ class Region(ABC):
         """The YAML node: `type` and the fields. Raises ValueError for a divergence or a rule without a name in YAML."""
         node: dict[str, Any] = {"type": self.kind}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if not field.init:
+                continue
             value = getattr(self, field.name)
             if isinstance(value, Region | Divergence):
                 value = value.to_config()
@@ -131,7 +133,7 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
         known = sorted(_KINDS)
         raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
     cls = _KINDS[kind]
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in known:
             raise ValueError(f"unknown key {key!r} in trust region {kind!r}{nearest(key, known)}; it has {known}")

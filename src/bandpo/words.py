@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed
+from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
 from .divergences import nearest
 from .rules import DCPO, RIPO, Band, Clip
 from .trust_regions import _KINDS, Region, TrustRegion, trust_region
@@ -108,6 +108,8 @@ def label_of(region: TrustRegion) -> str:
             names = field if isinstance(field, str) else ", ".join(field)
             kind = f" ({shape})" if shape != "linear" else ""
             return f"{label_of(inner)}, {names} to {end} in {steps} steps{kind}"
+        case Table(inner):
+            return f"{label_of(inner)} (table)"
         case Capped(inner, cap):
             label = label_of(inner)
             return f"{f'({label})' if isinstance(inner, Relaxed) else label} cap {cap}"
