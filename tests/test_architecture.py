@@ -131,27 +131,6 @@ def test_the_public_names_and_signatures_are_the_recorded_ones():
     assert "\n".join(lines) + "\n" == recorded
 
 
-def test_the_paper_table_of_the_readme_names_things_that_exist():
-    """Each row: LaTeX label, function, test."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `((?:eq|lem|thm|prop|sec|fig|app):[^|]*)` \| (.*?) \| (.*?) \|$", readme, re.MULTILINE)
-    assert len(rows) >= 12
-    tests = {
-        f"{path.name}::{node.name}"
-        for path in (ROOT / "tests").glob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    }
-    for _, functions, named in rows:
-        for function in re.findall(r"`([\w.]+)`", functions):
-            target = bandpo
-            for part in function.split("."):
-                target = getattr(target, part)
-        found = re.findall(r"`(test_\w+\.py::\w+)`", named)
-        assert found
-        assert set(found) <= tests, set(found) - tests
-
-
 def test_links_of_the_pages_lead_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):

@@ -35,8 +35,9 @@ def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Diverg
     """g_f(p, r) = p f(r) + (1 - p) f(c): the divergence that moving this token to r p costs at least
     (thm:scalar_reduction).
 
-    It is the f-divergence between the coins (r p, 1 - r p) and (p, 1 - p), convex in r, 0 at r = 1, and inf for r p >
-    1. The token is inside the band of radius delta exactly if g_f <= delta: no equation has to be solved to know it.
+    It is the f-divergence between the coins (r p, 1 - r p) and (p, 1 - p): convex in r, 0 at r = 1
+    (lem:gf_monotone_intervals), inf for r p > 1; at another r it rises with p (eq:bregman_identity). The token is
+    inside the band of radius delta exactly if g_f <= delta: no equation has to be solved to know it.
 
     Args:
         log_ratio: log r, any shape, any float dtype; computed in float64, returned in at least float32.
@@ -81,8 +82,9 @@ def band_bounds(
 
     KL is solved as an exponential tilt, TV, chi2, Hellinger and Neyman's chi2 in closed form (prop:closedform), any
     other f by a bracketed solver (thm:bisection_global); where one solves, radii count as at least 1e-10. Always
-    log_high <= max(-log p, 0). For p -> 0, r_high p tends to a constant (for KL, 1 - e^-delta). At log p = 0 the other
-    tokens together count as e^-300.
+    log_high <= max(-log p, 0). Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p tends to
+    the root of q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is infinite, as
+    for chi2. At log p = 0 the other tokens together count as e^-300.
 
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].

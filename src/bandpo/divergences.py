@@ -1,5 +1,5 @@
-"""f-divergences D_f(pi || pi_old) = sum_a pi_old(a) f(pi(a) / pi_old(a)), by generator and, where there is one, by
-closed form.
+"""f-divergences D_f(pi || pi_old) = sum_a pi_old(a) f(pi(a) / pi_old(a)) (eq:f_divergence_def), by generator and, where
+there is one, by closed form.
 
 A move of one token from p to q = r p costs least when all other tokens are rescaled by one factor c
 (lem:complement_rescaling), so every divergence enters the library as a function of two numbers: g_f(p, r) = p f(r) + (1
