@@ -146,7 +146,7 @@ def losses(device: str) -> dict[str, Callable[[], Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=3, help="0 or at least 2")
     parser.add_argument("--only", choices=["heads", "losses"])
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()

@@ -150,7 +150,7 @@ def test_a_probability_of_zero_and_a_little_more_than_one_have_a_bin():
 def test_a_token_on_its_bound_is_inside():
     bounds = Clip(0.2, 0.28).bounds(torch.zeros(2))
     log_ratio = torch.stack([bounds.log_low[0], bounds.log_high[0]])[None]
-    metrics = Metrics.of(log_ratio, torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2) > 0, bounds)
+    metrics = Metrics.of(log_ratio, bounds.clamp(log_ratio), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2) > 0)
     assert metrics.compute()["clip/fraction"] == 0
 
 

@@ -54,7 +54,7 @@ def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer:
         return values
     if isinstance(normalizer, int | float) and not 0 < normalizer < math.inf:
         raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
-    tokens = mask.sum(-1)
+    tokens = mask.sum(-1, dtype=torch.int32)  # summing bools makes a copy of them in this dtype
     match aggregation:
         case "token-mean":
             total, count = values.sum(), tokens.sum()
@@ -75,7 +75,7 @@ def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:
         if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
             bad = mask[(mask != 0) & (mask != 1)][0].item()
             raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
-        if not may_be_empty and not bool(mask.sum()):
+        if not may_be_empty and not bool(mask.any()):
             raise ValueError(
                 "response_mask is empty: no token to learn from; pass a normalizer if other micro-batches have some"
             )

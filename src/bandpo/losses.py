@@ -5,18 +5,20 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from functools import reduce
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor
 
 from .aggregation import Aggregation, aggregate_masked, as_mask
+from .band import piece_size
 from .combinators import depends_on_probability
 from .metrics import Metrics
 from .numerics import output_dtype
 from .penalties import LOWEST, KLPenalty
 from .penalties import kl_penalty as kl_estimate
-from .surrogates import Apply, check_application, negative_mean_of_clipped, negative_surrogate
+from .surrogates import Apply, Tokens, check_application, negative_mean_of_clipped, negative_surrogate
 from .trust_regions import Context, TrustRegion
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
@@ -129,29 +131,95 @@ def policy_loss(
         response_mask=mask,
         entropies=None if entropies is None else entropies.detach(),
         advantages=advantages,
-        positions=mask.cumsum(-1) - 1,
+        positions=mask.cumsum(-1, dtype=torch.int32) - 1,
         step=step,
         staleness=staleness,
     )
+    # A response has the ratio of its tokens' sum or mean, and so its bounds.
+    over = {"sequence": False, "sequence-mean": True}.get(ratio)
+    bounds = trust_region.bounds(old_logps if over is None else _over_responses(old_logps, mask, mean=over), context)
     weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
+    batch = _Batch(
+        logps,
+        old_logps,
+        ref_logps,
+        entropies,
+        advantages,
+        weights,
+        mask,
+        bounds.log_low,
+        bounds.log_high,
+        bounds.capped,
+    )
+    del context, bounds
     limit = MAX_LOG_RATIO if max_log_ratio is None else max_log_ratio
-    log_ratio = logps.detach().to(dtype).clamp(min=LOWEST) - old_logps.clamp(min=LOWEST)
+    done = [
+        _per_token(rows, pair, preserve, ratio, dual_clip, beta, kl_penalty, limit)
+        for rows in _pieces(batch, piece_size(logps))
+    ]
+    per_token = done[0][0] if len(done) == 1 else torch.cat([values for values, _ in done])
+    metrics = reduce(Metrics.merge, [measured for _, measured in done])
+    return aggregate_masked(per_token, mask, aggregation, normalizer), metrics
+
+
+class _Batch(NamedTuple):
+    logps: Tensor
+    old_logps: Tensor
+    ref_logps: Tensor | None
+    entropies: Tensor | None
+    advantages: Tensor
+    weights: Tensor  # advantages times what else the ratio is multiplied by
+    mask: Tensor
+    log_low: Tensor
+    log_high: Tensor
+    capped: Tensor | None
+
+
+def _pieces(batch: _Batch, tokens: int) -> list[_Batch]:
+    """Some responses at a time: what is made on the way is little then, and stays in the cache."""
+    responses, length = batch.mask.shape
+    rows = max(1, tokens // max(1, length))
+    if responses <= rows:
+        return [batch]
+    starts = range(0, responses, rows)
+    # Not by slices: the backward pass of each makes a tensor of the whole batch.
+    logps = torch.split(batch.logps, rows)  # pyright: ignore[reportUnknownMemberType]
+    parts = (_Batch(*cast(Any, [None if x is None else x[i : i + rows] for x in batch])) for i in starts)
+    return [part._replace(logps=mine) for part, mine in zip(parts, logps, strict=True)]
+
+
+def _per_token(
+    batch: _Batch,
+    pair: tuple[str, str],
+    preserve: tuple[float, float] | None,
+    ratio: str,
+    dual_clip: float | None,
+    beta: float,
+    kl_penalty: KLPenalty,
+    limit: float,
+) -> tuple[Tensor, Metrics]:
+    """Minus the objective of each token, 0 outside the mask, and what was measured."""
+    logps, old_logps, ref_logps, entropies, advantages, weights, mask, log_low, log_high, capped = batch
+    log_ratio = logps.detach().to(old_logps.dtype).clamp(min=LOWEST) - old_logps.clamp(min=LOWEST)
     moving = logps  # what the gradient of the surrogate goes to
     if ratio in ("sequence", "sequence-mean"):
         mean = ratio == "sequence-mean"
-        moving = _over_responses(logps.to(dtype), mask, mean=mean)
+        moving = _over_responses(logps.to(old_logps.dtype), mask, mean=mean)
         log_ratio = _over_responses(log_ratio.clamp(-_FAR, _FAR), mask, mean=mean)
         old_logps = _over_responses(old_logps, mask, mean=mean)
-    bounds = trust_region.bounds(old_logps, context)
+    cut = log_ratio.clamp(-limit, limit)
+    # All that is needed of the bounds from here on.
+    clipped = cut.clamp(log_low.clamp(min=-limit), log_high.clamp(max=limit))
+    log_pi = moving.detach().to(old_logps.dtype)
+    tokens = Tokens(log_ratio, cut, clipped, log_pi, advantages >= 0, weights, mask)
     if ratio == "mean-of-clipped":
-        per_token = negative_mean_of_clipped(logps, log_ratio, bounds, advantages, weights, mask, dual_clip, limit)
+        per_token = negative_mean_of_clipped(logps, tokens, dual_clip)
     else:
-        log_pi = moving.detach().to(dtype)
-        per_token = negative_surrogate(
-            moving, log_ratio, log_pi, bounds, advantages, weights, mask, pair, dual_clip, preserve, limit
-        )
+        per_token = negative_surrogate(moving, tokens, pair, dual_clip, preserve)
 
     sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
+    if capped is not None:
+        sums["capped"] = (capped & mask).sum()
     if ref_logps is not None:
         kl = kl_estimate(torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0), kl_penalty) * mask
         per_token = per_token + beta * kl
@@ -159,9 +227,9 @@ def policy_loss(
     if dual_clip is not None:
         sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0) & mask).sum()
     if entropies is not None:
-        sums |= {"entropy": torch.where(mask, entropies.detach().to(dtype), 0.0).sum(), "entropy_tokens": mask.sum()}
-    metrics = Metrics.of(log_ratio.clamp(-limit, limit), old_logps, advantages, mask, bounds, sums)
-    return aggregate_masked(per_token, mask, aggregation, normalizer), metrics
+        entropy = torch.where(mask, entropies.detach().to(old_logps.dtype), 0.0).sum()
+        sums |= {"entropy": entropy, "entropy_tokens": mask.sum()}
+    return per_token, Metrics.of(cut, clipped, old_logps, advantages, mask, sums)
 
 
 def rollout_weights(

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed
 from torch import Tensor
-from torch.nn.functional import pad
 
-from .bounds import Bounds
 from .numerics import expm1
 
 # Right-closed bins of the old probability: (0, .2], (.2, .4], ... The first is the paper's tail.
@@ -65,25 +63,28 @@ class Metrics:
     def of(
         cls,
         log_ratio: Tensor,
+        clipped: Tensor,
         old_logps: Tensor,
         advantages: Tensor,
         response_mask: Tensor,
-        bounds: Bounds,
         sums: Mapping[str, Tensor] | None = None,
     ) -> Metrics:
-        """Measure one batch; all (B, T), the mask bool. What stands in padding does not matter. `sums` fills `SUMS`."""
+        """Measure one batch; all (B, T), the mask bool. What stands in padding does not matter.
+
+        `clipped` is `bounds.clamp(log_ratio)`, for whatever range both were cut to. `sums` fills `SUMS`.
+        """
         mask = response_mask
         # The logarithm in the same dtype: else the float32 nearest to 0.4 is above the edge.
         edges = torch.tensor(EDGES, dtype=old_logps.dtype).log()
-        bin_ = sum((old_logps > edge).to(torch.int64) for edge in edges)
-        side = LOW * (log_ratio < bounds.log_low).to(torch.int64) + HIGH * (log_ratio > bounds.log_high).to(torch.int64)
-        sign = (advantages > 0).to(torch.int64) + (advantages >= 0).to(torch.int64)
-        cell = torch.where(mask, (bin_ * 3 + side) * 3 + sign, _CELLS)
-        counts = _tally(cell, _CELLS).view(len(BINS), 3, 3)
+        small = torch.uint8  # a quarter of a float32, and there may be very many tokens
+        cell = sum((old_logps > edge).to(small) for edge in edges)
+        cell = 3 * cell + LOW * (log_ratio < clipped).to(small) + HIGH * (log_ratio > clipped).to(small)
+        cell = 3 * cell + (advantages > 0).to(small) + (advantages >= 0).to(small)
+        counts = _tally(torch.where(mask, cell, _CELLS), _CELLS).view(len(BINS), 3, 3)
 
         clean = torch.where(mask, log_ratio, 0.0)
-        bin_ = torch.round(torch.asinh(clean / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF).to(torch.int64) + HALF
-        histogram = _tally(torch.where(mask, bin_, 2 * HALF + 1), 2 * HALF + 1)
+        bin_ = torch.round(torch.asinh(clean / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF) + HALF
+        histogram = _tally(torch.where(mask, bin_.to(small), 2 * HALF + 1), 2 * HALF + 1)
 
         values = dict(sums or {})
         if unknown := set(values) - set(SUMS):
@@ -91,13 +92,13 @@ class Metrics:
         values["sequences"] = mask.any(-1).sum()
         values["kl_old_k1"] = -clean.sum(dtype=_wide(clean))
         values["kl_old_k3"] = (expm1(clean) - clean).sum(dtype=_wide(clean))
-        if bounds.capped is not None:
-            values["capped"] = (bounds.capped & mask).sum()
         zero = clean.new_zeros((), dtype=_wide(clean))
         total = torch.stack([values.get(name, zero).to(zero.dtype) for name in SUMS])
-        both = torch.where(mask, torch.stack([log_ratio, -log_ratio]), -torch.inf).flatten(1)
-        maxima = pad(both, (0, 1), value=-torch.inf).amax(1)  # padded, because there may be no element at all
-        return cls(counts, histogram, total, maxima.to(zero.dtype))
+        maxima = zero.new_full((2,), -torch.inf)
+        if mask.numel():
+            largest = torch.where(mask, log_ratio, -torch.inf).amax()
+            maxima = torch.stack([largest, -torch.where(mask, log_ratio, torch.inf).amin()]).to(zero.dtype)
+        return cls(counts, histogram, total, maxima)
 
     def merge(self, other: Metrics) -> Metrics:
         """The metrics of both batches together."""
@@ -205,10 +206,23 @@ class Metrics:
         return out
 
 
+# Opaque to the compiler, which would make an int64 tensor of the indices and another one of ones.
+@torch.library.custom_op("bandpo::tally", mutates_args=())
 def _tally(index: Tensor, size: int) -> Tensor:
-    """How often each of 0 ... size - 1 occurs; `size` is the bin for padding. (bincount would wait for the device.)"""
+    """How often each of 0 ... size - 1 occurs in a uint8 tensor; `size` is the bin for padding."""
     index = index.flatten()
-    return index.new_zeros(size + 1).scatter_add_(0, index, torch.ones_like(index))[:size]
+    if index.device.type == "cpu":
+        return torch.bincount(index, minlength=size + 1)[:size].clone()
+    counts = torch.zeros(size + 1, dtype=torch.int64, device=index.device)
+    for start in range(0, len(index), 1 << 20):  # bincount would wait for the device
+        part = index[start : start + (1 << 20)].long()
+        counts.scatter_add_(0, part, torch.ones_like(part))
+    return counts[:size].clone()
+
+
+@_tally.register_fake
+def _(index: Tensor, size: int) -> Tensor:
+    return index.new_empty(size, dtype=torch.int64)
 
 
 def _wide(x: Tensor) -> torch.dtype:

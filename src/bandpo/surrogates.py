@@ -74,9 +74,8 @@ def surrogate(
     pair = check_application(apply, dual_clip, preserve)
     mask = torch.ones_like(log_ratio, dtype=torch.bool)
     fixed, advantages = log_ratio.detach().to(output_dtype(log_ratio)), advantages.detach()
-    return -negative_surrogate(
-        log_ratio, fixed, fixed, bounds, advantages, advantages, mask, pair, dual_clip, preserve, limit=math.inf
-    )
+    tokens = Tokens(fixed, fixed, bounds.clamp(fixed), fixed, advantages >= 0, advantages, mask)
+    return -negative_surrogate(log_ratio, tokens, pair, dual_clip, preserve)
 
 
 def check_application(apply: Any, dual_clip: float | None, preserve: Any) -> tuple[str, str]:
@@ -98,101 +97,84 @@ def check_application(apply: Any, dual_clip: float | None, preserve: Any) -> tup
     return cast("tuple[str, str]", pair)
 
 
+class Tokens(NamedTuple):
+    """What a surrogate is made of, all detached, (B, T) or broadcasting to it."""
+
+    log_ratio: Tensor
+    cut: Tensor  # the same, within the finite range that the loss allows
+    clipped: Tensor  # the same, within the bounds: above them where cut > clipped, below where cut < clipped
+    log_pi: Tensor
+    up: Tensor  # A >= 0
+    weights: Tensor  # A times what else the ratio is multiplied by
+    mask: Tensor
+
+
 def negative_surrogate(
     logps: Tensor,
-    log_ratio: Tensor,
-    log_pi: Tensor,
-    bounds: Bounds,
-    advantages: Tensor,
-    weights: Tensor,
-    mask: Tensor,
+    tokens: Tokens,
     pair: tuple[str, str],
     dual_clip: float | None,
     preserve: tuple[float, float] | None,
-    limit: float,
 ) -> Tensor:
-    """Minus the surrogate, 0 outside the mask; its gradient goes to `logps`, everything else is detached.
-
-    The sign is that of `advantages`, the factor is `weights`; a log-ratio beyond +-limit counts as that.
-    """
-    up = advantages >= 0
-    binding = _binding_side(up, bounds, dual_clip, limit)
-    tokens = _Tokens(log_ratio, log_pi, up, weights, mask, bounds, *binding, limit)
-    value, slope, linear = _one(pair[0], tokens, preserve)
+    """Minus the surrogate, 0 outside the mask; its gradient goes to `logps`, everything else is detached."""
+    value, slope, linear = _one(pair[0], tokens, dual_clip, preserve)
     if pair[1] != pair[0]:
-        other, other_slope, other_linear = _one(pair[1], tokens, preserve)
+        other, other_slope, other_linear = _one(pair[1], tokens, dual_clip, preserve)
+        up = tokens.up
         value, slope = torch.where(up, value, other), torch.where(up, slope, other_slope)
         linear = torch.where(up, _full(linear, up), _full(other_linear, up))
     return _negative(logps, value, slope, linear)
 
 
-def negative_mean_of_clipped(
-    logps: Tensor,
-    log_ratio: Tensor,
-    bounds: Bounds,
-    advantages: Tensor,
-    weights: Tensor,
-    mask: Tensor,
-    dual_clip: float | None,
-    limit: float,
-) -> Tensor:
+def negative_mean_of_clipped(logps: Tensor, tokens: Tokens, dual_clip: float | None) -> Tensor:
     """Minus A times the geometric mean over a response of its clipped ratios, at each of its tokens (GMPO)."""
-    low, high = _binding_side(advantages >= 0, bounds, dual_clip, limit)
-    clamped = log_ratio.clamp(low, high)
-    inside = (clamped == log_ratio) | clamped.isnan()
-    tokens = mask.sum(-1, keepdim=True).clamp(min=1)
-    moving = (torch.where(mask, logps.to(log_ratio.dtype), 0.0) * inside).sum(-1, keepdim=True) / tokens
-    mean = torch.where(mask, clamped, 0.0).sum(-1, keepdim=True) / tokens
-    value = torch.where(mask, torch.exp(mean) * weights, 0.0)
+    mask, held = tokens.mask, _held(tokens, dual_clip)
+    inside = (held == tokens.log_ratio) | held.isnan()
+    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    moving = (torch.where(mask, logps.to(held.dtype), 0.0) * inside).sum(-1, keepdim=True) / count
+    mean = torch.where(mask, held, 0.0).sum(-1, keepdim=True) / count
+    value = torch.where(mask, torch.exp(mean) * tokens.weights, 0.0)
     slope = value.clone()  # the compiler does not take one tensor for two arguments
-    return _negative(moving.expand_as(log_ratio), value, slope, None)
+    return _negative(moving.expand_as(held), value, slope, None)
 
 
-class _Tokens(NamedTuple):
-    log_ratio: Tensor
-    log_pi: Tensor
-    up: Tensor  # A >= 0
-    weights: Tensor
-    mask: Tensor
-    bounds: Bounds
-    low: Tensor  # the side that binds given the sign of A, within +-limit, dual clip included
-    high: Tensor
-    limit: float
+def _far(tokens: Tokens) -> Tensor:
+    """Outside, and A drives it further out."""
+    return torch.where(tokens.up, tokens.cut > tokens.clipped, tokens.cut < tokens.clipped)
 
 
-def _binding_side(up: Tensor, bounds: Bounds, dual_clip: float | None, limit: float) -> tuple[Tensor, Tensor]:
-    highest = limit if dual_clip is None else min(limit, math.log(dual_clip))
-    low = torch.where(up, -limit, bounds.log_low.clamp(min=-limit))
-    return low, torch.where(up, bounds.log_high.clamp(max=limit), highest)
+def _held(tokens: Tokens, dual_clip: float | None) -> Tensor:
+    """The log-ratio, stopped at the bound that binds given the sign of A."""
+    held = torch.where(_far(tokens), tokens.clipped, tokens.cut)
+    return held if dual_clip is None else torch.where(tokens.up, held, held.clamp(max=math.log(dual_clip)))
 
 
-def _one(apply: str, tokens: _Tokens, preserve: tuple[float, float] | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _one(
+    apply: str, tokens: Tokens, dual_clip: float | None, preserve: tuple[float, float] | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Value and slope of one application, 0 outside the mask, and where the value is linear in log pi.
 
     NaN gives NaN in both: it counts as inside, and what is dropped is multiplied by 0, once padding is gone.
     """
-    log_ratio, log_pi, up, weights, mask, bounds, low, high, limit = tokens
-    if apply in ("weight", "mask_two_sided"):
-        cut = log_ratio.clamp(-limit, limit)
-        inner = cut.clamp(bounds.log_low.clamp(min=-limit), bounds.log_high.clamp(max=limit))
-        if apply == "weight":
-            slope = torch.where(mask, torch.exp(inner) * weights, 0.0)
-            return torch.where(mask, slope * log_pi.clamp(min=_LOWEST_LOG_PI), 0.0), slope, torch.ones_like(mask)
+    log_ratio, cut, clipped, log_pi, up, weights, mask = tokens
+    if apply == "weight":
+        slope = torch.where(mask, torch.exp(clipped) * weights, 0.0)
+        return torch.where(mask, slope * log_pi.clamp(min=_LOWEST_LOG_PI), 0.0), slope, torch.ones_like(mask)
+    if apply == "mask_two_sided":
         value = torch.where(mask, torch.exp(cut) * weights, 0.0)
-        value = value * ((inner == cut) | cut.isnan())
+        value = value * ((clipped == cut) | cut.isnan())
         return value, value * ((cut == log_ratio) | cut.isnan()), None
 
-    clamped = log_ratio.clamp(low, high)
-    value = torch.where(mask, torch.exp(clamped) * weights, 0.0)
-    slope = value * ((clamped == log_ratio) | clamped.isnan())
+    held = _held(tokens, dual_clip)
+    value = torch.where(mask, torch.exp(held) * weights, 0.0)
+    slope = value * ((held == log_ratio) | held.isnan())
     if apply == "clip":
         return value, slope, None
-    cut = log_ratio.clamp(-limit, limit)
-    far = torch.where(up, cut > high, cut < low)  # outside, and A drives it further out
+    far = _far(tokens)
     if apply == "mask":
         return torch.where(far, 0.0 * value, value), slope, None
     beta_low, beta_high = cast("tuple[float, float]", preserve)
-    kept = torch.where(up, beta_high * value, beta_low * value)  # there, the clamped ratio is the bound
+    kept = torch.where(up, beta_high * value, beta_low * value)  # there, the ratio that is held is the bound
     return torch.where(far, kept, value), torch.where(far, kept, slope), None
 
 

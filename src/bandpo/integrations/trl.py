@@ -130,8 +130,10 @@ class BandPOTrainer(GRPOTrainer):
         sums = {"saturated": (log_ratio.abs() > MAX_LOG_RATIO).sum()}
         if entropies is not None:
             sums |= {"entropy": torch.where(mask, entropies.float(), 0.0).sum(), "entropy_tokens": mask.sum()}
+        if bounds.capped is not None:
+            sums["capped"] = (bounds.capped & mask).sum()
         log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        metrics = Metrics.of(log_ratio, old_logps, advantages, mask, bounds, sums)
+        metrics = Metrics.of(log_ratio, bounds.clamp(log_ratio), old_logps, advantages, mask, sums)
         mode = self._mode()
         known = self._clip_metrics.get(mode)
         self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
