@@ -184,15 +184,7 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
         )
 
 
-# ---- closed forms, and KL
-
-
-def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Looked up like the others where that is possible, else by the solver of its own."""
-    if isinstance(delta, Tensor) or log_p.dtype == torch.float64:
-        return kl_log_bounds(log_p, delta)
-    table = _table(_REGISTRY["kl"], delta, log_p.device)
-    return table.bounds(log_p) if table.fits else kl_log_bounds(log_p, delta)
+# ---- closed forms
 
 
 def _odds(delta: Any) -> Any:
@@ -339,7 +331,7 @@ def _dual_power(order: float, x: Tensor) -> Tensor:
 _REGISTRY = {
     d.name: d
     for d in (
-        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", _kl_log_bounds, excess),
+        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess),
         Divergence("reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", None, _reverse_kl),
         Divergence(
             "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", _tv_log_bounds, lambda x: 0.5 * expm1(x).abs()

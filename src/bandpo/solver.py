@@ -32,12 +32,11 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
 
     The binding equation is K(t) = log Z - p t = delta, the cumulant generating function of a centred coin. At a root,
     log r = (1 - p) t - delta and log c = -p t - delta; the positive root is the upper bound, the negative one the
-    lower. Halley's method on sqrt(K) - sqrt(delta) reaches float64 from these starts in three steps, for every p and
-    delta, and float32 in two (2e-7 up to delta = 2). In place wherever it can be: fresh memory costs as much as the
-    arithmetic.
+    lower. Halley's method on sqrt(K) - sqrt(delta) is within 1e-4 of the roots after one step from these starts, and
+    within 1e-8 after two, for every p and every delta from 1e-8 on. In place wherever it can be: fresh memory costs as
+    much as the arithmetic.
     """
     single = log_p.dtype == torch.float32
-    steps = 2 if single and isinstance(delta, float) and delta <= 2 else 3
     log_p = working_copy(log_p)
     beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
     log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
@@ -50,11 +49,12 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     nu = 1 - mu
     spread = mu * nu
     half = nu * (0.5 * curved)
-    # The starts solve e^delta = 1 + mu (e^t - 1), which leaves out -mu t, and a parabola through K's minimum.
-    up = (expm1(curved) / mu).log1p_()
+    # The starts: log Z = delta + mu t, for the t of the parabola at K's minimum; and a parabola further down.
+    parabola = (2 * curved / spread).sqrt_()
+    up = parabola.mul_(mu).add_(curved).exp_().sub_(1).div_(mu).add_(1).log_()
     down = (half * half).addcmul_(spread, 2 * curved).sqrt_().add_(half).div_(spread).neg_()
     root = torch.sqrt(curved)
-    for _ in range(steps):
+    for _ in range(2):
         up, down = _halley(up, mu, nu, root), _halley(down, mu, nu, root)
     if not single:
         up, down = _polish(up, mu, nu, curved), _polish(down, mu, nu, curved)
@@ -62,9 +62,7 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     sinking = (nu * down).sub_(delta)
     log_low = torch.where(rare, sinking, (mu * up).add_(delta).neg_())
     # The upper bound of a rare token from what it leaves to the others, where it leaves less than half.
-    rising = (
-        (nu * up).sub_(delta) if single else torch.where(up > 1, -torch.log(mu + nu * torch.exp(-up)), nu * up - delta)
-    )
+    rising = torch.where(up > 1, torch.exp(-up).mul_(nu).add_(mu).log_().neg_(), nu * up - delta)
     log_high = torch.where(rare, rising, expm1(down).mul_(mu).log1p_().neg_())
     # Below e^-300, r_high p stays what it is; log r_low = -delta / p is beyond -1e118, and need only stay there.
     return log_low.add_(beyond, alpha=1e200), log_high.sub_(beyond)
@@ -74,10 +72,11 @@ def _halley(t: Tensor, mu: Tensor, nu: Tensor, root: Tensor) -> Tensor:
     """One step of Halley's method on gap = sqrt(K(t)) - root, for the rarer side mu of the coin, nu = 1 - mu.
 
     With x = mu (e^t - 1), K' = x nu / (1 + x) and K'' = (x + mu) nu / (1 + x)^2, neither of which cancels, the step is
-    4 gap K x (1 + x) / (x^2 nu (2 sqrt(K) + gap) - 2 gap K (x + mu)).
+    4 gap K x (1 + x) / (x^2 nu (2 sqrt(K) + gap) - 2 gap K (x + mu)). exp and log instead of expm1 and log1p are off by
+    1e-16 of 1, which is 1e-8 of K = delta = 1e-8, and half as fast again.
     """
-    x = expm1(t).mul_(mu)
-    k = torch.log1p(x).addcmul_(mu, t, value=-1)
+    x = torch.exp(t).sub_(1).mul_(mu)
+    k = torch.log(1 + x).addcmul_(mu, t, value=-1)
     s = k.clamp(min=1e-300).sqrt_()
     gap = s - root
     denominator = s.mul_(2).add_(gap).mul_(x).mul_(x).mul_(nu)
