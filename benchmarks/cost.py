@@ -1,6 +1,6 @@
 """What a rule costs: bounds, loss and compilation, interleaved in one process on one thread.
 
-    python benchmarks/cost.py [--repeat 60] [--write]
+    python benchmarks/cost.py [--repeat 60] [--scaling 9] [--write]
 
 Prints medians and quartiles; `--write` appends them to benchmarks/cost.csv with hardware, versions and commit.
 The shape is 8 x 4096 tokens in float32, log-probabilities of a made-up policy with a fat tail.
@@ -121,9 +121,83 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
         "policy_loss Band chi2": forward_backward(full(Band("chi2", 0.05)), new),
         "policy_loss DCPO": forward_backward(full(bandpo.DCPO()), new),
     }
+    table = bandpo.Table(Band("kl", 0.05))
+    out["Table of Band kl"] = lambda: table.bounds(old)
+    if (vanilla := verl_vanilla(old, advantages, mask)) is not None:
+        out["loss of verl, vanilla, with its metrics"] = forward_backward(vanilla, new)
     if compiled:
-        fast_bounds = torch.compile(lambda x: bandpo.band_bounds(x, "kl", 0.05))
-        out["bounds kl, compiled"] = lambda: fast_bounds(old)
+        bisect, loss = torch.compile(bisection), torch.compile(bandpo.policy_loss)
+        out["bisection, compiled"] = lambda: bisect(old)
+        for name in "kl", "reverse_kl":
+            solve = torch.compile(lambda x, name=name: bandpo.band_bounds(x, name, 0.05))
+            out[f"bounds {name}, compiled"] = lambda solve=solve: solve(old)
+        lines = torch.compile(trl_lines)
+        out["loss lines TRL, compiled"] = forward_backward(lambda x: lines(x, old, advantages, mask), new)
+        for name, region in {"Clip": clip, "Band kl": Band("kl", 0.05), "Band tv": Band("tv", 0.05)}.items():
+            out[f"policy_loss {name}, compiled"] = forward_backward(
+                lambda x, region=region: loss(x, old, advantages, mask, region)[0], new
+            )
+        bare = torch.compile(lambda x: without_metrics(full(clip))(x))
+        out["policy_loss Clip, no metrics, compiled"] = forward_backward(bare, new)
+    return out
+
+
+def verl_vanilla(old: Tensor, advantages: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """verl's own loss, where it is installed (constraints-verl.txt)."""
+    try:
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
+    except ImportError:
+        return None
+    config = OmegaConf.create({"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 10.0})
+    ratio, keep = advantages.expand(SHAPE), mask.float()
+    return lambda x: compute_policy_loss_vanilla(old, x, ratio, keep, "seq-mean-token-mean", config)[0]
+
+
+def scaling(repeat: int) -> list[tuple[str, str, float]]:
+    """(case, what, ns per token) for 1e3 to 1e7 tokens, and for radii and batches of every kind at 8 x 4096."""
+    out: list[tuple[str, str, float]] = []
+
+    def measure(cases: dict[tuple[str, str], tuple[Callable[[], Any], int]]) -> None:
+        times: dict[tuple[str, str], list[float]] = {key: [] for key in cases}
+        for call, _ in cases.values():
+            call()
+        for _ in range(repeat):
+            for key, (call, _) in cases.items():
+                began = time.perf_counter()
+                call()
+                times[key].append(time.perf_counter() - began)
+        out.extend((*key, 1e9 * statistics.median(times[key]) / cases[key][1]) for key in cases)
+
+    names, rng = ("kl", "tv", "reverse_kl"), torch.Generator().manual_seed(0)
+    for count in (10**3, 10**4, 10**5, 10**6, 10**7):
+        old = -8 * torch.rand(count, generator=rng)
+        measure(
+            {
+                (f"bounds {name}", f"{count:.0e} tokens"): (
+                    lambda name=name, old=old: bandpo.band_bounds(old, name),
+                    count,
+                )
+                for name in names
+            }
+        )
+    count = SHAPE[0] * SHAPE[1]
+    old = -8 * torch.rand(count, generator=rng)
+    batches = {"all p = 1": 0 * old, "all p < e^-20": -20 + old, "p around 1/2": -0.6 - old / 40, "mixed": old}
+    measure(
+        {
+            (f"bounds {name}", f"radius {delta:g}"): (lambda n=name, d=delta: bandpo.band_bounds(old, n, d), count)
+            for name in names
+            for delta in (1e-6, 1e-3, 0.05, 1.0, 10.0)
+        }
+    )
+    measure(
+        {
+            (f"bounds {name}", what): (lambda n=name, x=x: bandpo.band_bounds(x, n, 0.05), count)
+            for name in names
+            for what, x in batches.items()
+        }
+    )
     return out
 
 
@@ -145,6 +219,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument(
+        "--scaling", type=int, default=0, metavar="REPEAT", help="also: cost against tokens, radius, batch"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     # As in a training process: once a large tensor has been freed, malloc keeps freed memory. Before that every
@@ -175,17 +252,38 @@ def main() -> None:
         row = {"case": name, "median_ms": round(median[name], 3), "q1_ms": round(low, 3), "q3_ms": round(high, 3)}
         rows.append({**row, "repeats": args.repeat, **facts})
         print(f"{name:34} {median[name]:8.3f} ms   [{low:.3f}, {high:.3f}]")
+    eager = median["bisection, 50 steps, both ends"]
     ratios = {
-        "policy_loss Band kl / Clip (at most 2.5)": median["policy_loss Band kl"] / median["policy_loss Clip"],
-        "Clip / TRL's lines, both without metrics (at most 1.1)": median["policy_loss Clip, no metrics"]
-        / median["loss lines TRL"],
-        "bisection / bounds kl (at least 6)": median["bisection, 50 steps, both ends"] / median["bounds kl"],
+        "policy_loss Band kl / Clip": median["policy_loss Band kl"] / median["policy_loss Clip"],
+        "Clip / TRL's lines, both without metrics": median["policy_loss Clip, no metrics"] / median["loss lines TRL"],
+        "bisection / bounds kl (at least 8)": eager / median["bounds kl"],
+        "bisection / bounds of an own f (at least 4)": eager / median["bounds of an own f"],
+        "bisection / Table (at least 40)": eager / median["Table of Band kl"],
     }
+    if "loss of verl, vanilla, with its metrics" in median:
+        ratios["Clip / verl's loss"] = median["policy_loss Clip"] / median["loss of verl, vanilla, with its metrics"]
     if not args.no_compile:
-        ratios["compilations over 20 radii (at most 2)"] = compilations()
+        fast = median["bounds kl, compiled"]
+        ratios |= {
+            "compiled: Band kl / Clip (at most 1.5)": median["policy_loss Band kl, compiled"]
+            / median["policy_loss Clip, compiled"],
+            "compiled: Clip / TRL's lines, both without metrics (at most 1)": median[
+                "policy_loss Clip, no metrics, compiled"
+            ]
+            / median["loss lines TRL, compiled"],
+            "compiled: bisection / bounds kl (at least 7)": median["bisection, compiled"] / fast,
+            "eager bisection / compiled bounds kl (at least 30)": eager / fast,
+            "compilations over 20 radii (at most 2)": compilations(),
+        }
     for name, value in ratios.items():
         print(f"{name:56} {value:.2f}")
         rows.append({"case": name, "median_ms": round(value, 3), "repeats": args.repeat, **facts})
+    if args.scaling:
+        for case, what, ns in scaling(args.scaling):
+            print(f"{case:20} {what:18} {ns:8.1f} ns per token")
+            rows.append(
+                {"case": f"{case}, {what} (ns per token)", "median_ms": round(ns, 1), "repeats": args.scaling, **facts}
+            )
     if args.write:
         path = Path(__file__).with_suffix(".csv")
         new = not path.exists()

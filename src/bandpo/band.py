@@ -112,8 +112,9 @@ def band_bounds(
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
-    low, high = _radii(delta, delta_low, delta_high, old_logps)
     kind = _lookup(divergence)
+    # The solver of a divergence without a formula reads the radius.
+    low, high = _radii(delta, delta_low, delta_high, old_logps, on_cpu=kind.log_bounds is None)
     size = piece_size(old_logps)
     if old_logps.numel() <= size or isinstance(low, Tensor) or isinstance(high, Tensor):
         return Bounds(*_bounds(old_logps, kind, low, high))
@@ -170,24 +171,28 @@ def check_radius(name: str, delta: Radius) -> None:
 _lookup = divergence  # the functions below have an argument of that name
 
 
-def _radii(delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor) -> tuple[Radius, Radius]:
+def _radii(
+    delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor, *, on_cpu: bool = False
+) -> tuple[Radius, Radius]:
     """(for the lower bound, for the upper bound); the same object if it is one radius."""
     for name, value in {"delta": delta, "delta_low": delta_low, "delta_high": delta_high}.items():
         if value is not None:
             check_radius(name, value)
-    both = _radius(delta, like)
+    both = _radius(delta, like, on_cpu)
     return (
-        both if delta_low is None else _radius(delta_low, like),
-        both if delta_high is None else _radius(delta_high, like),
+        both if delta_low is None else _radius(delta_low, like, on_cpu),
+        both if delta_high is None else _radius(delta_high, like, on_cpu),
     )
 
 
-def _radius(delta: Radius, like: Tensor) -> Radius:
+def _radius(delta: Radius, like: Tensor, on_cpu: bool) -> Radius:
     if isinstance(delta, Tensor):
         return working_copy(delta.to(like.device))
     # In a compiled graph an operation with a float is one of the few that do not make a constant of it, and so a new
     # graph for each new radius.
-    return working_copy(like).new_zeros(()) + delta if torch.compiler.is_compiling() else float(delta)
+    if not torch.compiler.is_compiling():
+        return float(delta)
+    return torch.zeros((), dtype=torch.float64, device="cpu" if on_cpu else working_copy(like).device) + delta
 
 
 def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) -> Tensor:

@@ -6,7 +6,8 @@ A move of one token from p to q = r p costs least when all other tokens are resc
 - p) f(c), the divergence between two coins.
 """
 
-# pyright: reportUnnecessaryIsInstance=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -71,6 +72,8 @@ class Divergence:
         """(log_low, log_high), by the closed form if there is one, else solved."""
         if self.log_bounds is not None:
             return self.log_bounds(log_p, delta)
+        if torch.compiler.is_compiling() and isinstance(delta, Tensor):
+            return _opaque(log_p, delta, _number(self))
         steps = None
         if not isinstance(delta, Tensor) and log_p.dtype == torch.float32:
             if (table := _table(self, delta, log_p.device)).fits:
@@ -97,18 +100,39 @@ class Divergence:
 
 
 @lru_cache(maxsize=64)
-def _made_once(kind: Divergence) -> Tensor:
-    return invert(kind.generator)
-
-
-@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
 def _inverse(kind: Divergence) -> Tensor:
-    return _made_once(kind)
+    return invert(kind.generator)
 
 
 @lru_cache(maxsize=64)
 def _table(kind: Divergence, delta: float, device: torch.device) -> BandTable:
     return BandTable(kind.generator, _inverse(kind), delta, device)
+
+
+# In a compiled graph the solver is one opaque operator: tables are used there too, and the compiler, which would work a
+# minute or two on its loops, does not see them.
+_NUMBERED: list[Divergence] = []
+
+
+@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
+def _number(kind: Divergence) -> int:
+    if kind not in _NUMBERED:
+        _NUMBERED.append(kind)
+    return _NUMBERED.index(kind)
+
+
+@torch.library.custom_op("bandpo::solve", mutates_args=())
+def _opaque(log_p: Tensor, delta: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    # A radius on the CPU can be read without waiting for a device.
+    radius = float(delta) if delta.dim() == 0 and delta.device.type == "cpu" else delta
+    log_low, log_high = _NUMBERED[number].bounds(log_p, radius)
+    return log_low.contiguous(), log_high.contiguous()
+
+
+@_opaque.register_fake
+def _(log_p: Tensor, delta: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    shape = torch.broadcast_shapes(log_p.shape, delta.shape)
+    return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
 def divergence(name: str | Divergence) -> Divergence:
