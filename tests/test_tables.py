@@ -13,7 +13,7 @@ from bandpo import DCPO, RIPO, Band, Bounds, Capped, Clip, Decaying, Divergence,
 from bandpo.divergences import _table, divergence
 from bandpo.words import label_of
 
-NAMES = ["reverse_kl", "jensen_shannon", "cressie_read(0.5)", "cressie_read(3)", "cressie_read(-0.7)"]
+NAMES = ["kl", "reverse_kl", "jensen_shannon", "cressie_read(0.5)", "cressie_read(3)", "cressie_read(-0.7)"]
 RADII = [1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.3, 1.0, 10.0]
 CPU = torch.device("cpu")
 KINKED = {

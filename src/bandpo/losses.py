@@ -209,7 +209,7 @@ def _per_token(
         old_logps = _over_responses(old_logps, mask, mean=mean)
     cut = log_ratio.clamp(-limit, limit)
     # All that is needed of the bounds from here on.
-    clipped = cut.clamp(log_low.clamp(min=-limit), log_high.clamp(max=limit))
+    clipped = cut.clamp(log_low, log_high)
     log_pi = moving.detach().to(old_logps.dtype)
     tokens = Tokens(log_ratio, cut, clipped, log_pi, advantages >= 0, weights, mask)
     if ratio == "mean-of-clipped":
