@@ -5,8 +5,8 @@
     python benchmarks/numerics.py --page                the tables of docs/numerics.md from the rows
 
 For each divergence, radius and mode: 2^16 log-probabilities in each of the 255 float32 exponents (`--mantissas`), 2^4
-in each float64 exponent, and the special points. `--write` replaces the rows of benchmarks/numerics.csv that were measured
-again, one divergence after the other, so a run that was stopped can go on with the divergences that are left.
+in each float64 exponent, and the special points. `--write` replaces those rows of benchmarks/numerics.csv that were
+measured again, after each divergence, so a run that was stopped can go on with the divergences that are left.
 
 The reference is solved in numpy, in float64 for float32 bounds and in 80-bit floats for float64 bounds and near
 saturation, by Newton's method on the definition of g_f in the tilt t of the coin. The start may come from the bounds
@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
 import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ HERE = Path(__file__).resolve().parent
 ROWS, PAGE = HERE / "numerics.csv", HERE.parent / "docs" / "numerics.md"
 # Below this log p the reference is the limit p -> 0, which is then exact to e^-300.
 DEEP = -600.0
+# Below it the operator does not solve but continues by the limit; errors there are a column of their own.
+SOLVED_FROM = -300.0
 # In float64, at and above p = 1 - e^-300 the operator takes all others together for e^-300.
 LEAST = {"float32": 0.0, "float64": math.exp(-300)}
 
@@ -307,9 +310,9 @@ def single(mantissas: int = 2**16, seed: int = 0, exponents: range = range(255))
 
 
 def double(mantissas: int = 2**4, seed: int = 0) -> Iterator[Array]:
-    """Negative float64 log-probabilities of every exponent from e^-300 on."""
+    """Negative float64 log-probabilities of every exponent from e^-300 to 1e300."""
     rng = np.random.default_rng(seed)
-    exponents = np.arange(-432, 1024)
+    exponents = np.arange(-432, 996)
     yield -np.ldexp(1 + rng.random((exponents.size, mantissas)), exponents[:, None]).ravel()
 
 
@@ -320,7 +323,8 @@ def special(name: str, delta: float, dtype: Any) -> Array:
     ulps = np.array([0, *(s * k for k in (1, 2, 5, 10, 100, 1000) for s in (-1, 1))])
     kind = np.dtype(dtype)
     bits = np.array([x for x in at if x < 0], dtype).view(f"i{kind.itemsize}")
-    limits = [np.finfo(dtype).min, *(-k * np.finfo(dtype).smallest_subnormal for k in (1, 2, 3))]
+    most = max(float(np.finfo(dtype).min), -1e300)
+    limits = [most, *(-k * np.finfo(dtype).smallest_subnormal for k in (1, 2, 3))]
     return np.concatenate([(bits[:, None] + ulps).ravel().view(dtype), np.array(limits, dtype)])
 
 
@@ -385,7 +389,7 @@ class Budget:
 
     def __init__(self) -> None:
         self.tokens = 0
-        names = ("low_ulp", "low_bound", "high_ulp", "high_bound", "rest_ulp", "rest_bound", "gap_nats", "gap_bound")
+        names = ("low_ulp", "low_bound", "high_ulp", "high_bound", "deep_bound", "rest_ulp", "rest_bound", "gap_bound")
         self.worst = {name: Worst() for name in names}
         self.blind = 0.0  # the largest 1 - p at which log r no longer says what 1 - q is
 
@@ -399,8 +403,10 @@ class Budget:
             unit = ulp(side.log_ratio, dtype)
             error = difference(value, side, dtype) / unit
             bound = unit / 2 + abs(side.by_log_p) * ulp(x, dtype) / 2 + abs(side.by_delta) * radius
-            self.worst[f"{part}_ulp"].add(error, log_p)
-            self.worst[f"{part}_bound"].add(error * unit / bound, log_p)
+            deep = log_p < SOLVED_FROM
+            self.worst[f"{part}_ulp"].add(error[~deep], log_p[~deep])
+            self.worst[f"{part}_bound"].add((error * unit / bound)[~deep], log_p[~deep])
+            self.worst["deep_bound"].add((error * unit / bound)[deep], log_p[deep])
             bounds.append(bound)
         common = log_p > -math.log(2)
         if common.any():
@@ -430,7 +436,6 @@ class Budget:
                 np.log(-np.expm1(upper - 2 * bound)) - log_n - others, others - np.log(-np.expm1(upper)) + log_n
             )
             swing = swing + (unit + ulp(log_n + others, dtype)) / 2
-        self.worst["gap_nats"].add(np.where(lost | (swing > 1), 0, gap), log_p)
         self.worst["gap_bound"].add(np.where(lost, 0, gap / swing), log_p)
         if (lost & ~np.isinf(others)).any():
             self.blind = max(self.blind, float(n[lost & ~np.isinf(others)].max()))
@@ -444,12 +449,12 @@ class Budget:
 
 
 class Got(NamedTuple):
-    """What the library returned: both bounds, and log c of the upper one as the others' lower bound and by complement."""
+    """What the library returned: both bounds, and log c of the upper one in two ways."""
 
     log_low: Array
     log_high: Array
-    others: Array
-    complement: Array
+    others: Array  # as the lower bound of all other tokens
+    complement: Array  # from log_high
 
     def of(self, index: Array) -> Got:
         return Got(*(x[index] for x in self))
@@ -489,11 +494,11 @@ def bounds_of(name: str, log_p: Array, delta: float, bounds: Bounds) -> Got:
 
 
 def sweep(
-    name: str, delta: float, dtype: Any, modes: dict[str, Bounds], parts: Iterator[Array]
+    name: str, delta: float, dtype: Any, modes: dict[str, Bounds], parts: Iterable[Array]
 ) -> dict[str, dict[str, Any]]:
-    """The budget of each mode over these log-probabilities and the special ones."""
+    """The budget of each mode over these log-probabilities."""
     budgets = {mode: Budget() for mode in modes}
-    for log_p in (special(name, delta, dtype), *parts):
+    for log_p in parts:
         log_p = log_p[log_p <= -LEAST[np.dtype(dtype).name]]
         exact = None
         for mode, bounds in modes.items():
@@ -508,36 +513,34 @@ def sweep(
 # ---- the reference itself against mpmath
 
 
-def check(name: str, dtype: Any, count: int, seed: int = 0) -> dict[str, Any]:
+def check(name: str, dtype: Any, count: int, radii: Sequence[float] = RADII, seed: int = 0) -> dict[str, Any]:
     """The budget of the reference for this dtype: so many random log-probabilities and all special ones, by mpmath."""
     sys.path.insert(0, str(HERE.parent / "tests"))
-    from oracle import GENERATORS as DEFINITIONS
-    from oracle import power
+    from oracle import GENERATORS as DEFINITIONS  # pyright: ignore[reportMissingImports]
+    from oracle import power  # pyright: ignore[reportMissingImports]
 
     f = DEFINITIONS[name] if name in DEFINITIONS else power(float(name[13:-1]))
     rng, budget = np.random.default_rng(seed), Budget()
-    for delta in RADII:
+    for delta in radii:
         if dtype == np.float32:
-            some = (rng.integers(1, 0x7F800000, count // len(RADII)) + 2**31).astype(np.uint32).view(np.float32)
+            some = (rng.integers(1, 0x7F800000, count // len(radii)) + 2**31).astype(np.uint32).view(np.float32)
         else:
-            some = -np.ldexp(rng.random(count // len(RADII)) + 1, rng.integers(-432, 1024, count // len(RADII)))
+            some = -np.ldexp(rng.random(count // len(radii)) + 1, rng.integers(-432, 996, count // len(radii)))
         log_p = np.concatenate([special(name, delta, dtype), some])
         log_p = log_p[log_p <= -LEAST[np.dtype(dtype).name]]
         wide = np.longdouble if dtype == np.float64 else np.float64
         got = bounds_of(name, log_p, delta, operator(name, "eager"))
         own = truth(name, log_p.astype(wide), delta, *(y.astype(wide) for y in got[:3]))
-        exact = Truth(
-            *(Side(*(x.astype(np.longdouble) for x in side)) for side in own[:2]), own[2].astype(np.longdouble)
-        )
+        low, high = (Side(*(x.astype(np.longdouble) for x in side)) for side in (own.low, own.high))
         for i, x in enumerate(log_p.tolist()):
             down, up = float(own.low.tilt[i]), float(own.high.tilt[i])
             if x < DEEP:
                 down, up = float(own.low.log_ratio[i]), float(own.high.log_ratio[i])
             log_rest = float(own.log_rest[i]) if x < DEEP else 0.0
-            exact.low.log_ratio[i] = _solved(f, x, delta, down, False)[0]
-            exact.high.log_ratio[i], exact.high.log_others[i] = _solved(f, x, delta, up, True, log_rest)
+            low.log_ratio[i] = _solved(f, x, delta, down, False)[0]
+            high.log_ratio[i], high.log_others[i] = _solved(f, x, delta, up, True, log_rest)
         c = coin(log_p.astype(np.longdouble))
-        exact = exact._replace(log_rest=c.log_n + exact.high.log_others)
+        exact = Truth(low, high, c.log_n + high.log_others)
         others = own.high.log_others
         budget.add(log_p, Got(own.low.log_ratio, own.high.log_ratio, others, others), exact, dtype, delta)
     return budget.row()
@@ -724,6 +727,7 @@ def _measure(args: argparse.Namespace, name: str, dtype: Any) -> Iterator[tuple[
         parts = single(mantissas) if dtype == np.float32 else double(mantissas)
         if mantissas < 2**12:  # an exponent alone is too few to be fast
             parts = iter(np.array_split(np.concatenate(list(parts)), max(1, mantissas * 255 // 2**16)))
+        parts = itertools.chain([special(name, delta, dtype)], parts)
         for mode, found in sweep(name, delta, dtype, operators, parts).items():
             yield mode, delta, mantissas, found, time.perf_counter() - began
 

@@ -1,0 +1,133 @@
+"""The error budget of docs/numerics.md: 10^5 points of its sweep, the sweep's reference, and what may not matter."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bandpo
+from bandpo import Bounds, Divergence, band_bounds
+
+torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
+
+_spec = importlib.util.spec_from_file_location(
+    "numerics_benchmark", Path(__file__).parents[1] / "benchmarks" / "numerics.py"
+)
+assert _spec is not None
+assert _spec.loader is not None
+benchmark = sys.modules["numerics_benchmark"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(benchmark)
+
+NAMES = benchmark.DIVERGENCES
+BOTH = ("low_bound", "high_bound")
+
+
+def measured(name, delta, dtype, parts, bounds=None):
+    """The row of the eager operator, or of another in its place, over these log-probabilities."""
+    return benchmark.sweep(name, delta, dtype, {"": bounds or benchmark.operator(name, "eager")}, parts)[""]
+
+
+def worst(row, *columns):
+    return max(float(row[column]) for column in columns)
+
+
+# ---- the sweep
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_bounds_are_float64_ones_rounded(name):
+    """Four mantissas of every exponent, all radii, and all special points: 10^5 over all divergences."""
+    some, tokens = np.concatenate(list(benchmark.single(4))), 0
+    for delta in benchmark.RADII:
+        row = measured(name, delta, np.float32, [benchmark.special(name, delta, np.float32), some])
+        tokens += row["tokens"]
+        assert worst(row, *BOTH) <= 1.25, f"delta = {delta}: {row}"
+        assert worst(row, "rest_bound", "gap_bound") <= 4, f"delta = {delta}: {row}"
+        if name != "reverse_kl":  # below e^-300 its upper bound continues as a power, which it is not
+            assert worst(row, "deep_bound") <= 1.25, f"delta = {delta}: {row}"
+    assert tokens > 12_500
+
+
+@pytest.mark.parametrize("name", ["kl", "neyman_chi2"])
+def test_float64_bounds_are_within_four_conditioning_bounds(name):
+    some = np.concatenate(list(benchmark.double(1)))
+    for delta in benchmark.RADII:
+        row = measured(name, delta, np.float64, [benchmark.special(name, delta, np.float64), some])
+        assert worst(row, *BOTH, "deep_bound") <= 4, f"delta = {delta}: {row}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sweep_sees_an_error_of_two_ulp(name):
+    some = -np.exp(np.linspace(-9, 2, 200, dtype=np.float32))
+
+    def off(x, delta):
+        found = band_bounds(x, name, delta)
+        return Bounds(found.log_low * (1 + 2.5e-7), found.log_high * (1 - 2.5e-7))
+
+    assert worst(measured(name, 1e-3, np.float32, [some], off), *BOTH) > 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_agrees_with_the_definition_at_250_digits(name, dtype):
+    row = benchmark.check(name, dtype, 50, radii=[0.05])
+    assert worst(row, *BOTH, "deep_bound", "rest_bound") <= (1e-6 if dtype == np.float32 else 0.25), row
+
+
+# ---- what may not matter
+
+
+BATCH = torch.cat([-torch.logspace(-12, 2.6, 300), torch.tensor([-math.inf, 0.0, -1e-45, 1e-7])])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*NAMES, Divergence("by f alone", lambda u: (u - 1) ** 2)], ids=str)
+def test_neighbours_position_shape_and_strides_change_no_bit(name, dtype):
+    log_p = BATCH.to(dtype)
+    together = band_bounds(log_p, name)
+
+    def same(bounds: Bounds, at: torch.Tensor | slice, rtol: float = 0.0) -> None:
+        for got, expected in ((bounds.log_low, together.log_low[at]), (bounds.log_high, together.log_high[at])):
+            torch.testing.assert_close(got, expected.reshape(got.shape), rtol=rtol, atol=0)
+
+    for i in range(0, len(log_p), 13):  # 0-d, for which torch's logaddexp in float64 is another one
+        same(band_bounds(log_p[i], name), slice(i, i + 1), 0 if dtype == torch.float32 else 2.3e-16)
+    for start in (1, 2, 3, 5):  # every position in a vector register, and every length of the tail
+        for length in (1, 2, 3, 7, 9, 17, 33):
+            same(band_bounds(log_p[start : start + length], name), slice(start, start + length))
+    backwards = torch.arange(len(log_p) - 1, -1, -1)
+    same(band_bounds(log_p.flip(0), name), backwards)
+    every_third = torch.arange(0, len(log_p), 3)
+    same(band_bounds(log_p[::3], name), every_third)
+    grid = torch.arange(300).view(20, 15)
+    same(band_bounds(log_p[:300].view(20, 15).T, name), grid.T)
+    same(band_bounds(log_p[:5, None].expand(5, 6), name), torch.arange(5)[:, None].expand(5, 6))
+
+
+@pytest.mark.parametrize("name", ["kl", "chi2", "jensen_shannon"])
+def test_threads_change_no_bit(name):
+    log_p = -torch.logspace(-12, 2.6, 100_003)
+    alone = band_bounds(log_p, name)
+    torch.set_num_threads(2)
+    try:
+        together = band_bounds(log_p, name)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(alone.log_low, together.log_low)
+    assert torch.equal(alone.log_high, together.log_high)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_counts_as_exact(name, dtype):
+    log_p = BATCH.to(dtype)
+    half, single = bandpo.band_bounds(log_p, name), bandpo.band_bounds(log_p.float(), name)
+    assert half.log_low.dtype == torch.float32
+    assert torch.equal(half.log_low, single.log_low)
+    assert torch.equal(half.log_high, single.log_high)
