@@ -559,7 +559,8 @@ def _solved(
         head = float(x) if abs(x) < mpf(2) ** 1024 or mp.isinf(x) else math.copysign(math.inf, x)
         return np.longdouble(head) + np.longdouble(float(x - head) if math.isfinite(head) else 0)
 
-    with mp.workdps(250 + int(math.log10(1 - log_p))):
+    # More where log p is huge, or 1 - p so small that the tilt is.
+    with mp.workdps(250 + int(math.log10(1 - log_p)) + 350 * (log_p > -1e-40)):
         a, radius = mpf(log_p), mpf(delta)
         p, n = mp.exp(a), -mp.expm1(a)
         most = p * f(1 / p) + n * f(mpf(0)) if high else p * f(mpf(0)) + n * f(1 / n)

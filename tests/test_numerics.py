@@ -73,8 +73,9 @@ def test_the_sweep_sees_an_error_of_two_ulp(name):
     assert worst(measured(name, 1e-3, np.float32, [some], off), *BOTH) > 2
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, np.float32) for name in NAMES), *((name, np.float64) for name in ("kl", "chi2"))]
+)
 def test_the_reference_agrees_with_the_definition_at_250_digits(name, dtype):
     row = benchmark.check(name, dtype, 50, radii=[0.05])
     assert worst(row, *BOTH, "deep_bound", "rest_bound") <= (1e-6 if dtype == np.float32 else 0.25), row
