@@ -360,6 +360,7 @@ def operator(name: str, mode: str) -> Bounds:
         return bandpo.Bounds(found.log_low.cpu(), found.log_high.cpu())
 
     if mode == "compiled":
+        bandpo.band_bounds(torch.zeros(1), name)  # a power divergence must be known before a graph can look it up
         graph = torch.compile(lambda x, delta: bandpo.band_bounds(x, name, delta), fullgraph=True, dynamic=True)
         return lambda x, delta: graph(x, tensor(delta))
     return {
