@@ -79,6 +79,11 @@ def test_twenty_float_radii_take_two_graphs(divergence):
     assert compilations(lambda p, region: region.bounds(p), regions) <= 2
 
 
+def test_a_power_divergence_may_be_new_to_the_graph():
+    old = batch()[1]
+    assert compilations(lambda p: band_bounds(p, "cressie_read(0.317)", 0.05), [(old,)]) == 1
+
+
 @pytest.mark.parametrize("divergence", ["kl", "tv", "chi2", SQUARED], ids=str)
 def test_radii_in_tensors_take_one_graph(divergence):
     old = batch()[1]

@@ -54,7 +54,7 @@ def test_float32_bounds_are_float64_ones_rounded(name):
     assert tokens > 12_500
 
 
-@pytest.mark.parametrize("name", ["kl", "neyman_chi2"])
+@pytest.mark.parametrize("name", ["kl", "tv", "chi2", "neyman_chi2", "hellinger"])
 def test_float64_bounds_are_within_four_conditioning_bounds(name):
     some = np.concatenate(list(benchmark.double(1)))
     for delta in benchmark.RADII:

@@ -139,16 +139,23 @@ def divergence(name: str | Divergence) -> Divergence:
     """The registered divergence of that name; a `Divergence` passes through. Raises ValueError for an unknown name."""
     if isinstance(name, Divergence):
         return name
-    if isinstance(name, str) and name in _POWERS:
-        return _POWERS[name]
-    if isinstance(name, str) and (power := re.fullmatch(r"cressie_read\(([^()]+)\)", name)):
-        return cressie_read(_as_number(power[1]))
+    if isinstance(name, str) and name.startswith("cressie_read("):
+        return _POWERS[_named_power(name)]
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
             f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence (an own one gets a name by "
             f"bandpo.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
         )
     return _REGISTRY[name]
+
+
+@torch.compiler.assume_constant_result  # the generator of a new one is checked, which no graph can hold
+def _named_power(name: str) -> str:
+    """The same name as `_POWERS` has it, of a divergence that is there from now on."""
+    power = re.fullmatch(r"cressie_read\(([^()]+)\)", name)
+    if power is None:
+        raise ValueError(f"a power divergence is named cressie_read(order), got {name!r}")
+    return cressie_read(_as_number(power[1])).name
 
 
 def register_divergence(new: Divergence) -> Divergence:
@@ -231,7 +238,10 @@ def _tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     log_p = working_copy(log_p)
     log_delta, tail = log_double(delta)
     excess = log_p - log_delta - tail  # log(p / delta), exact to the last bit even where the lower bound saturates
-    return log1mexp(-excess.clamp(min=0)), torch.minimum(torch.logaddexp(torch.zeros_like(excess), -excess), -log_p)
+    within = log_p.clamp(min=2 * LOG_P_MIN)
+    s = delta * torch.exp(-within)  # delta / p, without the rounding of a sum of logarithms
+    log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), log1mexp(-excess.clamp(min=0)))
+    return log_low, torch.minimum(torch.log1p(s) - (log_p - within), -log_p)
 
 
 def _chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
@@ -241,13 +251,13 @@ def _chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     (e^-x - 1), so 1 - s = (1 + delta) (1 - e^-x) / (1 + s), where x is exact.
     """
     log_p = working_copy(log_p)
-    log_s = 0.5 * (log_double(delta)[0] + torch.log(-expm1(log_p)) - log_p)
-    s = torch.exp(log_s)
+    within = log_p.clamp(min=2 * LOG_P_MIN)
+    s = torch.sqrt(delta * -expm1(log_p)) * torch.exp(-0.5 * within)
     log_saturation, tail = log_double(delta, _odds)
     x = (log_p - log_saturation - tail).clamp(min=0)
     gap = (1 + delta) * -expm1(-x) / (1 + s)
     log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), torch.log(gap))
-    return log_low, torch.minimum(torch.logaddexp(torch.zeros_like(log_s), log_s), -log_p)
+    return log_low, torch.minimum(torch.log1p(s) - 0.5 * (log_p - within), -log_p)
 
 
 def _hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
@@ -261,7 +271,7 @@ def _hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     delta = delta.clamp(max=1.0) if isinstance(delta, Tensor) else min(delta, 1.0)
     log_saturation, tail = log_double(delta, _twice_less_square)
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
-    s = torch.exp(0.5 * (log_saturation + torch.log(-expm1(log_p)) - log_p.clamp(min=2 * LOG_P_MIN)))
+    s = torch.sqrt(delta * (2 - delta) * -expm1(log_p)) * torch.exp(-0.5 * log_p.clamp(min=2 * LOG_P_MIN))
     x = (log_p - log_saturation - tail).clamp(min=0)
     gap = torch.where(x == 0, 0.0, -expm1(-x) / (1 - delta + s))  # at p = 1 and delta = 1 it would be 0 / 0
     fall = delta + s

@@ -224,9 +224,11 @@ class _Coin:
         target = level(delta.expand_as(scale))
         low, high = self._bracket(sign, delta)
         x, slope = low, torch.full_like(low, 2.0)
-        last = before = last_y = x
+        move = torch.zeros_like(x)
+        last = before = last_y = size = x
         for step in range(steps):
-            y = level(self.divergence(sign * torch.exp(x))) - target
+            size = torch.exp(x)
+            y = level(self.divergence(sign * size)) - target
             low, high = torch.where(y <= 0, x, low), torch.where(y > 0, x, high)
             move = y / slope
             if step > 0:
@@ -247,8 +249,11 @@ class _Coin:
             before, last, last_y = last, x, y
             x = x - move
             # Out of the bracket the middle, but at first its end: the root is often there, and secants overshoot it.
-            x = torch.where((x >= low) & (x <= high), x, 0.5 * (low + high) if step > 0 else x.clamp(low, high))
-        t = sign * torch.exp(x)
+            away = (x < low) | (x > high)
+            x = torch.where(away, 0.5 * (low + high) if step > 0 else x.clamp(low, high), x)
+            move = torch.where(away, last - x, move)
+        # Not e^x: g was found at `size`, and the rounding of x, which may be 300, is more than that of the last move.
+        t = sign * size * torch.exp(-move)
         log_r, log_c = self.ratios(t)
         if sign > 0:
             log_r = torch.where(t > 1, -torch.log(self.mu + self.nu * torch.exp(-t)), log_r)
