@@ -6,7 +6,9 @@ import itertools
 import math
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -19,10 +21,12 @@ from bandpo import (
     Capped,
     Clip,
     Divergence,
+    Region,
     Relaxed,
     aggregate,
     group_advantages,
     kl_penalty,
+    losses,
     policy_loss,
     surrogate,
 )
@@ -156,6 +160,42 @@ def test_two_ranks_add_up_to_the_batch(tmp_path):
         torch.testing.assert_close(result[aggregation], gradient, rtol=1e-6, atol=0)
     _, metrics = policy_loss(**whole, trust_region=Band())
     assert result["metrics"] == pytest.approx(metrics.compute(), rel=1e-12, nan_ok=True)
+
+
+@dataclass(frozen=True)
+class OfTheBatch(Region):
+    """A rule that looks at all tokens of the batch at once."""
+
+    kind: ClassVar[str] = "of_the_batch"
+
+    def bounds(self, old_logps, context=None):
+        width = (0.1 - 0.1 * old_logps.mean()).expand_as(old_logps)
+        return Bounds(-width, width, capped=old_logps < -1)
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence", "mean-of-clipped"])
+def test_a_large_batch_is_worked_on_in_pieces_to_the_same_end(ratio, monkeypatch):
+    rows, columns = 40, 1000
+    assert rows * columns > 2 * losses.piece_size(torch.empty(0))
+    rng = torch.Generator().manual_seed(0)
+    old = -3 * torch.rand(rows, columns, generator=rng)
+    logps = (old + 0.3 * torch.randn(rows, columns, generator=rng)).clamp(max=0).requires_grad_()
+    mask, advantages = torch.rand(rows, columns, generator=rng) < 0.8, torch.randn(rows, generator=rng)
+    options = {"ref_logps": old - 0.1, "beta": 0.1, "entropies": torch.rand(rows, columns, generator=rng)}
+
+    def result():
+        loss, metrics = policy_loss(
+            logps, old, advantages, mask, OfTheBatch(), ratio=ratio, dual_clip=3.0, aggregation="none", **options
+        )
+        return loss, torch.autograd.grad(loss.square().sum(), logps)[0], metrics.compute()
+
+    *in_pieces, measured = result()
+    monkeypatch.setattr(losses, "piece_size", lambda like: sys.maxsize)
+    *at_once, expected = result()
+    for a, b in zip(in_pieces, at_once, strict=True):  # the sum over a row depends on how many rows there are
+        torch.testing.assert_close(a, b, rtol=1e-4 if ratio != "token" else 0, atol=1e-6 if ratio != "token" else 0)
+    assert measured == pytest.approx(expected, nan_ok=True)
+    assert measured["cap/fraction"] > 0
 
 
 def test_an_empty_micro_batch_gives_zero_with_a_normalizer_and_an_error_without():
