@@ -585,6 +585,8 @@ def test_rollout_weights_are_finite_detached_and_zero_in_padding(dtype):
         ({"apply": "mask", "dual_clip": 0.5}, "dual_clip must be above 1 or None, got 0.5"),
         ({"apply": "preserve"}, r"preserve = \(beta_low, beta_high\) go together, got 'preserve' and None"),
         ({"preserve": (1, 1)}, r"preserve = \(beta_low, beta_high\) go together, got 'clip' and \(1, 1\)"),
+        ({"apply": "preserve", "preserve": 0.5}, r"preserve must be two finite numbers of at least 0, got 0\.5"),
+        ({"apply": "preserve", "preserve": ("a", 1)}, r"preserve must be two finite numbers .* got \('a', 1\)"),
         ({"apply": "preserve", "preserve": (1,)}, r"preserve must be two finite numbers of at least 0, got \(1,\)"),
         ({"apply": "preserve", "preserve": (-1, 1)}, r"preserve must be two finite .*, got \(-1, 1\)"),
         ({"apply": "preserve", "preserve": (1, math.nan)}, r"preserve must be two finite .*, got \(1, nan\)"),
@@ -638,6 +640,12 @@ def test_rollout_weights_refuse_what_does_not_fit():
     old = -torch.ones(2, 3)
     with pytest.raises(ValueError, match="apply must be 'mask' or 'weight', got 'clip'"):
         rollout_weights(old, old, torch.ones(2, 3), Clip(), "clip")
+    with pytest.raises(ValueError, match=r"probabilities, mask and positions only: Decaying needs context\.step"):
+        rollout_weights(old, old, torch.ones(2, 3), Decaying(Band(), "delta", 0.01, 10))
+    with pytest.raises(ValueError, match=r"trust_region must be a trust region such as bandpo\.Band\(\), got 'clip'"):
+        rollout_weights(old, old, torch.ones(2, 3), "clip")
+    with pytest.raises(ValueError, match=r"rollout_logps must be floating point, got torch\.int64"):
+        rollout_weights(old, old.long(), torch.ones(2, 3), Clip())
     with pytest.raises(ValueError, match=r"rollout_logps must be \(2, 3\) like old_logps, got \(2, 1\)"):
         rollout_weights(old, old[:, :1], torch.ones(2, 3), Clip())
     with pytest.raises(ValueError, match=r"got a 3\.0"):

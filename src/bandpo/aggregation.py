@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+
+from .numerics import is_number
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "none"]
 
@@ -52,7 +54,8 @@ def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer:
                 f"normalizer must be None for aggregation 'none', which divides by nothing: {normalizer!r}"
             )
         return values
-    if isinstance(normalizer, int | float) and not 0 < normalizer < math.inf:
+    readable = normalizer is not None and (not isinstance(normalizer, Tensor) or normalizer.device.type == "cpu")
+    if readable and not torch.compiler.is_compiling() and not _is_positive(normalizer):
         raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
     tokens = mask.sum(-1, dtype=torch.int32)  # summing bools makes a copy of them in this dtype
     match aggregation:
@@ -67,6 +70,11 @@ def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer:
         case _:
             raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
     return total / (count if normalizer is None else normalizer)
+
+
+def _is_positive(x: Any) -> bool:
+    number = (isinstance(x, Tensor) and x.numel() == 1) or is_number(x)
+    return number and bool(0 < x < math.inf)
 
 
 def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:

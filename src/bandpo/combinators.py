@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .numerics import output_dtype
+from .numerics import listed, output_dtype
 from .rules import Band, Clip, cap
 from .trust_regions import Context, Region, TrustRegion, check_number, check_region
 
@@ -146,12 +146,12 @@ class Decaying(Region):
         object.__setattr__(self, "steps", int(self.steps))
         if self.shape not in _SHAPES:
             raise ValueError(f"shape of Decaying must be one of {list(_SHAPES)}, got {self.shape!r}")
-        names = [self.field] if isinstance(self.field, str) else list(self.field) or [""]
+        names = listed(self.field) or [""]
         object.__setattr__(self, "field", names[0] if len(names) == 1 else tuple(names))
         name = type(self.region).__name__
         known = [f.name for f in dataclasses.fields(self.region)] if dataclasses.is_dataclass(self.region) else []
         for field in names:
-            start = getattr(self.region, field, None) if field in known else None
+            start = getattr(self.region, field) if field in known else None
             if not isinstance(start, float) or not math.isfinite(start):
                 numbers = [each for each in known if isinstance(getattr(self.region, each), float)]
                 raise ValueError(f"field of Decaying must name a finite number of {name}, of {numbers}, got {field!r}")

@@ -15,7 +15,7 @@ from .aggregation import Aggregation, aggregate_masked, as_mask
 from .band import piece_size
 from .combinators import depends_on_probability
 from .metrics import Metrics
-from .numerics import output_dtype
+from .numerics import is_number, output_dtype
 from .penalties import LOWEST, KLPenalty
 from .penalties import kl_penalty as kl_estimate
 from .surrogates import Apply, Tokens, check_application, negative_mean_of_clipped, negative_surrogate
@@ -109,16 +109,15 @@ def policy_loss(
     0.75 0
     """
     _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights, entropies)
-    if not isinstance(trust_region, TrustRegion) or isinstance(trust_region, type):
-        raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
+    _check_region(trust_region)
     pair = check_application(apply, dual_clip, preserve)
     _check_ratio(ratio, pair, trust_region)
-    if not 0 <= beta < math.inf:
+    if not (is_number(beta) and 0 <= beta < math.inf):
         raise ValueError(f"beta must be at least 0 and finite, got {beta!r}")
     given = ref_logps is not None
     if not given if beta > 0 else given:
         raise ValueError(f"beta > 0 and ref_logps go together, got beta = {beta!r} and ref_logps = {_shape(ref_logps)}")
-    if max_log_ratio is not None and not 0 < max_log_ratio <= MAX_LOG_RATIO:
+    if max_log_ratio is not None and not (is_number(max_log_ratio) and 0 < max_log_ratio <= MAX_LOG_RATIO):
         raise ValueError(f"max_log_ratio must be in (0, {MAX_LOG_RATIO:g}] or None, got {max_log_ratio!r}")
     mask = as_mask(response_mask, may_be_empty=normalizer is not None or aggregation == "none")
 
@@ -251,27 +250,44 @@ def rollout_weights(
         old_logps: log pi_old of the sampled tokens, by the trainer, (B, T).
         rollout_logps: log-probabilities of the same tokens by the sampler that drew them, (B, T).
         response_mask: (B, T), bool or 0/1.
-        trust_region: the rule for rho.
+        trust_region: the rule for rho; of the context it is given the mask and the positions only.
         apply: mask or weight.
 
     Returns:
         (B, T), detached, at least float32, 0 in padding.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, no trust region, or one that needs more context.
     """
     if apply not in ("mask", "weight"):
         raise ValueError(f"apply must be 'mask' or 'weight', got {apply!r}")
+    _check_region(trust_region)
     for name, x in (("rollout_logps", rollout_logps), ("response_mask", response_mask)):
         if x.shape != old_logps.shape:
             raise ValueError(f"{name} must be {_shape(old_logps)} like old_logps, got {_shape(x)}")
+    for name, x in (("old_logps", old_logps), ("rollout_logps", rollout_logps)):
+        if not x.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {x.dtype}")
     mask = as_mask(response_mask, may_be_empty=True)
     dtype = torch.promote_types(output_dtype(old_logps), rollout_logps.dtype)
     old, rollout = (torch.where(mask, x.detach().to(dtype), -1.0) for x in (old_logps, rollout_logps))
     log_ratio = (old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    bounds = trust_region.bounds(rollout, Context(response_mask=mask, positions=mask.cumsum(-1) - 1))
+    try:
+        bounds = trust_region.bounds(rollout, Context(response_mask=mask, positions=mask.cumsum(-1) - 1))
+    except ValueError as error:
+        raise ValueError(
+            f"trust_region of rollout_weights is given probabilities, mask and positions only: {error}"
+        ) from error
     clipped = bounds.clamp(log_ratio)
     weights = clipped.exp()
     if apply == "mask":
         weights = torch.where((clipped == log_ratio) | clipped.isnan(), weights, 0.0)
     return torch.where(mask, weights, 0.0)
+
+
+def _check_region(trust_region: Any) -> None:
+    if not isinstance(trust_region, TrustRegion) or isinstance(trust_region, type):
+        raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
 
 
 def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:

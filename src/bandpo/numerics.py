@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from functools import lru_cache
-from typing import Any
+from numbers import Real
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,16 @@ LOG_P_MIN = -300.0
 # log p = 0 is the common case (a confident token rounds to it) and +1e-7 happens: the other tokens together then count
 # as e^-300 too.
 LOG_P_MAX = -math.exp(LOG_P_MIN)
+
+
+def is_number(x: Any) -> bool:
+    """True for numbers of Python and numpy; False for bool, strings, tensors."""
+    return isinstance(x, Real) and x is not True and x is not False
+
+
+def listed(x: Any) -> list[Any]:
+    """What a tuple holds, or the list that YAML makes of it; anything else as a list of one."""
+    return list(cast(Any, x)) if isinstance(x, tuple | list) else [x]
 
 
 def expm1(x: Tensor) -> Tensor:

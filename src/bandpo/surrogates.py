@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .numerics import output_dtype
+from .numerics import is_number, listed, output_dtype
 
 Apply = Literal["clip", "mask", "mask_two_sided", "weight", "preserve"]
 # Where r is bounded on both sides already, a dual clip would be a second rule for the same thing.
@@ -80,11 +80,11 @@ def surrogate(
 
 def check_application(apply: Any, dual_clip: float | None, preserve: Any) -> tuple[str, str]:
     """The application for A >= 0 and that for A < 0; ValueError for what does not go together."""
-    pair = (apply, apply) if isinstance(apply, str) else apply
-    known = get_args(Apply)
-    if not isinstance(pair, tuple) or len(cast(Any, pair)) != 2 or not all(name in known for name in cast(Any, pair)):
+    pair, known = listed(apply), get_args(Apply)
+    pair = pair * 2 if isinstance(apply, str) else pair
+    if len(pair) != 2 or not all(name in known for name in pair):
         raise ValueError(f"apply must be one of {list(known)} or a pair of them for A >= 0 and A < 0, got {apply!r}")
-    if dual_clip is not None and not dual_clip > 1:
+    if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
         raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
     if dual_clip is not None and pair[1] not in _TAKE_DUAL_CLIP:
         raise ValueError(f"dual_clip must be None for apply = {apply!r}, which bounds r where A < 0, got {dual_clip!r}")
@@ -92,9 +92,10 @@ def check_application(apply: Any, dual_clip: float | None, preserve: Any) -> tup
         raise ValueError(
             f"apply = 'preserve' and preserve = (beta_low, beta_high) go together, got {apply!r} and {preserve!r}"
         )
-    if preserve is not None and not (len(preserve) == 2 and all(0 <= beta < math.inf for beta in preserve)):
+    betas = listed(preserve)
+    if preserve is not None and not (len(betas) == 2 and all(is_number(b) and 0 <= b < math.inf for b in betas)):
         raise ValueError(f"preserve must be two finite numbers of at least 0, got {preserve!r}")
-    return cast("tuple[str, str]", pair)
+    return pair[0], pair[1]
 
 
 class Tokens(NamedTuple):
