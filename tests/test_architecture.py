@@ -47,6 +47,7 @@ LAYERS = [
         "train",
         "compare",
         "show",
+        "doctor",
         "cli",
     ],
 ]

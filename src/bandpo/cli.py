@@ -1,4 +1,5 @@
-"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`, `bandpo figures`."""
+"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`, `bandpo figures`,
+`bandpo doctor`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .trust_regions import Region
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0: it went well, 2 and a line on stderr: the user can change something, 130: interrupted."""
+    """Run a command; 0: it went well, 1: the doctor found a problem, 2 and a line on stderr: the user can change
+    something, 130: interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     args.command_line = shlex.join(["bandpo", *(a for a in argv if a != "--resume")])
     try:
-        args.run(args)
+        return args.run(args) or 0
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("bandpo"):
             raise
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; the same command with --resume goes on", file=sys.stderr)
         return 130
     except ValueError as error:
-        if args.run not in (_report, _figures):  # which need less than the config: they raise plain ones
+        if args.run not in (_report, _figures, _doctor):  # which need less than the config: they raise plain ones
             from .config import UserError
 
             if not isinstance(error, UserError):
@@ -51,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
-    return 0
 
 
 _RULES = (
@@ -126,6 +127,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--vs", type=_region, metavar="REGION", help="another rule, and what differs")
     explain.set_defaults(run=_explain)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="check the installation, the settings of a verl run, or its log",
+        description="Without arguments: what is installed, and whether verl knows the loss, here and in a Ray worker. "
+        "With verl's overrides or YAML files (outputs/.../.hydra/config.yaml): settings that do nothing, or something "
+        "else than they say. With a .jsonl of verl's file logger: what its numbers are. Exit code 1: a problem.",
+    )
+    doctor.add_argument("arguments", nargs="*", metavar="FILE or key=value")
+    doctor.add_argument("--no-ray", action="store_true", help="do not look into a Ray worker")
+    doctor.set_defaults(run=_doctor)
 
     figures = commands.add_parser(
         "figures",
@@ -231,6 +243,12 @@ def _report(args: argparse.Namespace) -> None:
     from .report import write_report
 
     print(write_report(args.runs, args.output, png=args.png, baseline=args.baseline))
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from .doctor import examine, report
+
+    return 0 if report(examine(args.arguments, ray=not args.no_ray)) else 1
 
 
 def _explain(args: argparse.Namespace) -> None:

