@@ -31,7 +31,7 @@ LAYERS = [
         "advantages",
     ],
     ["testing"],  # for users' own divergences and rules
-    ["integrations.trl"],  # one framework each, never each other
+    ["integrations.trl", "integrations.verl"],  # one framework each, never each other
     # application
     [
         "words",
@@ -55,6 +55,7 @@ TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
 # Every heavy library is at home in the modules that need it.
 HOMES = {
     "trl": {"integrations.trl", "config"},
+    "verl": {"integrations.verl"},
     "transformers": {"lab", "train"},
     "tokenizers": {"lab"},
     "datasets": {"data"},

@@ -1,0 +1,233 @@
+"""BandPO in verl 0.9: the policy loss `bandpo`. Three settings, here on a command line:
+
+    actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig
+    actor_rollout_ref.actor.policy_loss.loss_mode=bandpo
+    '+actor_rollout_ref.actor.policy_loss.trust_region={type: band, divergence: kl, delta: 0.05}'
+
+The entry point of group `verl.plugins` makes the loss known wherever verl is imported; but of a plug-in that does not
+load verl tells at debug level only. `_target_` does not depend on it: Hydra imports this module by its name, in the
+driver before Ray starts and in every worker, and a failing import ends the run there. Options are checked there too.
+
+The average over tokens, its normalisation over micro-batches and ranks, and the KL and entropy terms are verl's own.
+verl's `clip_ratio`, `clip_ratio_low`, `clip_ratio_high` and `clip_ratio_c` are not read.
+"""
+
+# verl is not installed where types are checked.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+from ..losses import policy_loss
+from ..metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics
+from ..rules import Band
+from ..trust_regions import Context, TrustRegion
+from ..trust_regions import trust_region as as_trust_region
+
+# What verl's own losses cut log-ratios to.
+MAX_LOG_RATIO = 20.0
+_HERE = "actor_rollout_ref.actor.policy_loss"
+
+
+@dataclass
+class BandPOLossConfig(PolicyLossConfig):
+    """`actor_rollout_ref.actor.policy_loss` with a trust region; the other names are those of `bandpo.policy_loss`.
+
+    Args:
+        trust_region: the node of the rule; None is the paper's, `{"type": "band", "divergence": "kl", "delta": 0.05}`.
+        apply: clip, mask, mask_two_sided, weight, preserve, or a list of two, for A >= 0 and A < 0.
+        preserve: [beta_low, beta_high] of "preserve".
+        ratio: token, sequence, sequence-mean or mean-of-clipped.
+        dual_clip: c > 1, or None for no dual clip, as in the paper. (verl's other losses read `clip_ratio_c` instead.)
+        diagnostics: log counts under `actor/bandpo/`, which waits for the device once per micro-batch.
+        diagnostics_by_probability: the counts of tokens outside once more for each fifth of the old probability.
+
+    Raises:
+        ValueError: a value that is not allowed, with its key; a rule that needs what verl gives no policy loss
+            (entropies, step, staleness); a `loss_mode` other than "bandpo", so that these options would do nothing.
+    """
+
+    trust_region: Any = None
+    apply: Any = "clip"
+    preserve: Any = None
+    ratio: str = "token"
+    dual_clip: Any = None
+    diagnostics: bool = True
+    diagnostics_by_probability: bool = False
+
+    def __post_init__(self) -> None:
+        if self.loss_mode != "bandpo":
+            raise ValueError(
+                f"{_HERE}.loss_mode must be 'bandpo' beside _target_ {type(self).__name__}, got {self.loss_mode!r}: "
+                "that loss reads none of its options"
+            )
+        for name in ("diagnostics", "diagnostics_by_probability"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{_HERE}.{name} must be true or false, got {getattr(self, name)!r}")
+        if self.dual_clip is not None and not isinstance(self.dual_clip, int | float):
+            raise ValueError(f"{_HERE}.dual_clip must be a number above 1 or null, got {self.dual_clip!r}")
+        # Errors show now and not in the first update: the options are tried on one token.
+        token = torch.zeros(1, 1)
+        try:
+            self.region: TrustRegion = Band() if self.trust_region is None else as_trust_region(self.trust_region)
+        except ValueError as error:
+            raise ValueError(f"{_HERE}.trust_region: {error}") from error
+        try:
+            self.region.bounds(token, Context(response_mask=token == 0, advantages=token, positions=token.long()))
+        except ValueError as error:
+            raise ValueError(
+                f"{_HERE}.trust_region: {error} (verl gives a policy loss no entropies, step or staleness)"
+            ) from error
+        try:
+            self.surrogate(token, token, token, token == 0, None)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{_HERE}: {error}") from error
+
+    def surrogate(
+        self,
+        log_prob: Tensor,
+        old_log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        rollout_is_weights: Tensor | None,
+    ) -> tuple[Tensor, Metrics]:
+        """The loss of each token, (B, T), and the metrics of the batch."""
+        return policy_loss(
+            log_prob,
+            old_log_prob,
+            advantages,
+            response_mask,
+            self.region,
+            apply=_pair(self.apply),
+            preserve=_pair(self.preserve),
+            ratio=self.ratio,  # type: ignore[arg-type]
+            dual_clip=self.dual_clip,
+            rollout_is_weights=rollout_is_weights,
+            aggregation="none",
+            max_log_ratio=MAX_LOG_RATIO,
+        )
+
+
+@register_policy_loss("bandpo")
+def bandpo_loss(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: ActorConfig | None = None,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss in the form that verl calls it, and what it logs; see `logged` for the names.
+
+    Args:
+        old_log_prob: (B, T), like all tensors here; float32, or what the actor's autocast leaves of it.
+        log_prob: the only one with a gradient.
+        advantages: of each token.
+        response_mask: bool.
+        loss_agg_mode: `actor.loss_agg_mode`.
+        config: its `policy_loss` holds the options (without a `BandPOLossConfig`: the defaults), and its
+            `global_batch_info` the numbers that the average over micro-batches and ranks needs.
+        rollout_is_weights: from verl's rollout correction.
+    """
+    if config is None:
+        raise ValueError("config must be verl's ActorConfig, got None")
+    options = config.policy_loss if isinstance(config.policy_loss, BandPOLossConfig) else _defaults()
+    per_token, metrics = options.surrogate(log_prob, old_log_prob, advantages, response_mask, rollout_is_weights)
+    loss = agg_loss(
+        loss_mat=per_token, loss_mask=response_mask, loss_agg_mode=loss_agg_mode, **config.global_batch_info
+    )
+    half = [x.dtype for x in (log_prob, old_log_prob) if torch.finfo(x.dtype).bits < 32]
+    if half:
+        _warn_of_half_precision(half[0])
+    out = {"actor/bandpo/half_precision": float(bool(half))}
+    if options.diagnostics:
+        out |= logged(metrics, by_probability=options.diagnostics_by_probability)
+    return loss, out
+
+
+def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float]:
+    """Counts and sums under `actor/bandpo/`, and three fractions under verl's own names.
+
+    verl logs the mean of a number over micro-batches, ranks and mini-batches, each with the same weight however many
+    tokens it has; a loss can ask for no sum. So a fraction of all tokens is the ratio of two logged numbers, e.g.
+    `clip/count` / `tokens`, and `kl_old/k1_nats` / `tokens` a mean over tokens. That is exact if all mini-batches of a
+    step have equally many micro-batches; else (dynamic batch sizes) a mini-batch counts inversely to their number.
+    Names hold no "max", "min", "sum" or "total": verl would reduce those in another way.
+
+    `tokens`, `sequences`; `clip/high_count` and `clip/low_count`, tokens above and below the interval, `clip/count`
+    both; `clip/tail_high_count`, those above of old probability in (0, 0.2]; `cut/high_count` (A > 0) and
+    `cut/low_count` (A < 0), gradients removed by clip and mask; `cut/good_tail_count` of `clip/good_tail_tokens`;
+    `cap/count`; `dual_clip/count`; `log_ratio/saturated_count`; `kl_old/k1_nats`, `kl_old/k3_nats`; see
+    `bandpo.metrics.Metrics.compute`. By probability: `.../p0.2`, `/p0.4`, ..., by the upper edge.
+
+    For panels that exist: `actor/pg_clipfrac` (cut tokens), `actor/pg_clipfrac_lower` (dual clip) and `actor/ppo_kl`
+    (k1) are fractions within a micro-batch, as verl's losses log them, hence means of means; 0 without tokens.
+    """
+    flat: list[float] = torch.cat([metrics.counts.flatten().to(metrics.sums.dtype), metrics.sums]).tolist()
+    sums = dict(zip(SUMS, flat[-len(SUMS) :], strict=True))
+
+    def count(bins: range, *sides: int, signs: tuple[int, ...] = (0, 1, 2)) -> float:
+        return sum(flat[(b * 3 + side) * 3 + sign] for b in bins for side in sides for sign in signs)
+
+    everything, tail = range(len(BINS)), range(1)
+    tokens = count(everything, 0, 1, 2)
+    groups = {"": everything}
+    if by_probability:
+        groups |= {f"/{name}": range(b, b + 1) for b, name in enumerate(BINS)}
+    out: dict[str, float] = {}
+    for suffix, bins in groups.items():
+        out[f"tokens{suffix}"] = count(bins, 0, 1, 2)
+        out[f"clip/high_count{suffix}"] = count(bins, HIGH)
+        out[f"clip/low_count{suffix}"] = count(bins, LOW)
+        out[f"cut/high_count{suffix}"] = count(bins, HIGH, signs=(POSITIVE,))
+        out[f"cut/low_count{suffix}"] = count(bins, LOW, signs=(NEGATIVE,))
+    out |= {
+        "sequences": sums["sequences"],
+        "clip/count": count(everything, LOW, HIGH),
+        "clip/tail_high_count": count(tail, HIGH),
+        "clip/good_tail_tokens": count(tail, 0, 1, 2, signs=(POSITIVE,)),
+        "cut/good_tail_count": count(tail, HIGH, signs=(POSITIVE,)),
+        "cap/count": sums["capped"],
+        "dual_clip/count": sums["dual_clipped"],
+        "log_ratio/saturated_count": sums["saturated"],
+        "kl_old/k1_nats": sums["kl_old_k1"],
+        "kl_old/k3_nats": sums["kl_old_k3"],
+    }
+    ours = {f"actor/bandpo/{name}": value for name, value in out.items()}
+    return ours | {
+        "actor/pg_clipfrac": (out["cut/high_count"] + out["cut/low_count"]) / max(tokens, 1),
+        "actor/pg_clipfrac_lower": out["dual_clip/count"] / max(tokens, 1),
+        "actor/ppo_kl": out["kl_old/k1_nats"] / max(tokens, 1),
+    }
+
+
+def _pair(value: Any) -> Any:
+    """YAML has no tuples."""
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+@functools.cache
+def _defaults() -> BandPOLossConfig:
+    return BandPOLossConfig(loss_mode="bandpo")
+
+
+@functools.cache
+def _warn_of_half_precision(dtype: torch.dtype) -> None:
+    """Once in each process. No logger: in Ray's workers the root logger shows errors only."""
+    warnings.warn(
+        f"log-probabilities reach the loss as {dtype}, of two or three digits: ratios are wrong by percents, and so is "
+        "what is clipped. Set +actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or let "
+        "flash-attn's cross-entropy compute them in float32 (actor/bandpo/half_precision is 1 while they come so)",
+        stacklevel=2,
+    )
