@@ -1,0 +1,140 @@
+"""Wrong settings end a run in the driver, before Ray starts, with the key's name; a plug-in that does not load too."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import verl_toy
+from hydra import compose, initialize_config_module
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl_toy import LOSS, OURS, region
+
+import bandpo
+from bandpo.integrations.verl import BandPOLossConfig
+
+BAND = region(type="band", divergence="kl", delta=0.05)
+
+
+def resolved(*settings):
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=[*verl_toy.run_settings("folder", "out", 1), *settings])
+
+
+def actor(*settings):
+    return omega_conf_to_dataclass(resolved(*settings).actor_rollout_ref.actor)
+
+
+def test_options_arrive():
+    options = actor(*OURS, BAND, f"+{LOSS}.dual_clip=10", f"+{LOSS}.diagnostics=false").policy_loss
+    assert type(options) is BandPOLossConfig
+    assert options.region == bandpo.Band("kl", 0.05)
+    assert (options.dual_clip, options.diagnostics, options.apply) == (10, False, "clip")
+    assert actor(*OURS).policy_loss.region == bandpo.Band("kl", 0.05)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        bandpo.Capped(bandpo.Band("kl", 0.05), 10.0),
+        bandpo.Relaxed(bandpo.Band("tv", 0.1), bandpo.Clip(0.2, 0.28)),
+        bandpo.BySign(bandpo.Clip(0.2, 0.28), bandpo.DCPO()),
+    ],
+)
+def test_every_node_is_the_same_as_elsewhere(rule):
+    def text(node):
+        inner = ",".join(f"{k}:{text(v) if isinstance(v, dict) else v}" for k, v in node.items())
+        return f"{{{inner}}}"
+
+    assert actor(*OURS, f"+{LOSS}.trust_region={text(rule.to_config())}").policy_loss.region == rule
+
+
+def test_pairs_arrive_as_lists():
+    options = actor(*OURS, BAND, f"+{LOSS}.apply=[clip,preserve]", f"+{LOSS}.preserve=[0.5,1]").policy_loss
+    assert options.region == bandpo.Band("kl", 0.05)
+    with pytest.raises(Exception, match="apply must be one of"):
+        actor(*OURS, BAND, f"+{LOSS}.apply=[clip,cut]")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ([region(type="bandd")], r"policy_loss\.trust_region.*got 'bandd', did you mean 'band'"),
+        ([region(type="band", detla=0.05)], r"policy_loss\.trust_region.*unknown key 'detla'.*did you mean 'delta'"),
+        ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),
+        ([region(type="decaying", region="{type:clip}", field="eps_low", end=0.1, steps=9)], "no entropies, step"),
+        ([f"+{LOSS}.trust_region=band"], r"policy_loss\.trust_region.*must be a mapping"),
+        ([f"+{LOSS}.apply=cut"], r"policy_loss: apply must be one of"),
+        ([f"+{LOSS}.apply=3"], r"policy_loss: apply must be one of"),
+        ([f"+{LOSS}.preserve=[0.5,1]"], r"policy_loss: apply = 'preserve' and preserve"),
+        ([f"+{LOSS}.ratio=sequence-mean"], r"policy_loss: trust_region must be made of Clip"),
+        ([f"+{LOSS}.dual_clip=1"], r"policy_loss: dual_clip must be above 1"),
+        ([f"+{LOSS}.dual_clip='10'"], r"policy_loss.dual_clip must be a number above 1"),
+        ([f"+{LOSS}.diagnostics=3"], r"policy_loss\.diagnostics must be true or false"),
+        ([f"{LOSS}.loss_mode=vanilla"], r"policy_loss\.loss_mode must be 'bandpo'"),
+        ([f"+{LOSS}.trust_regoin={{type:band}}"], "trust_regoin"),
+    ],
+)
+def test_a_wrong_setting_is_named_by_the_drivers_own_check(settings, message):
+    config = resolved(*OURS, *settings)
+    with pytest.raises(Exception, match=f"(?s){message}"):
+        validate_config(config, use_reference_policy=False, use_critic=False)
+
+
+def test_the_drivers_own_check_accepts_ours():
+    validate_config(resolved(*OURS, BAND), use_reference_policy=False, use_critic=False)
+
+
+def python(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+REGISTERED = "from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as r; print('bandpo' in r)"
+
+
+def test_a_fresh_process_knows_the_loss():
+    assert python(f"import verl; {REGISTERED}") == ["True"]
+
+
+def test_the_config_alone_makes_it_known():
+    """Without verl's plug-ins, as where they fail: `_target_` imports the module."""
+    code = (
+        f"{REGISTERED}; from hydra.utils import instantiate;"
+        "instantiate({'_target_': 'bandpo.integrations.verl.BandPOLossConfig', 'loss_mode': 'bandpo'});" + REGISTERED
+    )
+    assert python(code, VERL_USE_EXTERNAL_PLUGINS="none") == ["False", "True"]
+
+
+def main_ppo(tmp_path, *settings, **environment):
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *verl_toy.run_settings("folder", tmp_path, 1), *settings]
+    return subprocess.run(
+        command,
+        env=os.environ | verl_toy.ENVIRONMENT | environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_wrong_node_ends_the_run_before_ray(tmp_path):
+    done = main_ppo(tmp_path, *OURS, region(type="band", detla=0.05))
+    assert done.returncode == 1
+    assert "unknown key 'detla' in trust region 'band', did you mean 'delta'?" in done.stderr
+    assert "Ray" not in done.stdout + done.stderr
+
+
+def test_a_plug_in_that_does_not_import_ends_the_run_before_ray(tmp_path):
+    """verl itself goes on: it logs a failed plug-in at debug level. Hydra tells the cause if asked to."""
+    (tmp_path / "bandpo").mkdir()
+    (tmp_path / "bandpo" / "__init__.py").write_text("raise ImportError('a broken installation')")
+    assert python(f"import verl; {REGISTERED}", PYTHONPATH=str(tmp_path)) == ["False"]
+    done = main_ppo(tmp_path, *OURS, BAND, PYTHONPATH=str(tmp_path), HYDRA_FULL_ERROR="1")
+    assert done.returncode == 1
+    assert "Error locating target 'bandpo.integrations.verl.BandPOLossConfig'" in done.stderr
+    assert "a broken installation" in done.stderr
+    assert "Ray" not in done.stdout + done.stderr

@@ -1,0 +1,233 @@
+"""The loss `bandpo` against verl's own losses, on the same tensors, called as verl calls them."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+from verl.workers.config import FSDPActorConfig, PolicyLossConfig
+
+import bandpo
+from bandpo.integrations import verl as plugin
+from bandpo.integrations.verl import BandPOLossConfig
+
+MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+DECADES = [1e-9, 1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.99999]
+GLOBAL = {"dp_size": 2, "batch_num_tokens": 1000, "global_batch_size": 24, "loss_scale_factor": None}
+
+
+def actor(policy_loss, global_batch_info=None, **settings):
+    config = FSDPActorConfig(
+        strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=1, policy_loss=policy_loss, **settings
+    )
+    config.global_batch_info.update(global_batch_info or {})
+    return config
+
+
+def bandpo_actor(region, global_batch_info=None, **options):
+    node = region.to_config()
+    return actor(BandPOLossConfig(loss_mode="bandpo", trust_region=node, **options), global_batch_info)
+
+
+def batch(log_ratios, advantages, dtype=torch.float32, seed=0):
+    """Every pair of log-ratio and advantage at every decade of p, a row each, right-padded; the last row is empty."""
+    cells = list(itertools.product(log_ratios, advantages))
+    old = torch.tensor(DECADES, dtype=dtype).log().repeat(len(cells), 1)
+    log_ratio = torch.tensor([[s] * len(DECADES) for s, _ in cells], dtype=dtype)
+    advantage = torch.tensor([[a] * len(DECADES) for _, a in cells], dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, len(DECADES) + 1, (len(cells), 1), generator=generator)
+    lengths[-1] = 0
+    mask = torch.arange(len(DECADES)) < lengths
+    # Each token's place in its row is another one, so that padding hides no decade.
+    order = torch.stack([torch.randperm(len(DECADES), generator=generator) for _ in cells])
+    old, log_ratio, advantage = (x.gather(1, order) for x in (old, log_ratio, advantage))
+    logps = torch.minimum(old + log_ratio, torch.zeros_like(old))
+    garbage = torch.where(mask, 0.0, 3.0).to(dtype)
+    return {
+        "old_log_prob": old - garbage,
+        "log_prob": logps - 2 * garbage,
+        "advantages": advantage * (1 + garbage),
+        "response_mask": mask,
+    }
+
+
+def run(name, config, tensors, mode="token-mean", weights=None):
+    logps = tensors["log_prob"].clone().requires_grad_()
+    loss, metrics = POLICY_LOSS_REGISTRY[name](
+        **{**tensors, "log_prob": logps}, loss_agg_mode=mode, config=config, rollout_is_weights=weights
+    )
+    (gradient,) = torch.autograd.grad(loss, logps)
+    return loss.detach(), gradient, metrics
+
+
+RATIOS = [-25.0, -3.0, -0.5, -0.2, -0.1, 0.0, 0.1, 0.2, 0.25, 0.4, 1.2, 3.0, 25.0]
+EXACT = [2.0, 1.0, 0.0, -0.5, -4.0]  # powers of two: no product with them is rounded
+
+
+@pytest.mark.parametrize("info", [{}, GLOBAL], ids=["one-micro-batch", "global"])
+@pytest.mark.parametrize("dual_clip", [3.0, 10.0])
+@pytest.mark.parametrize("mode", MODES)
+def test_clip_is_vanilla_bit_for_bit(mode, dual_clip, info):
+    """Value, gradient and verl's three metrics, where products with the advantages are exact."""
+    tensors = batch(RATIOS, EXACT)
+    vanilla = actor(PolicyLossConfig(), info, clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=dual_clip)
+    ours = bandpo_actor(bandpo.Clip(0.2, 0.28), info, dual_clip=dual_clip)
+    loss, gradient, metrics = run("vanilla", vanilla, tensors, mode)
+    our_loss, our_gradient, our_metrics = run("bandpo", ours, tensors, mode)
+    assert our_loss == loss
+    assert torch.equal(our_gradient, gradient)
+    assert gradient.count_nonzero() > 100
+    assert {k: our_metrics[k] for k in metrics} == pytest.approx(metrics, rel=1e-6)
+    assert all(metrics.values())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_clip_is_vanilla_to_rounding_for_any_advantage(mode, weighted):
+    tensors = batch(RATIOS, [1.7, 0.3, -0.3, -1.1])
+    weights = torch.rand(tensors["log_prob"].shape, generator=torch.Generator().manual_seed(1)) * 2
+    weights = weights if weighted else None
+    vanilla = actor(PolicyLossConfig(), GLOBAL, clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=10.0)
+    loss, gradient, _ = run("vanilla", vanilla, tensors, mode, weights)
+    ours = bandpo_actor(bandpo.Clip(0.2, 0.28), GLOBAL, dual_clip=10.0)
+    our_loss, our_gradient, _ = run("bandpo", ours, tensors, mode, weights)
+    torch.testing.assert_close(our_gradient, gradient, rtol=4e-7, atol=0)
+    torch.testing.assert_close(our_loss, loss, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("delta", [0.05, 0.3])
+@pytest.mark.parametrize("name", ["kl", "tv"])
+def test_band_has_the_gradient_of_dppo(name, delta, mode):
+    """DPPO writes r A as sg(r) A log pi: same gradient, another value. Tokens lie 1 % inside and outside of the bounds;
+    in float64, because DPPO decides by 1 - p."""
+    old = torch.tensor(DECADES, dtype=torch.float64).log()
+    bounds = bandpo.Band(name, delta).bounds(old)
+    rows = [f * side for f in (0.5, 0.99, 1.01, 2.0) for side in (bounds.log_low, bounds.log_high)]
+    rows = torch.stack([row.nan_to_num(neginf=-19.0).clamp(-19.0, 19.0) for row in rows])
+    rows = torch.where(rows + old < 0, rows, 0.5 * (rows - old).clamp(max=0))  # a probability is at most 1
+    logps = (old + rows).repeat(2, 1)
+    up = torch.ones(len(rows), len(old), dtype=torch.float64)
+    tensors = {
+        "old_log_prob": old.expand_as(logps),
+        "log_prob": logps,
+        "advantages": torch.cat([1.3 * up, -0.7 * up]),
+        "response_mask": torch.arange(len(old)) < torch.arange(5, 5 + 2 * len(rows))[:, None],
+    }
+    # A cap above every ratio here: verl's losses truncate r on both sides of A, also where it is far inside.
+    theirs = actor(PolicyLossConfig(), GLOBAL, clip_ratio_low=delta, clip_ratio_high=delta, clip_ratio_c=1e9)
+    _, gradient, metrics = run(f"dppo_{name}", theirs, tensors, mode)
+    for apply in ("clip", "mask"):
+        ours = bandpo_actor(bandpo.Band(name, delta), GLOBAL, apply=apply)
+        _, our_gradient, our_metrics = run("bandpo", ours, tensors, mode)
+        assert torch.equal(our_gradient != 0, gradient != 0)
+        torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=0)
+        assert our_metrics["actor/pg_clipfrac"] == pytest.approx(metrics["actor/pg_clipfrac"], rel=1e-6)
+    assert 0 < metrics["actor/pg_clipfrac"] < 1
+
+
+def test_the_host_averages_over_micro_batches_and_ranks():
+    """Four ranks of two uneven micro-batches each: the mean over ranks of their sums is the loss of the whole batch."""
+    tensors = batch([-0.5, 0.1, 0.4], EXACT)
+    info = {
+        "dp_size": 4,
+        "batch_num_tokens": int(tensors["response_mask"].sum()),
+        "global_batch_size": int(tensors["response_mask"].any(-1).sum()),
+        "loss_scale_factor": 7,
+    }
+    region = bandpo.Band("kl", 0.05)
+    parts = torch.arange(len(tensors["log_prob"])).tensor_split(8)
+    for mode in MODES:
+        whole, gradient, _ = run("bandpo", bandpo_actor(region, {**info, "dp_size": 1}), tensors, mode)
+        losses, gradients = [], torch.zeros_like(gradient)
+        for part in parts:
+            some = {name: x[part] for name, x in tensors.items()}
+            loss, gradients[part], _ = run("bandpo", bandpo_actor(region, info), some, mode)
+            losses.append(loss)
+        torch.testing.assert_close(torch.stack(losses).sum() / 4, whole, rtol=1e-5, atol=0)
+        torch.testing.assert_close(gradients / 4, gradient, rtol=1e-6, atol=0)
+
+
+def test_counts_are_those_of_the_metrics():
+    """Ratios of what is logged, against `Metrics.compute`."""
+    tensors = batch(RATIOS, EXACT)
+    region = bandpo.Capped(bandpo.Band("kl", 0.05), 2.0)
+    config = bandpo_actor(region, dual_clip=3.0, diagnostics_by_probability=True)
+    _, _, logged = run("bandpo", config, tensors)
+    arguments = [tensors[k] for k in ("log_prob", "old_log_prob", "advantages", "response_mask")]
+    _, metrics = bandpo.policy_loss(*arguments, region, dual_clip=3.0, max_log_ratio=20.0)
+    expected = metrics.compute()
+
+    def per(name, of="tokens"):
+        return logged[f"actor/bandpo/{name}"] / logged[f"actor/bandpo/{of}"]
+
+    for name in ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens"):
+        assert logged[f"actor/bandpo/{name}"] == expected[name] > 0
+    for ours, theirs in {
+        "clip/high_count": "clip/high_fraction",
+        "clip/low_count": "clip/low_fraction",
+        "clip/count": "clip/fraction",
+        "cut/high_count": "cut/high_fraction",
+        "cut/low_count": "cut/low_fraction",
+        "cap/count": "cap/fraction",
+        "dual_clip/count": "dual_clip/fraction",
+        "log_ratio/saturated_count": "log_ratio/saturated_fraction",
+        "kl_old/k1_nats": "kl_old/k1",
+        "kl_old/k3_nats": "kl_old/k3",
+    }.items():
+        assert per(ours) == pytest.approx(expected[theirs], rel=1e-12), ours
+        assert expected[theirs] > 0, theirs
+    assert per("clip/tail_high_count", "clip/count") == pytest.approx(expected["clip/tail_high_share"])
+    assert per("cut/good_tail_count", "clip/good_tail_tokens") == pytest.approx(expected["cut/good_tail"])
+    for bin_ in ("p0.2", "p0.4", "p0.6", "p0.8", "p1.0"):
+        assert per(f"tokens/{bin_}") == pytest.approx(expected[f"tokens/{bin_}"])
+        for name in ("clip/high", "clip/low", "cut/high", "cut/low"):
+            assert per(f"{name}_count/{bin_}", f"tokens/{bin_}") == pytest.approx(expected[f"{name}/{bin_}"])
+
+
+def test_no_name_is_reduced_by_its_spelling():
+    """verl takes max, min or sum of what has these letters in its name."""
+    _, _, logged = run("bandpo", bandpo_actor(bandpo.Band(), diagnostics_by_probability=True), batch([0.0], [1.0, -1]))
+    assert len(logged) > 40
+    assert all(name.startswith("actor/") for name in logged)
+    assert not [name for name in logged for word in ("max", "min", "sum", "total") if word in name]
+    assert all(type(value) is float for value in logged.values())
+
+
+def test_an_empty_micro_batch_gives_zeros():
+    tensors = batch([0.1], [1.0, -1.0])
+    tensors["response_mask"] = torch.zeros_like(tensors["response_mask"])
+    loss, gradient, logged = run("bandpo", bandpo_actor(bandpo.Band(), GLOBAL), tensors)
+    assert loss == 0
+    assert not gradient.any()
+    assert set(logged.values()) == {0.0}
+
+
+def test_diagnostics_can_be_off():
+    _, _, logged = run("bandpo", bandpo_actor(bandpo.Band(), diagnostics=False), batch([0.1], [1.0, 0.0]))
+    assert logged == {"actor/bandpo/half_precision": 0.0}
+
+
+def test_half_precision_warns_once_and_is_a_metric():
+    plugin._warn_of_half_precision.cache_clear()
+    tensors = batch([0.1], [1.0, -1.0])
+    half = {**tensors, "log_prob": tensors["log_prob"].bfloat16()}
+    with pytest.warns(UserWarning, match="log-probabilities reach the loss as torch.bfloat16") as warned:
+        runs = [run("bandpo", bandpo_actor(bandpo.Band()), half) for _ in range(3)]
+    assert len(warned) == 1
+    for _, gradient, logged in runs:
+        assert logged["actor/bandpo/half_precision"] == 1
+        assert gradient.dtype == torch.bfloat16
+    _, _, logged = run("bandpo", bandpo_actor(bandpo.Band()), tensors)
+    assert logged["actor/bandpo/half_precision"] == 0
+
+
+def test_without_options_the_rule_is_the_papers():
+    tensors = batch(RATIOS, EXACT)
+    loss, gradient, _ = run("bandpo", actor(PolicyLossConfig(loss_mode="bandpo"), GLOBAL), tensors)
+    expected, expected_gradient, _ = run("bandpo", bandpo_actor(bandpo.Band("kl", 0.05), GLOBAL), tensors)
+    assert loss == expected
+    assert math.isfinite(loss)
+    assert torch.equal(gradient, expected_gradient)

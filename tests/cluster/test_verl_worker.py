@@ -1,0 +1,162 @@
+"""verl's own TrainingWorker, on one and two ranks: what reaches the loss, what comes of it, what is logged."""
+
+import pytest
+import torch
+import verl_toy
+from verl_toy import EPOCHS, MINI_BATCH, RESPONSE, SIZE
+
+from bandpo import Band
+
+MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+ACTOR = "actor_rollout_ref.actor"
+CLIP = [*verl_toy.OURS, verl_toy.region(type="clip", eps_low=0.05, eps_high=0.08), f"+{verl_toy.LOSS}.dual_clip=1.5"]
+VANILLA = [f"{ACTOR}.clip_ratio_low=0.05", f"{ACTOR}.clip_ratio_high=0.08", f"{ACTOR}.clip_ratio_c=1.5"]
+PENALTIES = [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.1", f"{ACTOR}.entropy_coeff=0.01"]
+BAND = [*verl_toy.OURS, verl_toy.region(type="band", divergence="kl", delta=0.001)]
+CASES = {
+    **{f"vanilla {mode}": {"settings": [*VANILLA, f"{ACTOR}.loss_agg_mode={mode}"]} for mode in MODES},
+    **{f"clip {mode}": {"settings": [*CLIP, f"{ACTOR}.loss_agg_mode={mode}"]} for mode in MODES},
+    "vanilla with penalties": {"settings": [*VANILLA, *PENALTIES], "penalties": True},
+    "clip with penalties": {"settings": [*CLIP, *PENALTIES], "penalties": True},
+    "band": {"settings": BAND},
+    "band in micro-batches of 1": {"settings": [*BAND, f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"]},
+    "band by tokens": {"settings": [*BAND, f"{ACTOR}.use_dynamic_bsz=True", f"{ACTOR}.ppo_max_token_len_per_gpu=30"]},
+    "vanilla weighted": {"settings": VANILLA, "weights": True},
+    "clip weighted": {"settings": CLIP, "weights": True},
+    "empty responses": {"settings": BAND, "drop": 4},
+    "half": {"settings": [*BAND, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16"]},
+}
+
+
+@pytest.fixture(scope="module")
+def updates(tmp_path_factory):
+    """{ranks: [{case: result}, one per rank]}, and what the processes printed."""
+    folder = tmp_path_factory.mktemp("worker")
+    verl_toy.write(folder)
+    base = [
+        *verl_toy.actor_settings(folder),
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
+        f"{ACTOR}.optim.lr=1e-2",
+        f"{ACTOR}.optim.total_training_steps=10",
+    ]
+    cases = {name: {**case, "settings": [*base, *case["settings"]]} for name, case in CASES.items()}
+    runs = {ranks: verl_toy.update_actor(folder, folder / str(ranks), cases, ranks) for ranks in (1, 2)}
+    return {ranks: results for ranks, (results, _) in runs.items()}, {ranks: text for ranks, (_, text) in runs.items()}
+
+
+def per_token(metrics, name):
+    return metrics[f"actor/bandpo/{name}"] / metrics["actor/bandpo/tokens"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_reaches_the_loss(updates, ranks):
+    for result in updates[0][ranks]:
+        calls = result["band"]["calls"]
+        assert len(calls) == EPOCHS * SIZE // ranks // 4
+        for call in calls:
+            assert call["arguments"] == [
+                "old_log_prob",
+                "log_prob",
+                "advantages",
+                "response_mask",
+                "loss_agg_mode",
+                "config",
+                "rollout_is_weights",
+            ]
+            assert call["config"] == "BandPOLossConfig"
+            assert call["mode"] == "token-mean"
+            tensors = {k: v for k, v in call.items() if isinstance(v, dict) and "shape" in v}
+            assert {k: v["dtype"] for k, v in tensors.items()} == {
+                "old_log_prob": "torch.float32",
+                "log_prob": "torch.float32",
+                "advantages": "torch.float32",
+                "response_mask": "torch.bool",
+            }
+            assert [k for k, v in tensors.items() if v["grad"]] == ["log_prob"]
+            assert {v["shape"] for v in tensors.values()} == {(4, RESPONSE)}
+            assert call["info"]["dp_size"] == ranks
+            assert call["info"]["global_batch_size"] == MINI_BATCH
+            assert call["info"]["loss_scale_factor"] is None
+        # The number of tokens of the mini-batch over its micro-batches and ranks.
+        size = MINI_BATCH // ranks // 4
+        masks = [[c["response_mask"]["value"] for c in each["band"]["calls"]] for each in updates[0][ranks]]
+        for i, call in enumerate(calls):
+            first = i - i % size
+            tokens = sum(int(mask.sum()) for each in masks for mask in each[first : first + size])
+            assert int(call["info"]["batch_num_tokens"]) == tokens
+        weighted = result["clip weighted"]["calls"][0]["rollout_is_weights"]
+        assert (weighted["dtype"], weighted["grad"]) == ("torch.float32", False)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("case", [*MODES, "with penalties"])
+def test_clip_is_verls_own_loss_bit_for_bit(updates, case, ranks):
+    """After four optimizer steps: the weights, and the loss and gradient norm of verl's log."""
+    for result in updates[0][ranks]:
+        ours, theirs = result[f"clip {case}"], result[f"vanilla {case}"]
+        assert ours["weights"].keys() == theirs["weights"].keys()
+        assert all(torch.equal(ours["weights"][k], theirs["weights"][k]) for k in theirs["weights"])
+        for name in ("loss", "grad_norm", "actor/pg_loss"):
+            assert ours["metrics"][name] == theirs["metrics"][name]
+        for name in ("actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/ppo_kl"):
+            assert ours["metrics"][name] == pytest.approx(theirs["metrics"][name], rel=1e-5)
+            assert theirs["metrics"][name] != 0
+        for name in ("kl_loss", "actor/entropy_loss") if case == "with penalties" else ():
+            assert ours["metrics"][name] == theirs["metrics"][name] != 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rollout_weights_act_as_in_verls_own_loss(updates, ranks):
+    """To rounding: r A w is not (r A) w."""
+    for result in updates[0][ranks]:
+        ours, theirs = result["clip weighted"], result["vanilla weighted"]
+        assert ours["metrics"]["loss"] == pytest.approx(theirs["metrics"]["loss"], rel=1e-4)
+        assert ours["metrics"]["grad_norm"] == pytest.approx(theirs["metrics"]["grad_norm"], rel=1e-4)
+        plain = result["clip token-mean"]["metrics"]["loss"]
+        assert ours["metrics"]["loss"] != pytest.approx(plain, rel=0.01)
+
+
+@pytest.mark.parametrize("other", ["band in micro-batches of 1", "band by tokens"])
+def test_the_update_does_not_depend_on_the_micro_batches(updates, other):
+    one, two = updates[0][1][0], updates[0][2]
+    base = one["band"]["metrics"]
+    for metrics in (one[other]["metrics"], two[0]["band"]["metrics"], two[1][other]["metrics"]):
+        assert metrics["loss"] == pytest.approx(base["loss"], rel=1e-3)
+        assert metrics["grad_norm"] == pytest.approx(base["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("case", ["band", "band in micro-batches of 1", "empty responses"])
+def test_ratios_of_what_is_logged_are_over_all_tokens(updates, case, ranks):
+    """Against the tensors that all ranks' calls saw, uneven micro-batches and ranks included."""
+    calls = [call for result in updates[0][ranks] for call in result[case]["calls"]]
+    old, new, mask, advantages = (
+        torch.cat([c[k]["value"] for c in calls]) for k in ("old_log_prob", "log_prob", "response_mask", "advantages")
+    )
+    bounds = Band("kl", 0.001).bounds(old)
+    log_ratio = new - old
+    above, below = (log_ratio > bounds.log_high) & mask, (log_ratio < bounds.log_low) & mask
+    tokens = mask.sum().item()
+    uneven = {int(c["response_mask"]["value"].sum()) for c in calls}
+    assert len(uneven) > 1
+    for result in updates[0][ranks]:  # every rank has the numbers of all
+        metrics = result[case]["metrics"]
+        assert metrics["actor/bandpo/tokens"] == pytest.approx(tokens / len(calls))
+        assert per_token(metrics, "clip/high_count") == pytest.approx(above.sum().item() / tokens)
+        assert per_token(metrics, "clip/low_count") == pytest.approx(below.sum().item() / tokens)
+        cut = (above & (advantages > 0)).sum() + (below & (advantages < 0)).sum()
+        logged = per_token(metrics, "cut/high_count") + per_token(metrics, "cut/low_count")
+        assert logged == pytest.approx(cut.item() / tokens)
+        assert logged > 0
+        k1 = -(log_ratio[mask]).double().sum().item()
+        assert per_token(metrics, "kl_old/k1_nats") == pytest.approx(k1 / tokens, rel=1e-4)
+        assert metrics["actor/bandpo/half_precision"] == 0
+
+
+def test_half_precision_is_told(updates):
+    results, printed = updates
+    for ranks in (1, 2):
+        for result in results[ranks]:
+            assert result["half"]["metrics"]["actor/bandpo/half_precision"] == 1
+            assert {c["log_prob"]["dtype"] for c in result["half"]["calls"]} == {"torch.bfloat16"}
+        assert printed[ranks].count("log-probabilities reach the loss as torch.bfloat16") == ranks

@@ -1,0 +1,158 @@
+"""Actor updates of verl's own TrainingWorker (FSDP 2, gloo) on a made batch: no Ray, no rollout, no reward.
+
+usage: torchrun --standalone --nproc-per-node RANKS update_actor.py FOLDER
+
+FOLDER holds `cases.json`, {name: {"settings": [overrides], ...}} with the arguments of `batch` or a `dump` of a run's
+batch. Each rank writes FOLDER/<rank>.pt with, for each case, the metrics as the driver reduces them, the weights after
+the updates, and what the loss was called with.
+"""
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from hydra import compose, initialize_config_module
+from tensordict import TensorDict
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.metric import reduce_metrics
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine_workers import TrainingWorker
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
+from verl_toy import EPOCHS, MINI_BATCH, PROMPT, RESPONSE, SIZE
+
+
+def make_worker(settings):
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=settings)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    actor.model_config = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    engine = actor.engine
+    engine.use_dynamic_bsz = actor.use_dynamic_bsz
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
+    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = actor.ppo_micro_batch_size_per_gpu
+    worker = TrainingWorker(
+        TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=actor.model_config,
+            engine_config=engine,
+            optimizer_config=actor.optim,
+            checkpoint_config=actor.checkpoint,
+        )
+    )
+    worker.reset()
+    worker.set_loss_fn(partial(ppo_loss, config=actor))
+    return worker
+
+
+def batch(rank, world, weights=False, drop=0):
+    """This rank's share of 16 sequences with uneven responses; mini-batch k of all ranks is the same for any world.
+
+    Advantages are powers of two, so that a product with them is not rounded.
+
+    Args:
+        rank: as in torch.distributed.
+        world: number of ranks.
+        weights: with rollout importance weights.
+        drop: so many sequences at the end of each mini-batch have no response token.
+    """
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 40, (SIZE, PROMPT + RESPONSE), generator=generator)
+    lengths = torch.randint(1, RESPONSE + 1, (SIZE,), generator=generator)
+    lengths[0], lengths[1] = 1, RESPONSE
+    if drop:
+        lengths.view(-1, MINI_BATCH)[:, -drop:] = 0
+    advantages = torch.tensor([2.0, -1.0, 0.5, -4.0])[torch.randint(0, 4, (SIZE, 1), generator=generator)]
+    rollout = torch.rand(SIZE, RESPONSE, generator=generator) * 2
+    share = torch.arange(SIZE).view(-1, world, MINI_BATCH // world)[:, rank].flatten()
+    tensors = {
+        "ids": ids[share],
+        "response_mask": (torch.arange(RESPONSE) < lengths[share, None]).long(),
+        "advantages": advantages[share].expand(-1, RESPONSE).contiguous(),
+    }
+    return tensors | ({"rollout_is_weights": rollout[share]} if weights else {})
+
+
+def as_data(ids, response_mask, **more):
+    data = TensorDict(
+        {
+            "prompts": ids[:, :PROMPT],
+            "responses": ids[:, PROMPT:],
+            "input_ids": ids.clone(),
+            "attention_mask": torch.ones_like(ids),
+            "position_ids": torch.arange(ids.shape[1]).expand_as(ids).contiguous(),
+            "response_mask": response_mask,
+            **more,
+        },
+        batch_size=len(ids),
+    )
+    data = left_right_2_no_padding(data)
+    tu.assign_non_tensor(data, temperature=1.0, calculate_entropy=False, global_batch_size=MINI_BATCH)
+    return data
+
+
+def spy_on(calls):
+    """Record what verl's `ppo_loss` hands to the loss."""
+    inner = POLICY_LOSS_REGISTRY["bandpo"]
+
+    def loss(**given):
+        calls.append(
+            {
+                k: {"shape": tuple(v.shape), "dtype": str(v.dtype), "grad": v.requires_grad, "value": v.detach()}
+                for k, v in given.items()
+                if isinstance(v, torch.Tensor)
+            }
+            | {"arguments": list(given), "info": dict(given["config"].global_batch_info)}
+            | {"config": type(given["config"].policy_loss).__name__, "mode": given["loss_agg_mode"]}
+        )
+        return inner(**given)
+
+    POLICY_LOSS_REGISTRY["bandpo"] = loss
+    return inner
+
+
+def made_data(worker, rank, world, penalties=False, **options):
+    """Of `batch`, with old log-probabilities; for penalties with a reference policy's, and a request for entropies."""
+    tensors = batch(rank, world, **options)
+    data = as_data(tensors["ids"], tensors["response_mask"])
+    tu.assign_non_tensor(data, compute_loss=False)
+    old = no_padding_2_padding(worker.infer_batch(data)["log_probs"], data).detach()
+    if penalties:
+        tensors["ref_log_prob"] = old - 0.1 * torch.rand(old.shape, generator=torch.Generator().manual_seed(rank))
+    data = as_data(old_log_probs=old, **tensors)
+    tu.assign_non_tensor(data, calculate_entropy=penalties)
+    tu.assign_non_tensor(data, mini_batch_size=MINI_BATCH, epochs=EPOCHS, seed=0, dataloader_kwargs={"shuffle": False})
+    return data
+
+
+def update(rank, world, settings, dump=None, **options):
+    worker = make_worker(settings)
+    data = torch.load(dump, weights_only=False) if dump else made_data(worker, rank, world, **options)
+    calls = []
+    inner = spy_on(calls)
+    try:
+        metrics = dict(tu.get(worker.train_mini_batch(data), "metrics"))
+    finally:
+        POLICY_LOSS_REGISTRY["bandpo"] = inner
+    state = worker.engine.module.state_dict()
+    return {
+        "metrics": {k: float(v) for k, v in reduce_metrics(metrics).items()},
+        "weights": {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in state.items()},
+        "calls": calls,
+    }
+
+
+def main(folder):
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cases = json.loads((Path(folder) / "cases.json").read_text())
+    torch.save({name: update(rank, world, **case) for name, case in cases.items()}, Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
