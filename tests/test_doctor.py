@@ -50,7 +50,7 @@ PLANTED = {
     ),
     "options of another loss": ([*GOOD[2:]], "problem", "trust_region under .* but the loss is 'vanilla'"),
     "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "got 'bond', did you mean 'band'"),
-    "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "problem", "'bandpo' is never called"),
+    "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "warning", "own loss in place of 'bandpo'"),
     "epsilons": ([*GOOD, f"{ACTOR}.clip_ratio_high=0.28"], "warning", "clip_ratio_high: the loss bandpo does not read"),
     "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "warning", "clip_ratio_c=10 is not read by the loss bandpo"),
     "shadow": (

@@ -229,8 +229,11 @@ def _loss_settings(get: Any) -> Iterator[Finding]:
         except ValueError as error:
             yield Finding("problem", f"{_LOSS}.trust_region: {error}", "correct the node")
     if get("algorithm.rollout_correction.bypass_mode", False):
-        what = "algorithm.rollout_correction.bypass_mode=true replaces the policy loss by verl's own"
-        yield Finding("problem", f"{what} {mode!r} is never called", "set it to false")
+        what = (
+            "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older trainer"
+        )
+        cure = "algorithm.rollout_correction.bypass_mode=false"
+        yield Finding("warning", f"{what} (not the V1 one) calls its own loss in place of {mode!r}", cure)
 
 
 def _given(get: Any, key: str) -> bool:
