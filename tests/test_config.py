@@ -314,7 +314,11 @@ def test_the_resolved_recipe_says_what_was_left_to_the_defaults(node):
 # ---- the recipes
 
 
-FILES = sorted(path for path in RECIPES.glob("*/*.yaml") if path.name != "base.yaml")
+FILES = sorted(  # those of `bandpo train`
+    path
+    for path in RECIPES.glob("*/*.yaml")
+    if path.name != "base.yaml" and path.parent.name not in ("cluster", "paper")
+)
 
 
 def test_there_are_recipes():

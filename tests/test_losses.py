@@ -173,6 +173,24 @@ class OfTheBatch(Region):
         return Bounds(-width, width, capped=old_logps < -1)
 
 
+@dataclass(frozen=True)
+class OneForAll(Region):
+    """A rule whose bounds have no shape of their own."""
+
+    kind: ClassVar[str] = "one_for_all"
+
+    def bounds(self, old_logps, context=None):
+        return Bounds(torch.tensor(-0.2), torch.tensor(0.2))
+
+
+@pytest.mark.parametrize("columns", [4, 40_000])
+def test_bounds_may_broadcast(columns):
+    old = torch.full((3, columns), -1.0)
+    loss, metrics = policy_loss(old + 0.3, old, torch.ones(3), torch.ones(3, columns), OneForAll())
+    assert loss.item() == pytest.approx(-math.exp(0.2), rel=1e-4)
+    assert metrics.compute()["clip/fraction"] == 1
+
+
 @pytest.mark.parametrize("ratio", ["token", "sequence", "mean-of-clipped"])
 def test_a_large_batch_is_worked_on_in_pieces_to_the_same_end(ratio, monkeypatch):
     rows, columns = 40, 1000

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import torch
 from torch import Tensor
 
 from .bounds import Bounds
 from .divergences import Divergence, divergence
-from .numerics import LOG_P_MAX, LOG_P_MIN, expm1, log1mexp, output_dtype, working_copy
+from .numerics import LOG_P_MAX, LOG_P_MIN, expm1, is_number, log1mexp, output_dtype, piece_size, working_copy
 from .solver import Interval, Radius
 
 
@@ -126,13 +125,6 @@ def band_bounds(
     return Bounds(ends[0], ends[1])
 
 
-def piece_size(like: Tensor) -> int:
-    """How many tokens to work on at once, so that what is made on the way stays in the cache, and is little."""
-    if torch.compiler.is_compiling():
-        return sys.maxsize
-    return 2**14 * torch.get_num_threads() if like.device.type == "cpu" else 2**22
-
-
 def _bounds(old_logps: Tensor, kind: Divergence, low: Radius, high: Radius) -> Interval:
     dtype, device = output_dtype(old_logps), old_logps.device
     log_p = old_logps.to(dtype).clamp(max=0)
@@ -164,7 +156,7 @@ def check_radius(name: str, delta: Radius) -> None:
             return
         lowest, highest = float(delta.min()), float(delta.max())
         raise ValueError(f"{name} must be positive everywhere, got values from {lowest} to {highest}")
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not delta > 0:
+    if not is_number(delta) or not delta > 0:
         raise ValueError(f"{name} must be a positive number or tensor, got {delta!r}")
 
 

@@ -193,22 +193,22 @@ class Table(Region):
     sec:discussion).
 
     r_low and log r_high are tabulated over x = -log p, in 2^k cells per octave of x from 2^-30 to 2^9 (p = e^-512;
-    beyond, the last cell's lines go on). k is the smallest for which both are *proven* to be within `tolerance`: while
-    p falls, r_low falls, log r_high rises, and r_high p falls, which confines r_low between two knots to a rectangle
-    and log r_high to a parallelogram. For a `Band` this is prop:monotonicity, for other rules it is checked at all
-    knots. In the cells themselves the error is much smaller than what can be proven without looking at the formulas.
-    Results are computed in float32.
+    beyond, the last cell's lines go on, and nothing is promised). k is the smallest for which both are *proven* to be
+    within `tolerance`, but for the rounding of float32: if, while p falls, r_low falls, log r_high rises, and r_high p
+    falls, then r_low is confined to a rectangle between two knots and log r_high to a parallelogram. A `Band` is like
+    that by prop:monotonicity, and so are the other rules here; of one's own rule it is checked at the knots, not
+    between them. The error itself is much smaller than what can be proven without looking at the formulas.
 
     Args:
         region: a rule whose bounds depend on nothing but the old probability.
         tolerance: of r_low, and of log r_high where -log p < 1; beyond, of log r_high / -log p. In [1e-4, 1).
 
     Attributes:
-        error: the proven limit of the error.
+        error: the proven limit of the error, for rules that are monotone in that sense.
 
     Raises:
-        ValueError: the bounds need more than the probability, do not widen while p falls, or would need more than 2^14
-            cells per octave.
+        ValueError: the bounds need more than the probability, do not widen while p falls, are NaN, or would need more
+            than 2^14 cells per octave.
     """
 
     kind: ClassVar[str] = "table"
@@ -247,8 +247,8 @@ class Table(Region):
         r_low = torch.addcmul(low.index_select(0, cell), fall.index_select(0, cell), offset)
         log_high = torch.addcmul(high.index_select(0, cell), rise.index_select(0, cell), offset)
         impossible = x == torch.inf
-        log_low = torch.where(impossible, limits[0], r_low.clamp_(min=0).log_())
-        log_high = torch.where(impossible, limits[1], log_high)
+        log_low = torch.where(impossible, limits[0], r_low.clamp_(0, 1).log_())
+        log_high = torch.where(impossible, limits[1], log_high.clamp_(min=0))
         dtype = output_dtype(old)
         return Bounds(
             log_low.view_as(old).to(dtype),
@@ -280,15 +280,17 @@ def _tabulate(region: TrustRegion, bits: int) -> tuple[list[Tensor], float]:
     limits = [bounds.log_low[-1], bounds.log_high[-1]]
     x, low, high = x[:-1], low[:-1], high[:-1]
     width, fall, rise = x.diff(), low.diff(), high.diff()
+    rise = torch.where(high[1:] == high[:-1], 0.0, rise)  # also of two infinite ones
     rounding = 1e-6 * (1 + x[1:])
-    wrong = (fall > rounding) | (rise < -rounding) | (rise > width + rounding)
+    wrong = ~((fall <= rounding) & (rise >= -rounding) & (rise <= width + rounding))  # NaN is wrong too
+    fall, rise = fall.clamp(max=0), rise.clamp(min=0)
     if wrong.any():
         p = math.exp(-float(x[1:][wrong][0]))
         raise ValueError(
             f"region of Table must allow smaller tokens a wider interval of ratios and not more probability; "
             f"{region!r} does not at p = {p:.3g}"
         )
-    error = torch.maximum(-fall, rise * (1 - rise / width) / x[1:].clamp(min=1)).max()
+    error = torch.maximum(-fall, rise * (1 - rise / width) / x[:-1].clamp(min=1)).max()
     # At an offset of (x - start) / start; the first cell is wider than it starts.
     scale = start / width
     low[0], high[0] = low[0] + fall[0] * start[0] / width[0], high[0] + rise[0] * start[0] / width[0]

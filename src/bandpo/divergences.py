@@ -15,18 +15,19 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .numerics import LOG_P_MIN, excess, expm1, log1mexp, log_double, working_copy
+from .numerics import LOG_P_MIN, excess, expm1, is_number, log1mexp, log_double, working_copy
 from .solver import Interval, Radius, invert, kl_log_bounds, tilt_log_bounds
 from .tables import BandTable
 
 # For an f with kinks: then the solver bisects, as a rule.
 _STEPS_AT_KINKS = 60
+# Tables that a divergence keeps, a third of a megabyte each.
+_KEPT = 32
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Divergence:
         log_bounds: optional `(log_p, delta) -> (log_low, log_high)` for log_p in [-inf, 0], saturation included. Its
             dtype, float32 or float64, says how precise the result must be; it is best computed in float64 always.
         log_f: optional, f as a function of log u in [-inf, 700], with its minimum 0 at log u = 0 and no cancellation
-            near it. With f alone, float64 results lose digits for small radii; float32 ones do not.
+            near it. With f alone, float64 results lose digits for small radii; float32 ones do not. Where f has
+            kinks, bounds for radii in tensors may be off by 1e-3; those for a number are not.
 
     Raises:
         ValueError: f is not a generator; the message names the point u at which it fails.
@@ -58,6 +60,7 @@ class Divergence:
     direction: str = ""
     log_bounds: Callable[[Tensor, Radius], Interval] | None = field(default=None, repr=False)
     log_f: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -73,13 +76,31 @@ class Divergence:
         if self.log_bounds is not None:
             return self.log_bounds(log_p, delta)
         if torch.compiler.is_compiling() and isinstance(delta, Tensor):
-            return _opaque(log_p, delta, _number(self))
+            return _opaque(log_p, delta, _key(self))
         steps = None
-        if not isinstance(delta, Tensor) and log_p.dtype == torch.float32:
-            if (table := _table(self, delta, log_p.device)).fits:
+        if not isinstance(delta, Tensor):
+            table = self.table(delta, log_p.device)
+            if table.fits and log_p.dtype == torch.float32:
                 return table.bounds(log_p)
-            steps = _STEPS_AT_KINKS
-        return tilt_log_bounds(log_p, delta, self.generator, _inverse(self), steps)
+            steps = None if table.fits else _STEPS_AT_KINKS
+        return tilt_log_bounds(log_p, delta, self.generator, self.inverse(), steps)
+
+    def inverse(self) -> Tensor:
+        """What `invert` says of the generator, made when it is first needed."""
+        if "inverse" not in self._made:
+            with torch.device("cpu"):
+                self._made["inverse"] = invert(self.generator)
+        return self._made["inverse"]
+
+    def table(self, delta: float, device: torch.device) -> BandTable:
+        """The bounds for one radius, made when it is first used; the last few radii are kept."""
+        if (delta, device) not in self._made:
+            while len(self._made) > _KEPT:
+                self._made.pop(next(key for key in list(self._made) if key != "inverse"), None)
+            inverse = self.inverse()
+            with torch.device("cpu"):
+                self._made[delta, device] = BandTable(self.generator, inverse, delta, device)
+        return self._made[delta, device]
 
     def to_config(self) -> str:
         """The registered name. Raises ValueError if there is none."""
@@ -99,38 +120,40 @@ class Divergence:
         return f"{self.name}: {self.direction or 'D_f(pi || pi_old)'}"
 
 
-@lru_cache(maxsize=64)
-def _inverse(kind: Divergence) -> Tensor:
-    return invert(kind.generator)
-
-
-@lru_cache(maxsize=64)
-def _table(kind: Divergence, delta: float, device: torch.device) -> BandTable:
-    return BandTable(kind.generator, _inverse(kind), delta, device)
-
-
 # In a compiled graph the solver is one opaque operator: tables are used there too, and the compiler, which would work a
-# minute or two on its loops, does not see them.
-_NUMBERED: list[Divergence] = []
+# minute or two on its loops, does not see them. The operator knows a divergence by its name in config files or, if it
+# has none, by one of this process.
+_UNNAMED: dict[str, Divergence] = {}
 
 
-@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
-def _number(kind: Divergence) -> int:
-    if kind not in _NUMBERED:
-        _NUMBERED.append(kind)
-    return _NUMBERED.index(kind)
+@torch.compiler.assume_constant_result
+def _key(kind: Divergence) -> str:
+    if kind.is_registered:
+        return kind.name
+    for key, known in _UNNAMED.items():
+        if known is kind:
+            return key
+    key = f"{kind.name}#{len(_UNNAMED)}"
+    _UNNAMED[key] = kind
+    return key
 
 
 @torch.library.custom_op("bandpo::solve", mutates_args=())
-def _opaque(log_p: Tensor, delta: Tensor, number: int) -> tuple[Tensor, Tensor]:
+def _opaque(log_p: Tensor, delta: Tensor, key: str) -> tuple[Tensor, Tensor]:
+    if "#" in key and key not in _UNNAMED:
+        raise ValueError(
+            f"divergence {key.partition('#')[0]!r} of this graph is not known in this process; export graphs of "
+            "divergences only that are registered under their name"
+        )
+    kind = _UNNAMED[key] if "#" in key else divergence(key)
     # A radius on the CPU can be read without waiting for a device.
     radius = float(delta) if delta.dim() == 0 and delta.device.type == "cpu" else delta
-    log_low, log_high = _NUMBERED[number].bounds(log_p, radius)
+    log_low, log_high = kind.bounds(log_p, radius)
     return log_low.contiguous(), log_high.contiguous()
 
 
 @_opaque.register_fake
-def _(log_p: Tensor, delta: Tensor, number: int) -> tuple[Tensor, Tensor]:
+def _(log_p: Tensor, delta: Tensor, key: str) -> tuple[Tensor, Tensor]:
     shape = torch.broadcast_shapes(log_p.shape, delta.shape)
     return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
@@ -222,7 +245,8 @@ def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """By a solver of its own in float64 and in compiled graphs, looked up else, which takes half of its time."""
     if isinstance(delta, Tensor) or log_p.dtype == torch.float64:
         return kl_log_bounds(log_p, delta)
-    return _table(_REGISTRY["kl"], delta, log_p.device).bounds(log_p)
+    table = _REGISTRY["kl"].table(delta, log_p.device)
+    return table.bounds(log_p) if table.fits else kl_log_bounds(log_p, delta)
 
 
 def _odds(delta: Any) -> Any:
@@ -338,7 +362,7 @@ def cressie_read(order: float) -> Divergence:
     >>> half, whole = bandpo.band_bounds(log_p, bandpo.cressie_read(1), 0.05), bandpo.band_bounds(log_p, "chi2", 0.1)
     >>> torch.testing.assert_close(half.log_high, whole.log_high)
     """
-    if isinstance(order, bool) or not isinstance(order, int | float) or not -20 <= order <= 20:
+    if not is_number(order) or not -20 <= order <= 20:
         raise ValueError(f"order of cressie_read must be a number in [-20, 20], got {order!r}")
     order = float(order) + 0.0  # -0.0 is 0.0
     name = f"cressie_read({order!r})"

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from .aggregation import Aggregation, aggregate_masked, as_mask
-from .band import piece_size
 from .combinators import depends_on_probability
 from .metrics import Metrics
-from .numerics import is_number, output_dtype
+from .numerics import is_number, output_dtype, piece_size
 from .penalties import LOWEST, KLPenalty
 from .penalties import kl_penalty as kl_estimate
 from .surrogates import Apply, Tokens, check_application, negative_mean_of_clipped, negative_surrogate
@@ -138,18 +137,9 @@ def policy_loss(
     over = {"sequence": False, "sequence-mean": True}.get(ratio)
     bounds = trust_region.bounds(old_logps if over is None else _over_responses(old_logps, mask, mean=over), context)
     weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
-    batch = _Batch(
-        logps,
-        old_logps,
-        ref_logps,
-        entropies,
-        advantages,
-        weights,
-        mask,
-        bounds.log_low,
-        bounds.log_high,
-        bounds.capped,
-    )
+    low, high = bounds.log_low.expand(mask.shape), bounds.log_high.expand(mask.shape)
+    capped = None if bounds.capped is None else bounds.capped.expand(mask.shape)
+    batch = _Batch(logps, old_logps, ref_logps, entropies, advantages, weights, mask, low, high, capped)
     del context, bounds
     limit = MAX_LOG_RATIO if max_log_ratio is None else max_log_ratio
     done = [
