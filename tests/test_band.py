@@ -240,6 +240,10 @@ def test_nan_gives_nan_on_both_sides(divergence):
     assert bounds.log_low.isnan().tolist() == bounds.log_high.isnan().tolist() == [True, False]
 
 
+def test_other_tokens_stay_where_they_are_beside_a_certain_one_that_stays():
+    assert complement(torch.zeros(3), torch.tensor([0.0, 1e-7, 1e-6])).tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
 def test_a_radius_per_token_is_the_same_as_one_radius_after_the_other(divergence):
     log_p = GRID[::7]

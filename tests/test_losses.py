@@ -313,6 +313,13 @@ def test_on_policy_at_probability_one_the_gradient_is_full(divergence, advantage
     assert torch.autograd.grad(loss, logps)[0].item() == -advantage
 
 
+def test_clamping_to_bounds_keeps_the_whole_gradient_on_the_bounds_themselves():
+    bounds = Clip(0.2, 0.28).bounds(torch.zeros(4))
+    log_ratio = torch.stack([bounds.log_low[0], bounds.log_high[0], torch.tensor(0.1), torch.tensor(0.5)])
+    log_ratio.requires_grad_()
+    assert torch.autograd.grad(bounds.clamp(log_ratio).sum(), log_ratio)[0].tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
 def test_rollout_weights_multiply_the_clipped_surrogate_only():
     arguments = batch() | {"ref_logps": torch.rand(5, 7, dtype=F64).log()}
     weights = 3 * torch.rand(5, 7, dtype=F64)

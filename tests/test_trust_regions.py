@@ -355,6 +355,13 @@ def test_clip_is_the_two_given_epsilons():
     torch.testing.assert_close(bounds.log_high, torch.full_like(LOG_P, math.log(1.28)))
 
 
+def test_a_ratio_on_either_bound_is_inside():
+    bounds = Clip(0.2, 0.28).bounds(LOG_P)
+    for edge, outwards in ((bounds.log_low, -math.inf), (bounds.log_high, math.inf)):
+        assert bounds.contains(edge).all()
+        assert not bounds.contains(torch.nextafter(edge, torch.full_like(edge, outwards))).any()
+
+
 def test_clip_one_infinity_is_no_clip():
     bounds = Clip(1.0, math.inf).bounds(LOG_P)
     log_ratio = torch.linspace(-1e30, 1e30, len(LOG_P))

@@ -1,0 +1,671 @@
+"""Does the test suite notice? Faults are planted in a copy of the core, one at a time, and a test has to fall.
+
+    python benchmarks/mutations.py [--only NAME ...]    # all, or some
+    python benchmarks/mutations.py --write              # and write the rows to benchmarks/mutations.csv
+    python benchmarks/mutations.py --page               # docs/mutations.md from the rows
+
+A fault is a small, plausible mistake: one text in the place of another, which must stand in its file exactly once. The
+tests that fell must pass on a copy without a fault. Exits with 1 if a fault survives.
+"""
+
+import argparse
+import csv
+import itertools
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import mpmath  # noqa: F401
+import pytest
+import torch  # noqa: F401
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS, PAGE = ROOT / "benchmarks" / "mutations.csv", ROOT / "docs" / "mutations.md"
+COLUMNS = ["fault", "file", "test", "seconds", "commit"]
+COPIED = ("src", "tests", "benchmarks", "docs", "recipes", "README.md", "pyproject.toml")
+SURVIVED = "SURVIVED"
+# It starts processes, for half a minute, and stands before most of its file.
+SLOW = "tests/test_losses.py::test_two_ranks_add_up_to_the_batch"
+
+INTRODUCTION = """# Mutation check: does the test suite notice a fault in the core?
+
+{planted} faults were planted, one at a time, each in a copy of the source; {caught} made a test fall. The test named is
+the first to fall of those that were run for that fault, not the only one. The faults were chosen by hand: this is no
+measure of coverage.
+
+    python benchmarks/mutations.py --write    # plant them again; --only for a part
+    python benchmarks/mutations.py --page     # this page from benchmarks/mutations.csv, which names the source's commit
+
+| fault | file | text | became | first test to fall |
+|---|---|---|---|---|"""
+
+
+class Fault(NamedTuple):
+    name: str
+    file: str  # under src/bandpo
+    old: str
+    new: str
+    tests: str  # of the files tests/test_*.py, in this order; or one test, where those before it in its file are slow
+
+
+FAULTS = [
+    # ---- numerics.py
+    Fault(
+        "e^x - 1 - x with its cancellation",
+        "numerics.py",
+        "torch.where(x.abs() < 0.5, 0.5 * x * x * series",
+        "torch.where(x.abs() < 1e-4, 0.5 * x * x * series",
+        "band::test_every_divergence_agrees_with_its_definition_at_100_digits",
+    ),
+    Fault(
+        "a saturation point rounded",
+        "numerics.py",
+        "float(exact - Decimal(float(exact)))",
+        "0.0",
+        "band::test_lower_bound_is_accurate_to_the_last_ulp_before_it_saturates",
+    ),
+    # ---- solver.py
+    Fault(
+        "KL far out: the slope of the other side of the coin",
+        "solver.py",
+        "down - (delta - curved) / mu",
+        "down - (delta - curved) / nu",
+        "band::test_bounds_hold_far_outside_the_usual_radii",
+    ),
+    Fault(
+        "Halley's step with the sign of its curvature",
+        "solver.py",
+        "denominator.addcmul_(numerator, x + mu, value=-1)",
+        "denominator.addcmul_(numerator, x + mu, value=1)",
+        "numerics band",
+    ),
+    Fault("KL in one step for two", "solver.py", "for _ in range(2):", "for _ in range(1):", "numerics band"),
+    Fault(
+        "the last step of KL from a difference that cancels",
+        "solver.py",
+        "torch.where(t.abs() < 1, mu * excess(t) - excess(log_z), log_z - mu * t)",
+        "log_z - mu * t",
+        "numerics band",
+    ),
+    Fault(
+        "KL: below e^-300 r stays what it is, not r p",
+        "solver.py",
+        "log_high.sub_(beyond)",
+        "log_high",
+        "band::test_bounds_go_on_below_the_probabilities_that_are_solved",
+    ),
+    Fault(
+        "an own f keeps its linear part",
+        "solver.py",
+        "value = generator(x) - slope * expm1(x)",
+        "value = generator(x)",
+        "band::test_a_linear_part_of_the_generator_changes_nothing",
+    ),
+    Fault(
+        "too few steps in float64",
+        "solver.py",
+        "torch.float64: 7}",
+        "torch.float64: 4}",
+        "tables band::test_every_divergence_agrees_with_its_definition_at_100_digits",
+    ),
+    Fault(
+        "the bracket of the root begins where one term alone is delta",
+        "solver.py",
+        "log_delta - math.log(2)",
+        "log_delta",
+        "tables band",
+    ),
+    Fault(
+        "the bracket ends at the knot below",
+        "solver.py",
+        "self.inverse[side][at.long() + end]",
+        "self.inverse[side][at.long()]",
+        "tables band",
+    ),
+    Fault(
+        "saturation from half of delta on",
+        "solver.py",
+        "saturated = most <= delta",
+        "saturated = most <= 2 * delta",
+        "tables",
+    ),
+    Fault(
+        "an own f below e^-300: r instead of r p",
+        "solver.py",
+        "torch.where(rare, up_r - rise * beyond, down_c)",
+        "torch.where(rare, up_r, down_c)",
+        "band::test_bounds_go_on_below_the_probabilities_that_are_solved",
+    ),
+    # ---- tables.py
+    Fault(
+        "a table that does not fit is used",
+        "tables.py",
+        "_TOLERANCE, _ROUNDING = 2.0**-24",
+        "_TOLERANCE, _ROUNDING = 2.0**-9",
+        "tables",
+    ),
+    Fault(
+        "the cell at the edge is not the first",
+        "tables.py",
+        ".to(torch.float64).clamp_(min=self.first)",
+        ".to(torch.float64)",
+        "tables",
+    ),
+    Fault(
+        "the table below e^-300 turns the wrong way",
+        "tables.py",
+        "log_high.sub_(rise * beyond)",
+        "log_high.add_(rise * beyond)",
+        "tables",
+    ),
+    # ---- divergences.py
+    Fault(
+        "KL in the other direction",
+        "divergences.py",
+        "_kl_log_bounds, excess)",
+        "_kl_log_bounds, _reverse_kl)",
+        "paper",
+    ),
+    Fault("reverse KL in the other direction", "divergences.py", "None, _reverse_kl)", "None, excess)", "paper"),
+    Fault(
+        "total variation without its half",
+        "divergences.py",
+        "lambda x: 0.5 * expm1(x).abs()",
+        "lambda x: expm1(x).abs()",
+        "paper",
+    ),
+    Fault(
+        "chi2 saturates at delta, not delta / (1 + delta)",
+        "divergences.py",
+        "log_double(delta, _odds)",
+        "log_double(delta)",
+        "band::test_lower_bound_is_accurate_to_the_last_ulp_before_it_saturates",
+    ),
+    Fault(
+        "Hellinger reaches the simplex at p, not sqrt p",
+        "divergences.py",
+        "torch.where(0.5 * log_p >=",
+        "torch.where(log_p >=",
+        "paper",
+    ),
+    Fault(
+        "Jensen-Shannon without its half",
+        "divergences.py",
+        "return 0.5 * torch.exp(half)",
+        "return torch.exp(half)",
+        "paper",
+    ),
+    Fault(
+        "power divergences: 1 + l forgotten",
+        "divergences.py",
+        "return (_reverse_kl(x) + bend) / (1 + order)",
+        "return _reverse_kl(x) + bend",
+        "band::test_a_power_divergence_is_a_named_one_up_to_a_factor_on_the_radius",
+    ),
+    # ---- band.py
+    Fault("delta halved", "band.py", "return float(delta)", "return 0.5 * float(delta)", "paper"),
+    Fault(
+        "delta_low ignored",
+        "band.py",
+        "both if delta_low is None else _radius(delta_low, like, on_cpu)",
+        "both",
+        "band::test_the_two_sides_may_have_radii_of_their_own",
+    ),
+    Fault(
+        "membership takes the radius of the other side",
+        "band.py",
+        "torch.where(working_copy(log_ratio) < 0, low, high)",
+        "torch.where(working_copy(log_ratio) < 0, high, low)",
+        "band::test_the_two_sides_may_have_radii_of_their_own",
+    ),
+    Fault(
+        "membership forgets the simplex",
+        "band.py",
+        "clamp(max=LOG_P_MAX) <= 0)",
+        "clamp(max=LOG_P_MAX) <= torch.inf)",
+        "band::test_an_infinite_radius_is_the_simplex",
+    ),
+    Fault(
+        "membership below e^-300 by r, not r p",
+        "band.py",
+        "moved = moved + (old - log_p).clamp(-1e300, 0.0)",
+        "moved = moved + 0.0",
+        "band::test_the_gate_knows_the_upper_bound_of_a_token_of_probability_e_to_the_minus_million",
+    ),
+    Fault(
+        "the complement of a certain token",
+        "band.py",
+        "working_copy(old_logps).clamp(max=LOG_P_MAX)\n    log_c",
+        "working_copy(old_logps)\n    log_c",
+        "band::test_other_tokens_stay_where_they_are_beside_a_certain_one_that_stays",
+    ),
+    Fault(
+        "upper bound beyond the simplex",
+        "band.py",
+        "torch.minimum(log_high.to(device, dtype).clamp(min=0), limit.to(dtype))",
+        "log_high.to(device, dtype).clamp(min=0)",
+        "band::test_bounds_are_defined_and_in_the_simplex_for_every_log_p",
+    ),
+    Fault(
+        "an infinite radius in a tensor is a finite one",
+        "band.py",
+        "everything = torch.isinf(delta)",
+        "everything = torch.isnan(delta)",
+        "band::test_an_infinite_radius_is_the_simplex",
+    ),
+    Fault(
+        "the last piece of a large batch forgotten",
+        "band.py",
+        "range(0, flat.numel(), size)",
+        "range(0, flat.numel() - size, size)",
+        "numerics band",
+    ),
+    # ---- bounds.py
+    Fault(
+        "minimum and maximum for clamp",
+        "bounds.py",
+        "torch.clamp(log_ratio, self.log_low, self.log_high)",
+        "torch.minimum(torch.maximum(log_ratio, self.log_low), self.log_high)",
+        "losses",
+    ),
+    Fault(
+        "the interval is open",
+        "bounds.py",
+        "(log_ratio <= self.log_high)",
+        "(log_ratio < self.log_high)",
+        "trust_regions::test_a_ratio_on_either_bound_is_inside",
+    ),
+    Fault(
+        "variation beyond the simplex",
+        "bounds.py",
+        "torch.minimum(up, -expm1(log_p))",
+        "up",
+        "paper::test_eq_theoretical_variation_range_set paper::test_worked_example_of_the_tail_token",
+    ),
+    Fault(
+        "eps_low is the other epsilon", "bounds.py", "else self.epsilons[0]", "else self.epsilons[1]", "trust_regions"
+    ),
+    # ---- rules.py
+    Fault(
+        "DCPO: no clamp under the root",
+        "rules.py",
+        "(1 - self.eps_low * odds).clamp(min=0)",
+        "(1 - self.eps_low * odds)",
+        "trust_regions",
+    ),
+    Fault("RIPO: min_ratio forgotten", "rules.py", ".clamp(min=log_min)", "", "trust_regions"),
+    Fault(
+        "a cap forgets the cap inside",
+        "rules.py",
+        "capped = capped | bounds.capped",
+        "capped = capped & bounds.capped",
+        "trust_regions",
+    ),
+    Fault(
+        "Band.contains: delta_high for both",
+        "rules.py",
+        "log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_low",
+        "log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_high",
+        "band::test_the_two_sides_may_have_radii_of_their_own",
+    ),
+    # ---- combinators.py
+    Fault(
+        "Relaxed: the narrower upper bound",
+        "combinators.py",
+        "torch.maximum(a.log_high, b.log_high)",
+        "torch.minimum(a.log_high, b.log_high)",
+        "trust_regions",
+    ),
+    Fault(
+        "Relaxed: the cap of the narrower rule",
+        "combinators.py",
+        "_capped(a.log_high >= b.log_high, a, b)",
+        "_capped(a.log_high <= b.log_high, a, b)",
+        "trust_regions",
+    ),
+    Fault(
+        "BySign: A = 0 is negative",
+        "combinators.py",
+        'require("advantages", self) >= 0',
+        'require("advantages", self) > 0',
+        "trust_regions apply",
+    ),
+    Fault(
+        "Table: the mean error is proven, not the largest",
+        "combinators.py",
+        "clamp(min=1)).max()",
+        "clamp(min=1)).mean()",
+        "tables",
+    ),
+    Fault(
+        "a geometric mean may take a band inside a Clip",
+        "combinators.py",
+        "return any(depends",
+        "return all(depends",
+        "apply::test_ratios_and_regions_that_do_not_go_together_are_refused",
+    ),
+    # ---- surrogates.py
+    Fault(
+        "the wrong bound binds",
+        "surrogates.py",
+        "torch.where(tokens.up, tokens.cut > tokens.clipped, tokens.cut < tokens.clipped)",
+        "torch.where(tokens.up, tokens.cut < tokens.clipped, tokens.cut > tokens.clipped)",
+        "losses",
+    ),
+    Fault(
+        "dual clip for both signs",
+        "surrogates.py",
+        "torch.where(tokens.up, held, held.clamp(max=math.log(dual_clip)))",
+        "held.clamp(max=math.log(dual_clip))",
+        "losses",
+    ),
+    Fault(
+        "mask_two_sided drops above only",
+        "surrogates.py",
+        "((clipped == cut) | cut.isnan())",
+        "((clipped >= cut) | cut.isnan())",
+        "apply",
+    ),
+    Fault(
+        "weight: the ratio is not clipped",
+        "surrogates.py",
+        "torch.where(mask, torch.exp(clipped) * weights, 0.0)\n        return",
+        "torch.where(mask, torch.exp(cut) * weights, 0.0)\n        return",
+        "apply",
+    ),
+    Fault(
+        "preserve: beta_low above, beta_high below",
+        "surrogates.py",
+        "torch.where(up, beta_high * value, beta_low * value)",
+        "torch.where(up, beta_low * value, beta_high * value)",
+        "apply",
+    ),
+    Fault(
+        "a pair: each sign has the other's gradient",
+        "surrogates.py",
+        "torch.where(up, slope, other_slope)",
+        "torch.where(up, other_slope, slope)",
+        "apply",
+    ),
+    Fault(
+        "GMPO: clipped tokens keep their gradient",
+        "surrogates.py",
+        "0.0) * inside)",
+        "0.0))",
+        "apply::test_gmpo_is_the_geometric_mean_of_the_clipped_ratios",
+    ),
+    # ---- losses.py
+    Fault(
+        "old log-probabilities in padding",
+        "losses.py",
+        "torch.where(mask, old_logps.detach().to(dtype), -1.0)",
+        "old_logps.detach().to(dtype)",
+        "losses",
+    ),
+    Fault(
+        "the reference in padding",
+        "losses.py",
+        "torch.where(mask, ref_logps.detach(), -1.0)",
+        "ref_logps.detach()",
+        "losses",
+    ),
+    Fault("the KL penalty is a reward", "losses.py", "per_token + beta * kl", "per_token - beta * kl", "losses"),
+    Fault(
+        "metrics of the first piece only",
+        "losses.py",
+        "[measured for _, measured in done]",
+        "[measured for _, measured in done[:1]]",
+        "losses apply",
+    ),
+    Fault(
+        "the sequence's ratio is the mean",
+        "losses.py",
+        'mean = ratio == "sequence-mean"',
+        'mean = ratio != "token"',
+        "apply::test_ratio_of_a_response_is_the_product_over_its_tokens",
+    ),
+    Fault(
+        "the mean over a response counts padding",
+        "losses.py",
+        "total / mask.sum(-1, keepdim=True).clamp(min=1)",
+        "total / mask.shape[-1]",
+        "apply::test_gspo_is_the_geometric_mean_of_the_ratios",
+    ),
+    Fault(
+        "the log-ratio at its limit counts as cut",
+        "losses.py",
+        "log_ratio.abs() > limit",
+        "log_ratio.abs() >= limit",
+        "losses",
+    ),
+    Fault(
+        "rollout weights upside down",
+        "losses.py",
+        "old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)",
+        "rollout.clamp(min=LOWEST) - old.clamp(min=LOWEST)",
+        "apply::test_icepop_keeps_rho_inside_and_drops_the_rest",
+    ),
+    # ---- metrics.py
+    Fault("a bucket is closed on the left", "metrics.py", "(old_logps > edge)", "(old_logps >= edge)", "metrics"),
+    Fault(
+        "below and above swapped",
+        "metrics.py",
+        "LOW * (log_ratio < clipped).to(small) + HIGH * (log_ratio > clipped)",
+        "HIGH * (log_ratio < clipped).to(small) + LOW * (log_ratio > clipped)",
+        "metrics",
+    ),
+    Fault(
+        "tokens of A < 0 that are above count as cut",
+        "metrics.py",
+        "count(sides=[LOW], signs=[NEGATIVE])",
+        "count(sides=[HIGH], signs=[NEGATIVE])",
+        "metrics",
+    ),
+    Fault(
+        "extremes of micro-batches are added",
+        "metrics.py",
+        "torch.maximum(self.maxima, other.maxima)",
+        "self.maxima + other.maxima",
+        "metrics",
+    ),
+    # ---- aggregation.py
+    Fault(
+        "the mean over tokens counts padding",
+        "aggregation.py",
+        "total, count = values.sum(), tokens.sum()",
+        "total, count = values.sum(), torch.ones_like(mask).sum()",
+        "losses",
+    ),
+    Fault(
+        "an empty response counts",
+        "aggregation.py",
+        '.sum(), (tokens > 0).sum()\n        case "seq-mean-token-sum":',
+        '.sum(), (tokens >= 0).sum()\n        case "seq-mean-token-sum":',
+        "losses",
+    ),
+    # ---- penalties.py
+    Fault(
+        "the KL penalty in the other direction",
+        "penalties.py",
+        "d = (ref_logps - logps)",
+        "d = (logps - ref_logps)",
+        "losses",
+    ),
+    # ---- advantages.py
+    Fault(
+        "sigma with G in the denominator",
+        "advantages.py",
+        "groups.std(1, keepdim=True)",
+        "groups.std(1, correction=0, keepdim=True)",
+        "losses",
+    ),
+    Fault(
+        "equal rewards are equal up to rounding",
+        "advantages.py",
+        "groups = groups - groups[:, :1]",
+        "groups = groups - 0.0",
+        "losses",
+    ),
+    # ---- linear.py
+    Fault(
+        "the slope of the soft cap forgets the temperature",
+        "linear.py",
+        "logits * (temperature / softcap)",
+        "logits / softcap",
+        "linear",
+    ),
+    Fault(
+        "the gradient of the bias is that of the last chunk",
+        "linear.py",
+        "grad_bias += grad.sum(0)",
+        "grad_bias = grad.sum(0)",
+        "linear",
+    ),
+]
+
+
+def copy_of_the_tree(where: Path) -> Path:
+    """What the tests need, without bytecode, which could be older than a fault."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, where / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / name, where / name)
+    return where
+
+
+def faulty(fault: Fault) -> str:
+    """The text of the fault's file with the fault; the end of the run if the list does not fit the source any more."""
+    text = (ROOT / "src" / "bandpo" / fault.file).read_text()
+    if (times := text.count(fault.old)) != 1:
+        raise SystemExit(f"{fault.name!r}: {fault.old!r} must occur once in {fault.file}, it occurs {times} times")
+    return text.replace(fault.old, fault.new)
+
+
+def run_tests(tree: Path, tests: list[str], output: Path) -> None:
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(tree)
+    os.environ["PYTHONPATH"] = str(tree / "src")
+    sys.path.insert(0, str(tree / "src"))
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--deselect", SLOW, *tests]))
+
+
+def first_to_fall(tests: list[str], fault: Fault | None = None) -> str:
+    """The first test that fails on a copy with the fault, or SURVIVED. What cannot be run at all has caught nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_of_the_tree(Path(folder))
+        if fault is not None:
+            (tree / "src" / "bandpo" / fault.file).write_text(faulty(fault))
+        # A fork has torch and pytest loaded, which takes longer than most of the tests; bandpo it loads from the tree.
+        child = multiprocessing.get_context("fork").Process(target=run_tests, args=(tree, tests, tree / "output"))
+        child.start()
+        child.join()
+        output = (tree / "output").read_text()
+    if child.exitcode == 0:
+        return SURVIVED
+    # Without its parameters, which may be objects at an address.
+    fell = re.search(r"^FAILED (tests/\S+?::[\w:]+)", output, re.MULTILINE)
+    if child.exitcode != 1 or fell is None:
+        raise SystemExit(f"the tests did not run:\n{output[-5000:]}")
+    return fell[1]
+
+
+def try_out(fault: Fault, commit: str) -> dict[str, str]:
+    began = time.perf_counter()
+    tests = ["tests/test_" + re.sub("(::|$)", r".py\1", name, count=1) for name in fault.tests.split()]
+    test = first_to_fall(tests, fault)
+    values = fault.name, fault.file, test, f"{time.perf_counter() - began:.0f}", commit
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def write_rows(rows: list[dict[str, str]]) -> None:
+    """These rows in the place of older ones of the same faults, in the order of the list."""
+    known: dict[str, dict[str, str]] = {}
+    if ROWS.exists():
+        with ROWS.open(newline="") as file:
+            known = {row["fault"]: row for row in csv.DictReader(file)}
+    known |= {row["fault"]: row for row in rows}
+    with ROWS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(known[fault.name] for fault in FAULTS if fault.name in known)
+
+
+def common(a: str, b: str) -> int:
+    """How many characters both begin with."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def shortened(fault: Fault) -> tuple[str, str]:
+    """Old and new text on one line each, without most of what both have at their ends."""
+    old, new = (" ".join(text.split()) for text in (fault.old, fault.new))
+    before = common(old, new)
+    behind = common(old[before:][::-1], new[before:][::-1])
+    first, last = max(before - 25, 0), max(behind - 12, 0)
+
+    def part(text: str) -> str:
+        middle = text[first : len(text) - last].replace("|", "\\|")
+        return f"`{'…' * (first > 0)}{middle}{'…' * (last > 0)}`"
+
+    return part(old), part(new) if new else "nothing"
+
+
+def page() -> str:
+    with ROWS.open(newline="") as file:
+        rows = {row["fault"]: row for row in csv.DictReader(file)}
+    if missing := [fault.name for fault in FAULTS if fault.name not in rows]:
+        raise SystemExit(f"no row for {missing}: run --only ... --write first")
+    caught = sum(row["test"] != SURVIVED for row in rows.values())
+    lines = [INTRODUCTION.format(planted=len(FAULTS), caught=caught)]
+    for fault in FAULTS:
+        old, new = shortened(fault)
+        test = rows[fault.name]["test"].removeprefix("tests/").replace(".py::", ": ")
+        lines.append(f"| {fault.name} | {fault.file} | {old} | {new} | {test} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of faults, or files of the core")
+    parser.add_argument("--write", action="store_true", help="write the rows")
+    parser.add_argument("--page", action="store_true", help="write docs/mutations.md from the rows, and run nothing")
+    arguments = parser.parse_args()
+    for fault in FAULTS:
+        faulty(fault)
+    if arguments.page:
+        PAGE.write_text(page())
+        return
+    faults = [f for f in FAULTS if not arguments.only or {f.name, f.file} & set(arguments.only)]
+    if not faults:
+        raise SystemExit(
+            f"--only must name faults or files of {sorted({f.file for f in FAULTS})}, got {arguments.only}"
+        )
+    commit = subprocess.check_output(["git", "log", "-1", "--format=%h", "--", "src"], cwd=ROOT, text=True).strip()
+    rows: list[dict[str, str]] = []
+    for fault in faults:
+        row = try_out(fault, commit)
+        print(
+            f"{len(rows) + 1:3}/{len(faults)} {row['seconds']:>4} s  {fault.file:15} {fault.name}: {row['test']}",
+            flush=True,
+        )
+        rows.append(row)
+        if arguments.write:
+            write_rows(rows)
+    fallen = sorted({row["test"] for row in rows} - {SURVIVED})
+    if fallen and (test := first_to_fall(fallen)) != SURVIVED:
+        raise SystemExit(f"{test} falls without a fault too")
+    survivors = [row["fault"] for row in rows if row["test"] == SURVIVED]
+    raise SystemExit(f"not noticed: {survivors}" if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()
