@@ -367,6 +367,13 @@ FAULTS = [
         "losses",
     ),
     Fault(
+        "mask forgotten",
+        "surrogates.py",
+        "value = torch.where(mask, torch.exp(held) * weights, 0.0)\n    slope",
+        "value = torch.exp(held) * weights\n    slope",
+        "losses",
+    ),
+    Fault(
         "mask_two_sided drops above only",
         "surrogates.py",
         "((clipped == cut) | cut.isnan())",

@@ -20,6 +20,7 @@ from bandpo import (
     Bounds,
     Capped,
     Clip,
+    Context,
     Divergence,
     Region,
     Relaxed,
@@ -125,6 +126,22 @@ def test_unequal_micro_batches_add_up_to_the_batch(aggregation):
     assert total == pytest.approx(expected.item(), rel=1e-12)
     torch.testing.assert_close(torch.cat(gradients), gradient, rtol=1e-12, atol=0)
     assert metrics.compute() == pytest.approx(all_metrics.compute(), rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_a_batch_worked_on_in_pieces_is_the_batch(ratio, monkeypatch):
+    arguments = batch() | {name: torch.rand(5, 7, dtype=F64) for name in ("entropies", "rollout_is_weights")}
+    arguments["ref_logps"] = torch.rand(5, 7, dtype=F64).log()
+    found = []
+    for tokens in (35, 14, 1):  # all five responses at once, two at a time, one at a time
+        monkeypatch.setattr("bandpo.losses.piece_size", lambda like, tokens=tokens: tokens)
+        loss, metrics = policy_loss(**arguments, trust_region=Capped(Band(), 1.5), ratio=ratio, **OPTIONS)
+        found.append((loss.item(), *torch.autograd.grad(loss, arguments["logps"]), metrics.compute()))
+    (loss, gradient, measured), *others = found
+    for other in others:
+        assert other[0] == pytest.approx(loss, rel=1e-12)
+        torch.testing.assert_close(other[1], gradient, rtol=1e-12, atol=0)
+        assert other[2] == pytest.approx(measured, rel=1e-12, nan_ok=True)
 
 
 def one_of_two_ranks(rank: int, folder: str) -> None:
@@ -447,6 +464,23 @@ def test_what_stands_in_padding_reaches_neither_value_nor_gradient_nor_metrics(j
             assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-12, nan_ok=True)
 
 
+def test_a_rule_does_not_see_what_stands_in_padding():
+    seen = []
+
+    class Watching:
+        def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+            seen.append(old_logps)
+            return Clip().bounds(old_logps, context)
+
+        def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+            return Clip().contains(log_ratio, old_logps, context)
+
+    arguments = batch()
+    arguments["old_logps"] = torch.where(arguments["response_mask"], arguments["old_logps"], math.nan)
+    policy_loss(**arguments, trust_region=Watching())
+    assert [old_logps.isfinite().all() for old_logps in seen] == [True]
+
+
 def test_nan_at_a_response_token_gives_nan():
     for name in ("logps", "old_logps", "advantages"):
         for region in (Band(), NO_CLIP, Clip()):
@@ -509,12 +543,12 @@ def test_value_and_gradient_are_finite_for_every_log_probability(region):
 
 
 def test_a_log_ratio_of_sixty_is_the_last_that_counts():
-    old = torch.full((1, 4), -100.0)
-    logps = (old + torch.tensor([[59.0, 61.0, -59.0, -61.0]])).requires_grad_()
-    loss, metrics = policy_loss(logps, old, torch.ones(1), torch.ones(1, 4), NO_CLIP, aggregation="none")
-    torch.testing.assert_close(loss, -torch.tensor([[59.0, 60.0, -59.0, -60.0]]).exp())
-    assert torch.autograd.grad(loss.sum(), logps)[0].ne(0).tolist() == [[True, False, True, False]]
-    assert metrics.compute()["log_ratio/saturated_fraction"] == 0.5
+    old = torch.full((1, 6), -100.0)
+    logps = (old + torch.tensor([[59.0, 60.0, 61.0, -59.0, -60.0, -61.0]])).requires_grad_()
+    loss, metrics = policy_loss(logps, old, torch.ones(1), torch.ones(1, 6), NO_CLIP, aggregation="none")
+    torch.testing.assert_close(loss, -torch.tensor([[59.0, 60.0, 60.0, -59.0, -60.0, -60.0]]).exp())
+    assert torch.autograd.grad(loss.sum(), logps)[0].ne(0).tolist() == [[True, True, False, True, True, False]]
+    assert metrics.compute()["log_ratio/saturated_fraction"] == pytest.approx(1 / 3)
 
 
 # ---- errors
