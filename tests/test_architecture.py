@@ -48,6 +48,7 @@ LAYERS = [
         "compare",
         "show",
         "doctor",
+        "cluster",
         "cli",
     ],
 ]

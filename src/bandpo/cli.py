@@ -1,5 +1,5 @@
 """The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`, `bandpo figures`,
-`bandpo doctor`."""
+`bandpo doctor`, `bandpo verl`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
-    if getattr(args, "run", None) is _train and not any(text.startswith("-") for text in rest):
+    if getattr(args, "run", None) in (_train, _verl) and not any(text.startswith("-") for text in rest):
         args.settings += rest  # after an option argparse takes no more of them
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -164,6 +164,23 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument("--half-width", type=float, help="which of a token is made equal (default: 0.1)")
     figures.add_argument("--at", type=float, metavar="P", help="the token's old probability (default: 0.5)")
     figures.set_defaults(run=_figures)
+
+    verl = commands.add_parser(
+        "verl",
+        help="start a run on verl from a recipe, or show its command or what it takes",
+        description="Start verl's trainer from a recipe such as recipes/paper/qwen2.5-3b/band-kl.yaml. Further recipes "
+        "are laid on the first; any setting can be given as key=value, e.g. variant=public trust_region.delta=0.1 "
+        "data.train_files=[data/a.parquet], and what verl's own YAML does not have as +key=value.",
+    )
+    verl.add_argument("recipe", help="a YAML file")
+    verl.add_argument("settings", nargs="*", metavar="RECIPE | key=value")
+    verl.add_argument("--print", action="store_true", help="print the command instead of starting it")
+    verl.add_argument("--plan", action="store_true", help="print an estimate of memory and time instead of starting")
+    verl.add_argument(
+        "--nodes", type=_count, metavar="N", help="nodes of a running Ray cluster (default: the recipe's)"
+    )
+    verl.add_argument("--address", help="of that cluster: auto, HOST:PORT or ray://HOST:PORT")
+    verl.set_defaults(run=_verl)
     return parser
 
 
@@ -265,3 +282,17 @@ def _figures(args: argparse.Namespace) -> None:
     for path, caption in write_figures(args.output, parameters, args.only):
         print(f"{path}.pdf .svg .png\n  {caption}")
     print(args.output)
+
+
+def _verl(args: argparse.Namespace) -> None:
+    from .cluster import load, plan_text
+
+    overlays = [text for text in args.settings if "=" not in text and text.endswith((".yaml", ".yml"))]
+    settings = [text for text in args.settings if text not in overlays]
+    run = load([args.recipe, *overlays], settings, nodes=args.nodes, address=args.address)
+    if args.plan:
+        print(plan_text(run))
+    if args.print:
+        print(run.command())
+    if not args.plan and not args.print:
+        run.start()

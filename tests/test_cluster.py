@@ -1,0 +1,405 @@
+"""The recipes of the paper's runs, the verl command made from them, and the estimate of memory and time."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+import bandpo
+from bandpo import Band, Capped, Clip, Relaxed
+from bandpo.cli import main
+from bandpo.cluster import load, plan
+from bandpo.config import UserError
+
+PAPER = Path(__file__).parent.parent / "recipes" / "paper"
+# The hub's name and the paper's steps.
+MODELS = {
+    "r1-qwen-1.5b": ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 800),
+    "r1-qwen-7b": ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 500),
+    "r1-llama-8b": ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", 500),
+    "qwen2.5-3b": ("Qwen/Qwen2.5-3B-Instruct", 800),
+}
+# The rule of the paper, and whether the public scripts cap it.
+METHODS = {
+    "grpo": (Clip(0.2, 0.2), False),
+    "clip-higher": (Clip(0.2, 0.28), False),
+    "band-kl-0.03": (Band("kl", 0.03), True),
+    "band-kl": (Band("kl", 0.05), True),
+    "band-kl-0.10": (Band("kl", 0.1), True),
+    "band-tv": (Band("tv", 0.05), True),
+    "band-chi2": (Band("chi2", 0.05), True),
+    "relaxed": (Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), True),
+    "dcpo": (bandpo.DCPO(0.16, 0.2, 10.0), False),
+}
+BAND_KL = PAPER / "qwen2.5-3b" / "band-kl.yaml"
+
+
+def test_there_is_a_recipe_for_every_model_and_method():
+    found = {str(path.relative_to(PAPER)) for path in PAPER.glob("*/*.yaml")}
+    expected = {f"{model}/{method}.yaml" for model in MODELS for method in METHODS}
+    parts = {f"models/{model}.yaml" for model in MODELS} | {f"methods/{method}.yaml" for method in METHODS}
+    assert found == expected | parts
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_recipe_is_its_model_and_its_method_and_the_variants_differ_where_they_say(model, method):
+    recipe = PAPER / model / f"{method}.yaml"
+    paper, public = load([recipe]), load([recipe], ["variant=public"])
+    region, capped = METHODS[method]
+    assert bandpo.trust_region(paper.loss["trust_region"]) == region
+    assert bandpo.trust_region(public.loss["trust_region"]) == (Capped(region, 10.0) if capped else region)
+    assert (paper.loss["dual_clip"], public.loss["dual_clip"]) == (None, 10.0)
+    name, steps = MODELS[model]
+    assert paper.settings["actor_rollout_ref"]["model"]["path"] == name
+    assert (paper.settings["trainer"]["total_training_steps"], paper.settings["trainer"]["total_epochs"]) == (steps, 10)
+    assert public.settings["trainer"]["total_training_steps"] is None
+    # Two runs never share a folder of checkpoints, which verl would go on from.
+    names = [
+        f"{r.settings['trainer']['project_name']}/{r.settings['trainer']['experiment_name']}" for r in (paper, public)
+    ]
+    assert names == [f"paper-{model}/{method}", f"paper-{model}/{method}-variant-public"]
+    different = {text.partition("=")[0] for text in set(paper.overrides()) ^ set(public.overrides())}
+    assert {key.rpartition(".")[2] for key in different} == {
+        "dual_clip",
+        "total_training_steps",
+        "experiment_name",
+    } | ({"trust_region"} if capped else set())
+
+
+@pytest.mark.parametrize("path", sorted((PAPER / "methods").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_cap_binds_where_the_comment_says(path):
+    text = path.read_text()
+    node = yaml.safe_load(text)
+    node = node.get("trust_region") or node["variants"]["public"]["trust_region"]
+    said = re.search(r"binds for p < (0\.\d+)", text)
+    assert bool(said) == ("max_ratio" in node)
+    if said:
+        p = float(said[1])
+        cap = torch.tensor(10.0).log()
+        region = bandpo.trust_region(node)
+        high = region.bounds(torch.tensor([0.98 * p, 1.02 * p]).log()).log_high
+        assert high[0] == pytest.approx(cap)
+        assert high[1] < cap - 0.001
+
+
+# `bandpo verl recipes/paper/r1-qwen-7b/relaxed.yaml variant=public --nodes 2 --address head:6379 --print`
+PRINTED = r"""python -m verl.trainer.main_ppo \
+  algorithm.adv_estimator=grpo \
+  'data.train_files=[data/paper/dapo-math-17k.parquet,data/paper/math-levels-3-5.parquet]' \
+  'data.val_files=[data/paper/aime2024.parquet,data/paper/aime2025.parquet,data/paper/amc2023.parquet]' \
+  data.train_batch_size=256 \
+  data.max_prompt_length=1024 \
+  data.max_response_length=4096 \
+  data.filter_overlong_prompts=true \
+  data.truncation=error \
+  data.seed=1 \
+  actor_rollout_ref.actor.ppo_mini_batch_size=64 \
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 \
+  actor_rollout_ref.actor.optim.lr=1e-06 \
+  actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean \
+  actor_rollout_ref.actor.use_kl_loss=true \
+  actor_rollout_ref.actor.kl_loss_coef=0.001 \
+  actor_rollout_ref.actor.kl_loss_type=low_var_kl \
+  actor_rollout_ref.actor.entropy_coeff=0 \
+  actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8 \
+  actor_rollout_ref.rollout.name=vllm \
+  actor_rollout_ref.rollout.n=16 \
+  actor_rollout_ref.rollout.temperature=1.0 \
+  actor_rollout_ref.rollout.top_p=1.0 \
+  actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
+  actor_rollout_ref.rollout.gpu_memory_utilization=0.8 \
+  actor_rollout_ref.rollout.max_num_batched_tokens=5120 \
+  actor_rollout_ref.rollout.seed=0 \
+  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 \
+  actor_rollout_ref.rollout.val_kwargs.n=32 \
+  actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \
+  actor_rollout_ref.rollout.val_kwargs.top_p=1.0 \
+  actor_rollout_ref.rollout.val_kwargs.do_sample=true \
+  actor_rollout_ref.model.use_remove_padding=true \
+  actor_rollout_ref.model.enable_gradient_checkpointing=true \
+  actor_rollout_ref.model.path=deepseek-ai/DeepSeek-R1-Distill-Qwen-7B \
+  reward.reward_manager.name=naive \
+  'trainer.logger=[console,file]' \
+  trainer.nnodes=2 \
+  trainer.n_gpus_per_node=8 \
+  trainer.total_epochs=10 \
+  trainer.test_freq=5 \
+  trainer.save_freq=10 \
+  trainer.max_actor_ckpt_to_keep=2 \
+  trainer.val_before_train=true \
+  trainer.project_name=paper-r1-qwen-7b \
+  trainer.total_training_steps=null \
+  trainer.experiment_name=relaxed-variant-public \
+  actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig \
+  actor_rollout_ref.actor.policy_loss.loss_mode=bandpo \
+  '+actor_rollout_ref.actor.policy_loss.trust_region={type:capped,region:{type:relaxed,inner:{type:band,divergence:kl,delta:0.05},outer:{type:clip,eps_low:0.2,eps_high:0.28}},max_ratio:10.0}' \
+  +actor_rollout_ref.actor.policy_loss.dual_clip=10.0 \
+  '+ray_kwargs.ray_init.address='"'"'head:6379'"'"''
+"""  # noqa: E501
+
+
+def words_of(command):
+    """What a shell gives to `python`."""
+    script = 'python() { printf "%s\\0" "$@"; }\n' + command
+    return subprocess.run(["bash", "-euc", script], check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
+
+
+def test_the_printed_command_is_the_recorded_one(capsys):
+    recipe = str(PAPER / "r1-qwen-7b" / "relaxed.yaml")
+    assert main(["verl", recipe, "variant=public", "--nodes", "2", "--address", "head:6379", "--print"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == PRINTED
+    run = load([recipe], ["variant=public"], nodes=2, address="head:6379")
+    assert words_of(printed) == ["-m", "verl.trainer.main_ppo", *run.overrides()]
+
+
+def test_overrides_and_overlays_come_last(capsys, tmp_path):
+    overlay = tmp_path / "mine.yaml"
+    overlay.write_text("trainer: {test_freq: 20}\ntrust_region: {type: band, divergence: tv, delta: 0.3}\n")
+    settings = ["trust_region.delta=0.2", "data.train_files=a b.parquet", "actor_rollout_ref.actor.optim.lr=2e-6"]
+    assert main(["verl", str(BAND_KL), str(overlay), "--print", *settings, "+data.mine=1", "~critic"]) == 0
+    words = words_of(capsys.readouterr().out)
+    for text in (
+        "+actor_rollout_ref.actor.policy_loss.trust_region={type:band,divergence:tv,delta:0.2}",
+        "data.train_files='a b.parquet'",
+        "actor_rollout_ref.actor.optim.lr=2e-6",
+        "trainer.test_freq=20",
+    ):
+        assert words.count(text) == 1
+    assert words[-2:] == ["+data.mine=1", "~critic"]
+    # The name, and with it the folder of checkpoints, tells the runs apart.
+    name = next(text for text in words if text.startswith("trainer.experiment_name="))
+    assert name.startswith("trainer.experiment_name=band-kl-mine-trust_region.delta-0.2-data.train_files-a-b.parquet-")
+
+
+def error_of(capsys, *arguments):
+    assert main(["verl", *map(str, arguments)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["variant=publik"], "variant must be one of ['paper', 'public'], got 'publik', did you mean 'public'?"),
+        (["trust_regoin.delta=0.1"], "unknown key 'trust_regoin', did you mean 'trust_region'?"),
+        (["trainr.nnodes=2"], "unknown key 'trainr', did you mean 'trainer'?"),
+        (["trust_region.detla=0.1"], "trust_region: unknown key 'detla'"),
+        (["trust_region.delta=-1"], "trust_region: delta of Band must be"),
+        (["dual_clip.x=1"], "dual_clip.x cannot be set: dual_clip is None, not a mapping"),
+        (["something"], "'something' is no setting; write key=value"),
+        (["data.seed=[1"], "the value of data.seed is not YAML: '[1'"),
+        (["--nodes", "2"], "--nodes 2 needs --address"),
+        (
+            ["--address", "http://head:8265"],
+            "--address must be auto, HOST:PORT or ray://HOST:PORT, got 'http://head:8265'",
+        ),
+        (["none.yaml"], "recipe none.yaml does not exist"),
+        (["--plan", "plan.shape=null"], "plan.shape.num_hidden_layers must be a number for --plan, got None"),
+        (["--plan", "data.train_batch_size=many"], "data.train_batch_size must be a number for --plan, got 'many'"),
+        ([], "verl is not installed here (docs/verl.md); --print shows the command"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(capsys, monkeypatch, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert message in error_of(capsys, BAND_KL, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: [none.yaml]", "none.yaml does not exist; .*a.yaml has it as base"),
+        ("base: a.yaml", "a.yaml is its own base"),
+        ("base: {a: b}", "base of .*a.yaml must be the name of a recipe or a list of names, got {'a': 'b'}"),
+        ("[1, 2]", "a.yaml must hold a mapping of settings, got list"),
+        ("trust_region: [", "a.yaml cannot be read"),
+        ("optimizer: {lr: 1}", "unknown key 'optimizer'"),
+    ],
+)
+def test_a_broken_recipe_is_named(tmp_path, text, message):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load([tmp_path / "a.yaml"])
+
+
+FAKE_MAIN = "import json, sys; print(json.dumps(sys.argv[1:])); sys.exit(7)"
+
+
+@pytest.fixture
+def fake_verl(tmp_path):
+    """A package of verl's name that tells how it was started."""
+    config = tmp_path / "site" / "verl" / "trainer" / "config"
+    config.mkdir(parents=True)
+    for folder in (config.parent, config.parent.parent):
+        (folder / "__init__.py").touch()
+    (config.parent / "main_ppo.py").write_text(FAKE_MAIN)
+    (config / "_generated_ppo_trainer.yaml").write_text(
+        "trainer: {nnodes: 1, n_gpus_per_node: 8, experiment_name: null}\ndata: {train_files: x, val_files: x}\n"
+    )
+    (tmp_path / "train.parquet").touch()
+    recipe = tmp_path / "a.yaml"
+    recipe.write_text("data: {train_files: train.parquet}\ntrust_region: {type: band}\n")
+
+    def run(*arguments):
+        code = "import sys; from bandpo.cli import main; sys.exit(main())"
+        path = os.pathsep.join([str(tmp_path / "site"), str(Path(bandpo.__file__).parent.parent)])
+        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": path}
+        command = [sys.executable, "-c", code, "verl", "a.yaml", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    return run
+
+
+def test_verl_is_started_with_the_overrides_and_its_exit_code_is_ours(fake_verl):
+    done = fake_verl("trainer.n_gpus_per_node=4")
+    assert done.returncode == 7, done.stderr
+    assert yaml.safe_load(done.stdout) == [
+        "data.train_files=train.parquet",
+        "trainer.n_gpus_per_node=4",
+        "trainer.experiment_name=a",
+        "actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=bandpo",
+        "+actor_rollout_ref.actor.policy_loss.trust_region={type:band}",
+    ]
+
+
+def test_where_verl_is_installed_its_keys_are_checked(fake_verl):
+    done = fake_verl("trainer.n_nodes=2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: unknown key 'trainer.n_nodes', did you mean 'nnodes'? (one that verl's YAML")
+    done = fake_verl("data.val_files.x=2")
+    assert done.stderr.startswith("error: unknown key 'data.val_files.x'")
+    done = fake_verl("+trainer.n_nodes=2")
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_missing_data_file_is_named_before_ray_starts_unless_ray_runs_elsewhere(fake_verl):
+    done = fake_verl("data.val_files=[train.parquet,none.parquet]")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: data.val_files: none.parquet does not exist; docs/verl.md says how it is made\n"
+    assert fake_verl("data.val_files=hdfs://none.parquet").returncode == 7
+    assert fake_verl("data.val_files=none.parquet", "--address", "auto", "--nodes", "2").returncode == 7
+
+
+# Seconds of a step in the released logs, Qwen2.5-3B-Instruct on 8 H200: four runs of four steps.
+LOGS = {
+    "generation": (35, 38),
+    "old log-probs": (12.5, 12.5),
+    "reference": (12, 15),
+    "update": (42, 44),
+}
+
+
+def test_the_estimate_of_time_against_the_released_logs():
+    step = plan(load([BAND_KL], ["variant=public"])).step
+    assert 104 <= sum(step.values()) <= 111
+    errors = {phase: step[phase] / (sum(logged) / 2) - 1 for phase, logged in LOGS.items()}
+    # docs/verl.md has these numbers.
+    assert errors == pytest.approx(
+        {"generation": 0.0, "old log-probs": -0.08, "reference": -0.15, "update": 0.07}, abs=0.01
+    )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_parameters_are_those_of_transformers_model(model):
+    shape = load([PAPER / model / "grpo.yaml"]).numbers["shape"]
+    config, cls = (LlamaConfig, LlamaForCausalLM) if "llama" in model else (Qwen2Config, Qwen2ForCausalLM)
+    with torch.device("meta"):
+        made = cls(config(**shape))
+    made.tie_weights()
+    # Qwen2's biases of queries, keys and values are left out.
+    assert plan(load([PAPER / model / "grpo.yaml"])).parameters == pytest.approx(made.num_parameters(), rel=1e-4)
+
+
+def kept_bytes(hidden, intermediate, layers, tokens, checkpointing):
+    """What autograd keeps of a forward pass in bfloat16, beside the parameters."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=64,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 128,
+        num_key_value_heads=1,
+        use_cache=False,
+    )
+    model = Qwen2ForCausalLM(config).bfloat16().train()
+    if checkpointing:
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def keep(x):
+        if x.untyped_storage().data_ptr() not in parameters:
+            kept[x.untyped_storage().data_ptr()] = x
+        return x
+
+    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        model.model(torch.zeros(1, tokens, dtype=torch.long))
+    return sum(x.untyped_storage().nbytes() for x in kept.values())
+
+
+@pytest.mark.parametrize(("hidden", "intermediate"), [(256, 1376), (512, 1792)])
+def test_the_estimate_of_activations_against_what_autograd_keeps(hidden, intermediate):
+    def of_a_layer(checkpointing):
+        more_layers = [
+            kept_bytes(hidden, intermediate, 2, tokens, checkpointing)
+            - kept_bytes(hidden, intermediate, 1, tokens, checkpointing)
+            for tokens in (256, 512)
+        ]
+        return (more_layers[1] - more_layers[0]) / 256
+
+    assert of_a_layer(True) == 2 * hidden
+    formula = 24 * hidden + 8 * intermediate
+    assert 0.94 * formula < of_a_layer(False) < formula  # docs/verl.md has this number
+    settings = [f"plan.shape.hidden_size={hidden}", f"plan.shape.intermediate_size={intermediate}"]
+    estimate = plan(load([BAND_KL], [*settings, "plan.shape.num_hidden_layers=3"])).training["activations"]
+    assert estimate * 2**30 == pytest.approx(8 * 5120 * (3 * 2 * hidden + formula))
+
+
+def test_the_estimate_follows_the_settings():
+    def of(*settings, **where):
+        return plan(load([BAND_KL], settings, **where))
+
+    one, two = of(), of(nodes=2, address="auto")
+    for phase in ("weights, Adam", "gradients"):
+        assert two.training[phase] == pytest.approx(one.training[phase] / 2)
+    assert two.step["update"] == pytest.approx(one.step["update"] / 2)
+    # The longest answer takes as long on two nodes; half of the little that grows with the answers is gone.
+    assert one.step["generation"] - 1 < two.step["generation"] < one.step["generation"]
+    assert one.generation["rollout"] == pytest.approx(0.8 * 139)
+    assert of("actor_rollout_ref.rollout.gpu_memory_utilization=0.4").generation["rollout"] == pytest.approx(0.4 * 139)
+    # 512 answers on a GPU, 256 at once: two waves of the longest, and a cache that is read for longer.
+    long = of("plan.response_tokens=4096").step["generation"]
+    assert long > 2 * one.step["generation"]
+    assert "reference" not in of("actor_rollout_ref.actor.use_kl_loss=false").step
+    assert of("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4").training["logits"] == pytest.approx(
+        one.training["logits"] / 2
+    )
+    lora = plan(load([PAPER / "qwen2.5-3b" / "band-kl.yaml", PAPER / "lora.yaml"]))
+    assert lora.step["update"] == pytest.approx(3 * lora.step["old log-probs"])
+    assert lora.step["old log-probs"] == pytest.approx(one.step["old log-probs"] * 8 / 4)
+
+
+def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(capsys):
+    assert main(["verl", str(BAND_KL), "--plan"]) == 0
+    text = capsys.readouterr().out
+    assert "3.09 billion parameters, on 1 x 8 H200" in text
+    assert "4096 answers a step of 700 tokens\n" in text
+    assert "DOES NOT FIT" not in text
+    small = ["plan.memory=40", "trainer.total_training_steps=null"]
+    assert main(["verl", str(PAPER / "r1-llama-8b" / "band-kl.yaml"), "--plan", *small]) == 0
+    text = capsys.readouterr().out
+    assert "4096 tokens at most: all are taken to be as long as allowed" in text
+    assert re.search(r"training +\d+\.\d +DOES NOT FIT: weights", text)
+    assert " 1020 steps " in text
