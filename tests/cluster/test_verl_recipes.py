@@ -1,0 +1,247 @@
+"""The recipes of the paper's runs through verl's own YAML, against the settings of the public runs, key by key."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import verl_toy
+import yaml
+from hydra import compose, initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from peft import LoraConfig, get_peft_model
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from verl.trainer import config as verl_config
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+from bandpo import DCPO, Band, Capped, Clip, Relaxed
+from bandpo.cluster import ROOTS, _hydra_text, _leaves, load, plan
+from bandpo.integrations.verl import BandPOLossConfig
+
+PAPER = Path(__file__).parent.parent.parent / "recipes" / "paper"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+# What the scripts of the public runs set, and what they leave at a default that matters; read off them, not off ours.
+PUBLIC = {
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.use_kl_in_reward": False,
+    "algorithm.filter_groups.enable": False,
+    "data.train_batch_size": 256,
+    "data.max_prompt_length": 1024,
+    "data.max_response_length": 4096,
+    "data.filter_overlong_prompts": True,
+    "data.truncation": "error",
+    "data.shuffle": True,
+    "data.seed": 1,
+    f"{ACTOR}.strategy": "fsdp",
+    f"{ACTOR}.ppo_mini_batch_size": 64,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
+    f"{ACTOR}.ppo_epochs": 1,
+    f"{ACTOR}.shuffle": False,
+    f"{ACTOR}.use_dynamic_bsz": False,
+    f"{ACTOR}.grad_clip": 1.0,
+    f"{ACTOR}.entropy_coeff": 0,
+    f"{ACTOR}.use_kl_loss": True,
+    f"{ACTOR}.kl_loss_coef": 0.001,
+    f"{ACTOR}.kl_loss_type": "low_var_kl",
+    f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean",
+    f"{ACTOR}.policy_loss.dual_clip": 10.0,
+    f"{ACTOR}.optim.optimizer": "AdamW",
+    f"{ACTOR}.optim.lr": 1e-6,
+    f"{ACTOR}.optim.lr_scheduler_type": "constant",
+    f"{ACTOR}.optim.lr_warmup_steps": -1,
+    f"{ACTOR}.optim.lr_warmup_steps_ratio": 0.0,
+    f"{ACTOR}.optim.betas": [0.9, 0.999],
+    f"{ACTOR}.optim.weight_decay": 0.01,
+    f"{ACTOR}.optim.clip_grad": 1.0,
+    f"{ACTOR}.fsdp_config.model_dtype": "fp32",
+    f"{ACTOR}.fsdp_config.dtype": "bfloat16",
+    f"{ACTOR}.ulysses_sequence_parallel_size": 1,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    "actor_rollout_ref.model.use_remove_padding": True,
+    "actor_rollout_ref.model.lora_rank": 0,
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.n": 16,
+    f"{ROLLOUT}.temperature": 1.0,
+    f"{ROLLOUT}.top_p": 1.0,
+    f"{ROLLOUT}.top_k": -1,
+    f"{ROLLOUT}.tensor_model_parallel_size": 1,
+    f"{ROLLOUT}.gpu_memory_utilization": 0.8,
+    f"{ROLLOUT}.max_num_batched_tokens": 5120,
+    f"{ROLLOUT}.seed": 0,
+    f"{ROLLOUT}.val_kwargs.n": 32,
+    f"{ROLLOUT}.val_kwargs.temperature": 1.0,
+    f"{ROLLOUT}.val_kwargs.top_p": 1.0,
+    f"{ROLLOUT}.val_kwargs.do_sample": True,
+    "reward.reward_manager.name": "naive",
+    "reward.reward_model.enable": False,
+    "trainer.nnodes": 1,
+    "trainer.n_gpus_per_node": 8,
+    "trainer.total_epochs": 10,
+    "trainer.total_training_steps": None,
+    "trainer.test_freq": 5,
+    "trainer.save_freq": 10,
+    "trainer.val_before_train": True,
+}
+# By the scripts' names: clip low / high, method and radius, relaxed, upper_bound_max.
+RULES = {
+    "grpo": Clip(0.2, 0.2),
+    "clip-higher": Clip(0.2, 0.28),
+    "band-kl-0.03": Capped(Band("kl", 0.03), 10.0),
+    "band-kl": Capped(Band("kl", 0.05), 10.0),
+    "band-kl-0.10": Capped(Band("kl", 0.1), 10.0),
+    "band-tv": Capped(Band("tv", 0.05), 10.0),
+    "band-chi2": Capped(Band("chi2", 0.05), 10.0),
+    "relaxed": Capped(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), 10.0),
+    "dcpo": DCPO(0.16, 0.2, 10.0),
+}
+# What the paper's text says, where it differs.
+PAPER_STEPS = {"r1-qwen-1.5b": 800, "qwen2.5-3b": 800, "r1-qwen-7b": 500, "r1-llama-8b": 500}
+
+
+def compose_with(run):
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=run.overrides())
+
+
+def resolved(*recipes, settings=(), **where):
+    config = compose_with(load([PAPER / recipe for recipe in recipes], settings, **where))
+    # As main_ppo does before it starts Ray.
+    validate_config(config, use_reference_policy=True, use_critic=False)
+    return config
+
+
+@pytest.mark.parametrize("method", RULES)
+@pytest.mark.parametrize("model", PAPER_STEPS)
+def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, method):
+    recipe = f"{model}/{method}.yaml"
+    for variant in ("public", "paper"):
+        config = resolved(recipe, settings=[f"variant={variant}"])
+        expected = dict(PUBLIC)
+        if variant == "paper":
+            expected |= {f"{ACTOR}.policy_loss.dual_clip": None, "trainer.total_training_steps": PAPER_STEPS[model]}
+        got = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in expected}
+        got[f"{ACTOR}.optim.betas"] = list(got[f"{ACTOR}.optim.betas"])
+        assert got == expected
+        # FSDP's default: bfloat16 passes over float32 weights.
+        assert "mixed_precision" not in config.actor_rollout_ref.actor.fsdp_config
+        options = omega_conf_to_dataclass(config.actor_rollout_ref.actor).policy_loss
+        assert type(options) is BandPOLossConfig
+        rule = RULES[method]
+        assert options.region == (rule.region if variant == "paper" and isinstance(rule, Capped) else rule)
+        assert (options.apply, options.ratio, options.dual_clip) == (
+            "clip",
+            "token",
+            10.0 if variant == "public" else None,
+        )
+
+
+def test_the_models_differ_in_model_and_names_alone():
+    def differing(model):
+        first, other = (
+            dict(
+                _leaves(
+                    OmegaConf.to_container(resolved(f"{m}/band-kl.yaml", settings=["variant=public"]), resolve=True)
+                )
+            )
+            for m in ("qwen2.5-3b", model)
+        )
+        assert first.keys() == other.keys()
+        return {key for key in first if first[key] != other[key]}
+
+    for model in PAPER_STEPS.keys() - {"qwen2.5-3b"}:
+        keys = differing(model)
+        assert {key for key in keys if not key.endswith(("model.path", ".project_name", "served_model_name"))} == {
+            "trainer.default_local_dir"
+        }
+
+
+def test_one_node_several_nodes_and_one_gpu_are_valid():
+    config = resolved("qwen2.5-3b/band-kl.yaml", nodes=4, address="ray://head:10001")
+    assert (config.trainer.nnodes, config.ray_kwargs.ray_init.address) == (4, "ray://head:10001")
+    # Not by verl's own check, which asks vLLM for its largest rank.
+    config = compose_with(load([PAPER / "r1-qwen-1.5b" / "band-kl.yaml", PAPER / "lora.yaml"]))
+    assert omega_conf_to_dataclass(config.actor_rollout_ref.actor).optim.lr == 1e-5
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (1, 1)
+    assert config.actor_rollout_ref.model.lora_rank == 32
+    assert config.actor_rollout_ref.rollout.load_format == "safetensors"
+    assert config.trainer.default_local_dir == "checkpoints/paper-r1-qwen-1.5b/band-kl-lora"
+
+
+def test_the_keys_that_are_checked_are_hydras():
+    """They are read from a file that verl generates from its YAML."""
+    text = (Path(verl_config.__file__).parent / "_generated_ppo_trainer.yaml").read_text()
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = OmegaConf.to_container(compose("ppo_trainer"), resolve=False)
+    assert config.pop("model_engine") == "dp"  # which YAML files, not a setting
+    assert {key for key, _ in _leaves(yaml.safe_load(text))} == {key for key, _ in _leaves(config)}
+    assert {key for key, value in config.items() if isinstance(value, dict)} == set(ROOTS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        8,
+        1e-6,
+        float("inf"),
+        "plain/path-1.5b_x@y",
+        "8",
+        "null",
+        "true",
+        "",
+        "it's",
+        "a b, c",
+        "{a: b}",
+        "\\",
+        "a\\'b",
+        "C:\\dir\\",
+        "x=1",
+        [1, "a b", None],
+        {"type": "band", "delta": 0.05, "inner": {"name": "1"}},
+        [],
+        {},
+    ],
+)
+def test_values_reach_hydra_as_they_are(value):
+    (override,) = OverridesParser.create().parse_overrides([f"key={_hydra_text(value)}"])
+    parsed = override.value()
+    got = {str(k): v for k, v in parsed.items()} if isinstance(parsed, dict) else parsed
+    assert OmegaConf.to_container(OmegaConf.create({"key": got})) == {"key": value}
+
+
+def test_the_parameters_of_an_adapter_are_pefts():
+    few = ["plan.shape.num_hidden_layers=2"]
+    recipe = PAPER / "qwen2.5-3b" / "band-kl.yaml"
+    full, adapted = (
+        plan(load([recipe], settings)) for settings in (few, [*few, "actor_rollout_ref.model.lora_rank=32"])
+    )
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(Qwen2Config(**load([recipe], few).numbers["shape"]))
+        model = get_peft_model(model, LoraConfig(r=32, target_modules="all-linear"))
+    trained = model.get_nb_trainable_parameters()[0]
+    assert adapted.parameters == full.parameters
+    assert adapted.training["gradients"] * 8 * 2**30 / 4 == pytest.approx(trained, rel=1e-6)
+    # The frozen model is in float32 too; Adam has two numbers for each that is trained.
+    assert adapted.checkpoint * 2**30 == pytest.approx(4 * full.parameters + 12 * trained, rel=1e-6)
+
+
+def test_a_run_that_verl_refuses_ends_with_its_exit_code(tmp_path):
+    code = "import sys; from bandpo.cli import main; sys.exit(main())"
+    recipe = PAPER / "qwen2.5-3b" / "band-kl.yaml"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "verl", recipe, "data.train_files=[]", "data.val_files=[]", "apply=cut"],
+        cwd=tmp_path,
+        env=os.environ | verl_toy.ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "policy_loss: apply must be one of" in done.stderr
+    assert "Ray" not in done.stdout + done.stderr
