@@ -37,7 +37,7 @@ def log_probabilities():
 def test_a_table_has_what_the_solver_finds(name, delta):
     log_p = log_probabilities()
     found, solved = band_bounds(log_p, name, delta), band_bounds(log_p.double(), name, delta)
-    assert divergence(name).table(delta, CPU).fits
+    assert divergence(name)._table(delta, CPU).fits
     for a, b in ((found.log_low, solved.log_low), (found.log_high, solved.log_high)):
         # r is 0 in float32 from -104 on; below e^-300 the solver continues by a power law, and so does the table
         torch.testing.assert_close(a.clamp(min=-1000), b.clamp(min=-1000).float(), rtol=5e-7, atol=1e-45)
@@ -68,15 +68,15 @@ def test_a_generator_with_kinks_is_bisected(name, delta):
 
 def test_kinks_between_the_nodes_are_noticed():
     """All but "lines" and "hinge", whose kinks are of no consequence at some radius, have a table that does not fit."""
-    assert not Divergence("mixed", KINKED["mixed"]).table(1e-3, CPU).fits
-    assert not Divergence("flat", KINKED["flat"]).table(0.05, CPU).fits
-    assert Divergence("smooth", lambda u: (u - 1) ** 2).table(0.05, CPU).fits
+    assert not Divergence("mixed", KINKED["mixed"])._table(1e-3, CPU).fits
+    assert not Divergence("flat", KINKED["flat"])._table(0.05, CPU).fits
+    assert Divergence("smooth", lambda u: (u - 1) ** 2)._table(0.05, CPU).fits
 
 
 def test_a_table_is_made_once_per_radius():
     kind = Divergence("mine", lambda u: u - 1 - torch.log(u))
-    assert kind.table(0.05, CPU) is kind.table(0.05, CPU)
-    assert kind.table(0.05, CPU) is not kind.table(0.06, CPU)
+    assert kind._table(0.05, CPU) is kind._table(0.05, CPU)
+    assert kind._table(0.05, CPU) is not kind._table(0.06, CPU)
 
 
 def test_no_bound_depends_on_its_neighbours():
@@ -233,9 +233,9 @@ def test_what_is_made_once_is_made_on_the_cpu():
 def test_a_divergence_keeps_a_few_tables():
     kind = Divergence("mine", lambda u: (u - 1) ** 2)
     for i in range(40):
-        kind.table(0.01 + 0.001 * i, CPU)
+        kind._table(0.01 + 0.001 * i, CPU)
     assert len(kind._made) <= 34
-    assert kind.table(0.049, CPU) is kind.table(0.049, CPU)
+    assert kind._table(0.049, CPU) is kind._table(0.049, CPU)
 
 
 def test_an_exported_graph_knows_its_divergence_by_name():

@@ -79,25 +79,25 @@ class Divergence:
             return _opaque(log_p, delta, _key(self))
         steps = None
         if not isinstance(delta, Tensor):
-            table = self.table(delta, log_p.device)
+            table = self._table(delta, log_p.device)
             if table.fits and log_p.dtype == torch.float32:
                 return table.bounds(log_p)
             steps = None if table.fits else _STEPS_AT_KINKS
-        return tilt_log_bounds(log_p, delta, self.generator, self.inverse(), steps)
+        return tilt_log_bounds(log_p, delta, self.generator, self._inverse(), steps)
 
-    def inverse(self) -> Tensor:
+    def _inverse(self) -> Tensor:
         """What `invert` says of the generator, made when it is first needed."""
         if "inverse" not in self._made:
             with torch.device("cpu"):
                 self._made["inverse"] = invert(self.generator)
         return self._made["inverse"]
 
-    def table(self, delta: float, device: torch.device) -> BandTable:
+    def _table(self, delta: float, device: torch.device) -> BandTable:
         """The bounds for one radius, made when it is first used; the last few radii are kept."""
         if (delta, device) not in self._made:
             while len(self._made) > _KEPT:
                 self._made.pop(next(key for key in list(self._made) if key != "inverse"), None)
-            inverse = self.inverse()
+            inverse = self._inverse()
             with torch.device("cpu"):
                 self._made[delta, device] = BandTable(self.generator, inverse, delta, device)
         return self._made[delta, device]
@@ -245,7 +245,7 @@ def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """By a solver of its own in float64 and in compiled graphs, looked up else, which takes half of its time."""
     if isinstance(delta, Tensor) or log_p.dtype == torch.float64:
         return kl_log_bounds(log_p, delta)
-    table = _REGISTRY["kl"].table(delta, log_p.device)
+    table = _REGISTRY["kl"]._table(delta, log_p.device)  # pyright: ignore[reportPrivateUsage]
     return table.bounds(log_p) if table.fits else kl_log_bounds(log_p, delta)
 
 
