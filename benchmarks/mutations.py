@@ -111,7 +111,7 @@ FAULTS = [
     Fault(
         "too few steps in float64",
         "solver.py",
-        "torch.float64: 7}",
+        "torch.float64: 12}",
         "torch.float64: 4}",
         "tables band::test_every_divergence_agrees_with_its_definition_at_100_digits",
     ),
