@@ -49,34 +49,51 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     nu = 1 - mu
     spread = mu * nu
     half = nu * (0.5 * curved)
-    # The starts: log Z = delta + mu t, for the t of the parabola at K's minimum; and a parabola further down.
-    parabola = (2 * curved / spread).sqrt_()
-    up = parabola.mul_(mu).add_(curved).exp_().sub_(1).div_(mu).add_(1).log_()
+    # The starts: log Z = delta + mu t, for a t that is the parabola's at K's minimum for small delta, and near that
+    # of K's asymptote for large delta; and a parabola further down.
+    log_z = (2 * curved / spread).addcdiv_(curved * curved, nu * nu).sqrt_().mul_(mu).add_(curved)
+    x = torch.exp(log_z).sub_(1)
+    up = (x / mu).add_(1).log_()
     down = (half * half).addcmul_(spread, 2 * curved).sqrt_().add_(half).div_(spread).neg_()
     root = torch.sqrt(curved)
+    up = _halley(up, x, log_z, mu, nu, root)
+    up = _halley(up, *_tilted(up, mu), mu, nu, root)
     for _ in range(2):
-        up, down = _halley(up, mu, nu, root), _halley(down, mu, nu, root)
+        down = _halley(down, *_tilted(down, mu), mu, nu, root)
     if not single:
         up, down = _polish(up, mu, nu, curved), _polish(down, mu, nu, curved)
     up, down = up + (delta - curved) / nu, down - (delta - curved) / mu
     sinking = (nu * down).sub_(delta)
     log_low = torch.where(rare, sinking, (mu * up).add_(delta).neg_())
-    # The upper bound of a rare token from what it leaves to the others, where it leaves less than half.
-    rising = torch.where(up > 1, torch.exp(-up).mul_(nu).add_(mu).log_().neg_(), nu * up - delta)
-    log_high = torch.where(rare, rising, expm1(down).mul_(mu).log1p_().neg_())
+    # The upper bound of a common token from what it leaves to the others, log(1 - mu r) - log p with their log r; in
+    # float64 that cancels for small delta, and so does the other line where a rare token leaves less than half.
+    if single:
+        rising, emptying = (nu * up).sub_(delta), torch.exp(sinking).mul_(mu).neg_().log1p_().sub_(log_p)
+    else:
+        rising = torch.where(up > 1, torch.exp(-up).mul_(nu).add_(mu).log_().neg_(), nu * up - delta)
+        emptying = expm1(down).mul_(mu).log1p_().neg_()
+    log_high = torch.where(rare, rising, emptying)
     # Below e^-300, r_high p stays what it is; log r_low = -delta / p is beyond -1e118, and need only stay there.
     return log_low.add_(beyond, alpha=1e200), log_high.sub_(beyond)
 
 
-def _halley(t: Tensor, mu: Tensor, nu: Tensor, root: Tensor) -> Tensor:
+def _tilted(t: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
+    """x = mu (e^t - 1) and log Z = log(1 + x).
+
+    exp and log instead of expm1 and log1p are off by 1e-16 of 1, which is 1e-8 of K = delta = 1e-8, and half as fast
+    again.
+    """
+    x = torch.exp(t).sub_(1).mul_(mu)
+    return x, torch.log(1 + x)
+
+
+def _halley(t: Tensor, x: Tensor, log_z: Tensor, mu: Tensor, nu: Tensor, root: Tensor) -> Tensor:
     """One step of Halley's method on gap = sqrt(K(t)) - root, for the rarer side mu of the coin, nu = 1 - mu.
 
     With x = mu (e^t - 1), K' = x nu / (1 + x) and K'' = (x + mu) nu / (1 + x)^2, neither of which cancels, the step is
-    4 gap K x (1 + x) / (x^2 nu (2 sqrt(K) + gap) - 2 gap K (x + mu)). exp and log instead of expm1 and log1p are off by
-    1e-16 of 1, which is 1e-8 of K = delta = 1e-8, and half as fast again.
+    4 gap K x (1 + x) / (x^2 nu (2 sqrt(K) + gap) - 2 gap K (x + mu)). x and log_z are used up.
     """
-    x = torch.exp(t).sub_(1).mul_(mu)
-    k = torch.log(1 + x).addcmul_(mu, t, value=-1)
+    k = log_z.addcmul_(mu, t, value=-1)
     s = k.clamp(min=1e-300).sqrt_()
     gap = s - root
     denominator = s.mul_(2).add_(gap).mul_(x).mul_(x).mul_(nu)
