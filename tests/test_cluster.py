@@ -179,6 +179,16 @@ def test_overrides_and_overlays_come_last(capsys, tmp_path):
     assert name.startswith("trainer.experiment_name=band-kl-mine-trust_region.delta-0.2-data.train_files-a-b.parquet-")
 
 
+def test_a_long_name_stays_short_and_different():
+    def name(*settings):
+        return load([BAND_KL], settings).settings["trainer"]["experiment_name"]
+
+    long = [f"data.train_files=[{'/'.join(['folder'] * 40)}/{file}.parquet]" for file in ("a", "b")]
+    assert len(name(long[0])) == len(name(long[1])) == 100
+    assert name(long[0]) == name(long[0]) != name(long[1])
+    assert name(*long, "trainer.experiment_name=mine") == "mine"
+
+
 def error_of(capsys, *arguments):
     assert main(["verl", *map(str, arguments)]) == 2
     error = capsys.readouterr().err
@@ -224,6 +234,7 @@ def test_mistakes_are_named_in_one_line(capsys, monkeypatch, tmp_path, arguments
         ("[1, 2]", "a.yaml must hold a mapping of settings, got list"),
         ("trust_region: [", "a.yaml cannot be read"),
         ("optimizer: {lr: 1}", "unknown key 'optimizer'"),
+        ("trainer:", "trainer.experiment_name cannot be set: trainer is None, not a mapping"),
     ],
 )
 def test_a_broken_recipe_is_named(tmp_path, text, message):
@@ -310,6 +321,15 @@ def test_the_estimate_of_time_against_the_released_logs():
     )
 
 
+# As their weight files on the hub have them.
+PARAMETERS = {
+    "r1-qwen-1.5b": 1_777_088_000,
+    "r1-qwen-7b": 7_615_616_512,
+    "r1-llama-8b": 8_030_261_248,
+    "qwen2.5-3b": 3_085_938_688,
+}
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_parameters_are_those_of_transformers_model(model):
     shape = load([PAPER / model / "grpo.yaml"]).numbers["shape"]
@@ -317,8 +337,9 @@ def test_the_parameters_are_those_of_transformers_model(model):
     with torch.device("meta"):
         made = cls(config(**shape))
     made.tie_weights()
+    assert made.num_parameters() == PARAMETERS[model]
     # Qwen2's biases of queries, keys and values are left out.
-    assert plan(load([PAPER / model / "grpo.yaml"])).parameters == pytest.approx(made.num_parameters(), rel=1e-4)
+    assert plan(load([PAPER / model / "grpo.yaml"])).parameters == pytest.approx(PARAMETERS[model], rel=1e-4)
 
 
 def kept_bytes(hidden, intermediate, layers, tokens, checkpointing):
@@ -403,3 +424,6 @@ def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(capsys):
     assert "4096 tokens at most: all are taken to be as long as allowed" in text
     assert re.search(r"training +\d+\.\d +DOES NOT FIT: weights", text)
     assert " 1020 steps " in text
+    # A quarter of the batch, four times the steps.
+    assert main(["verl", str(BAND_KL), str(PAPER / "lora.yaml"), "variant=public", "--plan"]) == 0
+    assert " 4080 steps " in capsys.readouterr().out

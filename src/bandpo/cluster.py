@@ -7,6 +7,7 @@ and `variants`, settings of which the one that `variant` names is laid on top. d
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -91,7 +92,7 @@ class Run:
             raise UserError("verl is not installed here (docs/verl.md); --print shows the command for where it is")
         address = any(text.startswith("+ray_kwargs.ray_init.address=") for text in self.hydra)
         if not address and not os.environ.get("RAY_ADDRESS"):
-            data = self.settings.get("data", {})
+            data = self.settings.get("data") or {}
             for key in ("train_files", "val_files"):
                 files = data.get(key) or []
                 for name in [files] if isinstance(files, str) else files:
@@ -128,7 +129,7 @@ def load(
     for recipe in recipes:
         layer = _read(Path(recipe))
         variant = variant or layer.get("variant")
-        variants = layer.pop("variants", {})
+        variants = layer.pop("variants", None) or {}
         if variants and variant not in variants:
             close = nearest(str(variant), list(variants))
             raise UserError(f"variant must be one of {sorted(variants)}, got {variant!r}{close}")
@@ -147,10 +148,12 @@ def load(
     # A name of its own for whatever differs: verl goes on with the checkpoints that it finds under that name.
     names = [*(Path(recipe).stem for recipe in recipes), *(t for t in overrides if not t.startswith("trainer."))]
     name = re.sub(r"[^\w.]+", "-", "-".join(names)).strip("-")
-    _set(node, "trainer.experiment_name", node.get("trainer", {}).get("experiment_name") or name)
+    if len(name) > 100:  # it becomes a file's name
+        name = f"{name[:91]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    _set(node, "trainer.experiment_name", (node.get("trainer") or {}).get("experiment_name") or name)
 
     loss = {key: node.pop(key) for key in LOSS if key in node}
-    numbers = node.pop("plan", {})
+    numbers = node.pop("plan", None) or {}
     known = [*LOSS, *ROOTS, "plan", "variant"]
     for key in node:
         if key not in ROOTS:
@@ -269,8 +272,8 @@ def plan_text(run: Run) -> str:
     if every > 0:
         lines.append(f"  validation    {estimate.validation:7.1f}  every {every:g} steps")
         step += estimate.validation / every
-    epochs = settings.get("trainer.total_epochs", 0) * numbers.get("plan.steps_per_epoch", 0)
-    steps = settings.get("trainer.total_training_steps", epochs)
+    an_epoch = numbers.get("plan.training_prompts", 0) // settings["data.train_batch_size"]
+    steps = settings.get("trainer.total_training_steps", settings.get("trainer.total_epochs", 0) * an_epoch)
     if steps:
         lines.append(f"  {f'{steps:g} steps':13} {steps * step / 3600:7.1f}  hours")
     lines += ["", f"a checkpoint: {estimate.checkpoint:.0f} GiB", "not counted: CUDA contexts and fragmentation"]
