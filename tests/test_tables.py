@@ -267,7 +267,7 @@ def test_float64_bounds_at_kinks_are_bisected_too():
 class Broken(Region):
     """NaN in the middle."""
 
-    kind: ClassVar[str] = "broken"
+    kind: ClassVar[str] = "nan_in_the_middle"
 
     def bounds(self, old_logps, context=None):
         width = torch.where((old_logps < -3) & (old_logps > -3.5), torch.nan, 0.1) + 0 * old_logps.clamp(min=-1e4)
