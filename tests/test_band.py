@@ -531,3 +531,11 @@ def test_a_name_must_be_a_string_and_can_be_given_once(monkeypatch):
 )
 def test_a_divergence_prints_its_direction(name, direction):
     assert str(bandpo.divergences.divergence(name)) == f"{name}: {direction}"
+
+
+def test_a_large_radius_in_a_tensor_is_as_exact_as_a_number():
+    log_p = torch.linspace(-2e-4, -1e-5, 50, dtype=torch.float64)
+    number, tensor = (
+        band_bounds(log_p, "chi2", delta) for delta in (7831.0, torch.tensor(7831.0, dtype=torch.float64))
+    )
+    torch.testing.assert_close(tensor.log_low, number.log_low, rtol=1e-13, atol=0)

@@ -253,6 +253,10 @@ def _odds(delta: Any) -> Any:
     return delta / (1 + delta)
 
 
+def _log_odds(delta: Tensor) -> Tensor:
+    return -torch.log1p(1 / delta)
+
+
 def _twice_less_square(delta: Any) -> Any:
     return delta * (2 - delta)
 
@@ -277,7 +281,7 @@ def _chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     log_p = working_copy(log_p)
     within = log_p.clamp(min=2 * LOG_P_MIN)
     s = torch.sqrt(delta * -expm1(log_p)) * torch.exp(-0.5 * within)
-    log_saturation, tail = log_double(delta, _odds)
+    log_saturation, tail = log_double(delta, _odds, _log_odds)
     x = (log_p - log_saturation - tail).clamp(min=0)
     gap = (1 + delta) * -expm1(-x) / (1 + s)
     log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), torch.log(gap))

@@ -84,15 +84,18 @@ def _itself(delta: Any) -> Any:
     return delta
 
 
-def log_double(delta: float | Tensor, of: Callable[[Any], Any] = _itself) -> tuple[float | Tensor, float]:
+def log_double(
+    delta: float | Tensor, of: Callable[[Any], Any] = _itself, log_of: Callable[[Tensor], Tensor] | None = None
+) -> tuple[float | Tensor, float]:
     """log(of(delta)) as an unevaluated sum (head, tail).
 
     These are the points where a lower bound saturates. At 1 ulp from such a point its distance is as small as the
     rounding error of the logarithm, so that error, the tail, must be known. For a tensor (every radius is one inside a
-    compiled graph) the tail is left out: the result is then exact for a delta within one ulp.
+    compiled graph) the tail is left out: the result is then exact for a delta within one ulp, if
+    the logarithm does not cancel: `log_of` is one that does not.
     """
     if isinstance(delta, Tensor):
-        return torch.log(of(delta)), 0.0
+        return torch.log(of(delta)) if log_of is None else log_of(delta), 0.0
     return _log_double(delta, of)
 
 
