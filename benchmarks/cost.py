@@ -151,7 +151,8 @@ def verl_vanilla(old: Tensor, advantages: Tensor, mask: Tensor) -> Callable[[Ten
         from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
     except ImportError:
         return None
-    config = OmegaConf.create({"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 10.0})
+    epsilons = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 10.0}
+    config = OmegaConf.create({**epsilons, "global_batch_info": {}})
     ratio, keep = advantages.expand(SHAPE), mask.float()
     return lambda x: compute_policy_loss_vanilla(old, x, ratio, keep, "seq-mean-token-mean", config)[0]
 
