@@ -147,7 +147,7 @@ def test_reserved_trainer_keys_exist_and_their_replacements_too():
         ("", "must hold a mapping of settings, got NoneType"),
         ("rounds: [", "cannot be read: "),
         ("base: r.yaml", "is its own base"),
-        ("base: 5", "base must be the name of a recipe, got 5"),
+        ("base: 5", "r.yaml must be the name of a recipe or a list of names, got 5"),
         ("base: gone.yaml", "gone.yaml does not exist; "),
     ],
 )

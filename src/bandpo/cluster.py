@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from .config import UserError, merge
+from .config import UserError, merge, read_recipe
 from .divergences import nearest
 from .trust_regions import trust_region
 
@@ -127,7 +127,7 @@ def load(
     variant = dict(changes).get("variant")
     node: dict[str, Any] = {}
     for recipe in recipes:
-        layer = _read(Path(recipe))
+        layer = read_recipe(Path(recipe))
         variant = variant or layer.get("variant")
         variants = layer.pop("variants", None) or {}
         if variants and variant not in variants:
@@ -306,27 +306,6 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield from _leaves(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    if path.resolve() in above:
-        raise UserError(f"recipe {path} is its own base")
-    try:
-        node = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"recipe {path} does not exist{f'; {above[-1]} has it as base' if above else ''}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(node, dict):
-        raise UserError(f"recipe {path} must hold a mapping of settings, got {type(node).__name__}")
-    bases = node.pop("base", [])
-    bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise UserError(f"base of {path} must be the name of a recipe or a list of names, got {bases!r}")
-    out: dict[str, Any] = {}
-    for base in bases:
-        out = merge(out, _read(path.parent / base, (*above, path.resolve())))
-    return merge(out, node)
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -176,7 +176,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         UserError: a file that is missing or is not a mapping, an unknown key (with the nearest known one), a wrong
             type, or settings that cannot go together. The message names the key.
     """
-    node = _read(Path(recipe)) if recipe is not None else {}
+    node = read_recipe(Path(recipe)) if recipe is not None else {}
     has_rule = "trust_region" in node
     if any(text.startswith("trust_region") for text in overrides):
         node.pop("label", None)  # it named the other rule
@@ -273,7 +273,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The settings of a file, laid on those of the recipes that it names as its `base`, one or several."""
     if path.resolve() in above:
         raise UserError(f"recipe {path} is its own base")
     try:
@@ -284,12 +285,14 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(node, dict):
         raise UserError(f"recipe {path} must hold a mapping of settings, got {type(node).__name__}")
-    base = node.pop("base", None)
-    if base is None:
-        return node
-    if not isinstance(base, str):
-        raise UserError(f"base must be the name of a recipe, got {base!r}")
-    return merge(_read(path.parent / base, (*above, path.resolve())), node)
+    bases = node.pop("base", [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise UserError(f"base of {path} must be the name of a recipe or a list of names, got {bases!r}")
+    out: dict[str, Any] = {}
+    for base in bases:
+        out = merge(out, read_recipe(path.parent / base, (*above, path.resolve())))
+    return merge(out, node)
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
