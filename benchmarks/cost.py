@@ -20,7 +20,7 @@ from torch import Tensor
 
 import bandpo
 from bandpo import Band, Clip, Divergence, losses
-from bandpo.train import source_commit
+from bandpo.provenance import hardware, source_commit
 
 SHAPE = (8, 4096)
 DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "jensen_shannon", "cressie_read(0.5)")
@@ -244,7 +244,7 @@ def main() -> None:
     median = {name: statistics.median(t) for name, t in times.items()}
     facts = {
         "shape": "8x4096 float32, 1 thread",
-        "hardware": f"{platform.machine()} {_cpu()}",
+        "hardware": hardware(gpu=False),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "commit": source_commit(),
@@ -295,14 +295,6 @@ def main() -> None:
             if new:
                 writer.writeheader()
             writer.writerows(rows)
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 if __name__ == "__main__":

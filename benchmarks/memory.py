@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cost import _cpu
 from torch import Tensor
 from torch.nn.functional import linear, linear_cross_entropy
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from bandpo import Band, Clip, TrustRegion, policy_loss, token_logps
-from bandpo.train import source_commit
+from bandpo.provenance import hardware, source_commit
 
 MIB = 2**20
 TOKENS, FEWER_TOKENS, VOCABULARY, WIDTH = 4096, 512, 32768, 576
@@ -152,7 +151,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     facts = {
-        "hardware": f"{platform.machine()} {_cpu()}" if args.device == "cpu" else torch.cuda.get_device_name(),
+        "hardware": hardware(gpu=args.device == "cuda"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "commit": source_commit(),

@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 import bandpo
-from bandpo.train import source_commit
+from bandpo.provenance import hardware, source_commit
 
 Array = NDArray[Any]
 DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "jensen_shannon", "cressie_read(0.5)")
@@ -698,7 +698,7 @@ def main() -> None:
     large = torch.ones(7_500_000)  # once it is freed, malloc keeps what is freed: see cost.py
     del large
     facts = {
-        "hardware": f"{platform.machine()} {_cpu()}",
+        "hardware": hardware(gpu=False),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
@@ -732,14 +732,6 @@ def _measure(args: argparse.Namespace, name: str, dtype: Any) -> Iterator[tuple[
         parts = itertools.chain([special(name, delta, dtype)], parts)
         for mode, found in sweep(name, delta, dtype, operators, parts).items():
             yield mode, delta, mantissas, found, time.perf_counter() - began
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 if __name__ == "__main__":

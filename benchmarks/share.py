@@ -10,17 +10,15 @@ metrics, the backward pass. `--write` appends a row to benchmarks/share.csv.
 
 import argparse
 import csv
-import platform
 import statistics
 import time
 from pathlib import Path
 
 import torch
-from cost import _cpu
 from transformers import AutoModelForCausalLM
 
 from bandpo import Band, policy_loss
-from bandpo.train import source_commit
+from bandpo.provenance import hardware, source_commit
 
 ROWS, PROMPT, COMPLETION = 32, 32, 16
 
@@ -59,7 +57,7 @@ def main() -> None:
         "loss_ms": round(1e3 * loss, 3),
         "share": f"{loss / step:.5f}",
         "repeats": args.repeat,
-        "hardware": f"{platform.machine()} {_cpu()}",
+        "hardware": hardware(gpu=False),
         "torch": torch.__version__,
         "commit": source_commit(),
     }

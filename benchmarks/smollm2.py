@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo.config import RunConfig, load
 from bandpo.data import prepare
-from bandpo.train import run, source_commit
+from bandpo.provenance import source_commit
+from bandpo.train import run
 
 SAMPLES = 16
 

@@ -34,6 +34,7 @@ LAYERS = [
     ["integrations.trl", "integrations.verl"],  # one framework each, never each other
     # application
     [
+        "provenance",
         "words",
         "explain",
         "lab",

@@ -7,14 +7,11 @@ The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.js
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,10 +23,11 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
-from . import __version__, lab
+from . import lab
 from .config import RunConfig, UserError, check_same_run, is_finished
 from .data import prepare
 from .integrations.trl import BandPOConfig, BandPOTrainer
+from .provenance import hardware, source_commit, versions
 
 Row = dict[str, Any]
 _COMPLETE = "bandpo.json"  # written into a checkpoint when it is whole
@@ -245,9 +243,6 @@ def _cut_rows(path: Path, step: int) -> None:
 
 
 def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None) -> dict[str, Any]:
-    versions = {"bandpo": __version__, "python": platform.python_version()}
-    for name in ("torch", "transformers", "trl", "accelerate", "datasets"):
-        versions[name] = importlib.metadata.version(name)
     return {
         "label": config.label,
         "seed": config.seed,
@@ -257,35 +252,12 @@ def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | Non
         "steps_per_round": config.steps_per_round,
         "warm_start": skill,
         "command": command or shlex.join(["bandpo", *sys.argv[1:]]),
-        "versions": versions,
+        "versions": versions(("torch", "transformers", "trl", "accelerate", "datasets")),
         "hardware": hardware(gpu=torch.cuda.is_available() and not config.trainer.get("use_cpu", False)),
         "commit": source_commit(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": False,
     }
-
-
-def hardware(gpu: bool) -> str:
-    """The processor that does the work, for rows of measurements."""
-    if gpu:
-        return torch.cuda.get_device_name()
-    names = Path("/proc/cpuinfo")
-    lines = names.read_text(encoding="utf-8").splitlines() if names.is_file() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return f"{name}, {os.cpu_count()} cores"
-
-
-def source_commit() -> str | None:
-    """The commit of the source tree, where bandpo runs from one."""
-    here = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, timeout=5
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    tracked = subprocess.run(["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, timeout=5)
-    return done.stdout.strip() if done.returncode == 0 and tracked.returncode == 0 else None
 
 
 def _write_json(path: Path, value: Any) -> None:
