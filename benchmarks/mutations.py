@@ -75,8 +75,8 @@ FAULTS = [
     Fault(
         "KL far out: the slope of the other side of the coin",
         "solver.py",
-        "down - (delta - curved) / mu",
-        "down - (delta - curved) / nu",
+        "down - (delta - curved) * per_mu",
+        "down - (delta - curved) * (odds * per_mu)",
         "band::test_bounds_hold_far_outside_the_usual_radii",
     ),
     Fault(
@@ -86,7 +86,20 @@ FAULTS = [
         "denominator.addcmul_(numerator, x + mu, value=1)",
         "numerics band",
     ),
-    Fault("KL in one step for two", "solver.py", "for _ in range(2):", "for _ in range(1):", "numerics band"),
+    Fault(
+        "KL in one step for two",
+        "solver.py",
+        "    up, _ = _close(up, mu, nu, curved)\n",
+        "",
+        "numerics band",
+    ),
+    Fault(
+        "KL: log Z not carried over the last step",
+        "solver.py",
+        "x.addcmul_(slope,",
+        "x.addcmul_(0 * slope,",
+        "numerics band",
+    ),
     Fault(
         "the last step of KL from a difference that cancels",
         "solver.py",
