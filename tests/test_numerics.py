@@ -54,6 +54,19 @@ def test_float32_bounds_are_float64_ones_rounded(name):
     assert tokens > 12_500
 
 
+def test_float32_bounds_of_kl_without_a_table_are_float64_ones_rounded_too():
+    """With a radius per token, as in a compiled graph, there is no table: the solver answers."""
+    some = np.concatenate(list(benchmark.single(4)))
+
+    def solved(x, delta):
+        return band_bounds(x, "kl", torch.full_like(x, delta, dtype=torch.float64))
+
+    for delta in benchmark.RADII:
+        row = measured("kl", delta, np.float32, [benchmark.special("kl", delta, np.float32), some], solved)
+        assert worst(row, *BOTH, "deep_bound") <= 1.25, f"delta = {delta}: {row}"
+        assert worst(row, "rest_bound", "gap_bound") <= 4, f"delta = {delta}: {row}"
+
+
 @pytest.mark.parametrize("name", ["kl", "tv", "chi2", "neyman_chi2", "hellinger"])
 def test_float64_bounds_are_within_four_conditioning_bounds(name):
     some = np.concatenate(list(benchmark.double(1)))
