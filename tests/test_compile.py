@@ -167,3 +167,24 @@ def test_compiled_by_inductor_the_loss_has_the_same_gradient():
     gradients = torch.autograd.grad(loss, logps) + torch.autograd.grad(expected, new)
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=0)
     assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-6, abs=1e-7, nan_ok=True)
+
+
+def test_compiled_the_loss_holds_one_tensor_of_the_batch_beyond_its_gradient():
+    """And half of one, in bytes, for the tallies: the bounds are made and used in one loop."""
+    logps, old, advantages, mask = batch(16, 1024)
+    logps.requires_grad_()
+    compiled = torch.compile(policy_loss, fullgraph=True)
+
+    def step() -> Any:
+        loss, metrics = compiled(logps, old, advantages, mask, Band())
+        return metrics, torch.autograd.grad(loss, logps)
+
+    step()
+    with torch.profiler.profile(profile_memory=True, acc_events=True) as run:
+        step()
+    live = peak = 0
+    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    assert 4 * logps.numel() < peak < 1.7 * 4 * logps.numel()
