@@ -166,9 +166,9 @@ FAULTS = [
     ),
     Fault(
         "the cell at the edge is not the first",
-        "tables.py",
-        ".to(torch.float64).clamp_(min=self.first)",
-        ".to(torch.float64)",
+        "numerics.py",
+        ".clamp_(2.0**self.first, last)",
+        ".clamp_(max=last)",
         "tables",
     ),
     Fault(
@@ -425,7 +425,7 @@ FAULTS = [
     Fault(
         "old log-probabilities in padding",
         "losses.py",
-        "torch.where(mask, old_logps.detach().to(dtype), -1.0)",
+        "torch.where(mask, old_logps.detach().to(dtype), filler)",
         "old_logps.detach().to(dtype)",
         "losses",
     ),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .numerics import listed, output_dtype
+from .numerics import Octaves, listed, output_dtype
 from .rules import Band, Clip, cap
 from .trust_regions import Context, Region, TrustRegion, check_number, check_region
 
@@ -239,10 +239,7 @@ class Table(Region):
         if x.device not in self._knots:
             self._knots[x.device] = [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
         low, fall, high, rise, capped, limits = self._knots[x.device]
-        shift = 23 - self._bits
-        leading = x.view(torch.int32) >> shift
-        start = (leading << shift).view(torch.float32).clamp(2.0**_FIRST, _last_start(self._bits))
-        cell = (leading - ((127 + _FIRST) << self._bits)).clamp(0, len(low) - 1)
+        cell, start = Octaves(_FIRST, _END, self._bits).find(x)
         offset = (x - start) / start
         r_low = torch.addcmul(low.index_select(0, cell), fall.index_select(0, cell), offset)
         log_high = torch.addcmul(high.index_select(0, cell), rise.index_select(0, cell), offset)
@@ -261,16 +258,10 @@ class Table(Region):
 _FIRST, _END = -30, 9
 
 
-def _last_start(bits: int) -> float:
-    return 2.0**_END - 2.0 ** (_END - 1 - bits)
-
-
 def _tabulate(region: TrustRegion, bits: int) -> tuple[list[Tensor], float]:
     """Value and slope of r_low and of log r_high in each cell, whether a cap holds, the limits for p = 0; the error."""
-    part = torch.arange(_FIRST << bits, _END << bits, dtype=torch.float64)
-    octave = torch.floor(part / 2**bits)
-    start = torch.exp2(octave) * (1 + part / 2**bits - octave)
-    x = torch.cat([start, start.new_tensor([2.0**_END, torch.inf])])
+    ends = Octaves(_FIRST, _END, bits).starts()
+    start, x = ends[:-1], torch.cat([ends, ends.new_tensor([torch.inf])])
     x[0] = 0.0  # nothing happens between p = 1 - 1e-9 and 1: the first cell begins there
     try:
         bounds = region.bounds(-x.to(torch.float32))

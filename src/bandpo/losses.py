@@ -123,9 +123,9 @@ def policy_loss(
     dtype = output_dtype(logps)
     advantages = advantages.detach().to(dtype)
     advantages = advantages[:, None] if advantages.dim() == 1 else advantages
-    # What stands in padding is replaced before any arithmetic, because NaN times 0 is NaN. Any log-probability would do;
-    # one that is read per response makes a compiled graph walk through the bounds row by row, and so in one loop with
-    # the sums over tokens: one tensor of the batch less in memory.
+    # What stands in padding is replaced before any arithmetic, because NaN times 0 is NaN. Any log-probability would
+    # do; one that is read per response makes a compiled graph walk through the bounds row by row, and so in one loop
+    # with the sums over tokens: one tensor of the batch less in memory.
     filler = -1.0 - advantages[:, :1].isnan().to(dtype)
     old_logps = torch.where(mask, old_logps.detach().to(dtype), filler)
     context = Context(

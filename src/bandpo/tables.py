@@ -2,8 +2,7 @@
 
 Both bounds lie on one curve, by the symmetry of lem:complement_rescaling (`falling_curve`). Along it log |log r| and
 log |log c| are smooth functions of the log-odds, but for the point where the curve reaches the simplex's edge. So the
-cells of the table are equal parts of the octaves of the distance from there, and the leading bits of that distance, as
-a float32, are the number of its cell.
+cells of the table are equal parts of the octaves of the distance from there.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import math
 import torch
 from torch import Tensor
 
-from .numerics import LOG_P_MAX, LOG_P_MIN, expm1, working_copy
+from .numerics import LOG_P_MAX, LOG_P_MIN, Octaves, expm1, working_copy
 from .solver import Generator, Interval, falling_curve, limit_slopes
 
 # In each octave 32 cells, in each cell a polynomial of degree 6.
 _BITS, _DEGREE = 5, 6
-_SHIFT = 23 - _BITS  # of the 23 bits behind a float32's leading one
 # Octaves of the distance: from a point of saturation or, where there is none, from p = delta, where the curve bends.
 _FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, -3, 10
 # What the polynomials may be off between their nodes, in log |log r|: half of float32's unit in the last place; and, by
@@ -50,12 +48,9 @@ class BandTable:
         self.slopes = limit_slopes(inverse)
         self.edge = min(edge, 1e3) if saturates else math.log(min(delta, 1.0))
         first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
-        part = torch.arange(first << _BITS, _END << _BITS, dtype=torch.float64)
-        octave = torch.floor(part / 2**_BITS)
-        width = torch.exp2(octave - _BITS)
-        start = width * (2**_BITS + part - octave * 2**_BITS)
-        self.first, self.least, self.cells = 2.0**first, 2.0**first if saturates else 0.0, len(start)
-        self.number_of_first = (127 + first) << _BITS
+        self.octaves, self.least = Octaves(first, _END, _BITS), 2.0**first if saturates else 0.0
+        ends = self.octaves.starts()
+        start, width = ends[:-1], ends.diff()
 
         # Chebyshev points with both ends, so that the bounds have no jumps. Between them the fit is checked.
         nodes = 0.5 - 0.5 * torch.cos(torch.linspace(0, math.pi, _DEGREE + 1, dtype=torch.float64))
@@ -94,11 +89,9 @@ class BandTable:
         """log |log r| or log |log c| where a side of the coin falls."""
         signed = log_odds - self.edge
         distance = signed.abs().clamp_(min=self.least)
-        bits = distance.to(torch.float32).view(torch.int32) >> _SHIFT
-        start = (bits << _SHIFT).view(torch.float32).to(torch.float64).clamp_(min=self.first)
-        cell = bits.sub_(self.number_of_first).clamp_(0, self.cells - 1)
-        cell = cell.add_(signed < 0, alpha=self.cells).flatten()
-        x = _offset(distance, start).flatten()
+        cell, start = self.octaves.find(distance)
+        cell = cell.add_(signed < 0, alpha=self.octaves.cells).flatten()
+        x = _offset(distance, start.to(torch.float64)).flatten()
         value = curve[_DEGREE].index_select(0, cell)
         for power in range(_DEGREE - 1, -1, -1):
             value = value.mul_(x).add_(curve[power].index_select(0, cell))
