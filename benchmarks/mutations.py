@@ -196,14 +196,14 @@ FAULTS = [
     ),
     Fault(
         "chi2 saturates at delta, not delta / (1 + delta)",
-        "divergences.py",
+        "closed_forms.py",
         "log_double(delta, _odds, _log_odds)",
         "log_double(delta)",
         "band::test_lower_bound_is_accurate_to_the_last_ulp_before_it_saturates",
     ),
     Fault(
         "Hellinger reaches the simplex at p, not sqrt p",
-        "divergences.py",
+        "closed_forms.py",
         "torch.where(0.5 * log_p >=",
         "torch.where(log_p >=",
         "paper",

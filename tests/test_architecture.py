@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module may import modules of its own layer that stand before it, and all of the layers below.
 LAYERS = [
-    ["numerics", "bounds", "solver", "tables", "divergences", "band"],  # maths
+    ["numerics", "bounds", "solver", "tables", "closed_forms", "divergences", "band"],  # maths
     # policy
     [
         "trust_regions",

@@ -1,7 +1,7 @@
 """bandpo: trust regions for LLM reinforcement learning, and the reference implementation of BandPO (arXiv 2603.04918).
 
-Read the core in this order, beside the paper: numerics, bounds, solver, tables, divergences, band, trust_regions,
-rules, combinators, surrogates, losses. Importing it loads torch only.
+Read the core in this order, beside the paper: numerics, bounds, solver, tables, closed_forms, divergences, band,
+trust_regions, rules, combinators, surrogates, losses. Importing it loads torch only.
 """
 
 from .advantages import group_advantages
