@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
+import pyarrow
 import torch
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 
 from . import lab
 from .config import DataConfig, RunConfig, UserError
 from .rewards import Reward, guarded, resolve, text_of
+from .sources import file_rows, hub_rows, reasoning_gym_items
 
 
 def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
@@ -65,62 +65,14 @@ def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
 
 
 def _load(data: DataConfig) -> list[dict[str, Any]]:
+    path = data.path or ""
     if data.source == "hub":
-        try:
-            found: Any = load_dataset(data.path or "", split=data.split)
-            rows = list(found)
-        except Exception as error:  # the hub client has many ways to say no
-            reason = " ".join(str(error).split())
-            raise UserError(f"data.path {data.path!r} cannot be loaded from the hub: {reason}") from error
+        rows = list(hub_rows(path, None, data.split, then="data.source=file data.path=FILE")[0])
     else:
-        path = Path(data.path or "")
-        if not path.is_file():
-            raise UserError(f"data.path {data.path!r} is no file")
-        if path.suffix not in _READERS:
-            raise UserError(f"data.path {data.path!r} must end in one of {sorted(_READERS)}")
-        try:
-            rows = _READERS[path.suffix](path)
-        except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
-            raise UserError(f"data.path {data.path!r} cannot be read: {' '.join(str(error).split())}") from error
+        rows = list(file_rows(Path(path), f"data.path {path!r}"))
     if not rows:
-        raise UserError(f"data.path {data.path!r} has no rows")
+        raise UserError(f"data.path {path!r} has no rows")
     return rows
-
-
-def _read_json(path: Path) -> list[dict[str, Any]]:
-    """Lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
-    text = path.read_text(encoding="utf-8-sig")
-    if text.lstrip().startswith("["):
-        rows = json.loads(text)
-    else:
-        rows = []
-        for number, line in enumerate(text.split("\n"), 1):
-            try:
-                rows += [json.loads(line)] if line.strip() else []
-            except json.JSONDecodeError as error:
-                raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from error
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise ValueError(f"row {number} must be an object with names and values, got {row!r:.40}")
-    return rows
-
-
-def _read_csv(path: Path) -> list[dict[str, Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
-        rows = []
-        for row in reader:
-            if None in row:
-                raise ValueError(f"line {reader.line_num} has more cells than the header")
-            rows.append(row)
-    return rows
-
-
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
-    return pyarrow.parquet.read_table(path).to_pylist()
-
-
-_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
 def _columns(rows: list[dict[str, Any]], data: DataConfig) -> Dataset:
@@ -153,25 +105,15 @@ def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
 
 
 def _reasoning_gym(data: DataConfig, config: RunConfig) -> tuple[Dataset, Reward]:
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise UserError("data.source 'reasoning_gym' needs the package: pip install 'bandpo[reasoning-gym]'") from None
     needed = data.size or config.rounds * config.prompts_per_round + data.eval_size
-    options = {"seed": 0, **data.options}
-    try:
-        source = reasoning_gym.create_dataset(data.task or "", size=needed, **options)
-    except Exception as error:
-        raise UserError(f"data.task {data.task!r} with options {options}: {' '.join(str(error).split())}") from error
-    items = list(source)  # their metadata can be anything, so rows only point to them
+    # Their metadata can be anything, so rows only point to the items.
+    items, score_answer = reasoning_gym_items(data.task or "", needed, data.options, "data.task")
     rows = [
         {"prompt": _prompt(item["question"], data), "answer": str(item["answer"]), "item": i}
         for i, item in enumerate(items)
     ]
 
     def score(completions: list[Any], item: list[int], **columns: Any) -> list[float]:
-        return [
-            float(source.score_answer(text_of(c).strip(), items[i])) for c, i in zip(completions, item, strict=True)
-        ]
+        return [float(score_answer(text_of(c).strip(), items[i])) for c, i in zip(completions, item, strict=True)]
 
     return Dataset.from_list(rows), score
