@@ -45,6 +45,7 @@ LAYERS = [
         "config",
         "rewards",
         "sources",
+        "leaks",
         "preparation",
         "data",
         "train",

@@ -1,5 +1,5 @@
 """The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`, `bandpo figures`,
-`bandpo doctor`, `bandpo verl`."""
+`bandpo doctor`, `bandpo verl`, `bandpo data`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error.name} is not installed; pip install 'bandpo[train,report]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command with --resume goes on", file=sys.stderr)
+        how = " with --resume" if hasattr(args, "resume") else ""
+        print(f"interrupted; the same command{how} goes on", file=sys.stderr)
         return 130
     except ValueError as error:
         if args.run not in (_report, _figures, _doctor):  # which need less than the config: they raise plain ones
@@ -181,6 +182,64 @@ def _parser() -> argparse.ArgumentParser:
     )
     verl.add_argument("--address", help="of that cluster: auto, HOST:PORT or ray://HOST:PORT")
     verl.set_defaults(run=_verl)
+
+    data = commands.add_parser(
+        "data", help="prepare data sets for training and evaluation, or list the known ones"
+    ).add_subparsers(title="commands", metavar="COMMAND", required=True)
+    prepare = data.add_parser(
+        "prepare",
+        help="make Parquet files that verl and TRL read, with a report of what was dropped and changed",
+        description="Make Parquet files that verl and TRL read from data sets of the Hugging Face hub, copies of them "
+        "on disk, files of your own or reasoning_gym tasks; with report.md and report.json. Finished files are not "
+        "made again. docs/data.md says what is checked and why.",
+    )
+    prepare.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="paper (all five files of the paper), another name of `bandpo data list`, reasoning-gym:TASK, a .jsonl, "
+        ".json, .csv or .parquet file, or ORG/NAME of the hub",
+    )
+    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder for the files")
+    prepare.add_argument(
+        "--from", type=Path, dest="copies", metavar="PATH", help="a copy of the hub's data sets on disk: file or folder"
+    )
+    prepare.add_argument(
+        "--template",
+        help="text around each problem: paper, plain, boxed, or a text with {prompt} in it (default: paper for known "
+        "data sets, plain for others)",
+    )
+    prepare.add_argument("--tokenizer", metavar="MODEL", help="whose chat template counts the tokens of a prompt")
+    prepare.add_argument(
+        "--max-prompt-tokens", type=_count, default=1024, metavar="N", help="drop longer ones (default: 1024)"
+    )
+    prepare.add_argument(
+        "--against",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="drop training rows that hold problems of these evaluation sets or files (paper, gsm8k: their own)",
+    )
+    prepare.add_argument(
+        "--as-published", action="store_true", help="keep answers like 033, duplicates and leaks; only count them"
+    )
+    prepare.add_argument("--size", type=_count, metavar="N", help="take the first N rows; make N items (default: 1000)")
+    prepare.add_argument("--strict", action="store_true", help="counts that are not the recorded ones are an error")
+    prepare.add_argument("--force", action="store_true", help="make finished files again")
+    own = prepare.add_argument_group("for data that bandpo does not know")
+    own.add_argument("--prompt", metavar="COLUMN", help="with the problem: text or messages (default: prompt)")
+    own.add_argument("--answer", metavar="COLUMN", help="with the answer (default: answer); a.b is field b of column a")
+    own.add_argument("--config", help="of the hub's data set")
+    own.add_argument("--split", help="of it (default: train)")
+    own.add_argument("--data-source", metavar="KEY", help="verl's key for scorer and metrics (default: math_dapo)")
+    own.add_argument("--integers", action="store_true", help="answers are integers: write them as usual, report others")
+    own.add_argument("--evaluation", action="store_true", help="an evaluation set, of which nothing is dropped")
+    own.add_argument(
+        "--option", type=_option, action="append", default=[], metavar="KEY=VALUE", help="of a reasoning_gym task"
+    )
+    prepare.set_defaults(run=_prepare)
+    known = data.add_parser("list", help="the known data sets: what they are, how many rows they must have, licences")
+    known.set_defaults(run=_list_data)
     return parser
 
 
@@ -296,3 +355,43 @@ def _verl(args: argparse.Namespace) -> None:
         print(run.command())
     if not args.plan and not args.print:
         run.start()
+
+
+def _option(text: str) -> tuple[str, Any]:
+    import yaml
+
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text!r}")
+    return key, yaml.safe_load(value)
+
+
+def _prepare(args: argparse.Namespace) -> None:
+    from .preparation import Settings, find, prepare
+    from .sources import GROUPS
+
+    columns = {key: getattr(args, key) for key in ("prompt", "answer", "config", "split", "integers", "evaluation")}
+    sources = [
+        source
+        for name in args.names
+        for source in find(name, data_source=args.data_source, options=dict(args.option), size=args.size, **columns)
+    ]
+    settings = Settings(
+        template=args.template,
+        tokenizer=args.tokenizer,
+        max_prompt_tokens=args.max_prompt_tokens,
+        against=tuple(args.against),
+        as_published=args.as_published,
+        copies=args.copies,
+        strict=args.strict,
+        force=args.force,
+    )
+    group = args.names[0] if len(args.names) == 1 and args.names[0] in GROUPS else None
+    outcome = prepare(sources, args.output, settings, group=group, say=lambda line: print(line, flush=True))
+    print(outcome.report)
+
+
+def _list_data(args: argparse.Namespace) -> None:
+    from .preparation import listing
+
+    print(listing())

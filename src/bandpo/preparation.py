@@ -13,8 +13,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +27,10 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from . import __version__
 from .config import UserError
 from .divergences import nearest
+from .leaks import Leaks, same_text
 from .sources import GROUPS, SOURCES, Rows, Source, copied_files, file_rows, hub_rows, reasoning_gym_items, value_at
 
 # The text that the public DAPO rows stand in. The paper's other data stands in it with a space on each side.
@@ -114,13 +121,24 @@ def find(
     )
 
 
-def _open(source: Source, copies: Path | None) -> tuple[Rows, dict[str, Any]]:
+@dataclass(frozen=True)
+class Copies:
+    """Copies of the hub's data sets on disk: `path` is a file or a folder, which are one data set's if `alone`."""
+
+    path: Path
+    alone: bool = True
+
+    def files(self, source: Source) -> list[Path]:
+        return copied_files(source, self.path, alone=self.alone)
+
+
+def _open(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]]:
     """The rows of a source, and where they come from."""
     if source.kind == "reasoning-gym":
         items, _ = reasoning_gym_items(source.hub, source.size or 0, source.options)
         return iter(items), {"task": source.hub, "options": {"seed": 0, **source.options}, "items": source.size}
     if source.kind == "file" or copies is not None:
-        files = [Path(source.hub)] if source.kind == "file" else copied_files(source, copies or Path())
+        files = [Path(source.hub)] if source.kind == "file" or copies is None else copies.files(source)
         missing = next((path for path in files if not path.is_file()), None)
         if missing is not None:
             raise UserError(f"{str(missing)!r} is no file")
@@ -193,8 +211,11 @@ def _bare(text: str) -> str:
 
 
 def _messages(source: Source, problem: Problem, template: str) -> list[dict[str, str]]:
-    if problem.messages is not None and (not source.instructed or template == TEMPLATES["paper"]):
-        return problem.messages
+    if problem.messages is not None:
+        if template == TEMPLATES["paper" if source.instructed else "plain"]:
+            return problem.messages
+        if not source.instructed:
+            raise UserError(f"{source.name}: its problems are chat messages already, so a template has no place")
     return [{"role": "user", "content": template.replace("{prompt}", problem.text)}]
 
 
@@ -274,7 +295,7 @@ def evaluation_set(
     name: str,
     *,
     template: str | None = None,
-    copies: Path | None = None,
+    copies: Path | Copies | None = None,
     prompt: str | None = None,
     answer: str | None = None,
     config: str | None = None,
@@ -289,7 +310,8 @@ def evaluation_set(
             that `bandpo data prepare` wrote, any other file, or a name on the hub.
         template: the text around a problem, by name (`paper`, `plain`, `boxed`) or as a text with {prompt} in it. By
             default `paper` for a known set and `plain` for others; problems that are messages stay as they are.
-        copies: a copy of the hub's data set on disk (a file or a folder), to be read instead of the hub.
+        copies: a copy of the hub's data set on disk (a file or a folder), or of several (a folder with one ORG/NAME
+            for each), to be read instead of the hub.
         prompt: the column of an unknown set with the problem.
         answer: its column with the answer.
         config: of an unknown set of the hub.
@@ -311,7 +333,7 @@ def evaluation_set(
         raise UserError(f"{name} is {len(found)} evaluation sets ({', '.join(each.name for each in found)}); name one")
     source = found[0]
     text = template_text(template, source)
-    read, where = _open(source, copies)
+    read, where = _open(source, Copies(copies) if isinstance(copies, Path) else copies)
     rows = []
     for index, row in enumerate(_first(read, source)):
         problem = _problem(source, row, index)
@@ -321,11 +343,14 @@ def evaluation_set(
         if source.integers:
             problem = dataclasses.replace(problem, answer=_corrected(problem.answer, padded=False)[0])
         prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
+        if isinstance(prepared, str):
+            messages = problem.messages if template is None else None
+            problem = dataclasses.replace(problem, text=prepared, messages=messages)
         rows.append(
             {
                 "messages": _messages(source, problem, text),
                 "answer": problem.answer,
-                "problem": prepared if isinstance(prepared, str) else problem.text,
+                "problem": problem.text,
                 "id": value_at(row, "extra_info.id") or problem.identity,
                 "data_source": row.get("data_source") or source.data_source,
             }
@@ -354,10 +379,15 @@ def rows_hash(rows: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
+def _levels(source: Source) -> str:
+    low, high = source.levels or (0, 0)
+    return f"rows of levels {low} to {high}"
+
+
 def _count_warnings(source: Source, read: int, kept: int | None) -> list[str]:
     """Where the counts are not the recorded ones."""
     out = []
-    for what, count, expected in (("rows", read, source.rows), (f"rows of levels {source.levels}", kept, source.kept)):
+    for what, count, expected in (("rows", read, source.rows), (_levels(source), kept, source.kept)):
         if count is None or expected is None or source.size is not None:
             continue
         low, high = expected if isinstance(expected, tuple) else (expected, expected)
@@ -365,3 +395,479 @@ def _count_warnings(source: Source, read: int, kept: int | None) -> list[str]:
             wanted = f"{low:,}" if low == high else f"{low:,} to {high:,}"
             out.append(f"{source.name}: {count:,} {what}, expected {wanted} ({source.counted})")
     return out
+
+
+# -------------------------------------------------------------------------------------------------------------- a file
+@dataclass(frozen=True)
+class Settings:
+    """How files are prepared.
+
+    Attributes:
+        template: the text around a problem: by name, or a text with {prompt} in it; None: see `template_text`.
+        tokenizer: a model's name or folder; its chat template counts the tokens of a prompt. None: no limit.
+        max_prompt_tokens: training rows with longer prompts are dropped.
+        against: evaluation sets that training rows must not hold: names, or files.
+        as_published: answers, duplicates and leaks stay as they are published; they are counted all the same.
+        copies: a copy of the hub's data sets on disk, to be read instead of the hub.
+        strict: counts that are not the recorded ones end the run.
+        force: make finished files again.
+    """
+
+    template: str | None = None
+    tokenizer: str | None = None
+    max_prompt_tokens: int = 1024
+    against: tuple[str, ...] = ()
+    as_published: bool = False
+    copies: Path | None = None
+    strict: bool = False
+    force: bool = False
+
+
+class _Findings:
+    """What happened to the rows of a file: counts, and the first few examples of each kind."""
+
+    def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()
+        self.kept_though: Counter[str] = Counter()
+        self.corrected: Counter[str] = Counter()
+        self.examples: dict[str, list[dict[str, Any]]] = {}
+
+    def note(self, counts: Counter[str], what: str, index: int, text: str, **more: Any) -> None:
+        counts[what] += 1
+        examples = self.examples.setdefault(what, [])
+        if len(examples) < _EXAMPLES:
+            examples.append({"row": index, "problem": text[:_SHOWN], **more})
+
+
+_EXAMPLES = 3
+_SHOWN = 300
+
+
+def _collect(
+    source: Source, rows: Rows, settings: Settings, leaks: Leaks, earlier: Mapping[str, tuple[str, str]]
+) -> tuple[int, int, list[Problem], _Findings]:
+    """One pass over the rows: how many were read, how many of them have the right level, those to keep, and why the
+    others are not. `earlier`: of the problems in files before this one, the answer and the file."""
+    findings = _Findings()
+    stays = source.use == "evaluation" or settings.as_published
+    first: dict[str, int] = {}  # where a text stands in `kept`
+    fates: dict[str, str] = {}  # of texts whose place there is empty
+    kept: list[Problem | None] = []
+    read = of_level = 0
+    progress = _Progress(source.name)
+    for index, row in enumerate(_first(rows, source)):
+        read += 1
+        progress.show(read)
+        problem = _problem(source, row, index)
+        if source.levels is not None and not source.levels[0] <= (problem.level or 0) <= source.levels[1]:
+            findings.dropped[f"level outside {source.levels[0]} to {source.levels[1]}"] += 1
+            continue
+        of_level += 1
+        if not problem.text.strip() or not problem.answer:
+            what = "no answer" if problem.text.strip() else "no problem"
+            findings.note(findings.dropped, what, index, problem.text)
+            continue
+        if source.integers:
+            answer, changes = _corrected(problem.answer, padded=settings.as_published)
+            for change in changes:
+                findings.note(findings.corrected, change, index, problem.text, was=problem.answer, now=answer)
+            problem = dataclasses.replace(problem, answer=answer)
+            if not _INTEGER.fullmatch(answer):
+                findings.note(findings.kept_though, "answer is no integer", index, problem.text, answer=answer)
+        if source.instructed and problem.messages is None:
+            findings.note(findings.corrected, "instructions added", index, problem.text)
+        counts = findings.kept_though if stays else findings.dropped
+        text = same_text(problem.text)
+        before = earlier.get(text)
+        if before is not None:
+            answer, name = before
+            what = f"same problem as in {name}" + ("" if answer == problem.answer else ", with another answer")
+            findings.note(counts, what, index, problem.text, answer=problem.answer, there=answer)
+            if not stays:
+                continue
+        if text in first:
+            same = kept[first[text]]
+            if same is None:
+                findings.note(counts, fates[text], index, problem.text, answer=problem.answer)
+            elif same.answer == problem.answer:
+                findings.note(counts, "duplicate", index, problem.text, of_row=same.index)
+            else:
+                fates[text] = "same problem with different answers"
+                findings.note(counts, fates[text], index, problem.text, answer=problem.answer, of_row=same.index)
+                if not stays:  # nobody here can say which answer is right, so none of them is trained on
+                    findings.note(counts, fates[text], same.index, same.text, answer=same.answer)
+                    kept[first[text]] = None
+            if not stays:
+                continue
+        first.setdefault(text, len(kept))
+        leak = leaks.find(problem.text) if source.use == "train" else None
+        if leak is not None:
+            fates[text] = f"holds a problem of {leak.name}"
+            found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:_SHOWN]}
+            findings.note(counts, fates[text], index, problem.text, **found)
+        kept.append(problem if leak is None or stays else None)
+    progress.end()
+    return read, of_level, [problem for problem in kept if problem is not None], findings
+
+
+class _Progress:
+    """Rows counted on a terminal's last line; elsewhere a line every ten seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.live = name, sys.stderr.isatty()
+        self.pause = 0.2 if self.live else 10.0
+        self.last = time.monotonic()
+
+    def show(self, count: int, what: str = "rows") -> None:
+        now = time.monotonic()
+        if now - self.last >= self.pause:
+            self.last = now
+            line = f"{self.name}: {count:,} {what}"
+            print(f"\r\x1b[K{line}" if self.live else line, end="" if self.live else "\n", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self.live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]]:
+    """Prompt tokens, as verl and TRL count them: through the chat template, with what opens the answer."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+    except Exception as error:
+        raise UserError(f"--tokenizer {name} cannot be loaded: {' '.join(str(error).split())}") from error
+    if not tokenizer.chat_template:
+        raise UserError(f"--tokenizer {name} has no chat template, so prompts have no length; name the model to train")
+
+    def count(prompts: list[list[dict[str, str]]]) -> list[int]:
+        texts = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=False)
+        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+    return count
+
+
+def _measured(
+    source: Source, rows: list[dict[str, Any]], settings: Settings, findings: _Findings
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """The rows whose prompts are not too long (of an evaluation set: all), and the lengths of theirs."""
+    if settings.tokenizer is None:
+        return rows, []
+    count, progress = _token_counter(settings.tokenizer), _Progress(source.name)
+    kept, lengths = [], []
+    for start in range(0, len(rows), 500):
+        part = rows[start : start + 500]
+        for row, length in zip(part, count([row["prompt"] for row in part]), strict=True):
+            if length > settings.max_prompt_tokens:
+                counts = findings.kept_though if source.use == "evaluation" else findings.dropped
+                what = f"prompt longer than {settings.max_prompt_tokens} tokens"
+                info = row["extra_info"]
+                findings.note(counts, what, info["index"], info["problem"], tokens=length)
+                if source.use != "evaluation":
+                    continue
+            kept.append(row)
+            lengths.append(length)
+        progress.show(len(kept), "prompts measured")
+    progress.end()
+    return kept, lengths
+
+
+def _write(rows: list[dict[str, Any]], path: Path) -> None:
+    """The file is there whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=SCHEMA), part)
+    _put(part, path)
+
+
+def _put(part: Path, path: Path) -> None:
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+# ----------------------------------------------------------------------------------------------------------- a folder
+@dataclass(frozen=True)
+class Outcome:
+    """What `prepare` did.
+
+    Attributes:
+        files: the entries of the report for the files asked for, by name.
+        warnings: about the files together; each file has its own.
+        report: the report for reading.
+    """
+
+    files: dict[str, dict[str, Any]]
+    warnings: list[str]
+    report: Path
+
+
+def prepare(
+    sources: Sequence[Source],
+    output: Path,
+    settings: Settings | None = None,
+    *,
+    group: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Make the files of some data sets, with report.json and report.md beside them.
+
+    Evaluation sets come first. Training rows are held against those of the same call, and against `settings.against`;
+    a training file also does not repeat the problems of the ones before it.
+
+    Args:
+        sources: what to prepare, as `find` gives it.
+        output: the folder; made if it is not there.
+        settings: see `Settings`.
+        group: the name in `GROUPS` that they are, so that their count together is checked.
+        say: is told what happens, in lines.
+
+    Raises:
+        UserError: data that cannot be reached or read, or does not have the columns, in one line; with
+            `settings.strict` also counts that are not the recorded ones.
+    """
+    settings = settings or Settings()
+    names = [source.file for source in sources]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"two of the data sets would be written to {twice}.parquet; prepare them into different folders"
+        )
+    if settings.max_prompt_tokens < 1:
+        raise UserError(f"--max-prompt-tokens must be at least 1, got {settings.max_prompt_tokens}")
+    output.mkdir(parents=True, exist_ok=True)
+    report = _read_report(output)
+    evaluation = [source for source in sources if source.use == "evaluation"]
+    training = [source for source in sources if source.use == "train"]
+
+    against = {source.name: output / f"{source.file}.parquet" for source in evaluation}
+    if training:
+        against |= {name: _place(name, output, report) for name in settings.against if name not in against}
+    copies = None
+    if settings.copies is not None:
+        hub = [source.name for source in sources if source.kind == "hub"]
+        hub += [name for name, path in against.items() if path is None and name in SOURCES]
+        if settings.copies.is_file() and len(hub) > 1:
+            raise UserError(
+                f"--from {settings.copies} is one file, but {' and '.join(hub)} are to be read; give a folder"
+            )
+        copies = Copies(settings.copies, alone=len(hub) == 1)
+    done: dict[str, dict[str, Any]] = {}
+    for source in evaluation:
+        done[source.file] = _file(source, output, settings, copies, report, Leaks([]), [], {}, say)
+    held: list[tuple[str, str, list[str]]] = []  # name, hash and problems of the sets to hold against
+    if training:
+        for name, path in against.items():
+            found = evaluation_set(str(path) if path else name, copies=None if path else copies)
+            for warning in found.warnings:
+                say(f"warning: {warning}")
+            held.append((name, rows_hash({"problem": row["problem"]} for row in found.rows), _problems(found)))
+        if not held:
+            say("training rows are not held against evaluation sets; --against aime24 aime25 amc23 does that")
+    leaks = Leaks((name, problems) for name, _, problems in held)
+    earlier: dict[str, tuple[str, str]] = {}
+    before: list[str] = [digest for _, digest, _ in held]
+    for source in training:
+        entry = _file(source, output, settings, copies, report, leaks, before, earlier, say)
+        done[source.file] = entry
+        if source is not training[-1]:
+            before = [*before, entry["rows_sha256"]]
+            for row in file_rows(output / f"{source.file}.parquet"):
+                earlier.setdefault(same_text(row["extra_info"]["problem"]), (row["answer"], source.name))
+
+    warnings = []
+    if group is not None and GROUPS[group].training_rows and not any(source.size for source in sources):
+        low, high = GROUPS[group].training_rows or (0, 0)
+        total = sum(done[source.file]["rows"] for source in training)
+        if not low <= total <= high:
+            warnings.append(
+                f"{group}: {total:,} rows to train on, expected {low:,} to {high:,} ({GROUPS[group].counted})"
+            )
+    for warning in warnings:
+        if settings.strict:
+            raise UserError(f"{warning}; --strict takes this for an error")
+        say(f"warning: {warning}")
+    return Outcome(done, warnings, output / "report.md")
+
+
+def _problems(found: EvaluationSet) -> list[str]:
+    return [row["problem"] for row in found.rows]
+
+
+def _place(name: str, output: Path, report: Mapping[str, Any]) -> Path | None:
+    """The prepared file of an evaluation set in the same folder, which saves a download."""
+    file = SOURCES[name].file if name in SOURCES else None
+    return output / f"{file}.parquet" if file in report["files"] and (output / f"{file}.parquet").is_file() else None
+
+
+def _file(
+    source: Source,
+    output: Path,
+    settings: Settings,
+    copies: Copies | None,
+    report: dict[str, Any],
+    leaks: Leaks,
+    before: list[str],
+    earlier: Mapping[str, tuple[str, str]],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Make one file, or find it finished; returns its entry, which is in the report then."""
+    path = output / f"{source.file}.parquet"
+    template = template_text(settings.template, source)
+    node = dataclasses.asdict(source)
+    wanted = {
+        "format": _FORMAT,
+        "source": {key: value for key, value in json.loads(json.dumps(node)).items() if key not in _RECORDED},
+        "template": template,
+        "tokenizer": settings.tokenizer,
+        "max_prompt_tokens": settings.max_prompt_tokens if settings.tokenizer else None,
+        "as_published": settings.as_published,
+        "held_against": before,
+    }
+    if source.kind == "file" or (copies is not None and source.kind == "hub"):
+        files = [Path(source.hub)] if source.kind == "file" or copies is None else copies.files(source)
+        wanted["copied"] = [file_hash(file) for file in files if file.is_file()]
+    entry = report["files"].get(source.file)
+    again = settings.force or not entry or entry["settings"] != wanted or (settings.strict and entry["warnings"])
+    if not again and path.is_file() and file_hash(path) == entry["sha256"]:
+        say(f"{source.name}: {path} is finished, {entry['rows']:,} rows")
+        return entry
+    say(f"{source.name}: reading {source.hub}")
+    rows, where = _open(source, copies)
+    read, of_level, problems, findings = _collect(source, rows, settings, leaks, earlier)
+    if not read:
+        raise UserError(f"{source.name} has no rows")
+    prepared = [_prepared(source, problem, template) for problem in problems]
+    prepared, lengths = _measured(source, prepared, settings, findings)
+    warnings = _count_warnings(source, read, of_level if source.levels else None)
+    if not prepared:
+        raise UserError(f"{source.name}: of {read:,} rows none is left ({_listed(findings.dropped)})")
+    for what in ("answer is no integer", "no answer", "no problem"):
+        count = findings.kept_though[what] + findings.dropped[what]
+        if count:
+            warnings.append(f"{source.name}: {count:,} rows: {what}")
+    too_long = f"prompt longer than {settings.max_prompt_tokens} tokens"
+    if findings.kept_though[too_long]:
+        warnings.append(f"{source.name}: {findings.kept_though[too_long]:,} rows: {too_long}; verl will leave them out")
+    if settings.strict and warnings:
+        raise UserError(f"{warnings[0]}; --strict takes this for an error, and {path} is not written")
+    _write(prepared, path)
+    entry = {
+        "file": path.name,
+        "rows": len(prepared),
+        "sha256": file_hash(path),
+        "rows_sha256": rows_hash(prepared),
+        "read": read,
+        "dropped": dict(findings.dropped.most_common()),
+        "kept_though": dict(findings.kept_though.most_common()),
+        "corrected": dict(findings.corrected.most_common()),
+        "warnings": warnings,
+        "examples": findings.examples,
+        "from": where,
+        "prompt_tokens": {"median": statistics.median(lengths), "longest": max(lengths)} if lengths else None,
+        "versions": {"bandpo": __version__, "pyarrow": pyarrow.__version__},
+        "settings": wanted,
+    }
+    report["files"][source.file] = entry
+    _write_report(report, output)
+    say(f"{source.name}: {path}, {len(prepared):,} rows of {read:,}")
+    for kind, counts in (
+        ("dropped", findings.dropped),
+        ("kept", findings.kept_though),
+        ("put right", findings.corrected),
+    ):
+        if counts:
+            say(f"  {kind}: {_listed(counts)}")
+    for warning in warnings:
+        say(f"warning: {warning}")
+    return entry
+
+
+_FORMAT = 1  # of a file and of its entry; another one is made again
+_RECORDED = {"rows", "kept", "counted", "licence"}  # what is known of a source; the file does not depend on it
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{count:,} {what}" for what, count in counts.items())
+
+
+def _read_report(output: Path) -> dict[str, Any]:
+    path = output / "report.json"
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(report["files"], dict):
+            return report
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is not a report of bandpo data prepare; remove it, or choose another folder") from None
+    return {"files": {}}
+
+
+def _write_report(report: Mapping[str, Any], output: Path) -> None:
+    for name, text in (("report.md", report_text(report)), ("report.json", json.dumps(report, indent=1) + "\n")):
+        part = output / f".{name}.part"
+        part.write_text(text, encoding="utf-8")
+        _put(part, output / name)
+
+
+def report_text(report: Mapping[str, Any]) -> str:
+    """The report for reading, in Markdown."""
+    lines = [
+        "# Prepared data",
+        "",
+        "| file | read | rows | dropped | put right | SHA-256 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry in report["files"].values():
+        numbers = [entry["read"], entry["rows"], sum(entry["dropped"].values()), sum(entry["corrected"].values())]
+        cells = [f"{number:,}" for number in numbers]
+        lines.append(f"| {entry['file']} | {' | '.join(cells)} | `{entry['sha256']}` |")
+    for entry in report["files"].values():
+        lines += ["", f"## {entry['file']}", "", f"From {_from(entry['from'])}."]
+        lines += [f"**Warning**: {warning}." for warning in entry["warnings"]]
+        if entry["prompt_tokens"]:
+            tokens = entry["prompt_tokens"]
+            lines.append(f"Prompts have {tokens['median']:g} tokens (median), {tokens['longest']:,} at most.")
+        for title, key in (("Dropped", "dropped"), ("Found and kept", "kept_though"), ("Put right", "corrected")):
+            if entry[key]:
+                lines += ["", f"{title}:", ""]
+            for what, count in entry[key].items():
+                lines.append(f"- {count:,} x {what}")
+                lines += [f"    - {_example(example)}" for example in entry["examples"].get(what, ())]
+    return "\n".join(lines) + "\n"
+
+
+def _from(where: Mapping[str, Any]) -> str:
+    if "files" in where:
+        return ", ".join(f"`{path}` ({digest[:12]})" for path, digest in where["files"].items())
+    return ", ".join(f"{key} {value}" for key, value in where.items() if value is not None)
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    def quoted(value: Any) -> str:
+        return f"`{' '.join(str(value).replace('`', ' ').split())}`"
+
+    return ", ".join(f"{key.replace('_', ' ')} {quoted(value)}" for key, value in example.items())
+
+
+def listing() -> str:
+    """The known data sets, for a terminal."""
+    out = []
+    for source in SOURCES.values():
+        config = f", {source.config}" if source.config else ""
+        levels = f", levels {source.levels[0]} to {source.levels[1]}" if source.levels else ""
+        out += [
+            f"{source.name:18} {source.use}: {source.hub}{config}, {source.split}{levels}",
+            f"{'':18} {_expected(source)}; licence: {source.licence}",
+        ]
+    out += [f"{name:18} {' '.join(group.names)}" for name, group in GROUPS.items()]
+    return "\n".join(out)
+
+
+def _expected(source: Source) -> str:
+    def text(count: int | tuple[int, int]) -> str:
+        return f"{count[0]:,} to {count[1]:,}" if isinstance(count, tuple) else f"{count:,}"
+
+    kept = f", {text(source.kept)} kept" if source.kept else ""
+    return f"{text(source.rows or 0)} rows{kept}; counted by {source.counted}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,10 +303,11 @@ def hub_rows(
     """
     from datasets import load_dataset
     from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_OFFLINE
 
     try:
         revision = None
-        if os.environ.get("HF_HUB_OFFLINE", "") not in ("1", "true", "TRUE", "ON", "YES") and not Path(hub).is_dir():
+        if not HF_HUB_OFFLINE and not Path(hub).is_dir():
             # First, because it fails at once without a network, where load_dataset tries for half a minute.
             revision = HfApi().dataset_info(hub, timeout=20).sha
         found: Any = load_dataset(hub, config, split=split, streaming=stream, revision=revision)
@@ -331,25 +331,28 @@ def _unreachable(hub: str, error: Exception, then: str) -> str:
     )
 
 
-def copied_files(source: Source, copies: Path) -> list[Path]:
+def copied_files(source: Source, copies: Path, *, alone: bool = True) -> list[Path]:
     """The files of a data set's split in a copy of the hub on disk.
 
     Args:
         source: which data set.
         copies: one of its files; a folder with its files in it; or a folder that holds such folders as ORG/NAME, NAME
             or datasets--ORG--NAME (the hub's own cache).
+        alone: whether the first two will do; they cannot be told from another data set's.
 
     Raises:
         UserError: nothing of it is there; the message says where it was looked for.
     """
-    if copies.is_file():
+    if copies.is_file() and alone:
         return [copies]
     if not copies.is_dir():
         raise UserError(f"--from {copies} does not exist; it must be a file or a folder with a copy of {source.hub}")
     cached = copies / f"datasets--{source.hub.replace('/', '--')}" / "snapshots"
     snapshots = sorted(cached.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     own = [copies / source.hub, copies / Path(source.hub).name, *snapshots[:1]]
-    folder = next((folder for folder in own if folder.is_dir()), copies)
+    folder = next((folder for folder in own if folder.is_dir()), copies if alone else None)
+    if folder is None:
+        raise UserError(f"--from {copies} has no folder {source.hub}, {Path(source.hub).name} or {cached.parent.name}")
     # As datasets' own push_to_hub lays them out: CONFIG/SPLIT-*, or data/SPLIT-* where there is one configuration.
     for place in [folder / source.config] if source.config else [folder / "data", folder]:
         found = sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file())

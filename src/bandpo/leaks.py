@@ -1,0 +1,87 @@
+"""Which texts are the same problem: repeated rows, and training rows that hold an evaluation problem."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+def same_text(text: str) -> str:
+    """What is left of a problem once white space and case are gone; equal for two rows with the same problem."""
+    return "".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+# A leak: a training row that shares this many of an evaluation problem's runs of five words. docs/data.md has the
+# measurement behind these numbers.
+RUN, SHARE, COMMON = 5, 0.3, 3
+
+_CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_CJK}]|\d+|[^\W\d_{_CJK}]+")
+# LaTeX that changes how a formula looks and not what it says.
+_LOOK = re.compile(
+    r"\\(?:left|right|displaystyle|[bB]igg?[lrm]?|q?quad|text(?:bf|it|rm)?|math(?:rm|bf|it|bb|cal)|operatorname|"
+    r"[lcv]?dots|begin\{\w+\*?\}|end\{\w+\*?\}|item)(?![a-z])"
+)
+
+
+def words(text: str) -> list[str]:
+    """The words, numbers and CJK characters of a problem, whatever its LaTeX looks like."""
+    text = _LOOK.sub(" ", unicodedata.normalize("NFKC", text).casefold())
+    text = re.sub(r"\\[dtc]?frac", r"\\frac ", text)
+    text = re.sub(r"\\frac\s+(\d)(\d)", r"\\frac \1 \2", text)
+    return _WORD.findall(text)
+
+
+def _runs(text: list[str]) -> set[tuple[str, ...]]:
+    return {tuple(text[i : i + RUN]) for i in range(len(text) - RUN + 1)}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A training row that holds an evaluation problem: which one, and how many of its runs of words are there."""
+
+    name: str
+    row: int
+    share: float
+    problem: str
+
+
+class Leaks:
+    """Evaluation problems, and which of them a text holds.
+
+    A text holds a problem if it shares at least `SHARE` of the problem's runs of `RUN` words, not counting runs that
+    stand in `COMMON` evaluation problems or more ("where m and n are relatively prime ..."). A problem with no run of
+    its own is held by the texts that have the same words.
+
+    Args:
+        sets: name and problems of each evaluation set.
+    """
+
+    def __init__(self, sets: Iterable[tuple[str, Iterable[str]]]) -> None:
+        known: dict[tuple[str, ...], Leak] = {}
+        for name, problems in sets:
+            for row, problem in enumerate(problems):
+                known.setdefault(tuple(words(problem)), Leak(name, row, 1.0, problem))
+        self.exact = known
+        self.problems = list(known.values())
+        runs = [_runs(list(text)) for text in known]
+        counts = Counter(run for each in runs for run in each)
+        own = [{run for run in each if counts[run] < COMMON} for each in runs]
+        self.sizes = [len(each) for each in own]
+        self.index: dict[tuple[str, ...], list[int]] = {}
+        for i, each in enumerate(own):
+            for run in each:
+                self.index.setdefault(run, []).append(i)
+
+    def find(self, text: str) -> Leak | None:
+        """The problem that the text holds the largest share of, if it holds one."""
+        split = words(text)
+        if tuple(split) in self.exact:
+            return self.exact[tuple(split)]
+        shared = Counter(i for run in _runs(split) for i in self.index.get(run, ()))
+        share, i = max(((count / self.sizes[i], i) for i, count in shared.items()), default=(0.0, 0))
+        return dataclasses.replace(self.problems[i], share=share) if share >= SHARE else None
