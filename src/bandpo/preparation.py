@@ -174,8 +174,8 @@ def _problem(source: Source, row: Mapping[str, Any], index: int) -> Problem:
     where = f"{source.name}: row {index + 1}"
     value = value_at(row, source.problem)
     messages = None
-    if isinstance(value, list):
-        messages = [{key: str((each or {}).get(key) or "") for key in ("role", "content")} for each in value]
+    if isinstance(value, list) and all(_is_message(each) for each in value):
+        messages = [{key: each[key] for key in ("role", "content")} for each in value]
         value = next((each["content"] for each in reversed(messages) if each["role"] == "user"), "")
         text = _bare(value)
         if source.instructed and text == value:
@@ -201,6 +201,10 @@ def _problem(source: Source, row: Mapping[str, Any], index: int) -> Problem:
             raise UserError(f"{where}: 'level' must be a whole number, got {level!r}")
     identity = value_at(row, source.identity) if source.identity else None
     return Problem(index, text, answer.strip(), None if identity is None else str(identity), messages, level)
+
+
+def _is_message(thing: Any) -> bool:
+    return isinstance(thing, Mapping) and all(isinstance(thing.get(key), str) for key in ("role", "content"))
 
 
 def _bare(text: str) -> str:
@@ -235,6 +239,11 @@ def _corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
         answer = re.sub(r"0+(?=\d)", "", answer, count=1)
         changes.append("zeros before an integer taken off")
     return answer, changes
+
+
+def _plain(answer: str) -> str:
+    """Without what does not change an answer: white space, dollar signs, the size of brackets and fractions."""
+    return re.sub(r"\s|\$|\\left|\\right|\\[,;! ]", "", re.sub(r"\\[dt]frac", r"\\frac", answer))
 
 
 def _prepared(source: Source, problem: Problem, template: str) -> dict[str, Any]:
@@ -481,7 +490,9 @@ def _collect(
         before = earlier.get(text)
         if before is not None:
             answer, name = before
-            what = f"same problem as in {name}" + ("" if answer == problem.answer else ", with another answer")
+            what = f"same problem as in {name}" + (
+                "" if _plain(answer) == _plain(problem.answer) else ", with another answer"
+            )
             findings.note(counts, what, index, problem.text, answer=problem.answer, there=answer)
             if not stays:
                 continue
@@ -489,7 +500,7 @@ def _collect(
             same = kept[first[text]]
             if same is None:
                 findings.note(counts, fates[text], index, problem.text, answer=problem.answer)
-            elif same.answer == problem.answer:
+            elif _plain(same.answer) == _plain(problem.answer):
                 findings.note(counts, "duplicate", index, problem.text, of_row=same.index)
             else:
                 fates[text] = "same problem with different answers"
@@ -680,9 +691,10 @@ def prepare(
         low, high = GROUPS[group].training_rows or (0, 0)
         total = sum(done[source.file]["rows"] for source in training)
         if not low <= total <= high:
-            warnings.append(
-                f"{group}: {total:,} rows to train on, expected {low:,} to {high:,} ({GROUPS[group].counted})"
-            )
+            expected = f"expected {low:,} to {high:,} ({GROUPS[group].counted})"
+            warnings.append(f"{group}: {total:,} rows to train on, {expected}")
+        report["groups"][group] = {"training_rows": total, "warnings": warnings}
+        _write_report(report, output)
     for warning in warnings:
         if settings.strict:
             raise UserError(f"{warning}; --strict takes this for an error")
@@ -795,13 +807,13 @@ def _read_report(output: Path) -> dict[str, Any]:
     path = output / "report.json"
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(report["files"], dict):
+        if isinstance(report["files"], dict) and isinstance(report["groups"], dict):
             return report
     except FileNotFoundError:
         pass
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is not a report of bandpo data prepare; remove it, or choose another folder") from None
-    return {"files": {}}
+    return {"files": {}, "groups": {}}
 
 
 def _write_report(report: Mapping[str, Any], output: Path) -> None:
@@ -823,12 +835,14 @@ def report_text(report: Mapping[str, Any]) -> str:
         numbers = [entry["read"], entry["rows"], sum(entry["dropped"].values()), sum(entry["corrected"].values())]
         cells = [f"{number:,}" for number in numbers]
         lines.append(f"| {entry['file']} | {' | '.join(cells)} | `{entry['sha256']}` |")
+    for group in report["groups"].values():
+        lines += [line for warning in group["warnings"] for line in ("", f"**Warning**: {warning}.")]
     for entry in report["files"].values():
         lines += ["", f"## {entry['file']}", "", f"From {_from(entry['from'])}."]
-        lines += [f"**Warning**: {warning}." for warning in entry["warnings"]]
         if entry["prompt_tokens"]:
             tokens = entry["prompt_tokens"]
             lines.append(f"Prompts have {tokens['median']:g} tokens (median), {tokens['longest']:,} at most.")
+        lines += [line for warning in entry["warnings"] for line in ("", f"**Warning**: {warning}.")]
         for title, key in (("Dropped", "dropped"), ("Found and kept", "kept_though"), ("Put right", "corrected")):
             if entry[key]:
                 lines += ["", f"{title}:", ""]
@@ -870,4 +884,4 @@ def _expected(source: Source) -> str:
         return f"{count[0]:,} to {count[1]:,}" if isinstance(count, tuple) else f"{count:,}"
 
     kept = f", {text(source.kept)} kept" if source.kept else ""
-    return f"{text(source.rows or 0)} rows{kept}; counted by {source.counted}"
+    return f"{text(source.rows or 0)} rows{kept} ({source.counted})"
