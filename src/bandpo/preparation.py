@@ -11,6 +11,7 @@ reads `prompt` and `answer`, and gives the other columns to the reward.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -511,7 +512,7 @@ def _collect(
             if not stays:
                 continue
         first.setdefault(text, len(kept))
-        leak = leaks.find(problem.text) if source.use == "train" else None
+        leak = leaks.find(problem.text)
         if leak is not None:
             fates[text] = f"holds a problem of {leak.name}"
             found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:_SHOWN]}
@@ -541,6 +542,7 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+@functools.lru_cache(1)
 def _token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]]:
     """Prompt tokens, as verl and TRL count them: through the chat template, with what opens the answer."""
     from transformers import AutoTokenizer
@@ -744,6 +746,8 @@ def _file(
     if not again and path.is_file() and file_hash(path) == entry["sha256"]:
         say(f"{source.name}: {path} is finished, {entry['rows']:,} rows")
         return entry
+    if settings.tokenizer is not None:
+        _token_counter(settings.tokenizer)  # before anything is read: it may not be there
     say(f"{source.name}: reading {source.hub}")
     rows, where = _open(source, copies)
     read, of_level, problems, findings = _collect(source, rows, settings, leaks, earlier)
