@@ -43,6 +43,9 @@ LAYERS = [
         "report",
         "figures",
         "config",
+        "workers",
+        "equivalence",
+        "grading",
         "rewards",
         "sources",
         "leaks",
@@ -68,6 +71,7 @@ HOMES = {
     "matplotlib": {"charts", "figures"},
     "rich": {"show"},
     "pydantic": {"config"},
+    "math_verify": {"equivalence"},
 }
 
 

@@ -1,0 +1,34 @@
+"""Two short LaTeX strings compared by math-verify; this runs in worker processes (`workers.py`), for it may not end."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+
+logging.disable(logging.CRITICAL)  # it warns that it has no limit of time; the worker's own is a hard one
+_LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
+
+
+def compare(task: list[str]) -> list[Any]:
+    """[equal, text of the second's value or None where it cannot be parsed] of [right answer, answer]."""
+    right, answer = task
+    read = _parse(answer)
+    # The last of what it returns is the string that it parsed; alone, it was not parsed.
+    if len(read) < 2:
+        return [False, None]
+    equal = verify(list(_parse_right(right)), read, timeout_seconds=0)
+    return [equal, str(read[0])]
+
+
+@functools.lru_cache(maxsize=1000)
+def _parse_right(answer: str) -> tuple[Any, ...]:
+    return tuple(_parse(answer))
+
+
+def _parse(answer: str) -> list[Any]:
+    """As one formula, unless it has delimiters of its own ("$x = 1$ or $x = 2$")."""
+    has_own = any(mark in answer for mark in ("$", r"\(", r"\["))
+    return parse(answer if has_own else f"${answer}$", _LATEX, parsing_timeout=0)
