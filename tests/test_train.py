@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -331,12 +332,36 @@ def test_metrics_hold_nothing_that_depends_on_the_clock(finished):
 
 
 def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
-    recorder = train._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None)
+    clock = train._RewardClock(lambda: [])
+    recorder = train._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None, clock=clock)
     state = SimpleNamespace(global_step=5, is_world_process_zero=True)
     recorder.on_log(None, state, None, {"loss": math.nan, "bandpo/x": math.inf, "eval_y": -math.inf, "reward": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(text) == {"step": 5, "round": 2, "loss": None, "eval/y": None, "reward": 0.5, "x": None}
     assert text.count("\n") == 1
+
+
+def test_the_time_of_the_reward_is_logged_apart(tmp_path):
+    """A clock of our own: the reward sleeps 0.2 s, the rest of the step 0.1 s."""
+    clock = train._RewardClock(lambda completions: time.sleep(0.2) or [1.0])
+    recorder = train._Recorder(tmp_path, steps_per_round=1, began=0.0, on_row=lambda row: None, clock=clock)
+    assert clock.reward(completions=["a"]) == [1.0]
+    time.sleep(0.1)
+    for step in (1, 2):
+        recorder.on_log(None, SimpleNamespace(global_step=step, is_world_process_zero=True), None, {"reward": 0.5})
+    first, second = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
+    assert first["step"] == 1
+    assert 0.2 <= first["reward/seconds"] < first["seconds"] - 0.09
+    assert first["reward/share"] == pytest.approx(first["reward/seconds"] / first["seconds"], abs=1e-3)
+    assert (second["step"], second["reward/seconds"]) == (2, 0)
+    assert not [key for row in rows(tmp_path) for key in row if "second" in key or "share" in key]
+
+
+def test_a_resumed_run_has_a_time_for_every_row(stopped, whole):
+    run(stopped.node, resume=True)
+    times = [json.loads(line) for line in (stopped.folder / "timing.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in times] == steps(stopped.folder)
+    assert all(0 <= row["reward/share"] < 1 for row in times)
 
 
 def test_run_json_says_what_ran(finished):

@@ -69,7 +69,8 @@ class RunConfig(_Node):
         scene: `tail` or `storm` of the lab, which sets what is not set here; None for a real model.
         model: a Hugging Face model name or a local folder; `lab` is the lab's own.
         data: see `DataConfig`.
-        reward: `exact`, `last-number`, `reasoning-gym`, `lab`, or `module:function` with TRL's signature.
+        reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` with TRL's
+            signature.
         trust_region: the node of the rule.
         rounds: generate, then learn, so many times.
         seed: of everything.

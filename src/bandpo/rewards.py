@@ -1,4 +1,8 @@
-"""Rewards with TRL's signature: `reward(completions, answer=[...], **columns) -> list[float]`."""
+"""Rewards with TRL's signature: `reward(completions, answer=[...], **columns) -> list[float]`.
+
+And two with verl's: `reward.custom_reward_function.path=pkg://bandpo.rewards`, with `name=compute_score` for the scorer
+`math` or `name=compute_score_dapo_strict`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import UserError
+from .grading import Grade, grade
 
 Reward = Callable[..., Sequence[float | None]]
 
@@ -71,16 +76,74 @@ def _last_number(text: str) -> Decimal | None:
     return Decimal(digits)
 
 
-def resolve(name: str) -> Reward:
-    """The reward function of that name (`exact`, `last-number`) or import path (`module:function`), guarded.
+def math_reward(
+    completions: list[Any],
+    answer: list[Any],
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,
+) -> list[float]:
+    """1 where the final answer is right in value, by the scorer `math` of `bandpo.grading`; else 0.
 
-    Modules are looked for in the working directory too. Raises UserError if there is no such function.
+    TRL's `log_metric` gets `reward/unparsed` and `reward/timeout`: the shares of completions without an answer that can
+    be read, and of those whose comparison was stopped.
     """
-    if name in (known := {"exact": exact, "last-number": last_number}):
+    grades = grade([text_of(c) for c in completions], [str(a) for a in answer])
+    if log_metric is not None and grades:
+        for status in ("unparsed", "timeout"):
+            log_metric(f"reward/{status}", sum(g.status == status for g in grades) / len(grades))
+    return [g.score for g in grades]
+
+
+def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
+    """1 where the public runs' scorer gives 1, else 0 where it gives -1: standardised in a group, they are the same.
+
+    It is the scorer `dapo-strict` of `bandpo.grading`.
+    """
+    return [g.score for g in grade([text_of(c) for c in completions], [str(a) for a in answer], "dapo-strict")]
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """For verl: the scorer `math`, in the form of verl's own `math_dapo`.
+
+    `score` is 1 or -1, `acc` whether it is right, and `pred` what was read, by which verl takes majorities. Whatever
+    `data_source` is, the scorer is the same.
+    """
+    return _for_verl(*grade([solution_str], [str(ground_truth)]))
+
+
+def compute_score_dapo_strict(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
+    r"""For verl: the scorer of the public runs. verl 0.9's own `math_dapo` takes a `\boxed{}` too."""
+    return _for_verl(*grade([solution_str], [str(ground_truth)], "dapo-strict"))
+
+
+def _for_verl(graded: Grade) -> dict[str, Any]:
+    right = graded.score == 1
+    return {
+        "score": 1.0 if right else -1.0,
+        "acc": right,
+        "pred": "[INVALID]" if graded.answer is None else graded.answer,
+    }
+
+
+def resolve(name: str) -> Reward:
+    """The reward function of that name or import path (`module:function`), guarded.
+
+    The names are `exact`, `last-number`, `math` and `dapo-strict`. Modules are looked for in the working directory too.
+    Raises UserError if there is no such function, or a library is missing.
+    """
+    known = {"exact": exact, "last-number": last_number, "math": math_reward, "dapo-strict": dapo_strict}
+    if name == "math":
+        grade([], [])  # is math-verify there? Before the training, not in it
+    if name in known:
         return guarded(known[name], name)
     module, colon, function = name.partition(":")
     if not colon:
-        raise UserError(f"reward must be 'exact', 'last-number', 'reasoning-gym' or 'module:function', got {name!r}")
+        names = ", ".join(map(repr, [*known, "reasoning-gym"]))
+        raise UserError(f"reward must be {names} or 'module:function', got {name!r}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:

@@ -2,11 +2,12 @@
 out.
 
 The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
-`checkpoints/` and `model/`.
+`timing.jsonl` (the same, of what depends on the clock), `checkpoints/` and `model/`.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from .config import RunConfig, UserError, check_same_run, is_finished
 from .data import prepare
 from .integrations.trl import BandPOConfig, BandPOTrainer
 from .provenance import hardware, source_commit, versions
+from .rewards import Reward
 
 Row = dict[str, Any]
 _COMPLETE = "bandpo.json"  # written into a checkpoint when it is whole
@@ -73,6 +75,7 @@ def run(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     rows, held_out, reward = prepare(config)
+    clock = _RewardClock(reward)
     skill = None
     model_path = config.model
     if config.model == "lab":
@@ -95,7 +98,7 @@ def run(
         trainer = _trainer(
             BandPOTrainer,
             model=model,
-            reward_funcs=reward,
+            reward_funcs=clock.reward,
             args=arguments,
             train_dataset=rows,
             eval_dataset=held_out,
@@ -108,7 +111,8 @@ def run(
         raise
     facts, before = _facts(config, command, skill), 0.0
     if resume:
-        _cut_rows(folder / "metrics.jsonl", 0 if checkpoint is None else _step_of(checkpoint))
+        for name in ("metrics.jsonl", "timing.jsonl"):
+            _cut_rows(folder / name, 0 if checkpoint is None else _step_of(checkpoint))
         if checkpoint is None:
             say(f"no whole checkpoint in {folder}: starting again")
         else:
@@ -119,18 +123,39 @@ def run(
     _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
     began = time.monotonic() - before
-    trainer.add_callback(_Recorder(folder, config.steps_per_round, began, on_row))
+    trainer.add_callback(_Recorder(folder, config.steps_per_round, began, on_row, clock))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
     trainer.save_model(str(folder / "model"))
     _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": round(time.monotonic() - began, 1)})
     return folder
 
 
-class _Recorder(TrainerCallback):
-    """Writes metrics.jsonl, and marks checkpoints that are whole."""
+class _RewardClock:
+    """A reward, and how long it has taken."""
 
-    def __init__(self, folder: Path, steps_per_round: int, began: float, on_row: Callable[[Row], None]) -> None:
+    def __init__(self, reward: Reward) -> None:
+        self.seconds = 0.0
+
+        @functools.wraps(reward)
+        def timed(*arguments: Any, **columns: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return reward(*arguments, **columns)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        self.reward = timed
+
+
+class _Recorder(TrainerCallback):
+    """Writes metrics.jsonl and timing.jsonl, and marks checkpoints that are whole."""
+
+    def __init__(
+        self, folder: Path, steps_per_round: int, began: float, on_row: Callable[[Row], None], clock: _RewardClock
+    ) -> None:
         self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
+        self.clock = clock
+        self.last = time.monotonic(), clock.seconds
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """One line per log step; what depends on the clock is left out, so that a repeated run writes the same file."""
@@ -149,9 +174,24 @@ class _Recorder(TrainerCallback):
                 row[name.replace("bandpo/", "")] = (
                     value if isinstance(value, int | float) and math.isfinite(value) else None
                 )
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._append("metrics.jsonl", row)
+        self._append("timing.jsonl", {"step": state.global_step, **self._timing()})
         self.on_row(row)
+
+    def _timing(self) -> Row:
+        """Since the last row: seconds, those of the reward, and their share."""
+        before, reward_before = self.last
+        self.last = now, reward = time.monotonic(), self.clock.seconds
+        seconds, of_reward = now - before, reward - reward_before
+        return {
+            "seconds": round(seconds, 4),
+            "reward/seconds": round(of_reward, 4),
+            "reward/share": round(of_reward / seconds, 5) if seconds > 0 else None,
+        }
+
+    def _append(self, name: str, row: Row) -> None:
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """A checkpoint without this mark was interrupted while it was written."""
