@@ -78,6 +78,8 @@ PUBLIC = {
     f"{ROLLOUT}.val_kwargs.top_p": 1.0,
     f"{ROLLOUT}.val_kwargs.do_sample": True,
     "reward.reward_manager.name": "naive",
+    "reward.custom_reward_function.path": "pkg://bandpo.rewards",
+    "reward.custom_reward_function.name": "compute_score_dapo_strict",
     "reward.reward_model.enable": False,
     "trainer.nnodes": 1,
     "trainer.n_gpus_per_node": 8,
