@@ -1,0 +1,288 @@
+"""Hard limits for every task, and no process that stays behind."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bandpo import workers
+from bandpo.workers import Pool, Stopped
+
+GOOD = [["same", i] for i in range(20)]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = Pool("worker_tasks:run", seconds=0.3, wall_seconds=4, size=2)
+    yield pool
+    pool.close()
+
+
+def alive(pids):
+    """Those that still run; a zombie does not."""
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+def gone(pids, seconds=1.0):
+    end = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pids)
+
+
+# ---- results
+
+
+def test_results_come_in_order(pool):
+    values = [["same", value] for value in (*range(500), None, [1, {"a": 2}], "é\ud800\x00\n", "x" * 300_000)]
+    assert pool.map(values) == [value for _, value in values]
+    assert pool.map([]) == []
+    assert len(pool.pids()) == 2
+
+
+def test_a_worker_is_small_and_of_its_own(pool):
+    about = pool.map([["about"]])[0]
+    assert about["pid"] in pool.pids()
+    assert (about["torch"], about["hash"], about["threads"]) == (False, "0", 1)
+    assert Path(about["main"]).name == "workers.py"
+
+
+def test_what_a_task_prints_is_no_result(pool, capfd):
+    assert pool.map([["shout"]] * 3) == ["quiet"] * 3
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_exception_of_the_function_is_the_callers(pool):
+    with pytest.raises(RuntimeError, match="worker_tasks:run raised ValueError: what is that"):
+        pool.map([*GOOD, ["wrong"], *GOOD])
+    with pytest.raises(RuntimeError, match="RecursionError"):
+        pool.map([["deep"]])
+    assert pool.map(GOOD) == list(range(20))
+
+
+def test_a_function_that_cannot_be_loaded():
+    for function, reason in (("no_such_module:run", "No module named"), ("worker_tasks:walk", "no attribute 'walk'")):
+        pool = Pool(function, seconds=1, size=2)
+        with pytest.raises(RuntimeError, match=f"a worker cannot load {function}.*{reason}"):
+            pool.map(GOOD)
+        assert pool.pids() == []
+        pool.close()
+
+
+def test_seconds_must_be_positive():
+    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
+        Pool("worker_tasks:run", seconds=0)
+
+
+def test_a_closed_pool_says_so():
+    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    assert pool.map([["same", 1]]) == [1]
+    pids = pool.pids()
+    pool.close()
+    assert gone(pids)
+    with pytest.raises(RuntimeError, match="the pool of workers is closed"):
+        pool.map([["same", 1]])
+
+
+def test_as_many_workers_as_there_is_work():
+    pool = Pool("worker_tasks:run", seconds=1, size=3)
+    pool.map([["same", 1]])
+    assert len(pool.pids()) == 1
+    pool.map([["sleep", 0.2]] * 3)
+    assert len(pool.pids()) == 3
+    pool.close()
+
+
+def test_a_worker_is_replaced_in_time():
+    pool = Pool("worker_tasks:run", seconds=1, size=1, tasks_per_process=40)
+    pids = {pool.map([["about"]])[0]["pid"] for _ in range(100)}
+    assert len(pids) == 3
+    assert len(alive(pids)) == 1
+    pool.close()
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (["power"], Stopped.TIME),
+        (["pattern"], Stopped.TIME),
+        (["spin", 100], Stopped.TIME),
+        (["sleep", 100], Stopped.TIME),
+        (["stubborn"], Stopped.TIME),
+        (["eight_gigabytes"], Stopped.DIED),
+        (["crash"], Stopped.DIED),
+        (["leave"], Stopped.DIED),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value.value,
+)
+def test_a_bad_task_costs_itself_alone(pool, bad, why):
+    began = time.monotonic()
+    results = pool.map([*GOOD, bad, *GOOD])
+    assert results == [*range(20), why, *range(20)]
+    assert time.monotonic() - began < 60
+    assert len(alive(pool.pids())) == len(pool.pids()) <= 2
+
+
+def test_the_limit_is_of_processor_time(pool):
+    """Waiting is no work: a second of sleep is within 0.3 s, and a task is not charged for those before it."""
+    assert pool.map([["sleep", 1.0], *[["spin", 0.1]] * 12]) == ["slept", *["spun"] * 12]
+    patient, began = Pool("worker_tasks:run", seconds=0.3, wall_seconds=100, size=1), time.monotonic()
+    assert patient.map([["power"]]) == [Stopped.TIME]
+    assert time.monotonic() - began < 50
+    patient.close()
+
+
+def test_a_worker_that_dies_from_without_costs_nothing(pool, tmp_path):
+    assert pool.map([["die_once", str(tmp_path / "seen")], *GOOD]) == ["second try", *range(20)]
+    results = []
+    caller = threading.Thread(target=lambda: results.extend(pool.map([["sleep", 1.0]] * 2)))
+    caller.start()
+    time.sleep(0.3)
+    os.kill(pool.pids()[0], signal.SIGKILL)
+    caller.join(30)
+    assert results == ["slept", "slept"]
+
+
+def test_a_stopped_worker_is_killed(pool):
+    pool.map(GOOD)
+    for pid in pool.pids():
+        os.kill(pid, signal.SIGSTOP)
+    assert set(pool.map([["same", 1]] * 2)) <= {1, Stopped.TIME}
+    assert pool.map(GOOD) == list(range(20))
+
+
+# ---- who calls
+
+
+def test_many_threads_share_it(pool):
+    results = {}
+
+    def call(number):
+        results[number] = pool.map([["same", [number, i]] for i in range(50)])
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {number: [[number, i] for i in range(50)] for number in range(8)}
+    assert len(pool.pids()) <= 2
+
+
+def from_a_daemon(queue):
+    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    queue.put((pool.map([["same", 1], ["power"]]), pool.pids()))
+    time.sleep(100)
+
+
+def test_in_a_daemon_process_which_may_have_no_children_of_multiprocessing():
+    """Killed, it leaves no worker."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=from_a_daemon, args=(queue,), daemon=True)
+    process.start()
+    results, pids = queue.get(timeout=120)
+    assert results == [1, Stopped.TIME]
+    assert alive(pids) == pids
+    process.kill()
+    assert gone(pids)
+    process.join()
+
+
+# No guard: a worker must not import the script again. And without torch, which takes seconds to import.
+SCRIPT = f"""
+import os, sys, threading, time, types
+sys.modules["bandpo"] = types.ModuleType("bandpo")
+sys.modules["bandpo"].__path__ = [{str(Path(workers.__file__).parent)!r}]
+from bandpo.workers import Pool
+"""
+SCRIPT += """
+pool = Pool("worker_tasks:run", seconds={seconds}, size=2)
+pool.map([["sleep", 0.2]] * 2)
+print(*pool.pids(), flush=True)
+{then}
+"""
+
+
+def script(then, seconds=1.0):
+    code = SCRIPT.format(then=then, seconds=seconds)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
+
+
+@pytest.mark.parametrize("task", [None, ["power"], ["stubborn"]], ids=["idle", "busy", "stubborn"])
+def test_no_worker_outlives_a_killed_parent(task):
+    """Neither an idle one nor one in the middle of an operation."""
+    then = "time.sleep(100)" if task is None else f"pool.map([{task!r}] * 2)"
+    process = script(then, seconds=100.0)
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.5)
+    assert alive(pids) == pids
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert gone(pids)
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [
+        ("", 0),
+        ("raise SystemExit(3)", 3),
+        ("1 / 0", 1),
+        ("os.kill(os.getpid(), 15); time.sleep(9)", -15),
+        ("os._exit(5)", 5),
+        ("threading.Thread(target=pool.map, args=([['sleep', 100]],), daemon=True).start(); time.sleep(0.3)", 0),
+        ("if os.fork() == 0: sys.exit()\nos.wait(); assert pool.map([['same', 7]]) == [7]", 0),
+    ],
+    ids=["end", "exit", "error", "terminated", "at-once", "in-a-call", "fork"],
+)
+def test_no_worker_outlives_its_parent(then, code):
+    process = script(then.replace("1 / 0", "sys.stderr.close(); 1 / 0"))
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    began = time.monotonic()
+    assert process.wait(30) == code
+    assert time.monotonic() - began < 10
+    process.stdout.close()
+    assert len(pids) == 2
+    assert gone(pids)
+
+
+def test_an_interrupt_ends_the_call_and_not_the_pool():
+    """Ctrl-C reaches the whole group; the workers leave it to the parent."""
+    then = """
+try:
+    pool.map([["sleep", 50]] * 2)
+except KeyboardInterrupt:
+    print(pool.map([["same", 7]] * 8), flush=True)
+"""
+    code = SCRIPT.format(then=then, seconds=1.0).replace("seconds=1.0", "seconds=1.0, wall_seconds=2")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True, start_new_session=True
+    )
+    pids = process.stdout.readline().split()
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stdout.read() == "[7, 7, 7, 7, 7, 7, 7, 7]\n"
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert gone([int(pid) for pid in pids])
