@@ -51,6 +51,7 @@ LAYERS = [
         "leaks",
         "preparation",
         "data",
+        "evaluation",
         "train",
         "compare",
         "show",

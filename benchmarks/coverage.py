@@ -1,0 +1,228 @@
+"""How often the intervals of bandpo.evaluation hold the truth, how often its tests err, and the bias of its estimators.
+
+    python benchmarks/coverage.py [--trials 4000] [--write]      coverage, errors and bias, as rows of coverage.csv
+
+Made models: each prompt has its own chance of a right sample, drawn from a population. The truth is known: the mean of
+the chances of these prompts, or of the population. Rows: what was measured, of which population, prompts, samples, the
+share of intervals that hold the truth (or of tests with p < 0.05; or the bias in points), its standard error, and the
+mean width of the intervals in points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bandpo.evaluation import (
+    Graded,
+    average,
+    best_at_k_bootstrap,
+    best_at_k_expected,
+    compare,
+    pass_at_k,
+    per_prompt,
+    such_problems,
+    these_problems,
+    training_runs,
+)
+
+ROWS = Path(__file__).resolve().parent / "coverage.csv"
+Row = dict[str, Any]
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+POPULATIONS: dict[str, Draw] = {
+    "mixed: Beta(0.25, 0.75)": lambda rng, size: rng.beta(0.25, 0.75, size),
+    "hard: Beta(0.1, 2.4)": lambda rng, size: rng.beta(0.1, 2.4, size),
+    "easy: Beta(4, 0.4)": lambda rng, size: rng.beta(4, 0.4, size),
+    "all or none: 30% always right": lambda rng, size: (rng.random(size) < 0.3).astype(float),
+    "rare: 5% always right": lambda rng, size: (rng.random(size) < 0.05).astype(float),
+    "alike: all at 0.5": lambda rng, size: np.full(size, 0.5),
+    "alike and hard: all at 0.01": lambda rng, size: np.full(size, 0.01),
+}
+SIZES = ((30, 1), (30, 8), (30, 32), (10, 32), (500, 4))
+
+
+def sample(rng: np.random.Generator, p: np.ndarray, n: int) -> np.ndarray:
+    """Right and wrong samples [prompts, n]."""
+    return (rng.random((len(p), n)) < p[:, None]).astype(float)
+
+
+def graded(score: np.ndarray, name: str = "data") -> Graded:
+    return Graded(name, score, None, None, None, None, [str(i) for i in range(len(score))])
+
+
+def share(what: str, population: str, prompts: int, n: int, hits: list[bool], widths: list[float]) -> Row:
+    rate = float(np.mean(hits))
+    return {
+        "what": what,
+        "population": population,
+        "prompts": prompts,
+        "samples": n,
+        "trials": len(hits),
+        "result": round(rate, 4),
+        "standard_error": round(math.sqrt(rate * (1 - rate) / len(hits)), 4),
+        "mean_width_points": round(100 * float(np.mean(widths)), 2) if widths else "",
+    }
+
+
+def intervals(trials: int, sizes: tuple[tuple[int, int], ...] = SIZES, names: tuple[str, ...] = ()) -> Iterator[Row]:
+    """The intervals of mean@n and pass@k of one model."""
+    for name in names or tuple(POPULATIONS):
+        many = POPULATIONS[name](np.random.default_rng(99), 2_000_000)
+        for prompts, n in sizes:
+            for k in (None, max(2, n // 4)) if n > 1 else (None,):
+                rng = np.random.default_rng([prompts, n, k or 0, len(name)])
+                curve = many if k is None else 1 - (1 - many) ** k
+                found: dict[str, tuple[list[bool], list[float]]] = {"these": ([], []), "such": ([], [])}
+                for _ in range(trials):
+                    p = POPULATIONS[name](rng, prompts)
+                    score = sample(rng, p, n)
+                    fixed = float((p if k is None else 1 - (1 - p) ** k).mean())
+                    for kind, truth, spread in (
+                        ("these", fixed, these_problems(score, k)),
+                        ("such", float(curve.mean()), such_problems(per_prompt(score, k))),
+                    ):
+                        low, high = spread.interval()
+                        found[kind][0].append(low - 1e-12 <= truth <= high + 1e-12)
+                        found[kind][1].append(high - low)
+                label = "mean@n" if k is None else f"pass@{k}"
+                for kind, (hits, widths) in found.items():
+                    yield share(f"interval of {label}, {kind} problems", name, prompts, n, hits, widths)
+
+
+def averages(trials: int) -> Iterator[Row]:
+    """The interval of an average over three data sets of 40, 30 and 30 prompts, as in the paper's table."""
+    draws = [POPULATIONS[name] for name in ("easy: Beta(4, 0.4)", "mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)")]
+    truth = float(np.mean([4 / 4.4, 0.25, 0.04]))
+    rng = np.random.default_rng(5)
+    hits, widths = [], []
+    for _ in range(trials):
+        scores = [sample(rng, draw(rng, size), 32) for draw, size in zip(draws, (40, 30, 30), strict=True)]
+        low, high = average([such_problems(per_prompt(score)) for score in scores]).interval()
+        hits.append(low <= truth <= high)
+        widths.append(high - low)
+    yield share("interval of the average of three, such problems", "easy, mixed, hard", 100, 32, hits, widths)
+
+
+def runs(trials: int) -> Iterator[Row]:
+    """The interval over training runs, whose means scatter normally or with a tail (one run in five collapses)."""
+    for count in (2, 3, 5):
+        for name, tail in (("normal", 0.0), ("one in five loses 20 points", 0.2)):
+            rng = np.random.default_rng([count, int(tail * 10)])
+            truth = 0.5 - 0.2 * tail
+            hits, widths = [], []
+            for _ in range(trials):
+                values = rng.normal(0.5, 0.01, count) - 0.2 * (rng.random(count) < tail)
+                spread = training_runs(values.tolist())
+                assert spread is not None
+                low, high = spread.interval()
+                hits.append(low <= truth <= high)
+                widths.append(high - low)
+            yield share(f"interval over {count} training runs", name, 0, 0, hits, widths)
+
+
+def changed(rng: np.random.Generator, p: np.ndarray, kind: str) -> np.ndarray:
+    """Another model's chances: the same, moved up or down by chance, or so with a lean to the better."""
+    if kind == "the same":
+        return p
+    noise = rng.normal(0, 0.6, len(p)) + (0.25 if kind == "better" else 0.0)
+    return 1 / (1 + np.exp(-(np.log(p / (1 - p)) + noise)))
+
+
+def differences(trials: int, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[Row]:
+    """Intervals and tests of the difference of two models, of the same prompts."""
+    for kind in ("the same", "as often better as worse", "better"):
+        for prompts, n in sizes:
+            rng = np.random.default_rng([prompts, n, len(kind)])
+            big = rng.beta(0.3, 0.7, 2_000_000).clip(1e-6, 1 - 1e-6)
+            population = float((changed(rng, big, kind) - big).mean())
+            these, such, p_these, p_such = ([], []), ([], []), [], []
+            for _ in range(trials if prompts < 100 else trials // 8):
+                p = rng.beta(0.3, 0.7, prompts).clip(1e-6, 1 - 1e-6)
+                q = changed(rng, p, kind)
+                (result,) = compare([graded(sample(rng, p, n))], [graded(sample(rng, q, n))])
+                for (hits, widths), truth, spread in (
+                    (these, float((q - p).mean()), result.these),
+                    (such, population, result.such),
+                ):
+                    low, high = spread.interval(low=-1.0)
+                    hits.append(low <= truth <= high)
+                    widths.append(high - low)
+                p_these.append((result.p_these or 0) < 0.05)
+                p_such.append(result.p_such < 0.05)
+            yield share("interval of the difference, these problems", kind, prompts, n, *these)
+            yield share("interval of the difference, such problems", kind, prompts, n, *such)
+            yield share("p < 0.05 by reshuffling, these problems", kind, prompts, n, p_these, [])
+            yield share("p < 0.05 by flipping signs, such problems", kind, prompts, n, p_such, [])
+
+
+def bias(trials: int) -> Iterator[Row]:
+    """Mean error of the estimators of pass@k, in points; the number of the row is a bias, not a share."""
+    for name in ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)"):
+        p = POPULATIONS[name](np.random.default_rng(3), 30)
+        for n, k in ((32, 8), (32, 32), (64, 32)):
+            rng = np.random.default_rng([n, k])
+            truth = float((1 - (1 - p) ** k).mean())
+            errors: dict[str, list[float]] = {"pass@k": [], "best@k, expected": [], "best@k, verl's bootstrap": []}
+            for trial in range(trials):
+                score = sample(rng, p, n)
+                right = score.sum(-1).astype(int)
+                errors["pass@k"].append(float(pass_at_k(n, right, k).mean()) - truth)
+                errors["best@k, expected"].append(float(best_at_k_expected(n, right, k).mean()) - truth)
+                if trial < 200:
+                    errors["best@k, verl's bootstrap"].append(float(best_at_k_bootstrap(score, k).mean()) - truth)
+            for what, found in errors.items():
+                yield {
+                    "what": f"bias in points, {what} as an estimate of pass@k, k = {k}",
+                    "population": name,
+                    "prompts": 30,
+                    "samples": n,
+                    "trials": len(found),
+                    "result": round(100 * float(np.mean(found)), 3),
+                    "standard_error": round(100 * float(np.std(found)) / math.sqrt(len(found)), 3),
+                    "mean_width_points": "",
+                }
+
+
+def all_rows(trials: int) -> Iterator[Row]:
+    for part in (intervals, averages, runs, differences, bias):
+        yield from part(trials)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=4000)
+    parser.add_argument("--write", action="store_true", help="write coverage.csv")
+    args = parser.parse_args()
+    begun, rows = time.perf_counter(), []
+    for row in all_rows(args.trials):
+        rows.append(row)
+        print(*(f"{value!s:>{width}}" for value, width in zip(row.values(), (55, 30, 4, 3, 5, 7, 7, 6), strict=True)))
+    print(f"{len(rows)} rows in {time.perf_counter() - begun:.0f} s")
+    if args.write:
+        from bandpo.train import source_commit
+
+        facts = {
+            "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+            "numpy": np.__version__,
+            "commit": source_commit(),
+            "command": "python benchmarks/coverage.py --write",
+        }
+        with ROWS.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*rows[0], *facts])
+            writer.writeheader()
+            writer.writerows({**row, **facts} for row in rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

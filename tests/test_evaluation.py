@@ -1,0 +1,493 @@
+"""Estimators against brute force over all subsets and draws, tests against all signs and all deals, intervals against
+what must hold of them; their coverage in small (benchmarks/coverage.py measures it)."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import random
+import sys
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp
+
+from bandpo import evaluation
+from bandpo.evaluation import (
+    Graded,
+    Spread,
+    average,
+    best_at_k_bootstrap,
+    best_at_k_expected,
+    common_prompts,
+    compare,
+    maj_at_k,
+    maj_at_k_bootstrap,
+    mean_at_k,
+    pass_at_k,
+    powers,
+    reshuffle_p,
+    sign_flip_p,
+    such_problems,
+    summarize,
+    t_quantile,
+    these_problems,
+    training_runs,
+)
+
+ROOT = Path(__file__).parent.parent
+
+
+def graded(score, data="aime", answers=None, ids=None, **more):
+    score = np.asarray(score, float)
+    ids = ids or [f"p{i}" for i in range(len(score))]
+    none = dict.fromkeys(("tokens", "truncated", "parsed"))
+    return Graded(data=data, score=score, answers=answers, prompt_ids=ids, **{**none, **more})
+
+
+# ----------------------------------------------------------------------------------------------------------- estimators
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_pass_at_k_is_the_mean_over_all_subsets(n):
+    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+        right = [1] * c + [0] * (n - c)
+        subsets = [max(s) for s in itertools.combinations(right, k)]
+        assert math.isclose(float(pass_at_k(n, c, k)), sum(subsets) / len(subsets), abs_tol=1e-15)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_pass_at_k_is_exact_up_to_ten_thousand_samples(data):
+    n = data.draw(st.integers(1, 10_000))
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    exact = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+    assert math.isclose(float(pass_at_k(n, c, k)), float(exact), rel_tol=1e-11)
+
+
+def test_pass_at_k_takes_arrays_of_counts():
+    np.testing.assert_allclose(pass_at_k(4, [[0, 1], [2, 4]], 2), [[0, 0.5], [5 / 6, 1]], rtol=1e-14)
+    assert not np.signbit(pass_at_k(4, 0, 2))
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "message"),
+    [
+        (4, 1, 5, "k must be a whole number from 1 to the number of samples 4, got 5"),
+        (4, 1, 0, "k must be a whole number"),
+        (4, 1, 2.0, "k must be a whole number"),
+        (4, 5, 2, "c must be whole numbers from 0 to n = 4"),
+        (4, 0.5, 2, "c must be whole numbers"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(n, c, k, message):
+    with pytest.raises(ValueError, match=message):
+        pass_at_k(n, c, k)
+
+
+def test_mean_at_k_is_the_mean_of_the_samples():
+    np.testing.assert_array_equal(mean_at_k([[1, 0, 0, 0], [1, 1, 1, 1]]), [0.25, 1])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_best_at_k_expected_is_the_mean_over_all_draws_with_replacement(n):
+    for c, k in itertools.product(range(n + 1), range(1, 5)):
+        right = [1] * c + [0] * (n - c)
+        draws = [max(d) for d in itertools.product(right, repeat=k)]
+        assert math.isclose(float(best_at_k_expected(n, c, k)), sum(draws) / len(draws), abs_tol=1e-15)
+
+
+def test_verls_best_at_32_of_one_right_sample_is_not_one():
+    """1 - (31/32)^32 = 0.638; the bootstrap is one draw of it, which depends on where the right sample stands."""
+    assert round(float(best_at_k_expected(32, 1, 32)), 3) == 0.638
+    places = [float(best_at_k_bootstrap(np.eye(32)[i], 32)) for i in range(32)]
+    assert abs(np.mean(places) - 0.638) < 0.01
+    assert min(places) < 0.62
+    assert max(places) > 0.65
+    assert float(pass_at_k(32, 1, 32)) == 1.0
+
+
+def test_the_bootstrap_is_that_of_numpys_legacy_generator():
+    """As verl does it: seed 42 for every prompt, choice with replacement, the mean of 1000 maxima."""
+    values = np.random.default_rng(1).random((5, 16))
+    for row, ours in zip(values, best_at_k_bootstrap(values, 8), strict=True):
+        np.random.seed(42)
+        chosen = np.random.choice(16, size=(1000, 8), replace=True)
+        assert float(np.mean([np.max(row[draw]) for draw in chosen])) == ours
+
+
+def majority(answers, values):
+    """What verl takes: the most frequent, of equally frequent ones the first; the value of its first sample."""
+    votes = Counter(answers)
+    winner = max(votes, key=lambda answer: votes[answer])
+    return values[list(answers).index(winner)]
+
+
+def test_the_bootstrap_of_the_majority_is_verls():
+    rng = random.Random(3)
+    answers = [[rng.choice(["7", "12", None, "x"]) for _ in range(8)] for _ in range(6)]
+    values = [[float(a == "7") for a in row] for row in answers]
+    values[0] = [rng.random() for _ in range(8)]  # values that differ between equal answers
+    ours = maj_at_k_bootstrap(answers, values, 4)
+    for row, value, result in zip(answers, values, ours, strict=True):
+        np.random.seed(42)
+        chosen = np.random.choice(8, size=(1000, 4), replace=True)
+        assert float(np.mean([majority([row[i] for i in d], [value[i] for i in d]) for d in chosen])) == result
+
+
+def fair_majority(answers, values):
+    votes = {a: [v for b, v in zip(answers, values, strict=True) if a == b] for a in answers if a is not None}
+    most = max(map(len, votes.values()), default=0)
+    tied = [sum(v) / len(v) for v in votes.values() if len(v) == most]
+    return sum(tied) / len(tied) if tied else 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=8
+    )
+)
+def test_maj_at_k_is_the_mean_over_all_subsets(samples):
+    answers, values = zip(*samples, strict=True)
+    for k in range(1, len(samples) + 1):
+        subsets = [fair_majority(*zip(*s, strict=True)) for s in itertools.combinations(samples, k)]
+        ours = float(maj_at_k(np.array(answers, object), values, k))
+        assert math.isclose(ours, sum(subsets) / len(subsets), abs_tol=1e-12)
+
+
+def test_first_drawn_and_fair_shares_are_the_same_in_expectation():
+    """Over all orders of all subsets verl's rule for ties comes to an even share."""
+    answers, values = ("a", "b", "b", "a", "c"), (1.0, 0.0, 0.0, 1.0, 0.0)
+    for k in range(1, 6):
+        orders = [majority(*zip(*p, strict=True)) for p in itertools.permutations(zip(answers, values, strict=True), k)]
+        assert math.isclose(float(maj_at_k(np.array(answers), values, k)), sum(orders) / len(orders), abs_tol=1e-12)
+
+
+def test_maj_at_k_of_many_samples():
+    """Two answers, no ties: P(a binomial-like majority), against the exact hypergeometric sum."""
+    n, c, k = 400, 220, 51
+    answers = np.array(["7"] * c + ["8"] * (n - c), object)
+    exact = sum(Fraction(math.comb(c, i) * math.comb(n - c, k - i), math.comb(n, k)) for i in range(26, 52))
+    assert math.isclose(float(maj_at_k(answers, answers == "7", k)), float(exact), rel_tol=1e-10)
+
+
+# ------------------------------------------------------------------------------------------------------------ intervals
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 8, 29, 30, 500])
+def test_quantiles_of_students_t_are_those_of_the_incomplete_beta(df):
+    for p in (0.6, 0.9, 0.975, 0.995):
+        t = t_quantile(p, df)
+        upper = mp.betainc(mp.mpf(df) / 2, mp.mpf(1) / 2, 0, mp.mpf(df) / (df + mp.mpf(t) ** 2), regularized=True) / 2
+        assert math.isclose(float(1 - upper), p, rel_tol=1e-9)
+
+
+def test_of_infinitely_many_degrees_of_freedom_it_is_normal():
+    assert math.isclose(t_quantile(0.975, math.inf), 1.959963985, rel_tol=1e-9)
+    assert math.isclose(t_quantile(0.975, 9999), t_quantile(0.975, math.inf), rel_tol=1e-3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 9), st.data())
+def test_every_interval_holds_its_value_and_none_is_of_width_zero(prompts, n, data):
+    right = data.draw(st.lists(st.integers(0, n), min_size=prompts, max_size=prompts))
+    score = np.array([[1] * c + [0] * (n - c) for c in right], float)
+    for k in (None, 1, n):
+        these, such = these_problems(score, k), such_problems(evaluation.per_prompt(score, k))
+        for spread in (these, such):
+            low, high = spread.interval()
+            assert 0 <= low <= spread.value <= high <= 1
+            assert high - low > 1e-4
+
+
+@pytest.mark.parametrize("all_of_them", [0.0, 1.0])
+def test_thirty_problems_that_agree_do_not_answer_for_all_others(all_of_them):
+    """At the far end of the interval, thirty problems like these would still be seen in one sample of twenty."""
+    low, high = such_problems(np.full(30, all_of_them)).interval()
+    assert 0.05 < high - low < 0.12
+    assert (1 - (high - low)) ** 30 < 0.051
+
+
+def test_more_samples_narrow_one_interval_and_more_prompts_the_other():
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.3, 0.7, 4000)
+
+    def widths(prompts, n):
+        score = (rng.random((prompts, n)) < p[:prompts, None]).astype(float)
+        spreads = these_problems(score), such_problems(mean_at_k(score))
+        return [s.interval()[1] - s.interval()[0] for s in spreads]
+
+    few, many_samples, many_prompts = widths(30, 8), widths(30, 800), widths(3000, 8)
+    assert many_samples[0] < few[0] / 5
+    assert many_samples[1] > few[1] / 1.5  # no number of samples tells how other problems are
+    assert many_prompts[1] < few[1] / 5
+
+
+def test_the_interval_over_training_runs_is_students():
+    spread = training_runs([0.40, 0.44, 0.45])
+    half = 4.302653 * np.std([0.40, 0.44, 0.45], ddof=1) / math.sqrt(3)
+    np.testing.assert_allclose(spread.interval(), [0.43 - half, 0.43 + half], rtol=1e-6)
+    assert training_runs([0.4]) is None
+    np.testing.assert_allclose(training_runs([0.4, 0.42]).error * 12.7062, 0.127062, rtol=1e-4)
+
+
+def test_the_average_adds_variances():
+    parts = [Spread(0.2, 0.21, 0.03, 10), Spread(0.6, 0.59, 0.04, 10)]
+    both = average(parts)
+    assert (both.value, both.centre) == pytest.approx((0.4, 0.4))
+    assert both.error == pytest.approx(0.025)
+    assert both.df == pytest.approx((9 + 16) ** 2 / ((81 + 256) / 10))
+
+
+# ----------------------------------------------------------------------------------------------------------- comparison
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-6, 6), min_size=1, max_size=9))
+def test_sign_flips_are_all_of_them(steps):
+    seen = abs(sum(steps))
+    sums = [abs(sum(s * d for s, d in zip(signs, steps, strict=True)))
+            for signs in itertools.product((-1, 1), repeat=len(steps))]  # fmt: skip
+    expected = sum(s >= seen for s in sums) / len(sums)
+    fractions, exact = sign_flip_p([Fraction(d, 6) for d in steps])
+    floats, also_exact = sign_flip_p([d / 7 for d in steps])
+    assert exact
+    assert also_exact
+    assert fractions == pytest.approx(expected, abs=1e-12)
+    assert floats == pytest.approx(expected, abs=1e-12)
+
+
+def test_many_differences_without_a_common_denominator_are_drawn():
+    d = np.random.default_rng(0).normal(0.3, 1, 40)
+    p, exact = sign_flip_p([float(x) for x in d])
+    assert not exact
+    steps = [Fraction(round(x * 1000), 1000) for x in d]
+    assert abs(p - sign_flip_p(steps)[0]) < 0.005
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=3))
+def test_reshuffling_is_all_deals(counts):
+    """Every way to deal the samples of each prompt out again, three to A and two to B."""
+    deals = []
+    for a, b in counts:
+        cards = [1] * (a + b) + [0] * (5 - a - b)
+        deals.append([Fraction(sum(cards) - sum(hand), 2) - Fraction(sum(hand), 3)
+                      for hand in itertools.combinations(cards, 3)])  # fmt: skip
+    seen = sum(Fraction(b, 2) - Fraction(a, 3) for a, b in counts)
+    sums = [sum(deal) for deal in itertools.product(*deals)]
+    p, exact = reshuffle_p([(a, 3, b, 2) for a, b in counts])
+    assert exact
+    assert p == pytest.approx(sum(abs(s) >= abs(seen) for s in sums) / len(sums), abs=1e-10)
+
+
+def test_reshuffling_too_fine_a_grid_is_normal(monkeypatch):
+    tables = [(c, 100, c + 4, 100) for c in range(20, 60)]
+    p, exact = reshuffle_p(tables)
+    assert exact
+    monkeypatch.setattr(evaluation, "MOST_WORK", 100)
+    normal, exact = reshuffle_p(tables)
+    assert not exact
+    assert abs(p - normal) < 0.1 * p
+    assert not sign_flip_p([Fraction(b - a, n) for a, n, b, _ in tables])[1]
+
+
+def models(seed, shift, prompts=30, n=32):
+    rng = np.random.default_rng(seed)
+    p = rng.beta(0.5, 1.0, prompts)
+    a = rng.random((prompts, n)) < p[:, None]
+    b = rng.random((prompts, n)) < np.clip(p + shift, 0, 1)[:, None]
+    return graded(a), graded(b)
+
+
+def test_a_clear_difference_is_found_with_its_size():
+    (result,) = compare(*([side] for side in models(0, 0.2)))
+    assert result.difference == pytest.approx(result.b - result.a)
+    assert result.such.interval(low=-1)[0] > 0.1
+    assert result.p_these < 1e-6
+    assert result.p_such < 1e-4
+    assert result.p_these_exact
+    assert result.p_such_exact
+
+
+def test_the_same_model_twice_is_no_difference():
+    a, _ = models(0, 0)
+    (result,) = compare([a], [a])
+    assert (result.difference, result.p_these, result.p_such) == (0, 1, 1)
+    low, high = result.such.interval(low=-1)
+    assert low < 0 < high  # not a width of zero: sampled again it would differ
+    assert result.needed.samples_for_these == math.inf
+
+
+def test_swapping_the_models_swaps_the_sign():
+    a, b = models(4, 0.05)
+    (one,), (other,) = compare([a], [b]), compare([b], [a])
+    assert one.difference == pytest.approx(-other.difference)
+    assert (one.p_these, one.p_such) == pytest.approx((other.p_these, other.p_such))
+
+
+def test_prompts_are_matched_by_content_and_the_rest_is_left_out():
+    a = graded([[1, 1], [0, 0], [1, 0]], ids=["x", "y", "z"])
+    b = graded([[0, 0], [1, 1], [1, 1]], ids=["z", "x", "other"])
+    left, right = common_prompts(a, b)
+    assert left.tolist() == [[1, 1], [1, 0]]
+    assert right.tolist() == [[1, 1], [0, 0]]
+    (result,) = compare([a], [b])
+    assert result.prompts == 2
+    assert result.difference == pytest.approx(-0.25)
+
+
+def test_nothing_in_common_is_an_error():
+    with pytest.raises(ValueError, match="no data set in common: A has aime, B has amc"):
+        compare([graded([[1]])], [graded([[1]], data="amc")])
+    with pytest.raises(ValueError, match="no prompt of 'aime' in common"):
+        compare([graded([[1]])], [graded([[1]], ids=["other"])])
+
+
+def test_the_average_is_over_data_sets_not_over_prompts():
+    a = [graded([[0], [0], [0], [0]], "one"), graded([[0]], "two")]
+    b = [graded([[1], [0], [0], [0]], "one"), graded([[1]], "two")]
+    *_, mean = compare(a, b)
+    assert mean.data == "average"
+    assert mean.difference == pytest.approx((0.25 + 1) / 2)
+
+
+def test_more_samples_never_settle_what_the_problems_leave_open():
+    """Half of the problems 30 points better, half 28 points worse: one point on average, lost in their scatter."""
+    rng = np.random.default_rng(0)
+    p = np.full(30, 0.5)
+    q = p + np.where(np.arange(30) % 2 == 0, 0.30, -0.28)
+    results = []
+    for n in (32, 1600):
+        a, b = (graded(rng.random((30, n)) < x[:, None]) for x in (p, q))
+        results.append(compare([a], [b])[0])
+    assert results[1].p_these < 0.05  # of these problems it is known
+    assert results[1].needed.samples_for_such is None
+    assert results[1].needed.prompts_for_such > 1000
+
+
+def test_what_is_said_to_be_needed_suffices_in_four_of_five():
+    """With that many samples, the interval over sampling leaves 0 in about 80% of repetitions."""
+    rng = np.random.default_rng(1)
+    p, shift = rng.uniform(0.2, 0.8, 20), 0.05
+    big = [graded(rng.random((20, 2000)) < x[:, None]) for x in (p, p + shift)]
+    needed = compare([big[0]], [big[1]])[0].needed
+    n = math.ceil(needed.samples_for_these)
+    hits = 0
+    for _ in range(200):
+        a, b = (graded(rng.random((20, n)) < x[:, None]) for x in (p, p + shift))
+        low, high = compare([a], [b])[0].these.interval(low=-1)
+        hits += low > 0 or high < 0
+    assert 0.70 < hits / 200 < 0.90
+
+
+def test_pass_at_k_can_be_compared():
+    a, b = models(2, 0.1)
+    (result,) = compare([a], [b], k=8)
+    assert result.a == pytest.approx(float(pass_at_k(32, a.right, 8).mean()))
+    assert result.p_these is None
+    assert 0 < result.p_such < 1
+
+
+# -------------------------------------------------------------------------------------------------------------- summary
+
+
+def test_powers_are_verls():
+    assert powers(1) == []
+    assert powers(2) == [2]
+    assert powers(32) == [2, 4, 8, 16, 32]
+    assert powers(24) == [2, 4, 8, 16, 24]
+
+
+def test_the_summary_has_every_number_with_its_intervals():
+    score = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1.0]])
+    answers = np.array([["7", "7", "8", None], ["1", "2", "1", None], ["9"] * 4], object)
+    tokens = np.arange(12).reshape(3, 4) + 1
+    truncated, parsed = tokens > 10, answers != np.array(None)
+    out = summarize(graded(score, answers=answers, tokens=tokens, truncated=truncated, parsed=parsed))
+    assert out["mean@4"]["value"] == pytest.approx(0.5)
+    assert out["pass@2"]["value"] == pytest.approx((5 / 6 + 0 + 1) / 3)
+    assert out["pass@4"]["value"] == pytest.approx(2 / 3)
+    assert out["best@4/mean"]["expected"] == pytest.approx((1 - 0.5**4 + 1) / 3)
+    assert abs(out["best@4/mean"]["value"] - out["best@4/mean"]["expected"]) < 0.02
+    assert out["maj@4"]["value"] == pytest.approx(2 / 3)
+    assert out["tokens"] == {
+        "mean": 6.5, "median": 6.5, "p90": pytest.approx(10.9), "max": 12.0,
+        "mean_right": pytest.approx((1 + 2 + 9 + 10 + 11 + 12) / 6), "mean_wrong": pytest.approx((3 + 4 + 26) / 6),
+    }  # fmt: skip
+    assert out["truncated"]["value"] == pytest.approx(2 / 12)
+    assert out["unparsed"]["value"] == pytest.approx(2 / 12)
+    low, high = out["mean@4"]["such_problems"]
+    assert low < 0.5 < high
+    assert high - low > np.diff(out["mean@4"]["these_problems"])
+
+
+def test_the_summary_leaves_out_what_was_not_recorded():
+    out = summarize(graded([[1], [0]]))
+    assert set(out) == {"data", "prompts", "samples", "level", "mean@1", "pass@1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score": [[0.5]]}, r"score of 'aime' must be 0 \(wrong\) or 1 \(right\), got 0.5"),
+        ({"score": [1.0]}, r"must be \[prompts, samples\]"),
+        ({"score": np.zeros((0, 3))}, r"got \(0, 3\)"),
+        ({"score": [[1.0]], "tokens": np.ones((1, 2))}, r"tokens of 'aime' must have the shape of score \(1, 1\)"),
+        ({"score": [[1.0], [0.0]], "ids": ["a", "a"]}, "prompt_ids of 'aime' must name its 2 prompts, each once"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        graded(**change)
+
+
+# ------------------------------------------------------------------------------------------------------------- coverage
+
+
+@pytest.fixture(scope="module")
+def coverage():
+    spec = importlib.util.spec_from_file_location("coverage_benchmark", ROOT / "benchmarks" / "coverage.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["coverage_benchmark"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["coverage_benchmark"]
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say(coverage):
+    """In small, 200 trials: four standard errors below 95% are 89%."""
+    names = ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)", "all or none: 30% always right")
+    rows = list(coverage.intervals(200, ((30, 32),), names))
+    assert len(rows) == 12
+    for row in rows:
+        assert row["result"] >= 0.89, row
+    narrow = [row["mean_width_points"] for row in rows if row["what"].endswith("mean@n, these problems")]
+    assert max(narrow) < 5  # points: not by being wide
+
+
+def test_tests_err_as_often_as_they_may(coverage):
+    rows = [row for row in coverage.differences(100, ((30, 8),)) if row["population"] == "the same"]
+    assert len(rows) == 4
+    for row in rows:
+        if row["what"].startswith("p <"):
+            assert row["result"] <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / 100), row
+        else:
+            assert row["result"] >= 0.87, row
+
+
+def test_pass_at_k_has_no_bias_and_best_at_k_has(coverage):
+    rows = [row for row in coverage.bias(200) if "k = 32" in row["what"] and row["samples"] == 32]
+    of = {row["what"].split(",")[1].strip(): row for row in rows if row["population"].startswith("hard")}
+    unbiased, replaced = of["pass@k as an estimate of pass@k"], of["best@k"]
+    assert abs(unbiased["result"]) < 4 * unbiased["standard_error"]
+    assert replaced["result"] < -3
