@@ -394,6 +394,16 @@ def test_an_unfinished_run_with_a_cut_off_line_is_drawn_and_said(three_seeds):
     assert run.mean("lab/work").tolist() == [0.01, 0.75, 0.75, 0.75, 0.75]
 
 
+def test_a_collapse_is_a_note_below_the_panels(tmp_path):
+    """The detector's words, with the run's name; a run that holds has no such note."""
+    held, lost = [0.6] * 40, [0.6] * 20 + [0.02] * 20
+    for label, work in (("GRPO", held), ("No clip", lost)):
+        write_run(tmp_path, label, 0, make_rows(work))
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "No clip, seed 0: collapsed at round 21: reward 0.48 before, 0.02 after, entropy rose." in page
+    assert "GRPO, seed 0: " not in page
+
+
 def test_an_unfinished_run_has_come_as_far_as_its_last_line(tmp_path):
     write_run(tmp_path / "runs", "GRPO", 0, [{"step": step, "reward": 0.5} for step in (10, 20)], finished=False)
     rows = [{"step": 0, "round": 0, "eval/reward": 0.1}, *make_rows(ramp(2, rounds=5))]

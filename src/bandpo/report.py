@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .charts import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
+from .collapse import find_collapse
 from .runs import MIN_SEEDS, PANELS, Row, Run, Section, make_sections, ratio_bounds, read_runs
 
 SCENES = {
@@ -82,6 +83,9 @@ def _section(section: Section, styles: Styles) -> str:
                 f"Unfinished: {run.label}, seed {run.info['seed']}, {length}. It is drawn, but not in the tables, "
                 "nor in the thick line if other seeds of it finished."
             )
+        collapse = find_collapse(run.mean("reward"), run.mean("entropy"), run.x, axis=section.axis)
+        if collapse is not None:
+            notes.append(f"{run.label}, seed {run.info['seed']}: {collapse}.")
     if missing := [panel.title for panel in PANELS[1:] if panel not in panels]:
         notes.append(f"Not logged by these runs: {join(missing)}.")
     return (

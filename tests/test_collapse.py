@@ -1,0 +1,193 @@
+"""The collapse detector on made logs: what it must find, what it must not, and the formats it reads."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bandpo.collapse import WINDOW, collapse_of, find_collapse, log_of, read_log, trailing_mean
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("collapse_benchmark", ROOT / "benchmarks" / "collapse.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["collapse_benchmark"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["collapse_benchmark"]
+
+
+def like_the_papers(at=340, length=800, seed=0, entropy_after=0.02):
+    """A run whose reward rises to 0.6 and breaks at `at`, with scores of +-1 as verl logs them."""
+    rng = np.random.default_rng(seed)
+    x = np.arange(length)
+    accuracy = np.where(x < at, 0.3 + 0.3 * x / at, 0.05) + rng.normal(0, 0.02, length)
+    entropy = np.where(x < at, 0.6 - 0.4 * x / at, entropy_after) * np.exp(rng.normal(0, 0.1, length))
+    return 2 * accuracy - 1, entropy
+
+
+def test_a_collapse_at_step_340_is_told_with_its_step():
+    reward, entropy = like_the_papers()
+    found = find_collapse(reward, entropy, np.arange(1, 801), floor=-1)
+    assert found.certain
+    assert found.step == 341
+    assert found.known < 341 + 2 * WINDOW
+    assert found.recovered is None
+    assert found.entropy == "fell"
+    assert str(found) == "collapsed at step 341: reward 0.19 before, -0.89 after, entropy fell"
+
+
+def test_without_a_floor_the_lowest_reward_so_far_is_it():
+    reward, entropy = like_the_papers()
+    assert find_collapse(reward, entropy, np.arange(1, 801)).step == 341
+
+
+@pytest.mark.parametrize(("entropy_after", "moved"), [(0.02, "fell"), (0.9, "rose"), (0.2, "stayed")])
+def test_the_entropy_is_the_second_witness(entropy_after, moved):
+    reward, entropy = like_the_papers(entropy_after=entropy_after)
+    found = find_collapse(reward, entropy, floor=-1)
+    assert found.entropy == moved
+    assert found.certain == (moved != "stayed")
+    assert str(found).startswith("collapsed" if found.certain else "reward fell")
+
+
+def test_without_an_entropy_the_reward_alone_decides():
+    found = find_collapse(like_the_papers()[0], floor=-1)
+    assert found.certain
+    assert found.entropy == "not logged"
+
+
+def test_what_comes_back_has_recovered():
+    x = np.arange(200)
+    reward = np.where((x >= 80) & (x < 120), 0.05, 0.6) + np.random.default_rng(0).normal(0, 0.01, 200)
+    found = find_collapse(reward, 0.2 + 0.0 * x)
+    assert found.step == 80
+    assert 120 < found.recovered < 120 + 3 * WINDOW
+    assert "recovered at step" in str(found)
+
+
+def test_a_collapse_that_lasts_goes_before_one_that_did_not():
+    x = np.arange(300)
+    reward = np.where(((x >= 80) & (x < 120)) | (x >= 200), 0.05, 0.6) + np.random.default_rng(0).normal(0, 0.01, 300)
+    found = find_collapse(reward)
+    assert found.step == 200
+    assert found.recovered is None
+
+
+@pytest.mark.parametrize("kind", ["rises", "flat", "rises slowly while the entropy goes to zero", "a dip of 6 points"])
+def test_healthy_logs_give_no_alarm(benchmark, kind):
+    for seed in range(12):
+        reward, entropy, _ = benchmark.made(np.random.default_rng(seed), kind, 300, 0.08)
+        assert find_collapse(reward, entropy) is None
+
+
+def test_harder_data_are_no_collapse(benchmark):
+    for seed in range(6):
+        found = find_collapse(*benchmark.made(np.random.default_rng(seed), "harder data", 300, 0.02)[:2])
+        assert found is not None
+        assert not found.certain
+
+
+@pytest.mark.parametrize("kind", ["breaks, entropy rises", "breaks, entropy goes to zero"])
+def test_breaks_are_found_where_they_are(benchmark, kind):
+    for seed in range(6):
+        reward, entropy, at = benchmark.made(np.random.default_rng(seed), kind, 300, 0.02)
+        found = find_collapse(reward, entropy)
+        assert found.certain
+        assert abs(found.step - at) <= 1
+        assert found.known - at <= 2 * WINDOW
+
+
+def test_a_run_that_never_learned_has_nothing_to_lose():
+    for seed in range(20):
+        assert find_collapse(np.random.default_rng(seed).normal(0.0, 0.02, 800)) is None
+    assert find_collapse(np.zeros(300)) is None
+
+
+def test_what_is_not_known_is_left_out():
+    reward, entropy = like_the_papers()
+    steps = np.arange(800.0)
+    gaps = reward.copy()
+    gaps[::7] = np.nan
+    assert abs(find_collapse(gaps, entropy, steps, floor=-1).step - 340) <= 1
+    assert find_collapse(np.full(50, np.nan)) is None
+    assert find_collapse([]) is None
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="one length, got 3, 2 and 3"):
+        find_collapse([1, 2, 3], [1, 2])
+    with pytest.raises(ValueError, match="window must be at least 2 points, got 1"):
+        find_collapse([1, 2, 3], window=1)
+
+
+def test_the_trailing_mean_is_of_the_known_values():
+    np.testing.assert_array_equal(trailing_mean([1, np.nan, 3, 5], 2), [np.nan, np.nan, 2, 4])
+
+
+# ----------------------------------------------------------------------------------------------------------------- logs
+
+
+def write(path, rows, end="\n"):
+    path.write_text("\n".join(json.dumps(row) for row in rows) + end)
+    return path
+
+
+def test_our_log_is_read_round_by_round(tmp_path):
+    rows = [{"round": i // 2 + 1, "step": i, "reward": i % 2, "entropy": 0.5} for i in range(6)]
+    write(tmp_path / "metrics.jsonl", [*rows, {"round": 3, "step": 6, "loss": 1.0}], end='\n{"round": 4, "rew')
+    log = read_log(tmp_path)
+    assert log.axis == "round"
+    assert log.steps.tolist() == [1, 2, 3]
+    assert log.reward.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_verls_log_is_read(tmp_path):
+    reward, entropy = like_the_papers(at=60, length=120)
+    rows = [
+        {"step": i, "data": {"critic/score/mean": float(r), "actor/entropy": float(e), "timing/s": 1.0}}
+        for i, (r, e) in enumerate(zip(reward, entropy, strict=True), 1)
+    ]
+    path = write(tmp_path / "run.jsonl", [{"step": 0, "data": {"val-core/aime/acc/mean@32": 0.2}}, *rows])
+    found = collapse_of(read_log(path))
+    assert found.step == 61
+    assert found.certain
+
+
+def test_trls_state_is_read(tmp_path):
+    history = [{"step": i, "reward": 0.5, "entropy": 0.1} for i in range(1, 4)] + [{"step": 3, "train_loss": 0.1}]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": history}))
+    assert read_log(path).steps.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"step": 1, "loss": 2.0}], "no reward in it; expected one of reward, critic/score/mean"),
+        ([{"reward": 2.0}], "expected 'round' or 'step' in every line that has a reward"),
+        ([{"step": 1, "reward": math.nan}], "no reward in it"),
+    ],
+)
+def test_logs_without_what_is_needed_are_refused(rows, message):
+    with pytest.raises(ValueError, match=message):
+        log_of(rows)
+
+
+def test_no_log_and_a_corrupt_one_are_told_apart(tmp_path):
+    with pytest.raises(ValueError, match=r"gone.jsonl: No such file or directory; expected the log of a run"):
+        read_log(tmp_path / "gone.jsonl")
+    (tmp_path / "bad.jsonl").write_text("nonsense\n{}\n")
+    with pytest.raises(ValueError, match=r"bad.jsonl, line 1: corrupt"):
+        read_log(tmp_path / "bad.jsonl")
