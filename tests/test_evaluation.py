@@ -9,6 +9,7 @@ import math
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -315,6 +316,19 @@ def test_a_clear_difference_is_found_with_its_size():
     assert result.p_such < 1e-4
     assert result.p_these_exact
     assert result.p_such_exact
+    assert result.settled_for_these
+    assert result.settled_for_such
+
+
+def test_settled_takes_the_interval_and_the_test():
+    """A p-value below 0.05 beside an interval that holds 0 is not settled, nor the other way round."""
+    (clear,), (none,) = compare(*([side] for side in models(0, 0.2))), compare(*([side] for side in models(0, 0.0)))
+    assert not none.settled_for_these
+    assert not none.settled_for_such
+    assert not replace(clear, p_these=0.06, p_such=0.06).settled_for_these
+    assert not replace(clear, p_these=0.06, p_such=0.06).settled_for_such
+    assert not replace(clear, these=none.these, such=none.such).settled_for_these
+    assert not replace(clear, these=none.these, such=none.such).settled_for_such
 
 
 def test_the_same_model_twice_is_no_difference():

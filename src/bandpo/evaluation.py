@@ -506,6 +506,20 @@ class Comparison:
     def difference(self) -> float:
         return self.these.value
 
+    @property
+    def settled_for_these(self) -> bool:
+        """The interval leaves 0 out, and the test agrees where there is one."""
+        return _leaves_zero_out(self.these) and (self.p_these is None or self.p_these < 1 - LEVEL)
+
+    @property
+    def settled_for_such(self) -> bool:
+        return _leaves_zero_out(self.such) and self.p_such < 1 - LEVEL
+
+
+def _leaves_zero_out(spread: Spread) -> bool:
+    low, high = spread.interval(low=-1.0)
+    return low > 0 or high < 0
+
 
 def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
     """The scores of the prompts that both have, in the order of A."""

@@ -1,0 +1,382 @@
+"""`bandpo compare` and `bandpo table`: the numbers in them, against the arrays that the files were made of; every note
+and every refusal; and the three formats."""
+# ruff: noqa: RUF001  (dashes are meant)
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bandpo.cli import main
+from bandpo.evaluation import pass_at_k, such_problems, training_runs
+from bandpo.standing import FORMATS, compare_results, comparison_text, make_table, read_result
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def evaluation(folder: Path, label: str, scores: dict[str, np.ndarray], cut=0, silent=0, **facts) -> Path:
+    """An evaluation folder as bandpo eval leaves it; its first `cut` samples are too long, `silent` have no answer."""
+    folder.mkdir(parents=True)
+    n = next(iter(scores.values())).shape[1]
+    sampling = {"n": n, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 64, "seed": 0}
+    data = {name: {"rows": len(score)} for name, score in scores.items()}
+    known = {"label": label, "model": "made", "backend": "made", "sampling": sampling, "data": data, "finished": True}
+    (folder / "eval.json").write_text(json.dumps({**known, "scorer": "math", "command": "bandpo eval", **facts}))
+    prompts, samples, grades = [], [], []
+    for name, score in scores.items():
+        for i, row in enumerate(score):
+            prompts.append({"data": name, "prompt": i, "text": f"{name} {i}", "answer": "7"})
+            for j, right in enumerate(row):
+                at = {"data": name, "prompt": i, "sample": j}
+                end = "length" if len(samples) < cut else "stop"
+                samples.append({**at, "seed": j, "text": "x", "tokens": 10 + j, "finish": end})
+                quiet = len(grades) < silent
+                status = "unparsed" if quiet else "ok"
+                grades.append({**at, "score": float(right), "answer": None if quiet else "7", "status": status})
+    for name, rows in (("prompts", prompts), ("samples", samples), ("grades-math", grades)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def scores(seed, shift=0.0, sizes=(("aime24", 30), ("amc23", 40)), n=8):
+    rng = np.random.default_rng(seed)
+    of_problems = np.random.default_rng(7)
+    return {
+        name: (rng.random((size, n)) < np.clip(of_problems.beta(0.5, 1, size) + shift, 0, 1)[:, None]).astype(float)
+        for name, size in sizes
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """GRPO and Band in three runs each under one heading; under another, one of each."""
+    home = tmp_path_factory.mktemp("made")
+    arrays = {}
+    for method, shift in (("GRPO", 0.0), ("Band_KL 0.05", 0.2)):
+        for run in range(3):
+            name = f"3b-{method[:4]}-{run}"
+            arrays[name] = scores(run + (10 if shift else 0), shift)
+            evaluation(home / name, f"Qwen & 3B / {method}", arrays[name])
+        name = f"7b-{method[:4]}"
+        arrays[name] = scores(50 + bool(shift), shift)
+        evaluation(home / name, f"7B / {method}", arrays[name], cut=7 if shift else 0, silent=14 if shift else 0)
+    return home, arrays
+
+
+def run(capsys, *argv):
+    assert main([str(a) for a in argv]) == 0
+    return capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------------------ comparing
+
+
+def test_compare_says_who_is_better_by_how_much_and_how_sure(made, capsys):
+    home, arrays = made
+    out = run(capsys, "compare", home / "7b-GRPO", home / "7b-Band")
+    a, b = arrays["7b-GRPO"], arrays["7b-Band"]
+    row = next(line for line in out.splitlines() if line.startswith("aime24")).split()
+    assert row[1] == "30"
+    assert row[2:4] == [f"{100 * x['aime24'].mean():.1f}" for x in (a, b)]
+    gap = np.mean([b[name].mean() - a[name].mean() for name in a])
+    assert f"On such problems on average over 2 data sets: yes, B is better by {100 * gap:.1f} points" in out
+    assert "Of the method: nothing." in out
+    assert "B: scorer math, 1.2% cut at the length limit, 2.5% without an answer that could be read" in out
+    assert "Nothing more is needed" in out
+
+
+def test_compare_says_what_would_settle_it(tmp_path, capsys):
+    a = evaluation(tmp_path / "a", "A", scores(0))
+    b = evaluation(tmp_path / "b", "B", scores(4, 0.02))
+    out = run(capsys, "compare", a, b)
+    assert "On such problems on average over 2 data sets: not settled. B - A is" in out
+    assert re.search(r"these problems: (about )?[\d,]+ samples per prompt of each \(now 8\)", out)
+    assert re.search(r"such problems: (about )?[\d,]+ problems with 8 samples each \(now 70\)", out)
+
+
+def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    moved = np.where(np.arange(30) % 2 == 0, 0.45, -0.35)
+    first = (rng.random((30, 64)) < 0.5).astype(float)
+    second = (rng.random((30, 64)) < (0.5 + moved)[:, None]).astype(float)
+    a = evaluation(tmp_path / "a", "A", {"aime24": first})
+    b = evaluation(tmp_path / "b", "B", {"aime24": second})
+    out = run(capsys, "compare", a, b)
+    assert "On these problems: yes, B is better" in out
+    assert "On such problems: not settled" in out
+    assert "no number of samples of these problems; the problems differ too much in it" in out
+
+
+def test_compare_as_json_has_the_same_numbers(made, capsys):
+    home, _ = made
+    data = json.loads(run(capsys, "compare", home / "7b-GRPO", home / "7b-Band", "--json"))
+    (expected, *_, mean) = compare_results(read_result(str(home / "7b-GRPO")), read_result(str(home / "7b-Band")))
+    assert data["results"][0]["difference"] == expected.difference
+    assert data["results"][-1]["data"] == "average"
+    assert data["results"][-1]["such_problems"]["interval"] == list(mean.such.interval(low=-1.0))
+    assert data["b"]["truncated"] == pytest.approx(7 / 560)
+    assert data["metric"] == "mean@n"
+
+
+def test_compare_of_pass_at_k(made, capsys):
+    home, arrays = made
+    out = run(capsys, "compare", home / "7b-GRPO", home / "7b-Band", "-k", "4")
+    expected = pass_at_k(8, arrays["7b-GRPO"]["aime24"].sum(-1), 4).mean()
+    assert out.splitlines()[3].startswith("pass@4")
+    assert next(line for line in out.splitlines() if line.startswith("aime24")).split()[2] == f"{100 * expected:.1f}"
+
+
+def test_the_same_evaluation_twice(made, capsys):
+    home, _ = made
+    out = run(capsys, "compare", home / "7b-GRPO", home / "7b-GRPO")
+    assert "not settled. B - A is +0.0 points" in out
+    assert "nothing can be said, the difference measured is 0" in out
+
+
+def test_what_does_not_compare_is_said(tmp_path, capsys):
+    a = evaluation(tmp_path / "a", "A", scores(0))
+    fewer = scores(1, sizes=(("aime24", 20), ("math", 5)))
+    b = evaluation(tmp_path / "b", "B", fewer, sampling={"n": 8, "temperature": 0.6, "top_p": 1.0})
+    out = run(capsys, "compare", a, b)
+    assert "aime24: 20 prompts in common, of 30 of A and 20 of B; the others do not count." in out
+    assert "Only one of the two has amc23, math." in out
+    assert "Sampled differently: temperature (0.6, 1.0)" in out
+
+
+def test_the_collapse_of_the_run_is_told(tmp_path, capsys):
+    """Beside the model, up to two folders above it; or by --log."""
+    model = tmp_path / "run" / "checkpoints" / "step-90"
+    model.mkdir(parents=True)
+    rewards = [0.5] * 60 + [0.01] * 40
+    lines = [{"step": i, "reward": r, "entropy": 0.3 if r > 0.1 else 2.0} for i, r in enumerate(rewards)]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    a = evaluation(tmp_path / "a", "A", scores(0), model=str(model))
+    b = evaluation(tmp_path / "b", "B", scores(1))
+    told = "its training run collapsed at step 60: reward 0.50 before, 0.01 after, entropy rose."
+    out = run(capsys, "compare", a, b)
+    assert f"A: {told}" in out
+    assert f"B: {told}" not in out
+    assert f"B: {told}" in run(capsys, "compare", a, b, "--log", f"B={tmp_path / 'run'}")
+    assert "its run collapsed at step 60" in run(capsys, "table", a, b)
+
+
+def test_a_dump_of_verl_can_be_compared(tmp_path, capsys):
+    """trainer.validation_data_dir: reward +-1 and acc, answers in pred."""
+    for name, shift in (("a", 0.0), ("b", 0.3)):
+        array = scores(3, shift)["aime24"]
+        with (tmp_path / f"{name}.jsonl").open("w") as file:
+            for i, row in enumerate(array):
+                for right in row:
+                    line = {"input": f"problem {i}", "output": "...", "gts": "7", "score": 2 * right - 1, "step": 40}
+                    line |= {"acc": bool(right), "pred": "7" if right else "[INVALID]"}
+                    file.write(json.dumps(line) + "\n")
+    out = run(capsys, "compare", f"before={tmp_path / 'a.jsonl'}", f"after={tmp_path / 'b.jsonl'}")
+    assert out.startswith("A  before")
+    assert "yes, B is better" in out
+    assert "scorer verl's reward function" in out
+    (graded,) = read_result(str(tmp_path / "a.jsonl")).graded
+    np.testing.assert_array_equal(graded.score, scores(3)["aime24"])
+    np.testing.assert_array_equal(graded.parsed, graded.score == 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------- table
+
+
+def read(home, *names):
+    return [read_result(str(home / name)) for name in names]
+
+
+def every(home):
+    return read(home, *sorted(path.name for path in home.iterdir()))
+
+
+def test_the_cells_are_means_with_the_interval_they_name(made):
+    home, arrays = made
+    table = make_table(every(home))
+    assert table.columns == ("aime24", "amc23", "Average")
+    assert table.metric == "mean@8 / pass@8"
+    rows = {(row.heading, row.method): row for row in table.rows}
+    runs = [arrays[f"3b-Band-{i}"]["aime24"] for i in range(3)]
+    cell = rows["Qwen & 3B", "Band_KL 0.05"].cells[0]
+    spread = training_runs([array.mean() for array in runs])
+    assert cell.mean == pytest.approx(spread.value)
+    assert cell.interval == pytest.approx(spread.interval())
+    assert cell.over_runs
+    assert cell.best_at == pytest.approx(np.mean([array.max(-1).mean() for array in runs]))
+    single = rows["7B", "GRPO"].cells[1]
+    array = arrays["7b-GRPO"]["amc23"]
+    assert single.interval == pytest.approx(such_problems(array.mean(-1)).interval())
+    assert not single.over_runs
+    average = rows["7B", "GRPO"].cells[2]
+    assert average.mean == pytest.approx(np.mean([arrays["7b-GRPO"][name].mean() for name in ("aime24", "amc23")]))
+
+
+def test_the_best_of_each_heading_is_bold(made):
+    table = make_table(every(made[0]))
+    for row in table.rows:
+        assert [cell.mean_is_best for cell in row.cells] == [row.method.startswith("Band")] * 3
+
+
+def test_equal_ones_are_both_best_and_a_single_one_is_not(tmp_path):
+    a = evaluation(tmp_path / "a", "A", {"aime24": np.eye(4)})
+    b = evaluation(tmp_path / "b", "B", {"aime24": np.eye(4)[::-1]})
+    assert all(row.cells[0].mean_is_best for row in make_table(read(tmp_path, "a", "b")).rows)
+    assert not make_table([read_result(str(a))]).rows[0].cells[0].mean_is_best
+    assert make_table(read(tmp_path, "a", "b")).columns == ("aime24",)
+    assert b.is_dir()
+
+
+def test_a_data_set_that_is_missing_leaves_a_dash(tmp_path):
+    evaluation(tmp_path / "a", "A", scores(0))
+    evaluation(tmp_path / "b", "B", {"aime24": scores(1)["aime24"]})
+    table = make_table(read(tmp_path, "a", "b"))
+    assert [cell is None for cell in table.rows[1].cells] == [False, True, True]
+    assert table.rows[1].cells[0] is not None
+    line = next(line for line in FORMATS["markdown"](table).splitlines() if line.startswith("| B "))
+    assert line.endswith("| – | – |")
+
+
+def test_the_notes_say_what_the_numbers_are(made):
+    text = FORMATS["markdown"](make_table(every(made[0]))).replace("\\", "")
+    assert "Problems: aime24 30, amc23 40; 8 samples each. Scorer: math." in text
+    assert "half of the 95% interval over training runs" in text
+    assert "of one training run: what another run would give is not in it" in text
+    assert "<sup>1</sup> 1.2% of the samples cut at the length limit, 2.5% without an answer" in text
+    assert "does not say that it is more than noise" in text
+
+
+def test_other_problems_and_scorers_are_noted(tmp_path):
+    evaluation(tmp_path / "a", "A", scores(0))
+    evaluation(tmp_path / "b", "B", scores(1, sizes=(("aime24", 20),)))
+    text = "\n".join(make_table(read(tmp_path, "a", "b")).notes)
+    assert "Not all rows have the same problems of aime24." in text
+
+
+def test_markdown_is_a_table(made):
+    lines = [line for line in FORMATS["markdown"](make_table(every(made[0]))).splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in lines} == {5}
+    assert "| **Qwen & 3B** | | | |" in lines
+    assert any("**" in line and "± " in line and "(3 runs)" in line for line in lines)
+    assert any("Band\\_KL" in line for line in lines)
+
+
+def test_latex_escapes_what_it_must_and_is_balanced(made):
+    text = FORMATS["latex"](make_table(every(made[0])))
+    assert "Qwen \\& 3B" in text
+    assert "Band\\_KL 0.05" in text
+    assert "1.2\\% of the samples" in text
+    assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
+    body = text[text.index("\\toprule") : text.index("\\bottomrule")]
+    for line in body.splitlines()[1:]:
+        if line.endswith("\\\\") and "multicolumn" not in line:
+            assert line.replace("\\&", "").count("&") == 3, line
+    for character in ("±", "–", "<", "#"):
+        assert character not in text
+
+
+class Cells(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.rows, self.outside = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta",):
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        self.outside += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def test_html_is_one_page_that_needs_nothing_else(made):
+    page = FORMATS["html"](make_table(every(made[0])))
+    parser = Cells()
+    parser.feed(page.split("\n", 1)[1])
+    assert parser.open == []
+    assert parser.outside == []
+    assert "http" not in page
+    assert "Qwen &amp; 3B" in page
+    assert {len(row) for row in parser.rows} == {1, 4}
+    assert sum(len(row) == 4 for row in parser.rows) == 5
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
+def test_html_is_drawn(made, tmp_path):
+    page, shot = tmp_path / "table.html", tmp_path / "table.png"
+    page.write_text(FORMATS["html"](make_table(every(made[0]))))
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={shot}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    assert shot.stat().st_size > 10_000
+
+
+def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
+    home, _ = made
+    for name, begin in (("t.html", "<!doctype"), ("t.tex", "% \\usepackage"), ("t.md", "| Method")):
+        assert run(capsys, "table", home / "7b-GRPO", "-o", tmp_path / "out" / name).strip().endswith(name)
+        assert (tmp_path / "out" / name).read_text().startswith(begin)
+    assert run(capsys, "table", home / "7b-GRPO", "--format", "latex").startswith("% \\usepackage")
+
+
+def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
+    home, _ = made
+    out = run(capsys, "table", f"M / ours={home / '7b-Band'}", f"M / theirs={home / '7b-GRPO'}")
+    assert "| **M** |" in out
+    assert "| ours<sup>1</sup> |" in out
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["compare", "gone", "gone"],
+            "gone: no such file or folder; expected an evaluation folder or a file of verl's",
+        ),
+        (["compare", "empty", "empty"], "holds no evaluation"),
+        (["compare", "a", "a", "-k", "9"], "k must be from 1 to the 8 samples of a, got 9"),
+        (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
+        (["compare", "a", "bad.jsonl"], "bad.jsonl, line 1: expected input, gts and score, as verl writes them"),
+        (["compare", "a", "uneven.jsonl"], "prompts of 'validation' have from 1 to 2 samples"),
+        (["compare", "a", "a", "--log", "run.jsonl"], "--log must be LABEL=PATH, got 'run.jsonl'"),
+        (["compare", "a", "a", "--scorer", "dapo-strict"], "560 of 560"),
+        (["table", "a", "a"], "a: given twice"),
+        (["table", "a", "-k", "20"], "k must be from 1 to the smallest number of samples 8, got 20"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, argv, message):
+    monkeypatch.chdir(tmp_path)
+    evaluation(Path("a"), "A", scores(0))
+    evaluation(Path("other"), "B", scores(0, sizes=(("math", 3),)))
+    Path("empty").mkdir()
+    Path("bad.jsonl").write_text("{}\n")
+    lines = [{"input": i, "gts": "7", "score": 1.0} for i in ("x", "x", "y")]
+    Path("uneven.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_the_text_and_the_plain_function_are_the_same(made, capsys):
+    home, _ = made
+    a, b = read(home, "7b-GRPO", "7b-Band")
+    text = comparison_text(a, b, compare_results(a, b))
+    assert run(capsys, "compare", home / "7b-GRPO", home / "7b-Band") == text + "\n"
