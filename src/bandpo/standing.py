@@ -413,7 +413,7 @@ class Table:
 
 
 def make_table(results: Sequence[Result], k: int | None = None) -> Table:
-    """The layout of the paper's Table 1 (tab:main_results): models and methods by data sets, mean@n / pass@k, average.
+    """The layout of the paper's Table 1: models and methods by data sets, mean@n / pass@k, average.
 
     Args:
         results: in the order of the rows; those with one label are runs of one method.
