@@ -31,7 +31,16 @@ LAYERS = [
         "advantages",
     ],
     ["testing"],  # for users' own divergences and rules
-    ["integrations.trl", "integrations.verl"],  # one framework each, never each other
+    # one framework each, never each other
+    [
+        "integrations.trl",
+        "integrations.verl",
+        "integrations.torchrl",
+        "integrations.liger",
+        "integrations.skyrl",
+        "integrations.tinker",
+        "integrations.prime_rl",
+    ],
     # application
     [
         "provenance",
@@ -68,6 +77,9 @@ TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
 HOMES = {
     "trl": {"integrations.trl", "config"},
     "verl": {"integrations.verl"},
+    "torchrl": {"integrations.torchrl"},
+    "liger_kernel": {"integrations.liger"},
+    "skyrl": {"integrations.skyrl"},
     "transformers": {"lab", "train", "preparation"},
     "tokenizers": {"lab"},
     "datasets": {"data", "sources"},

@@ -1,0 +1,64 @@
+"""A made batch of log-probabilities over decades of the old probability, both signs of A, with garbage in padding."""
+
+import itertools
+
+import torch
+
+import bandpo
+
+DECADES = [1e-9, 1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.99999]
+RATIOS = [-19.0, -3.0, -0.5, -0.2, -0.1, 0.0, 0.1, 0.2, 0.25, 0.4, 1.2, 3.0, 15.0]
+ADVANTAGES = [2.0, 1.0, 0.0, -0.5, -4.0]  # powers of two: no product with them is rounded
+BANDS = [bandpo.Band("kl", 0.05), bandpo.Band("tv", 0.2), bandpo.Band("chi2", 0.3)]
+
+
+def batch(decades=DECADES, ratios=RATIOS, advantages=ADVANTAGES, dtype=torch.float32, empty=True):
+    """logps, old_logps, advantages, mask, all (B, T): every pair of log-ratio and advantage at every decade."""
+    cells = list(itertools.product(ratios, advantages))
+    old = torch.tensor(decades, dtype=dtype).log().repeat(len(cells), 1)
+    log_ratio = torch.tensor([[s] * len(decades) for s, _ in cells], dtype=dtype)
+    return _padded(old, log_ratio, torch.tensor([a for _, a in cells], dtype=dtype), empty)
+
+
+def around(region, decades=DECADES, dtype=torch.float64, empty=True):
+    """The same, with tokens 1 % inside and outside of the region's bounds and far from them."""
+    old = torch.tensor(decades, dtype=dtype).log()
+    bounds = region.bounds(old)
+    rows = [f * side for f in (0.3, 0.99, 1.01, 2.0) for side in (bounds.log_low, bounds.log_high)]
+    rows = torch.stack([row.nan_to_num(neginf=-19.0).clamp(-19.0, 19.0) for row in rows])
+    rows = torch.where(rows + old < 0, rows, 0.5 * (rows - old).clamp(max=0))  # a probability is at most 1
+    advantages = torch.tensor([1.5] * len(rows) + [-0.75] * len(rows), dtype=dtype)
+    return _padded(old.expand_as(rows).repeat(2, 1), rows.repeat(2, 1), advantages, empty)
+
+
+def _padded(old, log_ratio, advantages, empty):
+    """Rows of random length, their tokens in random order; the last row is empty."""
+    rows, columns = old.shape
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, columns + 1, (rows, 1), generator=generator)
+    if empty:
+        lengths[-1] = 0
+    mask = torch.arange(columns) < lengths
+    order = torch.stack([torch.randperm(columns, generator=generator) for _ in range(rows)])
+    old, log_ratio = old.gather(1, order), log_ratio.gather(1, order)
+    logps = torch.minimum(old + log_ratio, torch.zeros_like(old))
+    garbage = torch.where(mask, 0.0, 3.0).to(old.dtype)
+    return logps - 2 * garbage, old - garbage, advantages[:, None].expand_as(old).contiguous(), mask
+
+
+def gradient(loss, x):
+    """Value and gradient of `loss` of a leaf."""
+    x = x.clone().requires_grad_()
+    value = loss(x)
+    return value.detach(), torch.autograd.grad(value, x)[0]
+
+
+def policy_loss(logps, old_logps, advantages, mask, region, normalizer, **options):
+    """Value and gradient of `bandpo.policy_loss`: the sum over tokens by `normalizer`."""
+
+    def loss(x):
+        return bandpo.policy_loss(
+            x, old_logps, advantages, mask, region, aggregation="token-mean", normalizer=normalizer, **options
+        )[0]
+
+    return gradient(loss, logps)

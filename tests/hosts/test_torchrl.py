@@ -1,0 +1,152 @@
+"""`BandPOLoss` against torchrl's own GRPOLoss, called with the same policy and tensordict."""
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+import torch
+from made import BANDS, DECADES, around, batch, gradient, policy_loss
+from tensordict import TensorDict
+from torchrl.objectives.llm import GRPOLoss
+
+import bandpo
+from bandpo.integrations.torchrl import BandPOLoss
+
+
+class Policy:
+    """What GRPOLoss asks of a policy: a distribution over the whole sequence, with the mask of the response."""
+
+    in_keys = ()
+
+    def __init__(self, logps, mask):
+        self.dist = SimpleNamespace(log_prob=lambda action: logps, mask=mask)
+
+    def get_dist(self, tensordict, logits_key):
+        return self.dist
+
+
+def run(cls, tensors, call=None, **named):
+    """Value and gradient of the loss, and what it logs."""
+    logps, old, advantages, mask = tensors
+    sequences = TensorDict(
+        {
+            ("tokens", "full"): torch.zeros(mask.shape, dtype=torch.long),
+            ("log_probs", "full"): old,
+            "advantage": advantages[..., None],
+        },
+        batch_size=[len(mask)],
+    )
+    logged = {}
+
+    def loss(x):
+        module = cls(Policy(x, mask), entropy_bonus=False, **named)
+        for _ in range(call or 1):
+            out = module(sequences)
+        logged.update(out.detach().to_dict())
+        return out.loss_objective.sum()
+
+    return *gradient(loss, logps), logged
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "prompt_mean", "none"])
+def test_clip_is_torchrls_own_loss_bit_for_bit(aggregation):
+    tensors = batch()
+    value, slope, logged = run(GRPOLoss, tensors, clip_epsilon=(0.2, 0.28), aggregation=aggregation)
+    ours = run(BandPOLoss, tensors, trust_region=bandpo.Clip(0.2, 0.28), aggregation=aggregation)
+    assert ours[0] == value
+    assert torch.equal(ours[1], slope)
+    assert slope.count_nonzero() > 100
+    assert ours[2]["clip_fraction"] == logged["clip_fraction"] > 0
+
+
+@pytest.mark.parametrize("region", BANDS)
+@pytest.mark.parametrize("aggregation", ["token_mean", "prompt_mean", "none"])
+def test_band_is_policy_loss(region, aggregation):
+    tensors = around(region, empty=False)
+    rows, mask = len(tensors[0]), tensors[3]
+    named = {"trust_region": region, "aggregation": aggregation}
+    value, slope, _ = run(BandPOLoss, tensors, **named)
+    if aggregation == "prompt_mean":
+        arguments = (*tensors[1:], region)
+        expected = gradient(lambda x: bandpo.policy_loss(x, *arguments)[0], tensors[0])
+    else:
+        expected = policy_loss(*tensors, region, float(mask.sum()) if aggregation == "token_mean" else 1.0)
+    torch.testing.assert_close(value, expected[0], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(slope, expected[1], rtol=1e-9, atol=0)
+    assert torch.equal(slope != 0, expected[1] != 0)
+    assert not slope[~mask].any()
+    assert rows > 10
+
+
+def test_micro_batches_with_aggregation_none_add_up():
+    tensors = batch(empty=False)
+    named = {"trust_region": {"type": "band", "delta": 0.05}, "aggregation": "none"}
+    value, slope, _ = run(BandPOLoss, tensors, **named)
+    parts = [run(BandPOLoss, [x[i] for x in tensors], **named) for i in torch.arange(len(tensors[0])).split(7)]
+    torch.testing.assert_close(sum(part[0] for part in parts), value, rtol=1e-4, atol=0)
+    assert torch.equal(torch.cat([part[1] for part in parts]), slope)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "prompt_mean"])
+def test_alignment_pads_reach_nothing(aggregation):
+    """torchrl marks them by NaN."""
+    logps, old, advantages, mask = around(bandpo.Band(), empty=False)
+    hole = mask & (torch.arange(len(DECADES)) % 3 == 1)
+    kept = mask & ~hole
+    tensors = logps, torch.where(hole, torch.nan, old), advantages, mask
+    value, slope, _ = run(BandPOLoss, tensors, aggregation=aggregation)
+    name = {"token_mean": "token-mean", "prompt_mean": "seq-mean-token-mean"}[aggregation]
+    normalizer = float(kept.sum() if aggregation == "token_mean" else len(kept))
+
+    def expected_loss(x):
+        arguments = x, old, advantages, kept, bandpo.Band()
+        return bandpo.policy_loss(*arguments, aggregation=name, normalizer=normalizer)[0]
+
+    expected, expected_slope = gradient(expected_loss, logps)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(slope, expected_slope, rtol=1e-9, atol=0)
+
+
+def test_the_bounds_are_those_of_each_call():
+    tensors = around(bandpo.Band(), empty=False)
+    once, twice = run(BandPOLoss, tensors), run(BandPOLoss, tensors, call=2)
+    assert once[0] == twice[0]
+    policy = Policy(tensors[0], tensors[3])
+    module = BandPOLoss(policy, entropy_bonus=False)
+    assert module._clip_bounds[1] == torch.tensor(0.2).log1p()  # before a call they are torchrl's default
+
+
+def test_rules_get_positions_advantages_and_mask():
+    seen = {}
+
+    class Spy:
+        def bounds(self, old_logps, context=None):
+            seen.update(vars(context), old=old_logps)
+            return bandpo.Clip(0.2, 0.2).bounds(old_logps)
+
+        def contains(self, log_ratio, old_logps, context=None):
+            return self.bounds(old_logps).contains(log_ratio)
+
+    _, old, advantages, mask = tensors = batch(empty=False)
+    run(BandPOLoss, tensors, trust_region=Spy())
+    assert torch.equal(seen["old"][mask], old[mask])
+    assert torch.equal(seen["response_mask"], mask)
+    assert torch.equal(seen["advantages"], advantages)
+    assert torch.equal(seen["positions"][mask], torch.arange(mask.shape[1]).expand_as(mask)[mask])
+
+
+def test_wrong_input_is_named():
+    with pytest.raises(ValueError, match=r"clip_epsilon = 0.2 beside a trust region is a second rule"):
+        BandPOLoss(clip_epsilon=0.2)
+    with pytest.raises(ValueError, match="did you mean 'band'"):
+        BandPOLoss(trust_region={"type": "bandd"})
+    decaying = bandpo.Decaying(bandpo.Clip(0.2, 0.2), ["eps_low"], end=0.05, steps=10)
+    with pytest.raises(ValueError, match="needs context"):
+        run(BandPOLoss, batch(), trust_region=decaying)
+
+
+def test_torchrl_has_the_names_that_are_leant_on():
+    """GRPOLoss reads `_clip_bounds` after `_log_weight`, which gives (log_weight, dist, kl_approx, mask)."""
+    assert isinstance(GRPOLoss._clip_bounds, property)
+    assert "_log_weight" in inspect.unwrap(GRPOLoss.forward).__code__.co_names
+    assert "_clip_bounds" in GRPOLoss._compute_policy_objective.__code__.co_names
