@@ -1,0 +1,380 @@
+"""The folder of an evaluation: killed at any byte, no sample is lost or there twice; other settings are refused."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from bandpo.config import UserError
+from bandpo.samples import (
+    Appender,
+    Evaluation,
+    Question,
+    Sample,
+    Sampling,
+    fingerprint,
+    read_graded,
+    read_samples,
+    seed_of,
+)
+
+QUESTIONS = [
+    Question("a", 0, "1 + 1 =", "2", {"item": 7}),
+    Question("a", 1, [{"role": "user", "content": "zwei plus zwei? 二加二"}], "4"),
+    Question("b", 0, "3 + 3 =", "6"),
+]
+SAMPLING = Sampling(n=4, max_tokens=8)
+FACTS = {
+    "label": "Tiny",
+    "model": "m",
+    "weights": "w",
+    "backend": "transformers",
+    "scorer": "exact",
+    "versions": {"torch": "2"},
+    "command": "bandpo eval it",
+    "started": "now",
+}
+
+
+def answer(question, sample, seed):
+    """What a model says: of the seed, and of awkward characters."""
+    text = f"{seed}\n\u2028\x00\ud800 {{}}"
+    return Sample(question.data, question.prompt, sample, seed, text, 1 + seed % 8, "stop" if seed % 3 else "length")
+
+
+def draw(folder, sampling=SAMPLING, questions=QUESTIONS, facts=FACTS, most=None):
+    """Draw what is missing, or so many at most; whether all is there."""
+    with Evaluation(folder, facts, sampling, questions) as evaluation:
+        for count, (question, sample, seed) in enumerate(evaluation.todo()):
+            if count == most:
+                return False
+            evaluation.add(answer(question, sample, seed))
+        evaluation.finish()
+    return True
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "eval"
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_bytes().split(b"\n")[:-1]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """samples.jsonl of the evaluation that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    draw(folder)
+    return (folder / "samples.jsonl").read_bytes()
+
+
+# ---- killed
+
+
+def test_cut_off_at_every_byte_it_goes_on_to_the_same_file(folder, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # thousands of them take minutes on some disks
+    small = Sampling(n=2, max_tokens=8)
+    draw(folder, small)
+    complete = (folder / "samples.jsonl").read_bytes()
+    assert complete.count(b"\n") == 6
+    for size in range(len(complete)):
+        (folder / "samples.jsonl").write_bytes(complete[:size])
+        assert len(read_samples(folder)) == complete[:size].count(b"\n")  # whoever only reads changes nothing
+        assert (folder / "samples.jsonl").stat().st_size == size
+        draw(folder, small)
+        assert (folder / "samples.jsonl").read_bytes() == complete
+
+
+# Children of a process that has imported everything, so that a kill costs milliseconds. They write a few bytes at a
+# time: a real disk takes a line at once, so that few kills would fall within one.
+KILLS = r"""
+import os, random, signal, sys, time
+from pathlib import Path
+import test_samples as t
+from bandpo import samples
+
+class Slow:
+    def __init__(self, file): self.file = file
+    def __getattr__(self, name): return getattr(self.file, name)
+    def write(self, content):
+        time.sleep(0.0002)
+        return self.file.write(content[: 1 + len(content) // 3])
+
+os.fsync = lambda file: None  # a killed process loses nothing without it either
+make = samples.Appender.__init__
+def init(self, path):
+    make(self, path)
+    self._file = Slow(self._file)
+samples.Appender.__init__ = init
+
+folder, rng = Path(sys.argv[1]), random.Random(0)
+path = folder / "samples.jsonl"
+usual = 0.02
+killed = torn = 0
+while True:
+    began = time.monotonic()
+    pid = os.fork()
+    if not pid:
+        t.draw(folder)
+        os._exit(0)
+    if killed < 50:
+        time.sleep(rng.uniform(0, usual))
+        os.kill(pid, signal.SIGKILL)
+    if os.waitpid(pid, 0)[1] == 0:
+        if killed == 50:
+            break
+        usual = time.monotonic() - began  # it came to its end: kill sooner
+    else:
+        killed += 1
+    content = path.read_bytes() if path.exists() else b""
+    torn += not content.endswith(b"\n") and bool(content)
+    if content.count(b"\n") > 9:  # take some away, so that there is something left to do
+        path.write_bytes(b"".join(content.splitlines(keepends=True)[: rng.randrange(9)]))
+print(killed, torn)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no fork")
+def test_processes_killed_at_random_moments_lose_and_double_nothing(whole, folder):
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(folder)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    killed, torn = map(int, done.stdout.split())
+    assert killed == 50
+    assert torn >= 5  # some within a line
+    assert (folder / "samples.jsonl").read_bytes() == whole
+    assert json.loads((folder / "eval.json").read_bytes())["finished"]
+
+
+def test_a_folder_killed_before_it_says_what_it_is_begins_again(folder, whole):
+    folder.mkdir()
+    (folder / "samples.jsonl").write_bytes(b"")
+    (folder / "prompts.jsonl").write_bytes(b'{"half')
+    assert draw(folder)
+    assert (folder / "samples.jsonl").read_bytes() == whole
+
+
+def test_what_is_there_is_not_drawn_again(folder):
+    assert not draw(folder, most=5)
+    first = lines(folder)
+    assert len(first) == 5
+    assert not json.loads((folder / "eval.json").read_bytes())["finished"]
+    assert draw(folder)
+    assert lines(folder)[:5] == first
+    assert {tuple(row[k] for k in ("data", "prompt", "sample")) for row in lines(folder)} == {
+        (q.data, q.prompt, i) for q in QUESTIONS for i in range(4)
+    }
+    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation, pytest.raises(ValueError, match="already"):
+        evaluation.add(answer(QUESTIONS[0], 0, 1))
+
+
+def test_an_unfinished_evaluation_does_not_call_itself_finished(folder):
+    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation, pytest.raises(ValueError, match="12 samples"):
+        evaluation.finish()
+
+
+def test_the_time_is_that_of_all_parts(folder):
+    draw(folder, most=1)
+    facts = json.loads((folder / "eval.json").read_bytes())
+    (folder / "eval.json").write_text(json.dumps({**facts, "wall_seconds": 1000.0}))
+    draw(folder, facts={**FACTS, "started": "later", "versions": {"torch": "3"}})
+    facts = json.loads((folder / "eval.json").read_bytes())
+    assert 1000 <= facts["wall_seconds"] < 1100
+    assert facts["started"] == "now"
+    assert (facts["versions"], facts["versions_before"]) == ({"torch": "3"}, {"torch": "2"})
+
+
+# ---- refused
+
+OTHER = {
+    "model": ({"facts": {**FACTS, "model": "n"}}, "model: 'm' there, 'n' now"),
+    "weights": ({"facts": {**FACTS, "weights": "v"}}, "weights: the model's files have changed"),
+    "back end": ({"facts": {**FACTS, "backend": "vllm"}}, "backend: 'transformers' there, 'vllm' now"),
+    "temperature": ({"sampling": replace(SAMPLING, temperature=0.5)}, "sampling.temperature: 1.0 there, 0.5 now"),
+    "seed": ({"sampling": replace(SAMPLING, seed=1)}, "sampling.seed: 0 there, 1 now"),
+    "fewer": ({"sampling": replace(SAMPLING, n=3)}, "sampling.n: 4 there, 3 now"),
+    "two": (
+        {"sampling": replace(SAMPLING, top_p=0.9, top_k=5)},
+        "sampling.top_k: -1 there, 5 now; sampling.top_p: 1.0 there, 0.9 now",
+    ),
+    "questions": ({"questions": [*QUESTIONS[:2], replace(QUESTIONS[2], answer="7")]}, "data.b: other questions"),
+    "data gone": ({"questions": QUESTIONS[:2]}, "data.b: in it, but not asked for now"),
+    "more data": ({"questions": [*QUESTIONS, Question("c", 0, "?", "!")]}, "data.c: not in it"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), OTHER.values(), ids=OTHER)
+def test_other_settings_are_refused_by_name_and_nothing_is_changed(folder, changes, message):
+    draw(folder, most=5)
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.name != "eval.json"}
+    with pytest.raises(UserError) as error:
+        draw(folder, **changes)
+    assert f"other settings ({message})" in str(error.value)
+    assert {path: path.read_bytes() for path in before} == before
+    assert draw(folder)
+
+
+def test_another_precision_is_refused(folder):
+    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
+        evaluation.record_dtype("float32")
+    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
+        evaluation.record_dtype("float32")
+        with pytest.raises(UserError, match="dtype: 'float32' there, 'bfloat16' now"):
+            evaluation.record_dtype("bfloat16")
+
+
+def test_more_samples_are_added_to_those_that_are_there(folder, tmp_path):
+    draw(folder)
+    first = lines(folder)
+    more = replace(SAMPLING, n=6)
+    draw(folder, more)
+    assert lines(folder)[:12] == first
+    draw(tmp_path / "at once", more)
+    assert read_samples(folder) == read_samples(tmp_path / "at once")
+
+
+def test_one_process_writes_at_a_time(folder):
+    with (
+        Evaluation(folder, FACTS, SAMPLING, QUESTIONS),
+        pytest.raises(UserError, match="another process is writing to"),
+    ):
+        Evaluation(folder, FACTS, SAMPLING, QUESTIONS)
+    assert draw(folder)
+
+
+DAMAGE = {
+    "no JSON": (lambda rows: [rows[0], b"{", rows[1]], "line 2: corrupt: one JSON object is expected"),
+    "no object": (lambda rows: [b"3"], "line 1: corrupt: one JSON object is expected"),
+    "columns": (lambda rows: [rows[0], b'{"data": "a"}'], "line 2: corrupt: not the columns of a sample"),
+    "twice": (lambda rows: [rows[0], rows[1], rows[0]], "line 3: corrupt: sample ('a', 0, 0) is there twice"),
+    "not asked for": (
+        lambda rows: [rows[0].replace(b'"prompt":0', b'"prompt":5')],
+        "line 1: corrupt: sample ('a', 5, 0) is not asked for",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_refused_with_the_line(folder, damage, message):
+    draw(folder, most=5)
+    path = folder / "samples.jsonl"
+    content = b"".join(row + b"\n" for row in damage(path.read_bytes().split(b"\n")[:-1]))
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        draw(folder)
+    assert message in str(error.value)
+    assert path.read_bytes() == content
+
+
+def test_samples_of_nobody_knows_what_are_refused(folder):
+    draw(folder)
+    (folder / "eval.json").unlink()
+    with pytest.raises(UserError, match=r"holds samples, but no eval\.json"):
+        draw(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "n must be at least 1, got 0"),
+        ({"temperature": -1.0}, "temperature must be 0 or more, got -1.0"),
+        ({"temperature": float("nan")}, "temperature must be 0 or more, got nan"),
+        ({"temperature": 0.0}, "n must be 1, got 32"),
+        ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
+        ({"top_k": 0}, r"top_k must be -1 \(all\) or at least 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be 0 or more, got -1"),
+    ],
+)
+def test_sampling_that_makes_no_sense_is_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        Sampling(**changes)
+
+
+# ---- seeds
+
+
+def test_every_sample_has_a_seed_of_its_own_that_every_server_takes():
+    seeds = [seed_of(0, question, i) for question in QUESTIONS for i in range(10_000)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    first = seed_of(0, QUESTIONS[0], 0)
+    assert seed_of(0, QUESTIONS[0], 2**31 - first) == 0  # the count goes round
+
+
+def test_a_seed_depends_on_the_question_and_not_on_its_place():
+    moved = replace(QUESTIONS[0], data="z", prompt=9, answer="?")
+    assert seed_of(3, moved, 2) == seed_of(3, QUESTIONS[0], 2)
+    assert seed_of(4, moved, 2) != seed_of(3, moved, 2)
+    # What is in folders must be found again by later versions.
+    assert seed_of(0, QUESTIONS[0], 1) == 1_549_262_483
+    assert QUESTIONS[0].id == "9db80a26c063662e"  # printf '"1 + 1 ="\n' | sha256sum
+
+
+# ---- reading
+
+
+def grades(folder, samples, scorer="exact"):
+    with Appender(folder / f"grades-{scorer}.jsonl") as file:
+        for s in samples:
+            right = s.seed % 2
+            grade = {"score": right, "answer": s.text if right else None, "status": "ok" if right else "unparsed"}
+            file.add({"data": s.data, "prompt": s.prompt, "sample": s.sample} | grade)
+
+
+def test_graded_samples_are_arrays_in_the_order_of_questions_and_samples(folder):
+    rows = [answer(q, i, seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
+    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
+        for sample in rows[::-1]:
+            evaluation.add(sample)
+        evaluation.finish()
+    grades(folder, rows[1:] + rows[:1])
+    a, b = read_graded(folder)
+    assert (a.data, b.data) == ("a", "b")
+    assert a.prompt_ids == [q.id for q in QUESTIONS[:2]]
+    expected = [rows[:4], rows[4:8]]
+    assert a.score.tolist() == [[s.seed % 2 for s in row] for row in expected]
+    assert a.tokens.tolist() == [[s.tokens for s in row] for row in expected]
+    assert a.truncated.tolist() == [[s.finish == "length" for s in row] for row in expected]
+    assert a.parsed.tolist() == [[bool(s.seed % 2) for s in row] for row in expected]
+    assert a.answers.tolist() == [[s.text if s.seed % 2 else None for s in row] for row in expected]
+    assert b.score.shape == (1, 4)
+    assert read_graded(folder, "exact")[0].score.tolist() == a.score.tolist()
+
+
+def test_what_is_missing_is_said_with_the_command_that_makes_it(folder):
+    draw(folder, most=5)
+    with pytest.raises(UserError, match="not finished: 5 of 12 samples; go on with: bandpo eval it"):
+        read_graded(folder)
+    draw(folder)
+    with pytest.raises(UserError, match=r"12 of 12 grades are missing; bandpo score .* --scorer exact"):
+        read_graded(folder)
+    grades(folder, read_samples(folder)[:7], "math")
+    with pytest.raises(UserError, match=r"5 of 12 grades are missing; bandpo score .* --scorer math"):
+        read_graded(folder, "math")
+    with pytest.raises(UserError, match=r"holds no evaluation \(no eval.json\)"):
+        read_graded(folder / "none")
+
+
+def test_what_was_written_is_read_back(folder):
+    draw(folder)
+    rows = [answer(q, i, seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
+    assert read_samples(folder) == rows
+    assert [asdict(row) for row in rows] == lines(folder)
+    stored = [json.loads(line) for line in (folder / "prompts.jsonl").read_bytes().splitlines()]
+    assert [Question.of(row) for row in stored] == QUESTIONS
+    facts = json.loads((folder / "eval.json").read_bytes())
+    assert facts["data"]["a"] == {"rows": 2, "sha256": fingerprint(QUESTIONS[:2])}
+    assert facts["sampling"] == {"n": 4, "temperature": 1, "top_p": 1, "top_k": -1, "max_tokens": 8, "seed": 0}
