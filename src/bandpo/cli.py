@@ -1,4 +1,5 @@
-"""The command line: one function for each `bandpo COMMAND`."""
+"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`, `bandpo figures`,
+`bandpo doctor`, `bandpo verl`, `bandpo data`, `bandpo eval`, `bandpo score`."""
 
 from __future__ import annotations
 
@@ -39,15 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         how = " with --resume" if hasattr(args, "resume") else ""
         print(f"interrupted; the same command{how} goes on", file=sys.stderr)
+        if args.run is _eval:
+            print(args.command_line, file=sys.stderr)
         return 130
     except ValueError as error:
-        if args.run not in (
-            _report,
-            _figures,
-            _doctor,
-            _compare,
-            _table,
-        ):  # which need less than the config: they raise plain ones
+        if args.run not in (_report, _figures, _doctor):  # which need less than the config: they raise plain ones
             from .config import UserError
 
             if not isinstance(error, UserError):
@@ -245,40 +242,76 @@ def _parser() -> argparse.ArgumentParser:
     prepare.set_defaults(run=_prepare)
     known = data.add_parser("list", help="the known data sets: what they are, how many rows they must have, licences")
     known.set_defaults(run=_list_data)
-    compare = commands.add_parser(
-        "compare",
-        help="is one checkpoint better than another, by how much, how sure, and what would settle it",
-        description="Compare two evaluations on the problems that both answered, data set by data set and on average. "
-        "A and B are folders of bandpo eval, or files of verl's trainer.validation_data_dir; LABEL=PATH names them.",
-    )
-    compare.add_argument("a", metavar="A")
-    compare.add_argument("b", metavar="B")
-    compare.add_argument("-k", type=_count, help="compare pass@K (default: mean@n, of all samples)")
-    compare.add_argument("--scorer", help="whose grades (default: those of the evaluation)")
-    compare.add_argument("--log", action="append", default=[], metavar="LABEL=PATH", help=_LOG)
-    compare.add_argument("--json", action="store_true", help="print plain data, as shares instead of points")
-    compare.set_defaults(run=_compare)
 
-    table = commands.add_parser(
-        "table",
-        help="a table of results in the layout of the paper's Table 1",
-        description="A table of evaluations: methods by data sets, mean@n with its interval and pass@k, the best in "
-        "bold. Label MODEL / METHOD puts METHOD under the heading MODEL; evaluations with one label are training runs "
-        "of one method.",
+    evaluate = commands.add_parser(
+        "eval",
+        help="draw answers from a model, and score them",
+        description="Draw answers to every question, append them to a folder as they come, and score them. The same "
+        "command goes on where it was stopped or killed; with a larger -n it draws the samples that are missing.",
     )
-    table.add_argument("results", nargs="+", metavar="PATH | LABEL=PATH")
-    table.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead")
-    table.add_argument(
-        "--format", choices=["markdown", "latex", "html"], help="default: by the name of FILE, else markdown"
+    evaluate.add_argument(
+        "model",
+        help="a model's folder or hub id; the folder of a run of bandpo train or lab; its name on a server; lab: the "
+        "start of the lab's tail scene",
     )
-    table.add_argument("-k", type=_count, help="of pass@K (default: the number of samples)")
-    table.add_argument("--scorer", help="whose grades (default: those of the evaluation)")
-    table.add_argument("--log", action="append", default=[], metavar="LABEL=PATH", help=_LOG)
-    table.set_defaults(run=_table)
+    evaluate.add_argument(
+        "--data",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="aime24,aime25,amc23,gsm8k-test; a .parquet, .jsonl or .csv file of {prompt, answer}; "
+        "reasoning-gym:TASK:option=value:size=128; a recipe or a run (its held-out rows); lab (default for a run: "
+        "its own held-out rows)",
+    )
+    evaluate.add_argument("-n", type=_count, default=32, metavar="N", help="samples for each question (default: 32)")
+    evaluate.add_argument("--temperature", type=float, default=1.0, help="default: 1; 0 is greedy, with -n 1")
+    evaluate.add_argument("--top-p", type=float, default=1.0, help="default: 1")
+    evaluate.add_argument("--top-k", type=int, default=-1, help="default: -1, all")
+    evaluate.add_argument("--max-tokens", type=_count, default=4096, help="where an answer is cut (default: 4096)")
+    evaluate.add_argument("--seed", type=int, default=0, help="of the samples (default: 0)")
+    evaluate.add_argument(
+        "--backend",
+        choices=["auto", "vllm", "transformers", "openai"],
+        default="auto",
+        help="auto: a server if --base-url is given, else vLLM if it is installed, else transformers",
+    )
+    evaluate.add_argument(
+        "--base-url",
+        metavar="URL",
+        help="of a server that speaks OpenAI's protocol, e.g. http://localhost:8000/v1; its key is $OPENAI_API_KEY",
+    )
+    evaluate.add_argument("--concurrency", type=_count, default=32, help="requests to it at once (default: 32)")
+    evaluate.add_argument("--batch-size", type=_count, help="samples at once with transformers (default: 64, CPU 32)")
+    evaluate.add_argument("--limit", type=_count, metavar="N", help="the first N questions of each data set")
+    evaluate.add_argument(
+        "--no-chat", action="store_true", help="send the text of a question as it is, not through the chat template"
+    )
+    evaluate.add_argument(
+        "--template", help="around a problem: paper, plain, boxed, or text with {prompt} (default: paper for AIME, AMC)"
+    )
+    evaluate.add_argument(
+        "--from", type=Path, metavar="DIR", dest="copies", help="a copy of the hub's data set on disk"
+    )
+    evaluate.add_argument("--scorer", help="default: the one that fits the data; see bandpo score")
+    evaluate.add_argument("--label", help="the model's name in tables (default: its path, or the rule of a run)")
+    evaluate.add_argument("-o", "--output", type=Path, help="folder (default: runs/eval/NAME)")
+    evaluate.set_defaults(run=_eval)
+
+    score = commands.add_parser(
+        "score",
+        help="grade the samples of an evaluation, and print what they say",
+        description="Grade the samples that have no grade yet, and print mean@n, pass@k, maj@k and best@k with their "
+        "intervals, lengths, and the shares of answers that were cut or could not be read.",
+    )
+    score.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of bandpo eval")
+    score.add_argument(
+        "--scorer",
+        help="math, dapo-strict, exact, last-number, reasoning-gym or lab (default: what the evaluation was made with)",
+    )
+    score.add_argument("--k", nargs="+", type=_count, default=[], metavar="K", help="default: the number of samples")
+    score.add_argument("--json", action="store_true", help="all numbers, for scripts")
+    score.set_defaults(run=_score)
     return parser
-
-
-_LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
 
 
 def _region(text: str) -> Region:
@@ -433,30 +466,34 @@ def _list_data(args: argparse.Namespace) -> None:
     from .preparation import listing
 
     print(listing())
-def _compare(args: argparse.Namespace) -> None:
-    import json
-
-    from .standing import compare_results, comparison_data, comparison_text, read_logs, read_result
-
-    logs = read_logs(args.log)
-    a, b = (read_result(text, args.scorer, logs) for text in (args.a, args.b))
-    comparisons = compare_results(a, b, args.k)
-    if args.json:
-        print(json.dumps(comparison_data(a, b, comparisons, args.k), indent=1))
-    else:
-        print(comparison_text(a, b, comparisons, args.k))
 
 
-def _table(args: argparse.Namespace) -> None:
-    from .standing import FORMATS, make_table, read_logs, read_result
+def _eval(args: argparse.Namespace) -> None:
+    from .evaluate import evaluate_and_show
+    from .samples import Sampling
 
-    logs = read_logs(args.log)
-    by_name = {".html": "html", ".tex": "latex"}
-    form = args.format or by_name.get(args.output.suffix if args.output else "", "markdown")
-    text = FORMATS[form](make_table([read_result(result, args.scorer, logs) for result in args.results], args.k))
-    if args.output is None:
-        print(text, end="")
-    else:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(text, encoding="utf-8")
-        print(args.output)
+    sampling = Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_tokens, args.seed)
+    data = [name for text in args.data for name in text.split(",") if name]
+    evaluate_and_show(
+        args.model,
+        data=data,
+        sampling=sampling,
+        backend=args.backend,
+        base_url=args.base_url,
+        output=args.output,
+        scorer=args.scorer,
+        label=args.label,
+        limit=args.limit,
+        chat=not args.no_chat,
+        template=args.template,
+        copies=args.copies,
+        batch=args.batch_size,
+        concurrency=args.concurrency,
+        command=args.command_line,
+    )
+
+
+def _score(args: argparse.Namespace) -> None:
+    from .scores import score_and_show
+
+    score_and_show(args.folders, args.scorer, args.k, args.json)

@@ -51,7 +51,7 @@ def last_number(completions: list[Any], answer: list[Any], **columns: Any) -> li
     A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
     answer that is no number.
     """
-    return [float(_last_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)]
+    return [float(read_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)]
 
 
 def _number(answer: Any) -> Decimal:
@@ -64,7 +64,8 @@ def _number(answer: Any) -> Decimal:
     return number
 
 
-def _last_number(text: str) -> Decimal | None:
+def read_number(text: str) -> Decimal | None:
+    """The last number in a text; None where there is none."""
     text = text.replace("\N{MINUS SIGN}", "-")
     found = list(_NUMBER.finditer(text))
     if not found:
