@@ -133,6 +133,7 @@ def test_a_process_killed_within_a_round_and_resumed_gives_the_same_weights_and_
 
 
 EVALUATION = {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "per_device_eval_batch_size": 8}
+EVALUATION |= {"num_generations_eval": 2}
 VARIANTS = {
     "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12]),
     "gradient accumulation and a reference model": (

@@ -46,6 +46,7 @@ class DataConfig(_Node):
         options: its settings.
         size: rows to use or to generate; None takes all of a file.
         eval_size: rows held out from them for evaluation, the last ones.
+        eval_path: other data to evaluate on in training, as for `bandpo eval --data`: `aime24,aime25`, a file, `lab`.
     """
 
     source: Literal["lab", "file", "hub", "reasoning_gym"] = "lab"
@@ -59,6 +60,7 @@ class DataConfig(_Node):
     options: dict[str, Any] = {}
     size: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
     eval_size: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
+    eval_path: str | None = None
 
 
 class RunConfig(_Node):
@@ -136,9 +138,9 @@ class RunConfig(_Node):
 
 
 # The keys of `data` that each source reads.
-_ROWS = {"source", "template", "chat", "size", "eval_size"}
+_ROWS = {"source", "template", "chat", "size", "eval_size", "eval_path"}
 _USED = {
-    "lab": {"source"},
+    "lab": {"source", "eval_path"},
     "file": {*_ROWS, "path", "prompt", "answer"},
     "hub": {*_ROWS, "path", "split", "prompt", "answer"},
     "reasoning_gym": {*_ROWS, "task", "options"},
@@ -226,8 +228,13 @@ def build(node: Mapping[str, Any]) -> RunConfig:
         if key not in _USED[source] and getattr(config.data, key) != known.default:
             raise UserError(f"data.{key} is set, but data.source {source!r} does not use it")
     evaluates = config.trainer.get("eval_on_start") or config.trainer.get("eval_strategy", "no") not in ("no", None)
-    if evaluates and not config.data.eval_size:
-        raise UserError("data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it")
+    if evaluates and not config.data.eval_size and config.data.eval_path is None:
+        raise UserError(
+            "data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it, or "
+            "data.eval_path"
+        )
+    if config.data.eval_size and config.data.eval_path is not None:
+        raise UserError("data.eval_size and data.eval_path are two sets to evaluate on; keep one")
     if "{prompt}" not in config.data.template:
         raise UserError(f"data.template must contain {{prompt}}, got {config.data.template!r}")
     for ours, theirs in (("model", config.model), ("data.source", source), ("reward", config.reward)):

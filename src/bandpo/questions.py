@@ -78,11 +78,16 @@ def of_recipe(config: RunConfig, name: str) -> QuestionSet:
     for row in held_out:
         assert isinstance(row, dict)
         rows.append((row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}))
+    facts: dict[str, Any] = {"path": data.path}
     if data.source == "reasoning_gym":
         size = data.size or config.rounds * config.prompts_per_round + data.eval_size
         facts = {"task": data.task, "options": data.options, "items": size}
-        return _distinct(str(data.task), rows, config.reward, facts)
-    return _distinct(Path(data.path or name).stem, rows, config.reward, {"path": data.path})
+    return _distinct(held_out_name(config), rows, config.reward, facts)
+
+
+def held_out_name(config: RunConfig) -> str:
+    """What the held-out rows of a run are called: the task, or the file."""
+    return str(config.data.task) if config.data.source == "reasoning_gym" else Path(config.data.path or "").stem
 
 
 def _of_set(spec: str, template: str | None, copies: Path | None) -> QuestionSet:

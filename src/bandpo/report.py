@@ -86,7 +86,7 @@ def _section(section: Section, styles: Styles) -> str:
         collapse = find_collapse(run.mean("reward"), run.mean("entropy"), run.x, axis=section.axis)
         if collapse is not None:
             notes.append(f"{run.label}, seed {run.info['seed']}: {collapse}.")
-    if missing := [panel.title for panel in PANELS[1:] if panel not in panels]:
+    if missing := [panel.title for panel in PANELS if panel not in panels and not panel.optional]:
         notes.append(f"Not logged by these runs: {join(missing)}.")
     return (
         f'<section><div class="panels"><header><h2>{escape(section.title)}</h2>'

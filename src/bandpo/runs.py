@@ -11,6 +11,7 @@ seeds become one cell of a table) and `Section.table`.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -53,14 +54,19 @@ class Run:
         return self.info["finished"] and not self.cut_off
 
     def total(self, key: str) -> np.ndarray:
-        """The sum of a metric for each of `x`; NaN where no line has it."""
-        known = [[row[key] for row in rows if row.get(key) is not None] for rows in self.rows]
+        """The sum of a metric for each of `x`; NaN where no line has it. A key with * stands for all that it fits."""
+        known = [_values(rows, key) for rows in self.rows]
         return np.array([math.fsum(values) if values else math.nan for values in known], float)
 
     def mean(self, key: str) -> np.ndarray:
         """The mean of a metric for each of `x`; NaN where no line has it."""
-        count = [sum(row.get(key) is not None for row in rows) for rows in self.rows]
+        count = [len(_values(rows, key)) for rows in self.rows]
         return self.total(key) / np.maximum(count, 1)
+
+
+def _values(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
+    found = (row[k] for row in rows for k in (fnmatch.filter(row, key) if "*" in key else [key]) if k in row)
+    return [value for value in found if value is not None]
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -152,6 +158,7 @@ class Panel:
     meaning: str
     parts: tuple[str, str] | None = None
     top: float | None = None
+    optional: bool = False  # runs without it lack nothing
 
     def curve(self, run: Run) -> np.ndarray:
         scale = 100 if self.unit.startswith("%") else 1
@@ -163,13 +170,15 @@ class Panel:
 
 PANELS = (
     Panel("lab/work", "P(work)", "share of completions",
-          "Completions that work step by step / all completions. Dotted: half of them.", top=1),
+          "Completions that work step by step / all completions. Dotted: half of them.", top=1, optional=True),
     Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
     Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens."),
     Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
           "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
     Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens",
           "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
+    Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
+          "On questions that are not trained on: mean over samples, questions and data sets.", optional=True),
 )  # fmt: skip
 
 

@@ -123,7 +123,9 @@ def _line(row: Mapping[str, Any]) -> str:
         return f"  {name} {'-' if value is None else format(scale * value, f'.{digits}f') + unit}"
 
     if any(key.startswith("eval/") for key in row):
-        return f"round {row['round']:3d}{part('held-out reward', 'eval/reward')}"
+        shown = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
+        said = "".join(part(" ".join(key.split("/")[1::2]), key) for key in shown)
+        return f"round {row['round']:3d}{part('held-out reward', 'eval/reward')}{said}"
     return (
         f"round {row['round']:3d}"
         + part("reward", "reward")

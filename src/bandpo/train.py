@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from .data import prepare
 from .integrations.trl import BandPOConfig, BandPOTrainer
 from .provenance import hardware, source_commit, versions
 from .rewards import Reward
+from .validation import ACCURACIES, Validation, validation_rows
 
 Row = dict[str, Any]
 _COMPLETE = "bandpo.json"  # written into a checkpoint when it is whole
@@ -75,14 +76,16 @@ def run(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     rows, held_out, reward = prepare(config)
+    first = rows[0]["prompt"]
+    held_out = validation_rows(config, held_out, chat=isinstance(first, list))
     clock = _RewardClock(reward)
+    validation = Validation(clock.reward, accuracy=config.reward in ACCURACIES)
     skill = None
     model_path = config.model
     if config.model == "lab":
         start, skill = lab.warm_start(lab.SCENES[config.scene or "tail"].p_work, config.seed, say)
         model_path = str(start)
     model, tokenizer = _load_model(model_path, config)
-    first = rows[0]["prompt"]
     if isinstance(first, list) and tokenizer.chat_template is None:
         raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
     if isinstance(first, str) and not tokenizer(first)["input_ids"]:
@@ -98,7 +101,7 @@ def run(
         trainer = _trainer(
             BandPOTrainer,
             model=model,
-            reward_funcs=clock.reward,
+            reward_funcs=validation.reward,
             args=arguments,
             train_dataset=rows,
             eval_dataset=held_out,
@@ -123,7 +126,7 @@ def run(
     _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
     began = time.monotonic() - before
-    trainer.add_callback(_Recorder(folder, config.steps_per_round, began, on_row, clock))
+    trainer.add_callback(_Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
     trainer.save_model(str(folder / "model"))
     _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": round(time.monotonic() - began, 1)})
@@ -151,10 +154,16 @@ class _Recorder(TrainerCallback):
     """Writes metrics.jsonl and timing.jsonl, and marks checkpoints that are whole."""
 
     def __init__(
-        self, folder: Path, steps_per_round: int, began: float, on_row: Callable[[Row], None], clock: _RewardClock
+        self,
+        folder: Path,
+        steps_per_round: int,
+        began: float,
+        on_row: Callable[[Row], None],
+        clock: _RewardClock,
+        evaluated: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
-        self.clock = clock
+        self.clock, self.evaluated = clock, evaluated
         self.last = time.monotonic(), clock.seconds
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
@@ -174,6 +183,8 @@ class _Recorder(TrainerCallback):
                 row[name.replace("bandpo/", "")] = (
                     value if isinstance(value, int | float) and math.isfinite(value) else None
                 )
+        if any(key.startswith("eval_") for key in logs):
+            row |= self.evaluated()
         self._append("metrics.jsonl", row)
         self._append("timing.jsonl", {"step": state.global_step, **self._timing()})
         self.on_row(row)
