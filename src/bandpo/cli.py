@@ -1,5 +1,4 @@
-"""The command line: `bandpo lab`, `bandpo train`, `bandpo report`, `bandpo explain`, `bandpo figures`,
-`bandpo doctor`, `bandpo verl`, `bandpo data`, `bandpo eval`, `bandpo score`."""
+"""The command line: one function for each `bandpo COMMAND`."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(args.command_line, file=sys.stderr)
         return 130
     except ValueError as error:
-        if args.run not in (_report, _figures, _doctor):  # which need less than the config: they raise plain ones
+        # These need less than the config: they raise plain ones.
+        if args.run not in (_report, _figures, _doctor, _compare, _table):
             from .config import UserError
 
             if not isinstance(error, UserError):
@@ -311,7 +311,41 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--k", nargs="+", type=_count, default=[], metavar="K", help="default: the number of samples")
     score.add_argument("--json", action="store_true", help="all numbers, for scripts")
     score.set_defaults(run=_score)
+
+    compare = commands.add_parser(
+        "compare",
+        help="is one checkpoint better than another, by how much, how sure, and what would settle it",
+        description="Compare two evaluations on the problems that both answered, data set by data set and on average. "
+        "A and B are folders of bandpo eval, or files of verl's trainer.validation_data_dir; LABEL=PATH names them.",
+    )
+    compare.add_argument("a", metavar="A")
+    compare.add_argument("b", metavar="B")
+    compare.add_argument("-k", type=_count, help="compare pass@K (default: mean@n, of all samples)")
+    compare.add_argument("--scorer", help="whose grades (default: those of the evaluation)")
+    compare.add_argument("--log", action="append", default=[], metavar="LABEL=PATH", help=_LOG)
+    compare.add_argument("--json", action="store_true", help="print plain data, as shares instead of points")
+    compare.set_defaults(run=_compare)
+
+    table = commands.add_parser(
+        "table",
+        help="a table of results in the layout of the paper's Table 1",
+        description="A table of evaluations: methods by data sets, mean@n with its interval and pass@k, the best in "
+        "bold. Label MODEL / METHOD puts METHOD under the heading MODEL; evaluations with one label are training runs "
+        "of one method.",
+    )
+    table.add_argument("results", nargs="+", metavar="PATH | LABEL=PATH")
+    table.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead")
+    table.add_argument(
+        "--format", choices=["markdown", "latex", "html"], help="default: by the name of FILE, else markdown"
+    )
+    table.add_argument("-k", type=_count, help="of pass@K (default: the number of samples)")
+    table.add_argument("--scorer", help="whose grades (default: those of the evaluation)")
+    table.add_argument("--log", action="append", default=[], metavar="LABEL=PATH", help=_LOG)
+    table.set_defaults(run=_table)
     return parser
+
+
+_LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
 
 
 def _region(text: str) -> Region:
@@ -497,3 +531,32 @@ def _score(args: argparse.Namespace) -> None:
     from .scores import score_and_show
 
     score_and_show(args.folders, args.scorer, args.k, args.json)
+
+
+def _compare(args: argparse.Namespace) -> None:
+    import json
+
+    from .standing import compare_results, comparison_data, comparison_text, read_logs, read_result
+
+    logs = read_logs(args.log)
+    a, b = (read_result(text, args.scorer, logs) for text in (args.a, args.b))
+    comparisons = compare_results(a, b, args.k)
+    if args.json:
+        print(json.dumps(comparison_data(a, b, comparisons, args.k), indent=1))
+    else:
+        print(comparison_text(a, b, comparisons, args.k))
+
+
+def _table(args: argparse.Namespace) -> None:
+    from .standing import FORMATS, make_table, read_logs, read_result
+
+    logs = read_logs(args.log)
+    by_name = {".html": "html", ".tex": "latex"}
+    form = args.format or by_name.get(args.output.suffix if args.output else "", "markdown")
+    text = FORMATS[form](make_table([read_result(result, args.scorer, logs) for result in args.results], args.k))
+    if args.output is None:
+        print(text, end="")
+    else:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(text, encoding="utf-8")
+        print(args.output)
