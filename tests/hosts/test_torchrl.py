@@ -5,9 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cluster import verl_toy
 from made import BANDS, DECADES, around, batch, gradient, policy_loss
 from tensordict import TensorDict
+from torchrl.modules.llm import Text, TransformersWrapper
 from torchrl.objectives.llm import GRPOLoss
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import bandpo
 from bandpo.integrations.torchrl import BandPOLoss
@@ -76,6 +79,46 @@ def test_band_is_policy_loss(region, aggregation):
     assert torch.equal(slope != 0, expected[1] != 0)
     assert not slope[~mask].any()
     assert rows > 10
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory):
+    """A tiny Qwen2 in torchrl's own wrapper, and what it sampled, scored and was rewarded for before it changed."""
+    folder = tmp_path_factory.mktemp("torchrl")
+    verl_toy.write(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder / "model").float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    common = {"tokenizer": tokenizer, "input_mode": "text", "pad_output": True}
+    sampler = TransformersWrapper(model, generate_kwargs={"max_new_tokens": 8}, **common)
+    policy = TransformersWrapper(model, generate=False, return_log_probs=True, **common)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        batch = policy(sampler(TensorDict(text=Text(prompt=["1+2=", "what is 3+4?"]), batch_size=[2])))
+        for parameter in model.parameters():
+            parameter += 0.02 * torch.randn_like(parameter)
+    old = batch.get(("log_probs", "full"), as_padded_tensor=True, padding_side="left", padding_value=0.0)
+    batch["advantage"] = torch.tensor([1.0, -1.0])[:, None, None].expand(*old.shape, 1).clone()
+    return policy, batch
+
+
+@pytest.mark.filterwarnings("ignore")  # of torchrl and tensordict, about themselves
+def test_through_torchrls_own_wrapper(sampled):
+    policy, batch = sampled
+    weights = [x for x in policy.parameters() if x.requires_grad]
+    named = {"entropy_bonus": False, "masking_strategy": "generic"}
+    results = []
+    for loss in (
+        GRPOLoss(policy, clip_epsilon=0.2, **named),
+        BandPOLoss(policy, trust_region=bandpo.Clip(0.2, 0.2), **named),
+        BandPOLoss(policy, trust_region=bandpo.Band("kl", 0.05), **named),
+    ):
+        out = loss(batch.clone())
+        results.append((out, torch.autograd.grad(out.loss_objective.sum(), weights)))
+    (theirs, slopes), (ours, our_slopes), (band, band_slopes) = results
+    assert ours.loss_objective == theirs.loss_objective
+    assert ours.clip_fraction == theirs.clip_fraction > band.clip_fraction > 0
+    assert all(map(torch.equal, our_slopes, slopes))
+    assert not any(map(torch.equal, band_slopes, slopes))
 
 
 def test_micro_batches_with_aggregation_none_add_up():
