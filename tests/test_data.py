@@ -227,6 +227,19 @@ def test_a_missing_file_is_named(prepared):
         prepared(source="file", path="no/such.jsonl")
 
 
+def test_a_data_set_of_the_hub_that_cannot_be_reached_is_named(prepared, monkeypatch):
+    import huggingface_hub
+
+    def unreachable(*args, **kwargs):
+        raise ConnectionError("no network\nhere")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
+    with pytest.raises(UserError) as caught:
+        prepared(source="hub", path="org/name")
+    assert str(caught.value).startswith("org/name cannot be loaded from the Hugging Face hub (no network here). ")
+    assert str(caught.value).endswith("then here: data.source=file data.path=FILE")
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -727,6 +727,8 @@ def _file(
 ) -> dict[str, Any]:
     """Make one file, or find it finished; returns its entry, which is in the report then."""
     path = output / f"{source.file}.parquet"
+    if source.kind == "file" and Path(source.hub).resolve() == path.resolve():
+        raise UserError(f"{path} would be written over itself; choose another folder with -o")
     template = template_text(settings.template, source)
     node = dataclasses.asdict(source)
     wanted = {
@@ -789,7 +791,7 @@ def _file(
     say(f"{source.name}: {path}, {len(prepared):,} rows of {read:,}")
     for kind, counts in (
         ("dropped", findings.dropped),
-        ("kept", findings.kept_though),
+        ("found and kept", findings.kept_though),
         ("put right", findings.corrected),
     ):
         if counts:
