@@ -486,6 +486,13 @@ def test_against_takes_files_and_knows_the_prepared_ones(make, copies, tmp_path)
     }
 
 
+def test_a_part_of_an_evaluation_set_is_not_taken_for_it(make, copies, tmp_path):
+    make("aime24", columns={"size": 3})
+    put(copies, "dapo-math-17k", [dapo(problem(i), "1", i) for i in (5, 302)])
+    outcome, _ = make("dapo-math-17k", against=("aime24",))
+    assert outcome.files["dapo-math-17k"]["dropped"] == {"holds a problem of aime24": 1}
+
+
 def test_as_published_counts_leaks_and_keeps_them(make, copies):
     put(copies, "dapo-math-17k", [dapo(problem(5), "1", 0)])
     outcome, _ = make("dapo-math-17k", "aime24", as_published=True)
@@ -619,6 +626,15 @@ def test_the_recorded_counts_are_silent(make, copies, monkeypatch):
         make("math-levels-3-5", strict=True, force=True)
 
 
+@pytest.mark.parametrize("count", [29, 31])
+def test_one_row_too_few_or_too_many_is_said(make, copies, count):
+    put(copies, "aime25", [aime25(problem(i), "1", i) for i in range(count)])
+    outcome, _ = make("aime25")
+    assert [w.partition(" (")[0] for w in outcome.files["aime2025"]["warnings"]] == [
+        f"aime25: {count} rows, expected 30"
+    ]
+
+
 def test_strict_writes_no_file_of_the_wrong_size(make, tmp_path):
     with pytest.raises(
         UserError, match=r"^dapo-math-17k: 40 rows, expected 17,398 .*; --strict takes this for an error"
@@ -702,6 +718,7 @@ def test_finished_files_are_not_made_again(make, tmp_path):
     _, said = make("paper")
     assert state(tmp_path / "out") == before
     assert sum("is finished" in line for line in said) == 5
+    assert sum(line.startswith("warning: ") for line in said) == 4  # what is wrong is said each time
     make("paper", force=True)
     assert {n: b for n, (b, _) in state(tmp_path / "out").items()} == {n: b for n, (b, _) in before.items()}
     assert all(time != before[name][1] for name, (_, time) in state(tmp_path / "out").items())
@@ -736,6 +753,8 @@ def test_what_changed_or_broke_on_disk_is_made_again(make, copies, tmp_path):
     (tmp_path / "out/math-levels-3-5.parquet").unlink()
     assert made(make("paper")[1]) == {"math-levels-3-5"}
     assert made(make("paper")[1]) == set()
+    put(copies, "dapo-math-17k", [dapo(problem(410), "1", 0)])  # which the other training file repeats no more
+    assert made(make("paper")[1]) == {"dapo-math-17k", "math-levels-3-5"}
 
 
 KILLED = """

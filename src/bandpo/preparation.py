@@ -21,7 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -454,10 +454,10 @@ _SHOWN = 300
 
 
 def _collect(
-    source: Source, rows: Rows, settings: Settings, leaks: Leaks, earlier: Mapping[str, tuple[str, str]]
+    source: Source, rows: Rows, settings: Settings, before: _Before
 ) -> tuple[int, int, list[Problem], _Findings]:
     """One pass over the rows: how many were read, how many of them have the right level, those to keep, and why the
-    others are not. `earlier`: of the problems in files before this one, the answer and the file."""
+    others are not."""
     findings = _Findings()
     stays = source.use == "evaluation" or settings.as_published
     first: dict[str, int] = {}  # where a text stands in `kept`
@@ -488,9 +488,8 @@ def _collect(
             findings.note(findings.corrected, "instructions added", index, problem.text)
         counts = findings.kept_though if stays else findings.dropped
         text = same_text(problem.text)
-        before = earlier.get(text)
-        if before is not None:
-            answer, name = before
+        if text in before.earlier:
+            answer, name = before.earlier[text]
             what = f"same problem as in {name}" + (
                 "" if _plain(answer) == _plain(problem.answer) else ", with another answer"
             )
@@ -512,7 +511,7 @@ def _collect(
             if not stays:
                 continue
         first.setdefault(text, len(kept))
-        leak = leaks.find(problem.text)
+        leak = before.leaks.find(problem.text)
         if leak is not None:
             fates[text] = f"holds a problem of {leak.name}"
             found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:_SHOWN]}
@@ -652,41 +651,24 @@ def prepare(
     report = _read_report(output)
     evaluation = [source for source in sources if source.use == "evaluation"]
     training = [source for source in sources if source.use == "train"]
-
     against = {source.name: output / f"{source.file}.parquet" for source in evaluation}
     if training:
-        against |= {name: _place(name, output, report) for name in settings.against if name not in against}
+        against |= {name: _finished(name, output, report) for name in settings.against if name not in against}
     copies = None
     if settings.copies is not None:
         hub = [source.name for source in sources if source.kind == "hub"]
         hub += [name for name, path in against.items() if path is None and name in SOURCES]
         if settings.copies.is_file() and len(hub) > 1:
-            raise UserError(
-                f"--from {settings.copies} is one file, but {' and '.join(hub)} are to be read; give a folder"
-            )
+            needed = " and ".join(hub)
+            raise UserError(f"--from {settings.copies} is one file, but {needed} are to be read; give a folder")
         copies = Copies(settings.copies, alone=len(hub) == 1)
-    done: dict[str, dict[str, Any]] = {}
-    for source in evaluation:
-        done[source.file] = _file(source, output, settings, copies, report, Leaks([]), [], {}, say)
-    held: list[tuple[str, str, list[str]]] = []  # name, hash and problems of the sets to hold against
+    folder = _Folder(output, settings, copies, report, say)
+    done = {source.file: _file(folder, source, _Before()) for source in evaluation}
     if training:
-        for name, path in against.items():
-            found = evaluation_set(str(path) if path else name, copies=None if path else copies)
-            for warning in found.warnings:
-                say(f"warning: {warning}")
-            held.append((name, rows_hash({"problem": row["problem"]} for row in found.rows), _problems(found)))
-        if not held:
-            say("training rows are not held against evaluation sets; --against aime24 aime25 amc23 does that")
-    leaks = Leaks((name, problems) for name, _, problems in held)
-    earlier: dict[str, tuple[str, str]] = {}
-    before: list[str] = [digest for _, digest, _ in held]
-    for source in training:
-        entry = _file(source, output, settings, copies, report, leaks, before, earlier, say)
-        done[source.file] = entry
-        if source is not training[-1]:
-            before = [*before, entry["rows_sha256"]]
-            for row in file_rows(output / f"{source.file}.parquet"):
-                earlier.setdefault(same_text(row["extra_info"]["problem"]), (row["answer"], source.name))
+        before = _held_against(folder, against)
+        for source in training:
+            done[source.file] = _file(folder, source, before)
+            before = before.and_then(source, done[source.file], output / f"{source.file}.parquet")
 
     warnings = []
     if group is not None and GROUPS[group].training_rows and not any(source.size for source in sources):
@@ -704,69 +686,88 @@ def prepare(
     return Outcome(done, warnings, output / "report.md")
 
 
-def _problems(found: EvaluationSet) -> list[str]:
-    return [row["problem"] for row in found.rows]
+@dataclass(frozen=True)
+class _Folder:
+    path: Path
+    settings: Settings
+    copies: Copies | None
+    report: dict[str, Any]
+    say: Callable[[str], None]
 
 
-def _place(name: str, output: Path, report: Mapping[str, Any]) -> Path | None:
-    """The prepared file of an evaluation set in the same folder, which saves a download."""
-    file = SOURCES[name].file if name in SOURCES else None
-    return output / f"{file}.parquet" if file in report["files"] and (output / f"{file}.parquet").is_file() else None
+@dataclass(frozen=True)
+class _Before:
+    """What the rows of a training file are held against: evaluation sets, and the training files before it.
+
+    `hashes` say whether it is the same as when a file was made; `earlier` has the answer and the file of each problem.
+    """
+
+    leaks: Leaks = field(default_factory=lambda: Leaks([]))
+    hashes: tuple[str, ...] = ()
+    earlier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def and_then(self, source: Source, entry: Mapping[str, Any], path: Path) -> _Before:
+        """With a training file that is finished."""
+        rows = file_rows(path)
+        own = {same_text(row["extra_info"]["problem"]): (row["answer"], source.name) for row in rows}
+        return _Before(self.leaks, (*self.hashes, entry["rows_sha256"]), {**own, **self.earlier})
 
 
-def _file(
-    source: Source,
-    output: Path,
-    settings: Settings,
-    copies: Copies | None,
-    report: dict[str, Any],
-    leaks: Leaks,
-    before: list[str],
-    earlier: Mapping[str, tuple[str, str]],
-    say: Callable[[str], None],
-) -> dict[str, Any]:
+def _held_against(folder: _Folder, against: Mapping[str, Path | None]) -> _Before:
+    """The evaluation sets of these names; from prepared files, where there is a path."""
+    sets, hashes = [], []
+    for name, path in against.items():
+        found = evaluation_set(str(path) if path else name, copies=None if path else folder.copies)
+        for warning in found.warnings:
+            folder.say(f"warning: {warning}")
+        sets.append((name, [row["problem"] for row in found.rows]))
+        hashes.append(rows_hash({"problem": row["problem"]} for row in found.rows))
+    if not sets:
+        folder.say("training rows are not held against evaluation sets; --against aime24 aime25 amc23 does that")
+    return _Before(Leaks(sets), tuple(hashes))
+
+
+def _finished(name: str, output: Path, report: Mapping[str, Any]) -> Path | None:
+    """The prepared file of a whole evaluation set in the same folder, which saves a download."""
+    entry = report["files"].get(SOURCES[name].file) if name in SOURCES else None
+    if entry is None or entry["settings"]["source"]["size"] is not None:
+        return None
+    path = output / entry["file"]
+    return path if path.is_file() and file_hash(path) == entry["sha256"] else None
+
+
+def _file(folder: _Folder, source: Source, before: _Before) -> dict[str, Any]:
     """Make one file, or find it finished; returns its entry, which is in the report then."""
-    path = output / f"{source.file}.parquet"
+    settings, report, say = folder.settings, folder.report, folder.say
+    path = folder.path / f"{source.file}.parquet"
     if source.kind == "file" and Path(source.hub).resolve() == path.resolve():
         raise UserError(f"{path} would be written over itself; choose another folder with -o")
-    template = template_text(settings.template, source)
-    node = dataclasses.asdict(source)
-    wanted = {
-        "format": _FORMAT,
-        "source": {key: value for key, value in json.loads(json.dumps(node)).items() if key not in _RECORDED},
-        "template": template,
-        "tokenizer": settings.tokenizer,
-        "max_prompt_tokens": settings.max_prompt_tokens if settings.tokenizer else None,
-        "as_published": settings.as_published,
-        "held_against": before,
-    }
-    if source.kind == "file" or (copies is not None and source.kind == "hub"):
-        files = [Path(source.hub)] if source.kind == "file" or copies is None else copies.files(source)
-        wanted["copied"] = [file_hash(file) for file in files if file.is_file()]
+    wanted = _wanted(folder, source, before)
     entry = report["files"].get(source.file)
     again = settings.force or not entry or entry["settings"] != wanted or (settings.strict and entry["warnings"])
     if not again and path.is_file() and file_hash(path) == entry["sha256"]:
         say(f"{source.name}: {path} is finished, {entry['rows']:,} rows")
+        for warning in entry["warnings"]:
+            say(f"warning: {warning}")
         return entry
     if settings.tokenizer is not None:
         _token_counter(settings.tokenizer)  # before anything is read: it may not be there
     say(f"{source.name}: reading {source.hub}")
-    rows, where = _open(source, copies)
-    read, of_level, problems, findings = _collect(source, rows, settings, leaks, earlier)
+    rows, where = _open(source, folder.copies)
+    read, of_level, problems, findings = _collect(source, rows, settings, before)
     if not read:
         raise UserError(f"{source.name} has no rows")
-    prepared = [_prepared(source, problem, template) for problem in problems]
+    prepared = [_prepared(source, problem, wanted["template"]) for problem in problems]
     prepared, lengths = _measured(source, prepared, settings, findings)
-    warnings = _count_warnings(source, read, of_level if source.levels else None)
     if not prepared:
         raise UserError(f"{source.name}: of {read:,} rows none is left ({_listed(findings.dropped)})")
-    for what in ("answer is no integer", "no answer", "no problem"):
-        count = findings.kept_though[what] + findings.dropped[what]
-        if count:
+    warnings = _count_warnings(source, read, of_level if source.levels else None)
+    for what, count in (findings.kept_though + findings.dropped).items():
+        if what in ("answer is no integer", "no answer", "no problem"):
             warnings.append(f"{source.name}: {count:,} rows: {what}")
-    too_long = f"prompt longer than {settings.max_prompt_tokens} tokens"
-    if findings.kept_though[too_long]:
-        warnings.append(f"{source.name}: {findings.kept_though[too_long]:,} rows: {too_long}; verl will leave them out")
+    for what, count in findings.kept_though.items():
+        if what.startswith("prompt longer"):
+            warnings.append(f"{source.name}: {count:,} rows: {what}; verl will leave them out")
     if settings.strict and warnings:
         raise UserError(f"{warnings[0]}; --strict takes this for an error, and {path} is not written")
     _write(prepared, path)
@@ -787,18 +788,32 @@ def _file(
         "settings": wanted,
     }
     report["files"][source.file] = entry
-    _write_report(report, output)
+    _write_report(report, folder.path)
     say(f"{source.name}: {path}, {len(prepared):,} rows of {read:,}")
-    for kind, counts in (
-        ("dropped", findings.dropped),
-        ("found and kept", findings.kept_though),
-        ("put right", findings.corrected),
-    ):
-        if counts:
-            say(f"  {kind}: {_listed(counts)}")
+    for kind, key in (("dropped", "dropped"), ("found and kept", "kept_though"), ("put right", "corrected")):
+        if entry[key]:
+            say(f"  {kind}: {_listed(entry[key])}")
     for warning in warnings:
         say(f"warning: {warning}")
     return entry
+
+
+def _wanted(folder: _Folder, source: Source, before: _Before) -> dict[str, Any]:
+    """All that a file depends on, by which a finished one is known. What the hub has now is not asked."""
+    settings, node = folder.settings, json.loads(json.dumps(dataclasses.asdict(source)))
+    wanted = {
+        "format": _FORMAT,
+        "source": {key: value for key, value in node.items() if key not in _RECORDED},
+        "template": template_text(settings.template, source),
+        "tokenizer": settings.tokenizer,
+        "max_prompt_tokens": settings.max_prompt_tokens if settings.tokenizer else None,
+        "as_published": settings.as_published,
+        "held_against": list(before.hashes),
+    }
+    if source.kind == "file" or (folder.copies is not None and source.kind == "hub"):
+        copied = [Path(source.hub)] if source.kind == "file" or folder.copies is None else folder.copies.files(source)
+        wanted["copied"] = [file_hash(path) for path in copied if path.is_file()]
+    return wanted
 
 
 _FORMAT = 1  # of a file and of its entry; another one is made again
