@@ -3,6 +3,7 @@
 import json
 import sys
 
+import huggingface_hub
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -228,11 +229,10 @@ def test_a_missing_file_is_named(prepared):
 
 
 def test_a_data_set_of_the_hub_that_cannot_be_reached_is_named(prepared, monkeypatch):
-    import huggingface_hub
-
     def unreachable(*args, **kwargs):
         raise ConnectionError("no network\nhere")
 
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
     with pytest.raises(UserError) as caught:
         prepared(source="hub", path="org/name")

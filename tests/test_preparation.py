@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import datasets
+import huggingface_hub
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -892,6 +893,13 @@ def test_a_task_of_reasoning_gym(make, tmp_path):
 # ---- copies on disk, and the hub
 
 
+@pytest.fixture
+def online(monkeypatch):
+    """Whatever HF_HUB_OFFLINE says where the tests run."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    return monkeypatch
+
+
 @pytest.mark.parametrize("layout", ["file", "folder", "name", "cache", "org"])
 def test_every_layout_of_a_copy_is_found(make, copies, tmp_path, layout):
     original = copies / "openai"
@@ -927,13 +935,11 @@ def test_several_files_of_a_split_are_one(make, copies, tmp_path):
     assert [row["answer"] for row in rows_of(tmp_path / "out/aime2025.parquet")] == ["1"] * 15 + ["2"] * 15
 
 
-def test_a_failure_of_the_network_is_one_line_that_says_what_to_do(make, monkeypatch):
-    from huggingface_hub import HfApi
-
+def test_a_failure_of_the_network_is_one_line_that_says_what_to_do(make, online):
     def unreachable(*args, **kwargs):
         raise ConnectionError("[Errno -2] Name or service\nnot known")
 
-    monkeypatch.setattr(HfApi, "dataset_info", unreachable)
+    online.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
     with pytest.raises(UserError) as caught:
         make("amc23", copies=None)
     text = str(caught.value)
@@ -961,25 +967,35 @@ def test_the_hub_is_read_through_datasets(copies, tmp_path, monkeypatch, stream)
         sources.hub_rows(str(folder), "socratic", "test", stream=stream)
 
 
-def test_the_commit_is_asked_for_first_and_then_read(monkeypatch, make, tmp_path):
-    from huggingface_hub import HfApi
-
+def test_the_commit_is_asked_for_first_and_then_read(online, make, tmp_path):
     asked = {}
 
     class Info:
         sha = "c0ffee"
 
-    monkeypatch.setattr(HfApi, "dataset_info", lambda self, hub, **kwargs: Info)
+    online.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, hub, **kwargs: Info)
 
     def load(hub, config, *, split, streaming, revision):
         asked.update(hub=hub, config=config, split=split, streaming=streaming, revision=revision)
         return iter([amc23(problem(i), "1.0", i) for i in range(40)])
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    online.setattr(datasets, "load_dataset", load)
     outcome, _ = make("amc23", copies=None)
     assert asked == {"hub": "math-ai/amc23", "config": None, "split": "test", "streaming": False, "revision": "c0ffee"}
     assert outcome.files["amc2023"]["from"]["commit"] == "c0ffee"
     assert "commit c0ffee" in (tmp_path / "out/report.md").read_text()
+
+
+def test_offline_the_cache_is_read_and_nothing_is_asked(monkeypatch, make):
+    def asked(*args, **kwargs):
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", asked)
+    rows = [amc23(problem(i), "1.0", i) for i in range(40)]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, revision, **kwargs: rows)
+    outcome, _ = make("amc23", copies=None)
+    assert outcome.files["amc2023"]["from"]["commit"] is None
 
 
 def test_a_connection_that_breaks_off_leaves_no_file(monkeypatch, make, tmp_path):
