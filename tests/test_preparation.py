@@ -453,6 +453,14 @@ def test_a_short_problem_is_held_by_the_same_words_only():
     assert leaks.find("Find $2^{10}$ and then something else of some length, as one does.") is None
 
 
+def test_runs_that_stand_in_three_problems_say_nothing():
+    ending = "where m and n are relatively prime positive integers; find the sum of m and n"
+    problems = [f"{problem(i)} It is m over n, {ending}" for i in range(3)]
+    assert Leaks([("set", problems[:2])]).find(f"Something else is m over n, {ending}").name == "set"
+    assert Leaks([("set", problems)]).find(f"Something else is m over n, {ending}") is None
+    assert Leaks([("set", problems)]).find(problems[1]).row == 1
+
+
 def test_a_repetition_of_a_leak_is_a_leak(make, copies):
     put(copies, "dapo-math-17k", [dapo(LEAKED["problem"], answer, 0) for answer in ("33", "33", "34")])
     outcome = None
@@ -508,7 +516,7 @@ def test_who_holds_nothing_against_training_rows_is_told(make):
     assert not any(line.startswith("training rows are not held") for line in said)
 
 
-SENTENCE = st.lists(st.sampled_from("abcde12"), max_size=14).map(" ".join)
+SENTENCE = st.lists(st.sampled_from("ab"), max_size=14).map(" ".join)
 
 
 @given(st.lists(SENTENCE, min_size=1, max_size=6), SENTENCE)
@@ -967,7 +975,8 @@ def test_the_hub_is_read_through_datasets(copies, tmp_path, monkeypatch, stream)
         sources.hub_rows(str(folder), "socratic", "test", stream=stream)
 
 
-def test_the_commit_is_asked_for_first_and_then_read(online, make, tmp_path):
+@pytest.mark.parametrize(("name", "streamed"), [("amc23", False), ("dapo-math-17k-raw", True)])
+def test_the_commit_is_asked_for_first_and_then_read(online, make, tmp_path, name, streamed):
     asked = {}
 
     class Info:
@@ -977,12 +986,14 @@ def test_the_commit_is_asked_for_first_and_then_read(online, make, tmp_path):
 
     def load(hub, config, *, split, streaming, revision):
         asked.update(hub=hub, config=config, split=split, streaming=streaming, revision=revision)
-        return iter([amc23(problem(i), "1.0", i) for i in range(40)])
+        return iter([{**dapo_raw(problem(i), "1", i), **amc23(problem(i), "1.0", i)} for i in range(40)])
 
     online.setattr(datasets, "load_dataset", load)
-    outcome, _ = make("amc23", copies=None)
-    assert asked == {"hub": "math-ai/amc23", "config": None, "split": "test", "streaming": False, "revision": "c0ffee"}
-    assert outcome.files["amc2023"]["from"]["commit"] == "c0ffee"
+    outcome, _ = make(name, copies=None)
+    source = sources.SOURCES[name]
+    wanted = {"hub": source.hub, "config": None, "split": source.split, "streaming": streamed, "revision": "c0ffee"}
+    assert asked == wanted
+    assert outcome.files[source.file]["from"]["commit"] == "c0ffee"
     assert "commit c0ffee" in (tmp_path / "out/report.md").read_text()
 
 
