@@ -28,7 +28,7 @@ SCORERS = ("math", "dapo-strict")
 # Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
 LONGEST = 500
 # Processor time of one comparison. Nearly all take less than 0.1 s.
-SECONDS = 2.0
+SECONDS = 1.0
 
 
 @dataclass(frozen=True)

@@ -313,9 +313,7 @@ class _Worker:
         return json.loads(line)
 
     def _lost(self, error: OSError) -> _WorkerLost:
-        if isinstance(error, TimeoutError):
-            self.process.kill()
-            self.process.wait()
+        if isinstance(error, TimeoutError):  # it is killed when it is replaced
             return _WorkerLost(Stopped.TIME)
         code = self.process.wait()
         return _WorkerLost(Stopped.TIME if code == -signal.SIGPROF else Stopped.DIED)
