@@ -9,7 +9,18 @@ import pytest
 import torch
 
 from bandpo.config import UserError
-from bandpo.rewards import RewardError, exact, guarded, last_number, resolve, text_of
+from bandpo.rewards import (
+    RewardError,
+    compute_score,
+    compute_score_dapo_strict,
+    dapo_strict,
+    exact,
+    guarded,
+    last_number,
+    math_reward,
+    resolve,
+    text_of,
+)
 
 # ---- exact
 
@@ -124,6 +135,45 @@ def test_chat_messages_are_read_as_their_text():
     assert exact([[{"role": "assistant", "content": " yes "}]], ["yes"]) == [1.0]
 
 
+# ---- math, dapo-strict
+
+TEXTS = ["Answer: $1 + x$", "**Answer:** 42", "Answer: 43", "nothing"]
+MESSAGES = [[{"role": "assistant", "content": text}] for text in TEXTS]
+ANSWERS = ["x+1", 42, "42", "42"]
+
+
+def test_the_rewards_are_the_scorers():
+    assert math_reward(TEXTS, answer=ANSWERS, prompts=["?"] * 4) == [1.0, 1.0, 0.0, 0.0]
+    assert math_reward(MESSAGES, answer=ANSWERS) == [1.0, 1.0, 0.0, 0.0]
+    assert dapo_strict(MESSAGES, answer=["1+x", 42, "43", "42"], trainer_state=None) == [1.0, 0.0, 1.0, 0.0]
+    with pytest.raises(ValueError, match="as many"):
+        math_reward(TEXTS, answer=ANSWERS[1:])
+
+
+def test_the_share_that_cannot_be_read_is_logged():
+    logged = {}
+    math_reward([*TEXTS, "Answer: $8^{9^{9^9}}$"], answer=[*ANSWERS, "42"], log_metric=logged.__setitem__)
+    assert logged == {"reward/unparsed": 0.2, "reward/timeout": 0.2}
+
+
+def test_what_verl_gets():
+    assert compute_score("any", TEXTS[1], 42, {"index": 0}, reward_router_address=None) == {
+        "score": 1.0,
+        "acc": True,
+        "pred": "42",
+    }
+    assert compute_score("any", "nothing", "42") == {"score": -1.0, "acc": False, "pred": "[INVALID]"}
+    assert compute_score_dapo_strict("any", TEXTS[1], "42") == {"score": -1.0, "acc": False, "pred": "**42"}
+    assert compute_score_dapo_strict("any", "Answer: 42", "42")["score"] == 1.0
+
+
+def test_they_have_names():
+    assert resolve("math")(completions=MESSAGES, answer=ANSWERS) == [1.0, 1.0, 0.0, 0.0]
+    assert resolve("dapo-strict")(completions=["Answer: 42"], answer=["42"]) == [1.0]
+    with pytest.raises(UserError, match="'exact', 'last-number', 'math', 'dapo-strict', 'reasoning-gym' or 'module:"):
+        resolve("maths")
+
+
 # ---- guarded
 
 
@@ -215,7 +265,7 @@ def test_a_function_of_a_module_in_the_working_directory_is_found(tmp_path, monk
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("exactly", "reward must be 'exact', 'last-number', 'reasoning-gym' or 'module:function', got 'exactly'"),
+        ("exactly", "reward must be 'exact', 'last-number', 'math', 'dapo-strict', 'reasoning-gym' or "),
         ("no_such_module:f", "reward 'no_such_module:f' cannot be imported: ModuleNotFoundError"),
         (":f", "reward ':f' cannot be imported: "),
         ("math:pi", "reward 'math:pi' must be a function, got float"),

@@ -172,15 +172,24 @@ def final_answer(text: str) -> str | None:
     The line of the last "Answer:" that is followed by anything (in the same line or the next), else the contents of the
     last `\boxed{}`, else the sentence after the last "answer is".
     """
-    *_, mark = (None, *_ANSWER.finditer(text))
+    mark = _last(_ANSWER, text)
     if mark is not None and (line := _line(text, mark.end())):
         return line
     start = text.rfind("\\boxed{")
     if start >= 0:
         end = _closing(text, start + len("\\boxed"))
         return text[start + len("\\boxed{") : end] if end is not None else None
-    *_, mark = (None, *_ANSWER_IS.finditer(text))
+    mark = _last(_ANSWER_IS, text)
     return _line(text, mark.end()) if mark is not None else None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The last place where it matches, which mostly is near the end."""
+    for start in (max(0, len(text) - 1000), 0):
+        *_, found = (None, *pattern.finditer(text, start))
+        if found is not None:
+            return found
+    return None
 
 
 def _line(text: str, start: int) -> str | None:
@@ -190,7 +199,7 @@ def _line(text: str, start: int) -> str | None:
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) >= 0:
             return rest[len(opening) : end]
     line = rest.partition("\n")[0]
-    return _NEXT_SENTENCE.split(line, maxsplit=1)[0] or None
+    return _NEXT_SENTENCE.split(line, maxsplit=1)[0].strip() or None
 
 
 def _closing(text: str, opening: int) -> int | None:

@@ -1,6 +1,7 @@
 """The scorers in verl: against its own math_dapo, through its reward loop, in a Ray actor."""
 
 import asyncio
+import importlib.util
 import os
 import random
 from pathlib import Path
@@ -215,3 +216,16 @@ def test_in_verls_reward_worker_and_gone_with_it(tmp_path):
         assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     finally:
         ray.shutdown()
+
+
+def test_the_recorded_rows_are_what_verls_scorers_say():
+    """Of docs/scorers.md; the others are tested where TRL is."""
+    pytest.importorskip("math_verify")
+    path = Path(__file__).parent.parent.parent / "benchmarks" / "scorers.py"
+    spec = importlib.util.spec_from_file_location("scorers_benchmark", path)
+    scorers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scorers)
+    rows, found = scorers.read(), scorers.scores()
+    assert set(found) == {"math", "dapo-strict", "verl math_dapo", "verl math_verify"}
+    for name, column in found.items():
+        assert [int(row[name]) for row in rows] == column, name

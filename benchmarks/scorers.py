@@ -1,0 +1,239 @@
+r"""Where scorers disagree: ours, verl's and TRL's, on answers whose rightness is plain to see.
+
+    python benchmarks/scorers.py            # what the scorers of this environment say
+    python benchmarks/scorers.py --write    # and write it to benchmarks/scorers.csv; columns of others stay as they are
+    python benchmarks/scorers.py --page     # docs/scorers.md from the rows
+
+TRL's scorer needs the environment of `constraints.txt`, verl's two that of `constraints-verl.txt`.
+"""
+
+import argparse
+import csv
+import importlib.util
+import logging
+from pathlib import Path
+
+from bandpo.grading import grade
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "docs" / "scorers.md"
+
+# (text, right answer, whether a reader would call it right)
+CASES = [
+    ("Answer: $42$", "42", 1),
+    ("answer:\\boxed{42}", "42", 1),
+    ("Answer: x=5", "5", 1),
+    ("Answer: 1,000", "1000", 1),
+    ("Answer:\n42", "42", 1),
+    ("**Answer:** 42", "42", 1),
+    ("**Answer: 42**", "42", 1),
+    ("Answer: 42.", "42", 1),
+    ("Answer: 42.0", "42", 1),
+    ("The final answer is \\boxed{42}", "42", 1),
+    ("Answer: \\(42\\)", "42", 1),
+    ("Answer: $$42$$", "42", 1),
+    ("Answer: 0.5", "\\frac{1}{2}", 1),
+    ("Answer: \\frac{1}{2}", "0.5", 1),
+    ("Answer: \\frac{1}{2}", "\\dfrac{1}{2}", 1),
+    ("Answer: 33", "033", 1),
+    ("Answer: 033", "33", 1),
+    ("Answer: 27", "27.0", 1),
+    ("Answer: \\frac{\\sqrt{2}}{2}", "\\frac{1}{\\sqrt{2}}", 1),
+    ("Answer: $1+2x$", "2x+1", 1),
+    ("Answer: $\\{2, 1\\}$", "\\{1,2\\}", 1),
+    ("Answer: $\\left(1, 2\\right)$", "(1,2)", 1),
+    ("Answer: 42 apples", "42", 1),
+    ("Answer: 90^\\circ", "90", 1),
+    ("Answer: 1\\,000", "1000", 1),
+    ("Answer: \\text{Tuesday}", "Tuesday", 1),
+    ("So the answer is 42.", "42", 1),
+    ("Answer:\n$$\n42\n$$\nThat is all.", "42", 1),
+    ("Answer: 42\n" + "We are done. " * 30, "42", 1),
+    ("Answer: 43", "42", 0),
+    ("Answer: -42", "42", 0),
+    ("Answer: 42 or 43", "42", 0),
+    ("Answer: 42, 43", "42", 0),
+    ("Answer: $x + 42$ apples", "42", 0),
+    ("Answer: 0.3333", "\\frac{1}{3}", 0),
+    ("Answer: (0, 1)", "[0, 1)", 0),
+    ("Answer: a square", "", 0),
+    ("\\boxed{42} is wrong, so \\boxed{43}", "42", 0),
+    ("Answer: 42\nNo, wait.\nAnswer: 43", "42", 0),
+    ("The sum is 42", "42", 0),
+]
+SCORERS = ["math", "dapo-strict", "verl math_dapo", "verl math_verify", "TRL accuracy_reward"]
+COLUMNS = ["text", "answer", "right", *SCORERS]
+
+INTRODUCTION = r"""# The scorers
+
+`bandpo.grading.grade(texts, answers, scorer)`; as rewards `math` and `dapo-strict` in a recipe of `bandpo train`,
+`bandpo.rewards.math_reward` and `dapo_strict` in a TRL script, `compute_score` and `compute_score_dapo_strict` of
+`pkg://bandpo.rewards` in verl (`reward.custom_reward_function`).
+
+**`math`**, the default, compares values. The answer is the line of the last "Answer:" (Markdown, and the colon of
+Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the contents of the last
+`\boxed{}`, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold, full stops, currency and a
+leading "x =" are taken off. Whole numbers, decimals and fractions are compared exactly; words as words; a single number
+or formula among words is the answer; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in
+worker processes: 1 s of processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong
+(status `timeout`). An answer of more than 500 characters is not looked at. Right is 1, wrong is 0; in verl 1 and -1.
+
+**`dapo-strict`** is the scorer of the public runs, `math_dapo` of verl 0.5: "Answer:" in the last 300 characters,
+Minerva's normalisation (arXiv 2206.14858), equal strings. It is for comparison with those runs, and what recipes/paper
+use. Right is 1, wrong is 0; in verl 1 and -1, as there: rewards standardised in a group do not see the difference. It
+differs from `math` in that
+
+- `\boxed{}` or "the answer is" alone is no answer, and neither is "Answer:" in bold (`**Answer:** 42`): the asterisks
+  become part of the answer, or stand before the colon;
+- a full stop, `\(..\)`, `$$..$$`, a trailing `.0` or an added zero make an answer wrong. AIME 2024 in
+  `HuggingFaceH4/aime_2024` has answers like "033": no model that writes 33 can be right there;
+- `0.5` is not `\frac{1}{2}`, `\frac` is not `\dfrac`, and no expression is equal to another way to write it;
+- the answer must be within the last 300 characters;
+- some words are taken for units wherever they stand ("sue", "points", "square"), and what is before "=" is dropped;
+- an answer that is empty after all this is right if the right answer is empty, too.
+
+verl 0.9's own `math_dapo` is `dapo-strict`, but where no "Answer:" is found it takes a `\boxed{}` within the last 100
+characters. Against its functions `dapo-strict` is tested on 20,000 made answers (tests/cluster/test_verl_rewards.py).
+
+## Time and hostile answers
+
+{speed}
+
+    python benchmarks/rewards.py --write
+    python benchmarks/rewards.py --hostile 100000 --write
+
+`bandpo train` writes the time that the reward took, and its share, to `timing.jsonl`, a line per logged step:
+`metrics.jsonl` has nothing that depends on the clock. verl logs `timing_s/reward`.
+
+## Where they disagree
+
+TRL's scorer wants LaTeX in delimiters or a box; verl's math_verify takes the last thing that it can read. 1: right.
+Bold: not what a reader would say. Of {cases} cases, {wrong}
+
+    python benchmarks/scorers.py --write    # in an environment with TRL, and in one with verl
+    python benchmarks/scorers.py --page
+
+| text | right answer | reader | {scorers} |
+|---|---|---|{lines}|
+"""
+
+
+def available() -> dict:
+    """The scorers of this environment: name -> function of texts and right answers."""
+
+    def ours(name):
+        return lambda texts, answers: [g.score for g in grade(texts, answers, name)]
+
+    found = {"dapo-strict": ours("dapo-strict")}
+    has_math_verify = importlib.util.find_spec("math_verify") is not None
+    if has_math_verify:
+        found["math"] = ours("math")
+    if importlib.util.find_spec("verl") is not None:
+        from verl.utils.reward_score import math_dapo, math_verify
+
+        def alone(score):
+            return lambda texts, answers: [score(t, a) for t, a in zip(texts, answers, strict=True)]
+
+        found["verl math_dapo"] = alone(lambda t, a: float(math_dapo.compute_score(t, a)["acc"]))
+        if has_math_verify:
+            found["verl math_verify"] = alone(math_verify.compute_score)
+    if importlib.util.find_spec("trl") is not None and has_math_verify:
+        from trl.rewards import accuracy_reward
+
+        def trl(texts, answers):
+            # It takes messages, and right answers with their delimiters; None: it cannot read the right answer.
+            scores = accuracy_reward([[{"content": text}] for text in texts], [f"${answer}$" for answer in answers])
+            return [score or 0.0 for score in scores]
+
+        found["TRL accuracy_reward"] = trl
+    return found
+
+
+def scores() -> dict[str, list[int]]:
+    logging.disable(logging.WARNING)
+    texts, answers = [case[0] for case in CASES], [case[1] for case in CASES]
+    found = {}
+    for name, scorer in available().items():
+        scorer(texts, answers)  # on a busy machine math-verify's own limit of 5 s can strike while it is still loading
+        found[name] = [int(score) for score in scorer(texts, answers)]
+    return found
+
+
+def read() -> list[dict[str, str]]:
+    with ROWS.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def page() -> str:
+    rows = read()
+    lines, wrong = [], dict.fromkeys(SCORERS, 0)
+    for row in rows:
+        cells = []
+        for name in SCORERS:
+            differs = row[name] != row["right"]
+            wrong[name] += differs
+            cells.append(f"**{row[name]}**" if differs else row[name])
+        text = row["text"] if len(row["text"]) < 60 else row["text"][:30] + "…" + row["text"][-12:]
+        lines.append(f"| {_code(text)} | {_code(row['answer'])} | {row['right']} | {' | '.join(cells)} |")
+    counts = ", ".join(f"{name} has {number} such" for name, number in wrong.items()) + "."
+    head = INTRODUCTION.replace("{cases}", str(len(rows))).replace("{wrong}", counts)
+    head = head.replace("{speed}", _speed())
+    head = head.replace("{scorers}", " | ".join(SCORERS)).replace("{lines}", "|".join("---" for _ in SCORERS))
+    return head + "\n".join(lines) + "\n"
+
+
+def _speed() -> str:
+    with (ROOT / "benchmarks" / "rewards.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["case"]: row for row in csv.DictReader(file)}  # the latest of each
+    lines = [
+        "| 1,000 answers of 200 to 4,000 tokens | a second | processor time | parsed | p50, p99 of one alone |",
+        "|---|---|---|---|---|",
+    ]
+    made = {name.removeprefix("made answers, "): row for name, row in rows.items() if name.startswith("made answers")}
+    for name, row in made.items():
+        latency = f"{row['p50_ms']}, {row['p99_ms']} ms" if row["p50_ms"] else ""
+        lines.append(f"| {name} | {row['per_second']} | {row['cpu_s']} s | {row['parsed'] or 'all'} | {latency} |")
+    row, hostile = next(iter(made.values())), rows["hostile strings"]
+    grown, size = hostile["worker_growth_mb"], hostile["worker_mb"]
+    number, parsed = f"{int(hostile['answers']):,}", f"{int(hostile['parsed']):,}"
+    lines += [
+        "",
+        f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, while the machine had a",
+        f"load of {row['load']}: rates are what was left of it, processor times are less touched. Starting the workers took",
+        f"{row['first_s']} s then. {number} hostile strings (towers of powers, nested braces, a megabyte of digits,",
+        f"null bytes, lone surrogates, unclosed LaTeX) took {hostile['seconds']} s: {parsed} reached the parser,",
+        f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
+        f"{hostile['parent_growth_mb']} MB, the workers by {grown} MB, to {size} MB.",
+    ]
+    return "\n".join(lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("\n", "⏎").replace("|", "\\|") if text else "(empty)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    args = parser.parse_args()
+    if args.page:
+        PAGE.write_text(page(), encoding="utf-8")
+        return
+    found = scores()
+    for i, (text, answer, right) in enumerate(CASES):
+        print(
+            right, *(f"{name} {column[i]}" for name, column in found.items()), repr(text[:50]), repr(answer), sep="\t"
+        )
+    if args.write:
+        old = {(row["text"], row["answer"]): row for row in read()} if ROWS.exists() else {}
+        with ROWS.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
+            writer.writeheader()
+            for i, (text, answer, right) in enumerate(CASES):
+                row = {**old.get((text, answer), {}), "text": text, "answer": answer, "right": right}
+                writer.writerow({**row, **{name: column[i] for name, column in found.items()}})
+
+
+if __name__ == "__main__":
+    main()
