@@ -199,9 +199,10 @@ def _speed() -> str:
     lines += [
         "",
         f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, while the machine had a",
-        f"load of {row['load']}: rates are what was left of it, processor times are less touched. Starting the workers took",
-        f"{row['first_s']} s then. {number} hostile strings (towers of powers, nested braces, a megabyte of digits,",
-        f"null bytes, lone surrogates, unclosed LaTeX) took {hostile['seconds']} s: {parsed} reached the parser,",
+        f"load of {row['load']}: rates are what was left of it, processor times hardly. The first, with the start",
+        f"of workers, took {row['first_s']} s. {number} hostile strings (towers of powers, nested braces, a",
+        "megabyte of digits, null bytes, lone surrogates, unclosed LaTeX) took",
+        f"{hostile['seconds']} s: {parsed} reached the parser,",
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
         f"{hostile['parent_growth_mb']} MB, the workers by {grown} MB, to {size} MB.",
     ]
