@@ -2,6 +2,7 @@
 
     python benchmarks/collapse.py [--trials 500] [--write]           made logs
     python benchmarks/collapse.py --runs FOLDER... [--write]         runs of the lab: what it says of each
+    python benchmarks/collapse.py --page                             the tables of docs/evaluation.md from the rows
 
 Made logs: reward and entropy with noise that is correlated from point to point. `rate_certain` is the share of logs in
 which a lasting collapse is found, entropy and all; of healthy ones that is the rate of false alarms. Of
@@ -27,7 +28,8 @@ import numpy as np
 
 from bandpo.collapse import WINDOW, Collapse, collapse_of, find_collapse, read_log
 
-ROWS = Path(__file__).resolve().parent / "collapse.csv"
+HERE = Path(__file__).resolve().parent
+ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "docs" / "evaluation.md"
 HEALTHY = (
     "rises",
     "flat",
@@ -124,12 +126,33 @@ def of_runs(paths: list[Path]) -> Iterator[dict[str, Any]]:
         yield {"log": f"lab runs that {truth}: {said}", "collapses": truth == "lost", "trials": count}
 
 
+def tables(rows: list[dict[str, str]]) -> str:
+    """The part of docs/evaluation.md between its two marks."""
+    lines = ["| made log | points | noise | collapse told | only \"reward fell\" | median delay | 90% delay |",
+             "|:--|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    for r in rows:
+        if r["points"]:
+            shares = (f"{100 * float(r[name]):.1f}%" for name in ("rate_certain", "rate_reward_alone"))
+            delays = (f"{float(r[name]):.0f}" if r[name] else "" for name in ("median_delay", "p90_delay"))
+            lines.append(f"| {r['log']} | {r['points']} | {r['noise']} | {' | '.join((*shares, *delays))} |")
+    lines += ["", "| runs of the lab | number |", "|:--|--:|"]
+    lines += [f"| {r['log'].removeprefix('lab runs that ')} | {r['trials']} |" for r in rows if not r["points"]]
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--runs", nargs="+", type=Path, help="folders with runs of the lab")
     parser.add_argument("--write", action="store_true", help="replace these rows of collapse.csv")
+    parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation.md")
     args = parser.parse_args()
+    if args.page:
+        from coverage import page
+
+        rows = list(csv.DictReader(ROWS.open(encoding="utf-8")))
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "collapse", tables(rows)), encoding="utf-8")
+        return 0
     rows = list(of_runs(args.runs) if args.runs else made_rows(args.trials))
     for row in rows:
         print(*(f"{value!s:>8}" for value in row.values()))

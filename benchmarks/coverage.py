@@ -1,6 +1,7 @@
 """How often the intervals of bandpo.evaluation hold the truth, how often its tests err, and the bias of its estimators.
 
-    python benchmarks/coverage.py [--trials 4000] [--write]      coverage, errors and bias, as rows of coverage.csv
+    python benchmarks/coverage.py [--trials 2000] [--write]      coverage, errors and bias, as rows of coverage.csv
+    python benchmarks/coverage.py --page                         the tables of docs/evaluation.md from the rows
 
 Made models: each prompt has its own chance of a right sample, drawn from a population. The truth is known: the mean of
 the chances of these prompts, or of the population. Rows: what was measured, of which population, prompts, samples, the
@@ -36,7 +37,8 @@ from bandpo.evaluation import (
     training_runs,
 )
 
-ROWS = Path(__file__).resolve().parent / "coverage.csv"
+HERE = Path(__file__).resolve().parent
+ROWS, PAGE = HERE / "coverage.csv", HERE.parent / "docs" / "evaluation.md"
 Row = dict[str, Any]
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 POPULATIONS: dict[str, Draw] = {
@@ -198,11 +200,72 @@ def all_rows(trials: int) -> Iterator[Row]:
         yield from part(trials)
 
 
+# ---- the page
+
+
+def tables(rows: list[dict[str, str]]) -> str:
+    """The part of docs/evaluation.md between its two marks."""
+    of = {(r["what"], r["population"], r["prompts"], r["samples"]): r for r in rows}
+
+    def cell(what: str, population: str, prompts: str = "30", samples: str = "32") -> str:
+        row = of[what, population, prompts, samples]
+        width = f" ({float(row['mean_width_points']):.1f})" if row["mean_width_points"] else ""
+        return f"{100 * float(row['result']):.1f}{width}"
+
+    kinds = [f"interval of {what}, {kind} problems" for what in ("mean@n", "pass@8") for kind in ("these", "such")]
+    lines = ["| chances of the problems | mean@32, these | mean@32, such | pass@8, these | pass@8, such |",
+             "|:--|--:|--:|--:|--:|"]  # fmt: skip
+    lines += [f"| {name} | {' | '.join(cell(kind, name) for kind in kinds)} |" for name in POPULATIONS]
+    found = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
+    low = min(found, key=lambda r: float(r["result"]))
+    lines += [
+        "",
+        f"Lowest of all {len(found)} intervals of one model, with 10 to 500 prompts and 1 to 32 samples: "
+        f"{100 * float(low['result']):.1f}% ({low['what'].removeprefix('interval of ')}, {low['population']}, "
+        f"{low['prompts']} prompts, {low['samples']} samples).",
+        "",
+        "| two models, 30 problems, 32 samples | the same | as often better as worse | better |",
+        "|:--|--:|--:|--:|",
+    ]
+    for what in ("interval of the difference, these problems", "interval of the difference, such problems",
+                 "p < 0.05 by reshuffling, these problems", "p < 0.05 by flipping signs, such problems"):  # fmt: skip
+        cells = (cell(what, kind) for kind in ("the same", "as often better as worse", "better"))
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    lines += ["", "| training runs | normal scatter | one run in five loses 20 points |", "|:--|--:|--:|"]
+    for count in (2, 3, 5):
+        what = f"interval over {count} training runs"
+        cells = (cell(what, name, "0", "0") for name in ("normal", "one in five loses 20 points"))
+        lines.append(f"| {count} | {' | '.join(cells)} |")
+    lines += ["", "| bias as an estimate of pass@k, points | mixed | hard |", "|:--|--:|--:|"]
+    for n, k in ((32, 8), (32, 32), (64, 32)):
+        for name in ("pass@k", "best@k, expected", "best@k, verl's bootstrap"):
+            what = f"bias in points, {name} as an estimate of pass@k, k = {k}"
+            both = (of[what, p, "30", str(n)] for p in ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)"))
+            cells = (f"{float(r['result']):+.2f} ± {float(r['standard_error']):.2f}" for r in both)
+            lines.append(f"| {name}, k = {k} of {n} samples | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def page(text: str, name: str, part: str) -> str:
+    """`text` with what stands between the two marks of `name` replaced by `part`."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    head, found, rest = text.partition(begin)
+    _, also, tail = rest.partition(end)
+    if not (found and also):
+        raise ValueError(f"{PAGE} has no marks {begin.strip()} and {end}")
+    return f"{head}{begin}{part}\n{end}{tail}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=4000)
+    parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--write", action="store_true", help="write coverage.csv")
+    parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation.md")
     args = parser.parse_args()
+    if args.page:
+        rows = list(csv.DictReader(ROWS.open(encoding="utf-8")))
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "coverage", tables(rows)), encoding="utf-8")
+        return 0
     begun, rows = time.perf_counter(), []
     for row in all_rows(args.trials):
         rows.append(row)

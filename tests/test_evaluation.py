@@ -205,7 +205,7 @@ def test_every_interval_holds_its_value_and_none_is_of_width_zero(prompts, n, da
         for spread in (these, such):
             low, high = spread.interval()
             assert 0 <= low <= spread.value <= high <= 1
-            assert high - low > 1e-4
+            assert high - low > 1e-6
 
 
 @pytest.mark.parametrize("all_of_them", [0.0, 1.0])

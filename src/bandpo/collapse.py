@@ -124,7 +124,7 @@ def find_collapse(
             best, best_at = float(smooth[i]), i
         lowest = min(0.0, float(np.nanmin(smooth[: i + 1]))) if floor is None else floor
         line = lowest + LOSS * (best - lowest)
-        noise = 1.4826 * float(np.median(np.abs(np.diff(reward[: i + 1])))) / math.sqrt(2 * window)
+        noise = _noise(reward[: i + 1], smooth[: best_at + 1], window)
         below = below + 1 if smooth[i] < line and best - smooth[i] > SIGMAS * noise else 0
         above = above + 1 if smooth[i] >= line else 0
         if current is None and below >= window:
@@ -141,6 +141,16 @@ def find_collapse(
     if current is not None:
         return _with_entropy(*current, entropy, window, None)
     return found[0] if found else None
+
+
+def _noise(reward: Floats, smooth: Floats, window: int) -> float:
+    """Standard error of a smoothed reward: from neighbouring points and, once there are enough before the best one
+    (where `smooth` ends), from three windows in a row, which see noise that lasts for some points, and no steady rise.
+    """
+    points = float(np.median(np.abs(np.diff(reward)))) / math.sqrt(2 * window)
+    bends = np.abs(smooth[3 * window - 1 :] - 2 * smooth[2 * window - 1 : -window] + smooth[window - 1 : -2 * window])
+    windows = float(np.median(bends)) / math.sqrt(6) if len(bends) >= 2 * window else 0.0
+    return 1.4826 * max(points, windows)
 
 
 def _with_entropy(

@@ -335,10 +335,8 @@ def _sampling_variance(score: Floats, k: int | None) -> Floats:
     sampled a finite number of times, and has a variance too.
     """
     n = score.shape[-1]
-    if (
-        k is None and n == 1
-    ):  # one sample says nothing of its own variance; that of all prompts together is an upper bound
-        p = (score.sum() + 0.5) / (score.size + 1)
+    if n == 1:  # one sample tells nothing of its variance; that of all prompts together is an upper bound
+        p = _shrunk(score)
         return np.full(len(score), p * (1 - p))
     right, where = np.unique(score.sum(-1).astype(np.int64), return_inverse=True)
     p = (right + 0.5) / (n + 1)
@@ -350,14 +348,23 @@ def _sampling_variance(score: Floats, k: int | None) -> Floats:
     return (chance @ value**2 - (chance @ value) ** 2).clip(0)[where]
 
 
+def _shrunk(score: Floats) -> float:
+    """The share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
+    return float((score.sum() + 2) / (score.size + 4))
+
+
 def these_problems(score: ArrayLike, k: int | None = None) -> Spread:
     """mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone: prompts are fixed.
 
-    The variance is the sum of those of the prompts, each from its own count. Near pass@n it is wide: whether a prompt
+    The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
+    Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a prompt
     without a right sample has a chance of 0 or of 1/n cannot be told.
     """
     score = np.asarray(score, np.float64)
     value = float(per_prompt(score, k).mean())
+    if score.shape[-1] == 1:
+        p = _shrunk(score)
+        return Spread(value, p, math.sqrt(p * (1 - p) / (len(score) + 4)))
     return Spread(value, value, math.sqrt(_sampling_variance(score, k).sum()) / len(score))
 
 
