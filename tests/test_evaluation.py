@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
@@ -252,6 +252,7 @@ def test_the_average_adds_variances():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-6, 6), min_size=1, max_size=9))
+@example([-1, 5, -4])  # sevenths of them add up to 0 only up to rounding
 def test_sign_flips_are_all_of_them(steps):
     seen = abs(sum(steps))
     sums = [abs(sum(s * d for s, d in zip(signs, steps, strict=True)))

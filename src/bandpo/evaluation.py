@@ -413,7 +413,7 @@ def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000
         sums = 2 * np.arange(len(chance)) - sum(map(abs, steps))
         return min(1.0, float(chance[np.abs(sums) >= abs(sum(steps))].sum())), True
     size = np.abs(np.array([float(d) for d in differences]))
-    seen = abs(math.fsum(float(d) for d in differences)) * (1 - 1e-12)
+    seen = abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()  # equal sums are equal up to rounding
     if len(size) <= 20:
         sums = np.zeros(1)
         for step in size:
