@@ -1,6 +1,6 @@
 """False alarms and delay of the collapse detector, on made logs and on runs of the lab.
 
-    python benchmarks/collapse.py [--trials 500] [--write]           made logs
+    python benchmarks/collapse.py [--trials 100] [--write]           made logs
     python benchmarks/collapse.py --runs FOLDER... [--write]         runs of the lab: what it says of each
     python benchmarks/collapse.py --page                             the tables of docs/evaluation.md from the rows
 
@@ -142,7 +142,7 @@ def tables(rows: list[dict[str, str]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--runs", nargs="+", type=Path, help="folders with runs of the lab")
     parser.add_argument("--write", action="store_true", help="replace these rows of collapse.csv")
     parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation.md")

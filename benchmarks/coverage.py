@@ -1,6 +1,7 @@
 """How often the intervals of bandpo.evaluation hold the truth, how often its tests err, and the bias of its estimators.
 
     python benchmarks/coverage.py [--trials 2000] [--write]      coverage, errors and bias, as rows of coverage.csv
+    python benchmarks/coverage.py --samples 1 --write            only what has so many samples a prompt
     python benchmarks/coverage.py --page                         the tables of docs/evaluation.md from the rows
 
 Made models: each prompt has its own chance of a right sample, drawn from a population. The truth is known: the mean of
@@ -195,8 +196,11 @@ def bias(trials: int) -> Iterator[Row]:
                 }
 
 
-def all_rows(trials: int) -> Iterator[Row]:
-    for part in (intervals, averages, runs, differences, bias):
+def all_rows(trials: int, samples: int | None) -> Iterator[Row]:
+    sizes = tuple(size for size in SIZES if samples in (None, size[1]))
+    yield from intervals(trials, sizes)
+    yield from differences(trials, sizes)
+    for part in (averages, runs, bias) if samples is None else ():
         yield from part(trials)
 
 
@@ -256,10 +260,15 @@ def page(text: str, name: str, part: str) -> str:
     return f"{head}{begin}{part}\n{end}{tail}"
 
 
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in ("what", "population", "prompts", "samples"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000)
-    parser.add_argument("--write", action="store_true", help="write coverage.csv")
+    parser.add_argument("--samples", type=int, help="only with so many samples a prompt")
+    parser.add_argument("--write", action="store_true", help="replace these rows of coverage.csv")
     parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation.md")
     args = parser.parse_args()
     if args.page:
@@ -267,7 +276,7 @@ def main() -> int:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "coverage", tables(rows)), encoding="utf-8")
         return 0
     begun, rows = time.perf_counter(), []
-    for row in all_rows(args.trials):
+    for row in all_rows(args.trials, args.samples):
         rows.append(row)
         print(*(f"{value!s:>{width}}" for value, width in zip(row.values(), (55, 30, 4, 3, 5, 7, 7, 6), strict=True)))
     print(f"{len(rows)} rows in {time.perf_counter() - begun:.0f} s")
@@ -278,12 +287,15 @@ def main() -> int:
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
             "numpy": np.__version__,
             "commit": source_commit(),
-            "command": "python benchmarks/coverage.py --write",
+            "command": f"python benchmarks/coverage.py{f' --samples {args.samples}' if args.samples else ''} --write",
         }
+        new = {_key(row): {**row, **facts} for row in rows}
+        old = list(csv.DictReader(ROWS.open(encoding="utf-8"))) if ROWS.exists() else []
+        table = {_key(row): row for row in old} | new
         with ROWS.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*rows[0], *facts])
             writer.writeheader()
-            writer.writerows({**row, **facts} for row in rows)
+            writer.writerows(table.values())
     return 0
 
 
