@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import importlib
 import importlib.util
 import json
 import math
@@ -191,3 +193,17 @@ def test_no_log_and_a_corrupt_one_are_told_apart(tmp_path):
     (tmp_path / "bad.jsonl").write_text("nonsense\n{}\n")
     with pytest.raises(ValueError, match=r"bad.jsonl, line 1: corrupt"):
         read_log(tmp_path / "bad.jsonl")
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def test_the_tables_of_the_page_are_those_of_the_rows(benchmark, monkeypatch):
+    """If not: `python benchmarks/coverage.py --page` and `python benchmarks/collapse.py --page`."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    coverage = importlib.import_module("coverage")
+    text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    for name, script in (("coverage", coverage), ("collapse", benchmark)):
+        rows = list(csv.DictReader(script.ROWS.open(encoding="utf-8")))
+        text = coverage.page(text, name, script.tables(rows))
+    assert text == (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")

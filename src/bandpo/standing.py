@@ -180,7 +180,17 @@ def _bracket(interval: Interval) -> str:
 
 
 def _p(p: float | None) -> str:
-    return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.2f}"
+    return (
+        ""
+        if p is None
+        else "< 0.0001"
+        if p < 1e-4
+        else f"{p:.4f}"
+        if p < 0.01
+        else f"{p:.3f}"
+        if p < 0.1
+        else f"{p:.2f}"
+    )
 
 
 def _many(number: float | None) -> str:
