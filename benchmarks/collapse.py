@@ -150,7 +150,7 @@ def main() -> int:
     if args.page:
         from coverage import page
 
-        rows = list(csv.DictReader(ROWS.open(encoding="utf-8")))
+        rows = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines()))
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "collapse", tables(rows)), encoding="utf-8")
         return 0
     rows = list(of_runs(args.runs) if args.runs else made_rows(args.trials))
@@ -160,7 +160,7 @@ def main() -> int:
         from bandpo.train import source_commit
 
         fields = [*next(made_rows(1)), "hardware", "commit", "command"]
-        old = list(csv.DictReader(ROWS.open(encoding="utf-8"))) if ROWS.exists() else []
+        old = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines())) if ROWS.exists() else []
         command = f"python benchmarks/collapse.py {'--runs RUNS ' if args.runs else ''}--write"
         facts = {"hardware": f"{platform.machine()}, {os.cpu_count()} cores", "commit": source_commit()}
         rows = [{**row, **facts, "command": command} for row in rows]

@@ -272,7 +272,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation.md")
     args = parser.parse_args()
     if args.page:
-        rows = list(csv.DictReader(ROWS.open(encoding="utf-8")))
+        rows = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines()))
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "coverage", tables(rows)), encoding="utf-8")
         return 0
     begun, rows = time.perf_counter(), []
@@ -290,7 +290,7 @@ def main() -> int:
             "command": f"python benchmarks/coverage.py{f' --samples {args.samples}' if args.samples else ''} --write",
         }
         new = {_key(row): {**row, **facts} for row in rows}
-        old = list(csv.DictReader(ROWS.open(encoding="utf-8"))) if ROWS.exists() else []
+        old = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines())) if ROWS.exists() else []
         table = {_key(row): row for row in old} | new
         with ROWS.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*rows[0], *facts])

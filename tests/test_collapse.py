@@ -55,6 +55,15 @@ def test_without_a_floor_the_lowest_reward_so_far_is_it():
     assert find_collapse(reward, entropy, np.arange(1, 801)).step == 341
 
 
+def test_half_is_half_of_what_lies_above_the_lowest_reward():
+    """Scores of +-1 from -0.8 to -0.2 and back to -0.4 have lost a third, from -0.2 to -0.7 most of it."""
+    x = np.arange(300)
+    noise = np.random.default_rng(0).normal(0, 0.01, 300)
+    rising = np.minimum(-0.2, -0.8 + 0.01 * x)
+    assert find_collapse(np.where(x < 150, rising, -0.4) + noise) is None
+    assert find_collapse(np.where(x < 150, rising, -0.7) + noise).step == 150
+
+
 @pytest.mark.parametrize(("entropy_after", "moved"), [(0.02, "fell"), (0.9, "rose"), (0.2, "stayed")])
 def test_the_entropy_is_the_second_witness(entropy_after, moved):
     reward, entropy = like_the_papers(entropy_after=entropy_after)
@@ -204,6 +213,6 @@ def test_the_tables_of_the_page_are_those_of_the_rows(benchmark, monkeypatch):
     coverage = importlib.import_module("coverage")
     text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     for name, script in (("coverage", coverage), ("collapse", benchmark)):
-        rows = list(csv.DictReader(script.ROWS.open(encoding="utf-8")))
+        rows = list(csv.DictReader(script.ROWS.read_text(encoding="utf-8").splitlines()))
         text = coverage.page(text, name, script.tables(rows))
     assert text == (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
