@@ -157,7 +157,7 @@ def main() -> int:
     for row in rows:
         print(*(f"{value!s:>8}" for value in row.values()))
     if args.write:
-        from bandpo.train import source_commit
+        from bandpo.provenance import source_commit
 
         fields = [*next(made_rows(1)), "hardware", "commit", "command"]
         old = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines())) if ROWS.exists() else []

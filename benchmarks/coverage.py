@@ -281,7 +281,7 @@ def main() -> int:
         print(*(f"{value!s:>{width}}" for value, width in zip(row.values(), (55, 30, 4, 3, 5, 7, 7, 6), strict=True)))
     print(f"{len(rows)} rows in {time.perf_counter() - begun:.0f} s")
     if args.write:
-        from bandpo.train import source_commit
+        from bandpo.provenance import source_commit
 
         facts = {
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",

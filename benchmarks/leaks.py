@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bandpo import leaks
-from bandpo.train import source_commit
+from bandpo.provenance import source_commit
 
 EVALUATION = ("aime24", "amc23")
 TRAINING = (

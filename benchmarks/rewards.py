@@ -29,10 +29,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from cost import _cpu
 
 from bandpo import grading
-from bandpo.train import source_commit
+from bandpo.provenance import hardware, source_commit
 from bandpo.workers import Stopped
 
 ROWS, ANSWERS = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("answers.jsonl.gz")
@@ -434,7 +433,7 @@ def _facts() -> dict:
     return {
         "workers": grading._pool().size,
         "load": round(os.getloadavg()[0], 1),
-        "hardware": f"{platform.machine()} {_cpu()}",
+        "hardware": hardware(gpu=False),
         "python": platform.python_version(),
         "math_verify": importlib.metadata.version("math-verify"),
         "commit": source_commit(),
