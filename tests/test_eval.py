@@ -488,27 +488,22 @@ add = samples.Evaluation.add
 def stop(self, sample):
     add(self, sample)
     if len(self.done) == 21:
-        os.kill(os.getpid(), signal.SIGNAL)
+        os.kill(os.getpid(), signal.SIGKILL)
 samples.Evaluation.add = stop
 sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
-def test_the_same_command_goes_on_where_a_process_was_stopped(home, here, capsys, name):
+def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys):
     command = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "--scorer", "exact"]
     command += ["-n", "4", "--max-tokens", "4", "--batch-size", "8", "-o"]
     done = subprocess.run(
-        [sys.executable, "-c", KILLED.replace("SIGNAL", name), *command, "killed"],
+        [sys.executable, "-c", KILLED, *command, "killed"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
-    if name == "SIGKILL":
-        assert done.returncode == -signal.SIGKILL, done.stderr
-    else:
-        assert done.returncode == 130, done.stderr
-        assert "interrupted; the same command goes on\nbandpo eval " in done.stderr
+    assert done.returncode == -signal.SIGKILL, done.stderr
     there = read_samples(Path("killed"))
     assert len(there) == 21
     with pytest.raises(UserError, match="not finished: 21 of 48 samples; go on with: bandpo eval "):
@@ -520,6 +515,23 @@ def test_the_same_command_goes_on_where_a_process_was_stopped(home, here, capsys
     assert [g.score.tolist() for g in read_graded(Path("killed"))] == [
         g.score.tolist() for g in read_graded(Path("whole"))
     ]
+
+
+def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeypatch):
+    add = evaluate.Evaluation.add
+
+    def interrupted(self, sample):
+        add(self, sample)
+        if len(self.done) == 21:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate.Evaluation, "add", interrupted)
+    assert ask(home, "out", "-n", "4") == 130
+    assert capsys.readouterr().err.startswith("interrupted; the same command goes on\nbandpo eval ")
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert ask(home, "out", "-n", "4") == 0
+    assert "21 of them are there" in capsys.readouterr().out
 
 
 def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
@@ -659,6 +671,7 @@ MISTAKES = {
     "url": (["--data", "lab", "--backend", "openai"], "needs the server's address: --base-url"),
     "back end": (["--data", "lab", "--backend", "transformers", "--base-url", "u"], "--base-url is for backend openai"),
     "vllm": (["--data", "lab", "--backend", "vllm"], "backend vllm needs the package vllm, which is not installed"),
+    "batch": (["--data", "lab", "--base-url", "u", "--batch-size", "8"], "--batch-size is for backend transformers"),
     "greedy": (["--data", "lab", "--temperature", "0"], "n must be 1, got 32"),
 }
 

@@ -79,10 +79,10 @@ def whole(tmp_path_factory):
 
 def test_cut_off_at_every_byte_it_goes_on_to_the_same_file(folder, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # thousands of them take minutes on some disks
-    small = Sampling(n=2, max_tokens=8)
+    small = Sampling(n=1, max_tokens=8)
     draw(folder, small)
     complete = (folder / "samples.jsonl").read_bytes()
-    assert complete.count(b"\n") == 6
+    assert complete.count(b"\n") == 3
     for size in range(len(complete)):
         (folder / "samples.jsonl").write_bytes(complete[:size])
         assert len(read_samples(folder)) == complete[:size].count(b"\n")  # whoever only reads changes nothing
@@ -199,7 +199,10 @@ def test_the_time_is_that_of_all_parts(folder):
 # ---- refused
 
 OTHER = {
-    "model": ({"facts": {**FACTS, "model": "n"}}, "model: 'm' there, 'n' now"),
+    "model": (
+        {"facts": {**FACTS, "model": "n", "weights": "v"}},
+        "model: 'm' there, 'n' now; weights: the model's files have changed",
+    ),
     "weights": ({"facts": {**FACTS, "weights": "v"}}, "weights: the model's files have changed"),
     "back end": ({"facts": {**FACTS, "backend": "vllm"}}, "backend: 'transformers' there, 'vllm' now"),
     "temperature": ({"sampling": replace(SAMPLING, temperature=0.5)}, "sampling.temperature: 1.0 there, 0.5 now"),
@@ -233,6 +236,17 @@ def test_another_precision_is_refused(folder):
         evaluation.record_dtype("float32")
         with pytest.raises(UserError, match="dtype: 'float32' there, 'bfloat16' now"):
             evaluation.record_dtype("bfloat16")
+
+
+def test_a_model_that_was_moved_is_the_same_model(folder):
+    draw(folder, most=5)
+    assert draw(folder, facts={**FACTS, "model": "elsewhere/m"})
+
+
+def test_of_a_server_only_the_name_of_the_model_is_known(folder):
+    draw(folder, most=5, facts={**FACTS, "weights": None})
+    with pytest.raises(UserError, match=r"other settings \(model: 'm' there, 'n' now\)"):
+        draw(folder, facts={**FACTS, "weights": None, "model": "n"})
 
 
 def test_more_samples_are_added_to_those_that_are_there(folder, tmp_path):

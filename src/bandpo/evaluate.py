@@ -106,6 +106,8 @@ def evaluate(
     """
     sampling = sampling or Sampling()
     backend = choose(backend, base_url)
+    if batch is not None and backend != "transformers":
+        raise UserError(f"--batch-size is for backend transformers; {backend} makes its own batches")
     found = find_model(model, base_url)
     if not data:
         if found.run is None:

@@ -188,7 +188,7 @@ class Evaluation:
         return done
 
     def _check(self, stored: Mapping[str, Any]) -> None:
-        """The same model, the same questions, the same sampling; only n may grow."""
+        """The same model, wherever it is, the same questions, the same sampling; only n may grow."""
         before = {f"sampling.{k}": v for k, v in stored["sampling"].items()}
         before |= {key: stored.get(key) for key in self.SETTINGS}
         before |= {f"data.{name}": node["sha256"] for name, node in stored["data"].items()}
@@ -199,7 +199,8 @@ class Evaluation:
         for key in sorted({*before, *now}):
             a, b = before.get(key), now.get(key)
             grown = key == "sampling.n" and (b or 0) > (a or 0)
-            if a != b and not grown:
+            moved = key == "model" and now["weights"] is not None and before["weights"] == now["weights"]
+            if a != b and not grown and not moved:
                 different.append(_difference(key, a, b))
         if different:
             raise self._other_settings("; ".join(different))
