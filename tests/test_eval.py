@@ -440,6 +440,13 @@ def test_no_more_requests_run_at_once_than_asked_for_and_leaving_ends_them():
         asked = len(fake.asked)
         time.sleep(0.1)
         assert len(fake.asked) == asked < 100
+    with Fake(lambda body, count: 200 if count < 4 else "slow") as fake:
+        answers = Server("m", fake.url, concurrency=3).draw(requests(1000), Sampling())
+        next(answers)
+        next(answers)
+        began = time.monotonic()
+        answers.close()
+        assert time.monotonic() - began < 2  # answers that are on their way are not waited for
 
 
 # ---- from questions to a folder
