@@ -193,6 +193,8 @@ def test_the_time_is_that_of_all_parts(folder):
     facts = json.loads((folder / "eval.json").read_bytes())
     assert 1000 <= facts["wall_seconds"] < 1100
     assert facts["started"] == "now"
+    draw(folder)  # nothing is left to draw
+    assert json.loads((folder / "eval.json").read_bytes())["wall_seconds"] == facts["wall_seconds"]
     assert (facts["versions"], facts["versions_before"]) == ({"torch": "3"}, {"torch": "2"})
 
 

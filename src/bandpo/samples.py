@@ -158,6 +158,7 @@ class Evaluation:
         self.facts = {**facts, "sampling": asdict(sampling), "data": data, "finished": False, "wall_seconds": 0.0}
         folder.mkdir(parents=True, exist_ok=True)
         self._began = self._told = time.monotonic()
+        self._drew = False
         self._file = Appender(folder / "samples.jsonl")
         try:
             self.done = self._begin_or_go_on()
@@ -230,6 +231,7 @@ class Evaluation:
             raise ValueError(f"sample {sample.key} is there already")
         self._file.add(asdict(sample))
         self.done.add(sample.key)
+        self._drew = True
         if time.monotonic() - self._told > 10:
             self._write_facts()
 
@@ -244,7 +246,8 @@ class Evaluation:
 
     def _write_facts(self) -> None:
         self._told = time.monotonic()
-        self.facts["wall_seconds"] = round(self._told - self._began, 1)
+        if self._drew:
+            self.facts["wall_seconds"] = round(self._told - self._began, 1)
         write_atomically(self.folder / "eval.json", (json.dumps(self.facts, indent=2) + "\n").encode())
 
     def __enter__(self) -> Evaluation:
