@@ -260,8 +260,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME",
         help="aime24,aime25,amc23,gsm8k-test; a .parquet, .jsonl or .csv file of {prompt, answer}; "
-        "reasoning-gym:TASK:option=value:size=128; a recipe or a run (its held-out rows); lab (default for a run: "
-        "its own held-out rows)",
+        "reasoning-gym:TASK:option=value:size=128; a recipe or a run (its held-out rows); lab (default: those of "
+        "the run, or of the lab)",
     )
     evaluate.add_argument("-n", type=_count, default=32, metavar="N", help="samples for each question (default: 32)")
     evaluate.add_argument("--temperature", type=float, default=1.0, help="default: 1; 0 is greedy, with -n 1")

@@ -28,12 +28,13 @@ console = Console(highlight=False, markup=False)
 
 @dataclass(frozen=True)
 class Model:
-    """What to evaluate: `path` for the back end, `name` for the folder, `label` for tables, `run`: its training run."""
+    """What to evaluate: `path` for the back end, `name` for the folder, `label` for tables, `data` that goes
+    with it."""
 
     path: str
     name: str
     label: str
-    run: Path | None = None
+    data: str | None = None
 
 
 def find_model(text: str, base_url: str | None = None) -> Model:
@@ -48,14 +49,14 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         return Model(text, Path(text).name, text)
     if text == "lab" and not folder.exists():
         start, _ = lab.warm_start(lab.SCENES["tail"].p_work, 0, console.print)
-        return Model(str(start), "lab-start", "Start of the lab")
+        return Model(str(start), "lab-start", "Start of the lab", "lab")
     if (folder / "run.json").is_file():
         if not (folder / "model").is_dir():
             found = sorted(folder.glob("checkpoints/checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
             hint = f"; its last checkpoint is {found[-1]}" if found else ""
             raise UserError(f"{folder} holds no model: the run is not finished{hint}")
         label = json.loads((folder / "run.json").read_text(encoding="utf-8"))["label"]
-        return Model(str(folder / "model"), folder.resolve().name, label, folder)
+        return Model(str(folder / "model"), folder.resolve().name, label, str(folder))
     if folder.is_dir() and not (folder / "config.json").is_file():
         runs = sorted(str(path.parent) for path in folder.rglob("run.json"))
         hint = f"; the runs below it are {', '.join(runs)}" if runs else ""
@@ -86,7 +87,7 @@ def evaluate(
 
     Args:
         model: see `find_model`.
-        data: see `questions.read`; none: the held-out rows of the run.
+        data: see `questions.read`; none: the held-out rows of the run, or the lab's questions.
         sampling: how answers are drawn.
         backend: `auto`, `transformers`, `vllm` or `openai`.
         base_url: of a server, which makes the back end `openai`.
@@ -110,9 +111,9 @@ def evaluate(
         raise UserError(f"--batch-size is for backend transformers; {backend} makes its own batches")
     found = find_model(model, base_url)
     if not data:
-        if found.run is None:
-            raise UserError("--data is missing; only the folder of a run has data of its own (its held-out rows)")
-        data = [str(found.run)]
+        if found.data is None:
+            raise UserError("--data is missing; only the folder of a run and the lab have data of their own")
+        data = [found.data]
     sets = [questions.read(each, limit=limit, chat=chat, template=template, copies=copies) for each in data]
     names = [each.name for each in sets]
     if len(set(names)) < len(names):
