@@ -571,7 +571,7 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here):
         evaluate.find_model("runs/mine")
     (run / "model").mkdir()
     found = evaluate.find_model("runs/mine")
-    assert (found.path, found.name, found.label) == ("runs/mine/model", "mine", "Band-KL 0.05")
+    assert (found.path, found.name, found.label, found.data) == ("runs/mine/model", "mine", "Band-KL 0.05", "runs/mine")
     with pytest.raises(UserError, match=r"runs is neither a model .* the runs below it are runs/mine"):
         evaluate.find_model("runs")
     local = evaluate.find_model(str(home / "model"))
