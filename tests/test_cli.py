@@ -212,7 +212,7 @@ def take_away(monkeypatch, packages, modules):
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):
     take_away(monkeypatch, [package], modules)
     assert main(args) == 2
-    assert one_line(capsys) == f"error: {package} is not installed; pip install 'bandpo[train,report]'\n"
+    assert one_line(capsys) == f"error: {package} is not installed; pip install 'bandpo[lab]'\n"
 
 
 def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):

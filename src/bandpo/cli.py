@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("bandpo"):
             raise
-        print(f"error: {error.name} is not installed; pip install 'bandpo[train,report]'", file=sys.stderr)
+        print(f"error: {error.name} is not installed; pip install 'bandpo[lab]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         how = " with --resume" if hasattr(args, "resume") else ""
