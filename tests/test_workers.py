@@ -269,6 +269,8 @@ def test_no_worker_outlives_its_parent(then, code):
 def test_an_interrupt_ends_the_call_and_not_the_pool():
     """Ctrl-C reaches the whole group; the workers leave it to the parent."""
     then = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background is started with none
 try:
     pool.map([["sleep", 50]] * 2)
 except KeyboardInterrupt:
@@ -276,13 +278,12 @@ except KeyboardInterrupt:
 """
     code = SCRIPT.format(then=then, seconds=1.0).replace("seconds=1.0", "seconds=1.0, wall_seconds=2")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True, start_new_session=True
-    )
-    pids = process.stdout.readline().split()
-    time.sleep(0.3)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.stdout.read() == "[7, 7, 7, 7, 7, 7, 7, 7]\n"
-    process.stdout.close()
-    assert process.wait(30) == 0
+    ) as process:
+        pids = process.stdout.readline().split()
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout.read() == "[7, 7, 7, 7, 7, 7, 7, 7]\n"
+        assert process.wait(30) == 0
     assert gone([int(pid) for pid in pids])
