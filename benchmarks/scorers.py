@@ -74,7 +74,8 @@ INTRODUCTION = r"""# The scorers
 Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the contents of the last
 `\boxed{}`, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold, full stops, currency and a
 leading "x =" are taken off. Whole numbers, decimals and fractions are compared exactly; words as words; a single number
-or formula among words is the answer; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in
+or formula among words is the answer, unless they change it ("not 42", "negative 42", "42 million"); the rest goes to
+[math-verify](https://github.com/huggingface/Math-Verify), in
 worker processes: 1 s of processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong
 (status `timeout`). An answer of more than 500 characters is not looked at. Right is 1, wrong is 0; in verl 1 and -1.
 

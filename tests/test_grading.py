@@ -90,6 +90,8 @@ def test_dapo_strict_on_the_recorded_cases():
         ("\\boxed{1} then \\boxed{\\{2\\}}", "\\{2\\}"),
         ("\\boxed{1} then \\boxed{2", None),
         ("Answer: 42\n\\boxed{43}", "42"),
+        ("\\boxed{41}\nAnswer: 42\n\n**Answer:**\n", "42"),
+        ("Answer: 42\n" + "y" * 5000 + "\nAnswer:", "42"),
         ("x" * 5000 + "\nAnswer: 42\n" + "y" * 5000, "42"),
         ("\u7b54\u6848\uff1a42", "42"),
         ("the answer is 42", "42"),
@@ -99,6 +101,38 @@ def test_dapo_strict_on_the_recorded_cases():
 )
 def test_the_final_answer(text, answer):
     assert final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("$42$ or maybe 43", "$42$ but perhaps 43 or 44", "$42$ apples and 43 pears", "$42$ or 43", "$42$ (43)"),
+        *("$41$ $42$", "41 $42$", "\\(41\\) \\(42\\)", "\\(41\\) - \\(42\\)", "$42$41", "1/$42$", "$42$x", "$42$^2"),
+        *(
+            "not 42",
+            "anything except 42",
+            "less than $42$",
+            "minus 42",
+            "negative 42",
+            "-$42$",
+            "42 million",
+            "42 dozen",
+        ),
+    ],
+)
+def test_what_only_holds_the_right_answer_is_wrong(answer):
+    assert grade([f"Answer: {answer}"], ["42"])[0].score == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        *(("-$42$", "-42"), ("$-$42", "-42"), ("2$\\cdot$21", "42"), ("$42$ cm", "42"), ("\\(42\\) apples", "42")),
+        *(("$x = 1$ or $x = 2$", "1,2"), ("$1$, $2$ and $3$", "1,2,3"), ("\\(1\\), \\(2\\)", "$1$, $2$")),
+    ],
+)
+def test_delimiters_do_not_change_an_answer(answer, right):
+    assert grade([f"Answer: {answer}"], [right])[0].score == 1
 
 
 def test_equal_answers_have_equal_strings():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from typing import Any
 
 from antlr4.atn.PredictionMode import PredictionMode
@@ -11,6 +12,9 @@ from latex2sympy2_extended import latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
 
 logging.disable(logging.CRITICAL)  # it warns that it has no limit of time; the worker's own is a hard one
+_FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|\\\[(?:(?!\\\]).)+\\\])"
+_LIST = re.compile(rf"{_FORMULA}(?:\s*(?:[,;]|[,;]?\s*(?:and|or))\s*{_FORMULA})*")
+_DELIMITER = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]")
 _LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 
 
@@ -54,6 +58,7 @@ def _parse_right(answer: str) -> tuple[Any, ...]:
 
 
 def _parse(answer: str) -> list[Any]:
-    """As one formula, unless it has delimiters of its own ("$x = 1$ or $x = 2$")."""
-    has_own = any(mark in answer for mark in ("$", r"\(", r"\["))
-    return parse(answer if has_own else f"${answer}$", _LATEX, parsing_timeout=0)
+    """As one formula, unless it is a list of them ("$x = 1$ or $x = 2$"): of others the parser would take the last."""
+    if not _LIST.fullmatch(answer):
+        answer = f"${_DELIMITER.sub('', answer)}$"
+    return parse(answer, _LATEX, parsing_timeout=0)

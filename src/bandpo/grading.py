@@ -15,7 +15,7 @@ import importlib.util
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -125,9 +125,10 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if number is None and (words := _words(answer)):
         if wanted.words:
             return Grade(float(words == wanted.words), words)
-        # "42 apples", "the value is $x^2$": the only number, or the only formula, among words.
-        formulas = _FORMULA.findall(answer) or [word for word in answer.split() if _DIGIT.search(word)]
-        if len(formulas) != 1:
+        # "42 apples", "the value is $x^2$": the only number, or the only formula, among words that leave it as it is.
+        formulas = _FORMULA.findall(answer)
+        formulas += [word for word in _FORMULA.sub(" ", answer).split() if _DIGIT.search(word)]
+        if len(formulas) != 1 or not _CHANGING.isdisjoint(words.split()):
             return _UNPARSED
         answer = _bare(formulas[0])
         number = _number(answer)
@@ -162,6 +163,8 @@ _RATIO = re.compile(
 )
 _COMMAND = re.compile(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _LETTERS = re.compile(r"[A-Za-z]{3,}")
+# Words beside which a number is not the answer: "not 42", "negative 42", "42 million".
+_CHANGING = {"not", "except", "than", "minus", "negative", "dozen", "hundred", "thousand", "million", "billion"}
 # These are mathematics without a backslash too.
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "and", "infty", "inf", "infinity"}
 
@@ -172,24 +175,21 @@ def final_answer(text: str) -> str | None:
     The line of the last "Answer:" that is followed by anything (in the same line or the next), else the contents of the
     last `\boxed{}`, else the sentence after the last "answer is".
     """
-    mark = _last(_ANSWER, text)
-    if mark is not None and (line := _line(text, mark.end())):
-        return line
+    for mark in _last_first(_ANSWER, text):
+        if line := _line(text, mark.end()):
+            return line
     start = text.rfind("\\boxed{")
     if start >= 0:
         end = _closing(text, start + len("\\boxed"))
         return text[start + len("\\boxed{") : end] if end is not None else None
-    mark = _last(_ANSWER_IS, text)
+    mark = next(_last_first(_ANSWER_IS, text), None)
     return _line(text, mark.end()) if mark is not None else None
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """The last place where it matches, which mostly is near the end."""
+def _last_first(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Where it matches, from the end, which mostly is near it; what is near is given twice."""
     for start in (max(0, len(text) - 1000), 0):
-        *_, found = (None, *pattern.finditer(text, start))
-        if found is not None:
-            return found
-    return None
+        yield from reversed(list(pattern.finditer(text, start)))
 
 
 def _line(text: str, start: int) -> str | None:
