@@ -74,13 +74,48 @@ def test_an_exception_of_the_function_is_the_callers(pool):
     assert pool.map(GOOD) == list(range(20))
 
 
+def test_an_exception_ends_the_call_at_once(pool):
+    pool.map(GOOD)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="what is that"):
+        pool.map([["wrong"], *[["sleep", 0.2]] * 200])
+    assert time.monotonic() - began < 10
+
+
+def test_a_value_that_is_no_json_is_its_callers_error(pool):
+    """And not that of the call whose tasks are in the same batch."""
+    results = []
+    caller = threading.Thread(target=lambda: results.extend(pool.map([["sleep", 0.02]] * 100)))
+    caller.start()
+    with pytest.raises(TypeError, match="Object of type set is not JSON serializable"):
+        pool.map([["same", 1], ["same", {1}]])
+    caller.join(60)
+    assert results == ["slept"] * 100
+
+
+def test_a_path_that_is_no_string(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("elsewhere")])
+    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    assert pool.map([["same", 1]]) == [1]
+    pool.close()
+
+
+def test_a_worker_that_does_not_get_ready(monkeypatch):
+    monkeypatch.setattr(workers, "_START_SECONDS", 0.001)
+    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    with pytest.raises(RuntimeError, match=r"^a worker for worker_tasks:run was not ready after 0.001 s$"):
+        pool.map([["same", 1]])
+    pool.close()
+
+
 def test_a_function_that_cannot_be_loaded():
     for function, reason in (("no_such_module:run", "No module named"), ("worker_tasks:walk", "no attribute 'walk'")):
         pool = Pool(function, seconds=1, size=2)
         with pytest.raises(RuntimeError, match=f"a worker cannot load {function}.*{reason}"):
             pool.map(GOOD)
-        assert pool.pids() == []
+        assert gone(pool.pids(), seconds=10)
         pool.close()
+        assert pool.pids() == []
 
 
 def test_seconds_must_be_positive():

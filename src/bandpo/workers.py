@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-_START_SECONDS = 60.0  # for a worker's imports, on a busy machine
+_START_SECONDS = 300.0  # for a worker's imports, on a busy machine with a slow disk
 _BATCH = 32  # tasks in one message, at most
 
 
@@ -91,11 +91,12 @@ class Pool:
 
         Raises:
             RuntimeError: the function raised, workers do not start, or the pool is closed.
+            TypeError: a value is not of JSON.
         """
         if not values:
             return []
         call = _Call(len(values))
-        tasks = [_Task(value, call) for value in values]
+        tasks = [_Task(json.dumps(value), call) for value in values]
         with self._lock:
             if self._closed:
                 raise RuntimeError("the pool of workers is closed")
@@ -222,8 +223,8 @@ class _Call:
 
 
 class _Task:
-    def __init__(self, value: Any, call: _Call) -> None:
-        self.value, self.call = value, call
+    def __init__(self, value: str, call: _Call) -> None:
+        self.value, self.call = value, call  # as JSON: ASCII, lone surrogates too
         self.result: Any = None
         self.deaths = 0
 
@@ -232,7 +233,7 @@ class _Task:
         with self.call.lock:
             self.call.error = self.call.error or message.get("error")
             self.call.left -= 1
-            if self.call.left == 0:
+            if self.call.left == 0 or self.call.error is not None:
                 self.call.done.set()
 
 
@@ -267,7 +268,7 @@ class _Worker:
             theirs.close()
         self.setup = {
             "function": pool.function,
-            "path": sys.path,
+            "path": [place for place in sys.path if isinstance(place, str)],  # imports skip others too
             "parent": os.getpid(),
             "seconds": pool.seconds,
             "memory": pool.memory,
@@ -275,27 +276,29 @@ class _Worker:
 
     def wait_until_ready(self) -> None:
         try:
-            self._send(self.setup)
+            self._send(json.dumps(self.setup))
             message = self._receive(_START_SECONDS)
         except _WorkerLost:
-            raise RuntimeError(
-                f"a worker for {self.function} ended before it was ready, exit code {self.process.returncode}"
-            ) from None
+            code = self.process.returncode
+            what = f"ended before it was ready, exit code {code}"
+            if code is None:
+                what = f"was not ready after {_START_SECONDS:g} s"
+            raise RuntimeError(f"a worker for {self.function} {what}") from None
         if "error" in message:
             raise RuntimeError(f"a worker cannot load {self.function}: {message['error']}")
 
-    def results(self, values: list[Any]) -> Iterator[dict[str, Any]]:
+    def results(self, values: list[str]) -> Iterator[dict[str, Any]]:
         """One message per value, as they come."""
-        self._send(values)
+        self._send(f"[{', '.join(values)}]")
         for _ in values:
             message = self._receive(self.seconds)
             self.done += 1
             yield message
 
-    def _send(self, value: Any) -> None:
+    def _send(self, line: str) -> None:
         self.socket.settimeout(self.seconds + _START_SECONDS)
         try:
-            self.socket.sendall(json.dumps(value).encode() + b"\n")  # ASCII: lone surrogates too
+            self.socket.sendall(line.encode() + b"\n")
         except OSError as error:
             raise self._lost(error) from None
 
