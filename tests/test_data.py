@@ -223,6 +223,11 @@ def test_a_damaged_parquet_file_is_named(prepared, tmp_path):
         prepared(source="file", path=str(tmp_path / "bad.parquet"))
 
 
+def test_half_a_character_is_named(prepared):
+    with pytest.raises(UserError, match=r"does not fit a table: .*surrogates not allowed"):
+        prepared([*numbered(5), {"prompt": "a \ud800", "answer": "1"}])
+
+
 def test_a_missing_file_is_named(prepared):
     with pytest.raises(UserError, match=r"^data\.path 'no/such\.jsonl' is no file$"):
         prepared(source="file", path="no/such.jsonl")

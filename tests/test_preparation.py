@@ -162,7 +162,7 @@ def make(tmp_path, copies):
 
 def own(tmp_path, rows, name="own.jsonl"):
     path = tmp_path / name
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
 
 
@@ -320,8 +320,9 @@ def test_no_answer_of_math_is_touched(make, copies, tmp_path):
     assert [row["answer"] for row in rows_of(tmp_path / "out/math-levels-3-5.parquet")] == ["07", "2.0", "1,000"]
 
 
-def test_an_answer_that_should_be_an_integer_is_kept_and_warned_of(make, copies, tmp_path):
-    put(copies, "dapo-math-17k", [dapo(problem(1), "1/2", 0), dapo(problem(2), "2", 1)])
+@pytest.mark.parametrize("answer", ["1/2", "\uff11\uff12", "\u0663"])  # digits that no scorer reads as such
+def test_an_answer_that_should_be_an_integer_is_kept_and_warned_of(make, copies, tmp_path, answer):
+    put(copies, "dapo-math-17k", [dapo(problem(1), answer, 0), dapo(problem(2), "2", 1)])
     outcome, said = make("dapo-math-17k")
     assert outcome.files["dapo-math-17k"]["kept_though"] == {"answer is no integer": 1}
     assert "warning: dapo-math-17k: 1 rows: answer is no integer" in said
@@ -1097,6 +1098,12 @@ def test_a_name_that_will_not_do_is_explained(make, name, columns, message):
         ([{"prompt": "x", "answer": [1]}], "row 1: 'answer' must be text or a number, got [1]"),
         ([{"prompt": ["x"], "answer": 1}], "row 1: 'prompt' must be text or messages"),
         ([{"prompt": "", "answer": 1}], "of 1 rows none is left (1 no problem)"),
+        ([{"prompt": "x", "answer": float("nan")}], "of 1 rows none is left (1 no answer)"),
+        ([{"prompt": "a \ud800", "answer": 1}], "row 1: '\\ud800' is half a character"),
+        (
+            [{"prompt": [{"role": r, "content": c} for r, c in (("system", "\udfff"), ("user", "x"))], "answer": 1}],
+            "half",
+        ),
     ],
 )
 def test_rows_that_will_not_do_are_named(make, tmp_path, rows, message):

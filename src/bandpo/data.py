@@ -95,7 +95,7 @@ def _columns(rows: list[dict[str, Any]], data: DataConfig) -> Dataset:
         raise UserError(f"data.path {data.path!r}: some prompts are text, others messages")
     try:
         return Dataset.from_list(shaped, on_mixed_types="use_json")
-    except (pyarrow.ArrowException, OverflowError) as error:
+    except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise UserError(f"data.path {data.path!r} does not fit a table: {' '.join(str(error).split())}") from error
 
 

@@ -192,7 +192,12 @@ def _problem(source: Source, row: Mapping[str, Any], index: int) -> Problem:
         raise UserError(
             f"{source.name}: row {index + 1}: {source.answer!r} must be text or a number, got {answer!r:.60}"
         )
-    answer = "" if answer is None else str(answer)
+    answer = "" if answer is None or answer != answer else str(answer)  # NaN is how some tables say nothing
+    try:
+        "".join([text, answer, *(each["content"] for each in messages or ())]).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise UserError(f"{where}: {half!r} is half a character (a lone surrogate), which no file can hold") from None
     if source.after is not None:
         answer = answer.rpartition(source.after)[2] if source.after in answer else ""
     level = None
@@ -224,7 +229,7 @@ def _messages(source: Source, problem: Problem, template: str) -> list[dict[str,
     return [{"role": "user", "content": template.replace("{prompt}", problem.text)}]
 
 
-_INTEGER = re.compile(r"[-+]?\d+")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
 
 
 def _corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
