@@ -164,6 +164,7 @@ def test_a_worker_is_replaced_in_time():
         (["eight_gigabytes"], Stopped.DIED),
         (["crash"], Stopped.DIED),
         (["leave"], Stopped.DIED),
+        (["babble"], Stopped.DIED),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value.value,
 )

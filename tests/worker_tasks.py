@@ -70,6 +70,11 @@ def die_once(path):
     return "second try"
 
 
+def babble():
+    os.write(0, b"[" * 100_000 + b"\n")
+    return "babbled"
+
+
 def wrong():
     raise ValueError("what is that")
 

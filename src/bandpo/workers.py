@@ -313,7 +313,10 @@ class _Worker:
         except OSError as error:
             raise self._lost(error) from None
         line, _, self.received = self.received.partition(b"\n")
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):  # no message of ours, and the next ones cannot be told from others
+            raise _WorkerLost(Stopped.DIED) from None
 
     def _lost(self, error: OSError) -> _WorkerLost:
         if isinstance(error, TimeoutError):  # it is killed when it is replaced
