@@ -357,6 +357,22 @@ def test_a_hundredfold_data_set_becomes_one(make, copies, tmp_path):
     assert prepared[0]["prompt"] == [{"role": "user", "content": BEFORE + problem(0) + BEHIND}]
 
 
+def test_a_conversation_is_all_that_the_user_says(make, tmp_path):
+    """The last message of several is no problem of its own, and one before it can be an evaluation problem."""
+
+    def talk(*said):
+        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+        return {"prompt": messages, "answer": "1"}
+
+    held = own(tmp_path, [{"prompt": problem(9), "answer": "1"}], "held.jsonl")
+    rows = [talk(problem(1), "7", "Sure?"), talk(problem(2), "7", "Sure?"), talk(problem(1), "8", "Sure?")]
+    first = own(tmp_path, [*rows, talk(problem(9), "7", "Sure?"), talk(problem(3))], "first.jsonl")
+    second = own(tmp_path, [talk(problem(2), "7", "Sure?"), talk(problem(4), "7", "Sure?")], "second.jsonl")
+    outcome, _ = make(first, second, against=(held,))
+    assert outcome.files["first"]["dropped"] == {"duplicate": 1, f"holds a problem of {held}": 1}
+    assert outcome.files["second"]["dropped"] == {"same problem as in " + first: 1}
+
+
 def test_the_same_problem_in_another_writing_is_a_duplicate(make, tmp_path):
     texts = ["Find $x+1$ now.", " find  $X + 1$\nnow.", "Find $x-1$ now.", "Find $x+1$ now!"]
     path = own(tmp_path, [{"prompt": text, "answer": "1"} for text in texts])

@@ -209,6 +209,12 @@ def _problem(source: Source, row: Mapping[str, Any], index: int) -> Problem:
     return Problem(index, text, answer.strip(), None if identity is None else str(identity), messages, level)
 
 
+def _asked(messages: Sequence[Mapping[str, str]] | None, problem: str) -> str:
+    """What makes two rows the same: the problem, or all that the user says where that is several messages."""
+    said = [each["content"] for each in messages or () if each["role"] == "user"]
+    return problem if len(said) < 2 else "\n".join(said)
+
+
 def _is_message(thing: Any) -> bool:
     return isinstance(thing, Mapping) and all(isinstance(thing.get(key), str) for key in ("role", "content"))
 
@@ -492,7 +498,8 @@ def _collect(
         if source.instructed and problem.messages is None:
             findings.note(findings.corrected, "instructions added", index, problem.text)
         counts = findings.kept_though if stays else findings.dropped
-        text = same_text(problem.text)
+        asked = _asked(problem.messages, problem.text)
+        text = same_text(asked)
         if text in before.earlier:
             answer, name = before.earlier[text]
             what = f"same problem as in {name}" + (
@@ -517,6 +524,8 @@ def _collect(
                 continue
         first.setdefault(text, len(kept))
         leak = before.leaks.find(problem.text)
+        if leak is None and asked != problem.text:
+            leak = before.leaks.find(asked)
         if leak is not None:
             fates[text] = f"holds a problem of {leak.name}"
             found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:_SHOWN]}
@@ -714,7 +723,9 @@ class _Before:
     def and_then(self, source: Source, entry: Mapping[str, Any], path: Path) -> _Before:
         """With a training file that is finished."""
         rows = file_rows(path)
-        own = {same_text(row["extra_info"]["problem"]): (row["answer"], source.name) for row in rows}
+        own = {
+            same_text(_asked(row["prompt"], row["extra_info"]["problem"])): (row["answer"], source.name) for row in rows
+        }
         return _Before(self.leaks, (*self.hashes, entry["rows_sha256"]), {**own, **self.earlier})
 
 
