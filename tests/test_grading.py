@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+import types
 from fractions import Fraction
 from pathlib import Path
 
@@ -243,3 +244,14 @@ def test_without_math_verify(monkeypatch):
         grade([], [])
     assert grade(["Answer: 42"], ["42"], "dapo-strict")[0].score == 1
     grading._check_math_verify.cache_clear()
+
+
+def test_a_tower_of_powers_reaches_no_parser(monkeypatch):
+    """Many different ones, a second each, would be what a training step waits for."""
+    asked = []
+    pool = types.SimpleNamespace(map=lambda pairs: asked.extend(pairs) or [[False, None]] * len(pairs))
+    monkeypatch.setattr(grading, "_pool", lambda: pool)
+    texts = [f"Answer: $9^{{9^{{9^{{{k}}}}}}}$" for k in range(500)] + ["Answer: 2^2^2", "Answer: $2^{10 ^ 9}$"]
+    assert {g.status for g in grade(texts, ["42"] * len(texts))} == {"unparsed"}
+    assert grade([r"\boxed{2^{2^{10}}}"], ["2^{2^{10}}"])[0].score == 1
+    assert not asked

@@ -132,6 +132,8 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
             return _UNPARSED
         answer = _bare(formulas[0])
         number = _number(answer)
+    if _TOWER.search(answer) and not _TOWER.search(wanted.text):
+        return _UNPARSED
     if number is None or wanted.number is None:
         return _Pair(_plain(wanted.number) or wanted.text, _plain(number) or answer)
     (value, is_decimal), (right_value, right_is_decimal) = number, wanted.number
@@ -154,6 +156,8 @@ _DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '
 # What may stand around a whole answer without changing it.
 _WRAPPERS = ("\\boxed{", "\\fbox{", "\\text{", "\\textbf{", "\\mathbf{", "\\mathrm{", "\\mbox{", "{")
 _NAMED = re.compile(r"^[A-Za-z](?:_\w|_\{\w+\})?\s*=(?!.*=)")
+# A power of powers of numbers, which nobody can write out: to stop a parser at it takes a second each time.
+_TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
 _FORMULA = re.compile(r"\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]")
 _DIGIT = re.compile(r"\d")
 _INTEGER = r"(?:[0-9]{1,3}(?:(?:,|\{,\}|,\\!|\\,| )[0-9]{3})+|[0-9]+)"
