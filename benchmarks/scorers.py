@@ -111,7 +111,7 @@ characters. Against its functions `dapo-strict` is tested on 20,000 made answers
 TRL's scorer wants LaTeX in delimiters or a box; verl's math_verify takes the last thing that it can read. 1: right.
 Bold: not what a reader would say. Of {cases} cases, {wrong}
 The cases were written with `math`, so this is a test of it, no estimate: of 278 other answers, many of them tricks,
-with a verdict fixed beforehand, it misjudged 25 (to it `at least 42` is 42, while `1 1/2` is not 3/2 and `42 km/h` not 42).
+with a verdict fixed beforehand, it misjudged 25 (to it `at least 42` is 42, `1 1/2` is not 3/2, and `42 km/h` not 42).
 
     python benchmarks/scorers.py --write    # in an environment with TRL, and in one with verl
     python benchmarks/scorers.py --page
