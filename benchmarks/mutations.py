@@ -89,7 +89,7 @@ FAULTS = [
     Fault(
         "KL in one step for two",
         "solver.py",
-        "    up, _ = _close(up, mu, nu, curved)\n",
+        "    up = up + _last_step(up, mu, nu, curved)[0]\n",
         "",
         "numerics band",
     ),

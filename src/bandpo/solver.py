@@ -59,17 +59,19 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     up = (x * per_mu).add_(1).log_()
     down = (2 * curved * odds).add_(curved * curved / 4).sqrt_().add_(curved / 2).mul_(per_mu).neg_()
     up = _halley(up, x, log_z, mu, nu, torch.sqrt(curved))
-    up, _ = _close(up, mu, nu, curved)
+    up = up + _last_step(up, mu, nu, curved)[0]
     down = _halley(down, *_tilted(down, mu), mu, nu, torch.sqrt(curved))
-    down, x = _close(down, mu, nu, curved)
+    dt, x, slope = _last_step(down, mu, nu, curved)
+    down = down + dt
     if not single:
         up, down = _polish(up, mu, nu, curved), _polish(down, mu, nu, curved)
     up, down = up + (delta - curved) * (odds * per_mu), down - (delta - curved) * per_mu
     sinking = (nu * down).sub_(delta)
     log_low = torch.where(rare, sinking, (mu * up).add_(delta).neg_())
-    # The upper bound of a common token is -log Z at the lower root of the others; mu t + delta would cancel.
-    if single:
-        rising, emptying = (nu * up).sub_(delta), x.log1p_().neg_()
+    # The upper bound of a common token is -log Z at the lower root of the others, where mu t + delta would cancel.
+    if single:  # x moves by slope (e^dt - 1), a parabola; dt is longer than 1 only where e^t is 0
+        dt = dt.clamp_(-1, 1)
+        rising, emptying = (nu * up).sub_(delta), x.addcmul_(slope, (dt * 0.5).add_(1).mul_(dt)).log1p_().neg_()
     else:
         rising = torch.where(up > 1, torch.exp(-up).mul_(nu).add_(mu).log_().neg_(), nu * up - delta)
         emptying = expm1(down).mul_(mu).log1p_().neg_()
@@ -103,21 +105,18 @@ def _halley(t: Tensor, x: Tensor, log_z: Tensor, mu: Tensor, nu: Tensor, root: T
     return t.addcdiv(numerator.mul_(x).mul_(x.add_(1)), denominator, value=-2)
 
 
-def _close(t: Tensor, mu: Tensor, nu: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """The same step from within 1e-3 of the root, and x after it.
+def _last_step(t: Tensor, mu: Tensor, nu: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """dt of the same step from within 1e-3 of the root, and x = mu (e^t - 1) and its slope mu e^t before it.
 
-    There sqrt(K / delta) = 1 + h with h = y / 2 - y^2 / 8, y = K / delta - 1, and e^dt is a parabola, to 1e-10.
+    There sqrt(K / delta) is 1 + h to 1e-11, with h = y / 2 - y^2 / 8 and y = K / delta - 1.
     """
     x, k = _tilted(t, mu)
     k.addcmul_(mu, t, value=-1)
-    y = (k - delta).mul_(1 / delta)
+    y = (k * (1 / delta)).sub_(1)
     h = (y * -0.125).add_(0.5).mul_(y)
     numerator, slope = k.mul_(h).mul_(2), x + mu
     denominator = h.mul_(3).add_(2).mul_(x).mul_(x).mul_(nu).addcmul_(numerator, slope, value=-1)
-    dt = numerator.mul_(x).mul_(x + 1).div_(denominator).mul_(-2)
-    t = t + dt
-    dt.clamp_(-1, 1)  # longer only where e^t is 0
-    return t, x.addcmul_(slope, (dt * 0.5).add_(1).mul_(dt))
+    return numerator.mul_(x).mul_(x + 1).div_(denominator).mul_(-2), x, slope
 
 
 def _polish(t: Tensor, mu: Tensor, nu: Tensor, delta: Tensor) -> Tensor:
