@@ -77,6 +77,15 @@ def test_the_noise_is_that_of_splitmix64():
     assert exponential([2**63 + 5, 1234567], 5)[1].tolist() == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_noise_is_finite_where_all_bits_are_ones():
+    """Else a token of probability 1 would lose to any other."""
+    z = 2**64 - 1
+    for shift, factor in ((31, backends._SECOND), (27, backends._FIRST)):  # back to the state whose first output it is
+        z = (z ^ z >> shift ^ z >> 2 * shift) * pow(factor, -1, 2**64) % 2**64
+    state = ((z ^ z >> 30 ^ z >> 60) - backends._GOLDEN) % 2**64
+    assert exponential([state], 1).item() == pytest.approx(24 * math.log(2))  # float32's last number below 1
+
+
 def test_the_noise_is_exponential_and_of_different_places_independent():
     states = [backends._mixed(i) for i in range(100)]
     noise = exponential(states, 10_000).double()
@@ -231,7 +240,7 @@ def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
     chat = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in requests()]
     assert drawn(engine, chat, sampling) == drawn(engine, requests(), sampling)
     plain = Transformers(engine.model, lab.tokenizer())
-    with pytest.raises(UserError, match="has no chat template"):
+    with pytest.raises(UserError, match="has no chat template; --no-chat sends"):
         drawn(plain, chat, sampling)
     with pytest.raises(UserError, match="finds no token in ''"):
         drawn(plain, [Request(0, "", 0)], sampling)

@@ -108,7 +108,10 @@ def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
             raise UserError(f"the tokenizer of {model!r} finds no token in {content!r}; are its files there?")
         return list(ids)
     if tokenizer.chat_template is None:
-        raise UserError(f"the prompts are chat messages, but the tokenizer of {model!r} has no chat template")
+        raise UserError(
+            f"the prompts are chat messages, but the tokenizer of {model!r} has no chat template; --no-chat sends "
+            "their text as it is"
+        )
     return list(tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
@@ -259,8 +262,9 @@ def exponential(states: Sequence[int], count: int, device: torch.device | str = 
             z *= signed(factor)
         z ^= (z >> 31) & (2**33 - 1)
         row.copy_((z >> 11) & (2**53 - 1))
-    # 53 bits, and half of the last: never 0, and as fine near 0, where rare tokens win, as float32 is.
-    return out.add_(0.5).mul_(2.0**-53).neg_().log1p_().neg_()
+    # 53 bits, and half of the last: never 0, and as fine near 0, where rare tokens win, as float32 is. One
+    # in 2^25 rounds to 1 in float32, and its exponential would be infinite: a token of probability 1 would lose too.
+    return out.add_(0.5).mul_(2.0**-53).clamp_(max=1 - 2.0**-24).neg_().log1p_().neg_()
 
 
 # ----------------------------------------------------------------------------------------------------------------- vLLM
