@@ -528,6 +528,14 @@ def _leaves_zero_out(spread: Spread) -> bool:
     return low > 0 or high < 0
 
 
+def _discordance(difference: Floats) -> float:
+    """Variance of the difference of two samples of a prompt, one of each model, over prompts: at least that of their
+    sampling. After half a prompt is added to each of the four outcomes (Agresti and Min 2005)."""
+    up, down = (np.sum(difference == sign) + 0.5 for sign in (1, -1))
+    n = len(difference) + 2
+    return float((up + down) / n - ((up - down) / n) ** 2)
+
+
 def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
     """The scores of the prompts that both have, in the order of A."""
     place = {prompt: i for i, prompt in enumerate(b.prompt_ids)}
@@ -567,14 +575,21 @@ class _Cell:
         self.values = per_prompt(a, k), per_prompt(b, k)
         self.samples = a.shape[-1], b.shape[-1]
         self.prompts = len(a)
-        self.noise = _sampling_variance(a, k) + _sampling_variance(b, k)
         self.difference = self.values[1] - self.values[0]
+        noise = [_sampling_variance(score, k) for score in (a, b)]
+        paired = self.samples == (1, 1)  # then the bounds for each model alone do not see what both get right
+        if paired:
+            noise = [np.full(self.prompts, _discordance(self.difference) / 2)] * 2
+        self.noise = noise[0] + noise[1]
+        # With one sample a prompt of each; n of each leave 1/n of it.
+        self.single = sum(n * float(each.mean()) for n, each in zip(self.samples, noise, strict=True))
         mean = float(self.difference.mean())
-        self.these = Spread(mean, mean, math.sqrt(self.noise.sum()) / self.prompts)
+        df = max(1, self.prompts - 1)
+        self.these = Spread(mean, mean, math.sqrt(self.noise.sum()) / self.prompts, df if paired else math.inf)
         self.sampling = float(self.noise.mean())  # variance of a prompt's difference that more samples would remove
         spread = float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0  # one prompt: anything may be
         self.variance = max(spread, self.sampling)
-        self.such = Spread(mean, mean, math.sqrt(self.variance / self.prompts), max(1, self.prompts - 1))
+        self.such = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
 
     def fractions(self) -> list[Fraction]:
         right = (score.sum(-1).astype(int).tolist() for score in self.scores)
@@ -613,8 +628,8 @@ def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
 
 
 def _needed(cells: Sequence[_Cell], difference: float) -> Needed:
-    """Variance of the difference: noise * (n now / n) + true, over prompts; it must be (difference / 2.8)^2."""
-    n = max(min(cell.samples) for cell in cells)
+    """Variance of the difference: single / n + true, over prompts; it must be (difference / 2.8)^2."""
+    single = sum(cell.single / cell.prompts for cell in cells) / len(cells) ** 2
     noise = sum(cell.sampling / cell.prompts for cell in cells) / len(cells) ** 2
     true = sum((cell.variance - cell.sampling) / cell.prompts for cell in cells) / len(cells) ** 2
     prompts = sum(cell.prompts for cell in cells)
@@ -622,8 +637,8 @@ def _needed(cells: Sequence[_Cell], difference: float) -> Needed:
         return Needed(math.inf, None if true > 0 else math.inf, math.inf)
     enough = (difference / (NormalDist().inv_cdf(0.5 + LEVEL / 2) + NormalDist().inv_cdf(0.8))) ** 2
     return Needed(
-        samples_for_these=n * noise / enough,
-        samples_for_such=n * noise / (enough - true) if enough > true else None,
+        samples_for_these=single / enough,
+        samples_for_such=single / (enough - true) if enough > true else None,
         prompts_for_such=prompts * (noise + true) / enough,
     )
 
