@@ -273,7 +273,7 @@ class Claim:
     verdict: str
 
 
-HOLDS, PARTLY, FALSE, OPEN = "holds", "holds in part", "does not hold", "cannot be told"
+HOLDS, PARTLY, OPEN = "holds", "holds in part", "cannot be told"
 
 
 def sign_of_all() -> str:
@@ -313,9 +313,14 @@ def radii(what: str) -> str:
 
 def worse_in_pass() -> str:
     lost = {}
-    for other in (GRPO, HIGHER, RELAXED):
+    for other in (HIGHER, RELAXED):
         lost |= {f"{name} against {other}": gap for name, gap in below(0, BAND, other, "best").items()}
-    return f"Behind in {len(lost)} of 36: {listed(lost)}. With radius 0.03, 7B has the best average: {radii('best')}."
+    level = sum(gap == 0 for other in (HIGHER, RELAXED) for gap in gaps(BAND, other, what="best").values())
+    return (
+        f"Averages: {of_average(BAND, HIGHER, 'best')} over Clip-Higher, {of_average(BAND, RELAXED, 'best')} over Relaxed "
+        f"Band. Of 24 single cells, behind in {len(lost)}: {listed(lost)}; level in {level}. With radius 0.03, 7B has the "
+        f"best average: {radii('best')}."
+    )
 
 
 CLAIMS = (
@@ -358,7 +363,7 @@ CLAIMS = (
         ),
         PARTLY,
     ),
-    Claim("and consistently surpasses heuristic baselines like Clip-Higher and Relaxed-Band", worse_in_pass, FALSE),
+    Claim("and consistently surpasses heuristic baselines like Clip-Higher and Relaxed-Band", worse_in_pass, PARTLY),
     Claim(
         "this heuristic relaxation leads to consistent overall performance degradation",
         lambda: (
