@@ -27,6 +27,7 @@ from bandpo import backends, evaluate, lab, questions, scores
 from bandpo.backends import Request, SeededChoice, Server, Transformers, exponential
 from bandpo.cli import main
 from bandpo.config import UserError
+from bandpo.evaluation import pass_at_k
 from bandpo.samples import Question, Sample, Sampling, read_facts, read_graded, read_samples
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -789,6 +790,11 @@ def test_scores_as_a_table_and_for_scripts(home, here, capsys):
     out = capsys.readouterr().out
     assert "pass@2" in out
     assert "pass@4" not in out
+    assert main(["score", "a", "--k", "3"]) == 0
+    of_3 = float(pass_at_k(4, graded.score.sum(1), 3).mean())
+    assert re.search(rf"pass@3 +│ +{100 * of_3:.2f} ", capsys.readouterr().out)
+    assert main(["score", "a", "b", "--k", "4"]) == 2
+    assert "k must be from 1 to the 2 samples of b, got 4" in capsys.readouterr().err
     assert main(["score", "a", "--scorer", "lab"]) == 0
     assert Path("a/grades-lab.jsonl").is_file()
     assert main(["score", "gone"]) == 2

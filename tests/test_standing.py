@@ -218,6 +218,13 @@ def test_the_cells_are_means_with_the_interval_they_name(made):
     assert average.mean == pytest.approx(np.mean([arrays["7b-GRPO"][name].mean() for name in ("aime24", "amc23")]))
 
 
+def test_half_of_the_interval_over_runs_is_not_cut_at_zero(tmp_path):
+    for i, score in enumerate((np.eye(20)[:, :4] * 0, np.ones((20, 4)) * (np.arange(20)[:, None] < 4))):
+        evaluation(tmp_path / str(i), "A", {"aime24": score})
+    text = FORMATS["markdown"](make_table(read(tmp_path, "0", "1")))
+    assert "10.0 ± 127.1 /" in text  # 12.706 standard errors of 10 points
+
+
 def test_the_best_of_each_heading_is_bold(made):
     table = make_table(every(made[0]))
     for row in table.rows:
@@ -355,6 +362,7 @@ def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
         (["compare", "a", "bad.jsonl"], "bad.jsonl, line 1: expected input, gts and score, as verl writes them"),
         (["compare", "a", "uneven.jsonl"], "prompts of 'validation' have from 1 to 2 samples"),
         (["compare", "a", "a", "--log", "run.jsonl"], "--log must be LABEL=PATH, got 'run.jsonl'"),
+        (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),
         (["compare", "a", "a", "--scorer", "dapo-strict"], "560 of 560"),
         (["table", "a", "a"], "a: given twice"),
         (["table", "a", "-k", "20"], "k must be from 1 to the smallest number of samples 8, got 20"),
@@ -365,6 +373,7 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, argv, message):
     evaluation(Path("a"), "A", scores(0))
     evaluation(Path("other"), "B", scores(0, sizes=(("math", 3),)))
     Path("empty").mkdir()
+    Path("run.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
     Path("bad.jsonl").write_text("{}\n")
     lines = [{"input": i, "gts": "7", "score": 1.0} for i in ("x", "x", "y")]
     Path("uneven.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

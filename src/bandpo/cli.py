@@ -536,10 +536,9 @@ def _score(args: argparse.Namespace) -> None:
 def _compare(args: argparse.Namespace) -> None:
     import json
 
-    from .standing import compare_results, comparison_data, comparison_text, read_logs, read_result
+    from .standing import compare_results, comparison_data, comparison_text, read_results
 
-    logs = read_logs(args.log)
-    a, b = (read_result(text, args.scorer, logs) for text in (args.a, args.b))
+    a, b = read_results([args.a, args.b], args.scorer, args.log)
     comparisons = compare_results(a, b, args.k)
     if args.json:
         print(json.dumps(comparison_data(a, b, comparisons, args.k), indent=1))
@@ -548,12 +547,11 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _table(args: argparse.Namespace) -> None:
-    from .standing import FORMATS, make_table, read_logs, read_result
+    from .standing import FORMATS, make_table, read_results
 
-    logs = read_logs(args.log)
     by_name = {".html": "html", ".tex": "latex"}
     form = args.format or by_name.get(args.output.suffix if args.output else "", "markdown")
-    text = FORMATS[form](make_table([read_result(result, args.scorer, logs) for result in args.results], args.k))
+    text = FORMATS[form](make_table(read_results(args.results, args.scorer, args.log), args.k))
     if args.output is None:
         print(text, end="")
     else:

@@ -651,12 +651,13 @@ def powers(n: int) -> list[int]:
     return [*(2**i for i in range(1, n.bit_length()) if 2**i < n), n] if n > 1 else []
 
 
-def summarize(graded: Graded) -> dict[str, Any]:
+def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
     """All numbers of one data set by name, as plain data; each with its intervals where it has some.
 
-    `mean@n` and `pass@k` (k = 1, 2, 4 .. n; unbiased) with `these_problems` and `such_problems`; `best@k/mean` and
-    `maj@k/mean` are verl's bootstraps; `maj@k` is unbiased. `tokens`: mean, median, 90% and longest, also of right and
-    of wrong ones. `truncated` and `unparsed` are shares with an interval over prompts. What was not recorded is absent.
+    `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `these_problems` and `such_problems`;
+    `best@k/mean` and `maj@k/mean` are verl's bootstraps; `maj@k` is unbiased. `tokens`: mean, median,
+    90% and longest, also of right and of wrong ones. `truncated` and `unparsed` are shares with an interval over
+    prompts. What was not recorded is absent.
     """
     score, n = graded.score, graded.score.shape[-1]
     out: dict[str, Any] = {"data": graded.data, "prompts": len(score), "samples": n, "level": LEVEL}
@@ -669,9 +670,9 @@ def summarize(graded: Graded) -> dict[str, Any]:
         return {**cell, "such_problems": list(such.interval())}
 
     out[f"mean@{n}"] = spread(per_prompt(score), these_problems(score))
-    for k in dict.fromkeys([1, *powers(n)]):
+    for k in dict.fromkeys([1, *powers(n), *ks]):
         out[f"pass@{k}"] = spread(per_prompt(score, k), these_problems(score, k))
-    for k in powers(n):
+    for k in dict.fromkeys([*powers(n), *(k for k in ks if k > 1)]):
         expected = float(best_at_k_expected(n, graded.right, k).mean())
         out[f"best@{k}/mean"] = {"value": float(best_at_k_bootstrap(score, k).mean()), "expected": expected}
         if graded.answers is not None:

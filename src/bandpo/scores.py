@@ -131,9 +131,12 @@ def score_and_show(folders: Sequence[Path], scorer: str | None, ks: Sequence[int
     """Grade what is not graded, and print the numbers of each folder."""
     results = []
     for folder in folders:
-        used = grade_folder(folder, scorer)
         facts = read_facts(folder)
-        results.append((folder, facts, used, [summarize(graded) for graded in read_graded(folder, used)]))
+        n = facts["sampling"]["n"]
+        if ks and not 1 <= max(ks) <= n:
+            raise UserError(f"k must be from 1 to the {n} samples of {folder}, got {max(ks)}")
+        used = grade_folder(folder, scorer)
+        results.append((folder, facts, used, [summarize(graded, ks) for graded in read_graded(folder, used)]))
     if as_json:
         rows = [
             {"folder": str(folder), "label": facts["label"], "scorer": used, "results": summaries}
@@ -149,7 +152,7 @@ def _print(
     folder: Path, facts: dict[str, Any], scorer: str, summaries: list[dict[str, Any]], ks: Sequence[int]
 ) -> None:
     n = facts["sampling"]["n"]
-    shown = [k for k in dict.fromkeys(ks or (1, n)) if k <= n]
+    shown = dict.fromkeys(ks or (1, n))
     sampling = facts["sampling"]
     console.print(facts["label"], style="bold", end="", soft_wrap=True)
     console.print(

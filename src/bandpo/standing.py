@@ -79,6 +79,20 @@ def read_logs(texts: Iterable[str]) -> dict[str, Path]:
     return {label: Path(path) for label, _, path in pairs}
 
 
+def read_results(texts: Sequence[str], scorer: str | None = None, logs: Iterable[str] = ()) -> list[Result]:
+    """`read_result` of each, with `logs` as for `read_logs`.
+
+    Raises:
+        ValueError: see there, or a log of a label that no result has.
+    """
+    of_label = read_logs(logs)
+    results = [read_result(text, scorer, of_label) for text in texts]
+    labels = dict.fromkeys(result.label for result in results)
+    if unused := [label for label in of_label if label not in labels]:
+        raise ValueError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
+    return results
+
+
 def read_result(text: str, scorer: str | None = None, logs: Mapping[str, Path] | None = None) -> Result:
     """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those that lie beside the model.
 
@@ -324,7 +338,9 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
     if alone:
         notes.append(f"Only one of the two has {', '.join(sorted(alone))}.")
     if any(not c.p_such_exact for c in comparisons):
-        notes.append("Some p-values are from random signs, not exact.")
+        notes.append("Some p-values of such problems are from random signs, not exact.")
+    if any(c.p_these is not None and not c.p_these_exact for c in comparisons):
+        notes.append("Some p-values of these problems are from a normal approximation, not exact.")
     return notes
 
 
@@ -486,7 +502,9 @@ def _cell(runs: Sequence[tuple[Spread, Spread] | None]) -> Cell | None:
     over_runs = training_runs([mean.value for mean, _ in known])
     spread = known[0][0] if over_runs is None else over_runs
     best = float(np.mean([best.value for _, best in known]))
-    return Cell(spread.value, spread.interval(), over_runs is not None, best)
+    # Of runs it is printed as one number, half of it, so nothing is cut off.
+    interval = spread.interval() if over_runs is None else spread.interval(low=-math.inf, high=math.inf)
+    return Cell(spread.value, interval, over_runs is not None, best)
 
 
 def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
