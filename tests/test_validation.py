@@ -129,6 +129,7 @@ def test_other_data_are_evaluated_on_by_name(home, tmp_path):
 
 MISTAKES = {
     "both": ({"eval_size": 2, "eval_path": "lab"}, {}, "data.eval_size and data.eval_path are two sets"),
+    "never": ({"eval_path": "lab"}, {}, "data.eval_path is set, but nothing evaluates on it"),
     "gone": ({"eval_path": "gone.jsonl"}, {}, "gone.jsonl"),
     "gym": (
         {"source": "reasoning_gym", "path": None, "task": "chain_sum", "eval_path": "lab"},
@@ -142,6 +143,8 @@ MISTAKES = {
 @pytest.mark.parametrize(("data", "changes", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_what_cannot_be_evaluated_on_is_said_before_anything_is_written(home, tmp_path, data, changes, message):
     trainer = EVALUATION | ({"per_device_eval_batch_size": 7} if message == "trainer: " else {})
+    if "nothing evaluates" in message:
+        trainer |= {"eval_strategy": "no", "eval_on_start": False}
     node = recipe.node(home, tmp_path / "run", data=data, trainer=trainer, **changes)
     with pytest.raises(UserError, match=message):
         train.run(config.build(node))

@@ -233,6 +233,11 @@ def build(node: Mapping[str, Any]) -> RunConfig:
             "data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it, or "
             "data.eval_path"
         )
+    if config.data.eval_path is not None and not evaluates:
+        raise UserError(
+            "data.eval_path is set, but nothing evaluates on it; set trainer.eval_strategy and eval_steps, or "
+            "eval_on_start"
+        )
     if config.data.eval_size and config.data.eval_path is not None:
         raise UserError("data.eval_size and data.eval_path are two sets to evaluate on; keep one")
     if "{prompt}" not in config.data.template:
