@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
+from bandpo.differences import compare
 from bandpo.evaluation import (
     Graded,
     average,
     best_at_k_bootstrap,
     best_at_k_expected,
-    compare,
     pass_at_k,
     per_prompt,
     such_problems,

@@ -33,7 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from bandpo import lab, questions
-from bandpo.evaluation import compare, summarize
+from bandpo.differences import compare
+from bandpo.evaluation import summarize
 from bandpo.provenance import source_commit
 from bandpo.samples import read_facts, read_graded, read_samples
 

@@ -62,6 +62,7 @@ LAYERS = [
         "preparation",
         "data",
         "evaluation",
+        "differences",
         "samples",
         "standing",
         "questions",

@@ -786,14 +786,14 @@ def test_scores_as_a_table_and_for_scripts(home, here, capsys):
     (graded,) = read_graded(Path("a"))
     assert first["results"][0]["mean@4"]["value"] == pytest.approx(graded.score.mean())
     assert first["results"][0]["pass@4"]["value"] == pytest.approx(graded.score.max(1).mean())
-    assert main(["score", "a", "b", "--k", "2"]) == 0
+    assert main(["score", "a", "b", "-k", "2"]) == 0
     out = capsys.readouterr().out
     assert "pass@2" in out
     assert "pass@4" not in out
-    assert main(["score", "a", "--k", "3"]) == 0
+    assert main(["score", "a", "-k", "3"]) == 0
     of_3 = float(pass_at_k(4, graded.score.sum(1), 3).mean())
     assert re.search(rf"pass@3 +│ +{100 * of_3:.2f} ", capsys.readouterr().out)
-    assert main(["score", "a", "b", "--k", "4"]) == 2
+    assert main(["score", "a", "b", "-k", "4"]) == 2
     assert "k must be from 1 to the 2 samples of b, got 4" in capsys.readouterr().err
     assert main(["score", "a", "--scorer", "lab"]) == 0
     assert Path("a/grades-lab.jsonl").is_file()

@@ -19,22 +19,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
-from bandpo import evaluation
+from bandpo import differences, evaluation
+from bandpo.differences import common_prompts, compare, reshuffle_p, sign_flip_p
 from bandpo.evaluation import (
     Graded,
     Spread,
     average,
     best_at_k_bootstrap,
     best_at_k_expected,
-    common_prompts,
-    compare,
     maj_at_k,
     maj_at_k_bootstrap,
     mean_at_k,
     pass_at_k,
     powers,
-    reshuffle_p,
-    sign_flip_p,
     such_problems,
     summarize,
     t_quantile,
@@ -294,7 +291,7 @@ def test_reshuffling_too_fine_a_grid_is_normal(monkeypatch):
     tables = [(c, 100, c + 4, 100) for c in range(20, 60)]
     p, exact = reshuffle_p(tables)
     assert exact
-    monkeypatch.setattr(evaluation, "MOST_WORK", 100)
+    monkeypatch.setattr(differences, "MOST_WORK", 100)
     normal, exact = reshuffle_p(tables)
     assert not exact
     assert abs(p - normal) < 0.1 * p

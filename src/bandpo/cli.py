@@ -308,7 +308,7 @@ def _parser() -> argparse.ArgumentParser:
         "--scorer",
         help="math, dapo-strict, exact, last-number, reasoning-gym or lab (default: what the evaluation was made with)",
     )
-    score.add_argument("--k", nargs="+", type=_count, default=[], metavar="K", help="default: the number of samples")
+    score.add_argument("-k", nargs="+", type=_count, default=[], metavar="K", help="default: the number of samples")
     score.add_argument("--json", action="store_true", help="all numbers, for scripts")
     score.set_defaults(run=_score)
 

@@ -20,14 +20,13 @@ from typing import Any, Literal
 import numpy as np
 
 from .collapse import Collapse, collapse_of, read_log
+from .differences import Comparison, compare
 from .evaluation import (
     LEVEL,
-    Comparison,
     Graded,
     Interval,
     Spread,
     average,
-    compare,
     per_prompt,
     such_problems,
     training_runs,
