@@ -112,6 +112,7 @@ def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path,
     assert "On these problems: yes, B is better" in out
     assert "On such problems: not settled" in out
     assert "no number of samples of these problems; the problems differ too much in it" in out
+    assert "Drawn with the same --seed" in out
 
 
 def test_compare_as_json_has_the_same_numbers(made, capsys):
@@ -148,6 +149,7 @@ def test_what_does_not_compare_is_said(tmp_path, capsys):
     assert "aime24: 20 prompts in common, of 30 of A and 20 of B; the others do not count." in out
     assert "Only one of the two has amc23, math." in out
     assert "Sampled differently: temperature (0.6, 1.0)" in out
+    assert "same --seed" not in out
 
 
 def test_the_collapse_of_the_run_is_told(tmp_path, capsys):

@@ -327,6 +327,12 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
     if a.scorer != b.scorer:
         notes.append("A and B were graded by different scorers: the difference is theirs too.")
     notes += _different_sampling([a, b])
+    seeds = {(side.sampling or {}).get("seed") for side in (a, b)}
+    if len(seeds) == 1 and None not in seeds:
+        notes.append(
+            "Drawn with the same --seed, from the same random numbers: the intervals of these problems are wider than "
+            "they need be."
+        )
     left = {g.data: len(g.score) for g in a.graded}, {g.data: len(g.score) for g in b.graded}
     for c in comparisons:
         have = [side[c.data] for side in left if c.data in side]
