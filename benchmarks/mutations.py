@@ -425,7 +425,7 @@ FAULTS = [
     Fault(
         "old log-probabilities in padding",
         "losses.py",
-        "torch.where(mask, old_logps.detach().to(dtype), filler)",
+        "torch.where(mask, old_logps.detach().to(dtype), -1.0)",
         "old_logps.detach().to(dtype)",
         "losses",
     ),

@@ -169,14 +169,15 @@ def test_compiled_by_inductor_the_loss_has_the_same_gradient():
     assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-6, abs=1e-7, nan_ok=True)
 
 
-def test_compiled_the_loss_holds_one_tensor_of_the_batch_beyond_its_gradient():
+@pytest.mark.parametrize("region", [Clip(0.2, 0.2), Band()], ids=["clip", "band"])
+def test_compiled_the_loss_holds_one_tensor_of_the_batch_beyond_its_gradient(region):
     """And half of one, in bytes, for the tallies: the bounds are made and used in one loop."""
     logps, old, advantages, mask = batch(16, 1024)
     logps.requires_grad_()
     compiled = torch.compile(policy_loss, fullgraph=True)
 
     def step() -> Any:
-        loss, metrics = compiled(logps, old, advantages, mask, Band())
+        loss, metrics = compiled(logps, old, advantages, mask, region)
         return metrics, torch.autograd.grad(loss, logps)
 
     step()

@@ -226,7 +226,7 @@ def test_hostile_strings_are_wrong_and_cost_little():
 
 
 def test_a_comparison_without_end_is_stopped():
-    grades = grade(["Answer: $9^{9^{9^9}}$", "Answer: $1+x$", "Answer: " + "9" * 501], ["42", "x+1", "42"])
+    grades = grade(["Answer: $(9^9)^{(9^9)^9}$", "Answer: $1+x$", "Answer: " + "9" * 501], ["42", "x+1", "42"])
     assert grades == [Grade(0.0, None, "timeout"), Grade(1.0, "x+1"), Grade(0.0, None, "unparsed")]
 
 

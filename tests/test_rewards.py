@@ -152,7 +152,7 @@ def test_the_rewards_are_the_scorers():
 
 def test_the_share_that_cannot_be_read_is_logged():
     logged = {}
-    math_reward([*TEXTS, "Answer: $8^{9^{9^9}}$"], answer=[*ANSWERS, "42"], log_metric=logged.__setitem__)
+    math_reward([*TEXTS, "Answer: $(9^9)^{(9^9)^9}$"], answer=[*ANSWERS, "42"], log_metric=logged.__setitem__)
     assert logged == {"reward/unparsed": 0.2, "reward/timeout": 0.2}
 
 

@@ -123,11 +123,13 @@ def policy_loss(
     dtype = output_dtype(logps)
     advantages = advantages.detach().to(dtype)
     advantages = advantages[:, None] if advantages.dim() == 1 else advantages
-    # What stands in padding is replaced before any arithmetic, because NaN times 0 is NaN. Any log-probability would
-    # do; one that is read per response makes a compiled graph walk through the bounds row by row, and so in one loop
-    # with the sums over tokens: one tensor of the batch less in memory.
-    filler = -1.0 - advantages[:, :1].isnan().to(dtype)
-    old_logps = torch.where(mask, old_logps.detach().to(dtype), filler)
+    # What stands in padding is replaced before any arithmetic, because NaN times 0 is NaN.
+    old_logps = torch.where(mask, old_logps.detach().to(dtype), -1.0)
+    seen = old_logps
+    if torch.compiler.is_compiling():
+        # Any log-probability would do. One that is read per response makes a compiled graph walk through the bounds row
+        # by row, and so in one loop with the sums over tokens: one tensor of the batch less in memory.
+        seen = torch.where(mask, old_logps, -1.0 - advantages[:, :1].isnan().to(dtype))
     context = Context(
         response_mask=mask,
         entropies=None if entropies is None else entropies.detach(),
@@ -138,7 +140,7 @@ def policy_loss(
     )
     # A response has the ratio of its tokens' sum or mean, and so its bounds.
     over = {"sequence": False, "sequence-mean": True}.get(ratio)
-    bounds = trust_region.bounds(old_logps if over is None else _over_responses(old_logps, mask, mean=over), context)
+    bounds = trust_region.bounds(seen if over is None else _over_responses(old_logps, mask, mean=over), context)
     weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
     low, high = bounds.log_low.expand(mask.shape), bounds.log_high.expand(mask.shape)
     capped = None if bounds.capped is None else bounds.capped.expand(mask.shape)
