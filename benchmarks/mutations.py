@@ -548,6 +548,49 @@ FAULTS = [
         "grad_bias = grad.sum(0)",
         "linear",
     ),
+    # ---- found by strangers
+    Fault(
+        "kl_old of the response's ratio",
+        "losses.py",
+        "mask, sums, own=own)",
+        "mask, sums)",
+        "metrics",
+    ),
+    Fault(
+        "a ratio far outside overflows under mask_two_sided",
+        "surrogates.py",
+        "value = torch.where(mask, torch.exp(clipped) * weights, 0.0)",
+        "value = torch.where(mask, torch.exp(cut) * weights, 0.0)",
+        "apply",
+    ),
+    Fault(
+        "a gradient for a log-ratio cut under mask_two_sided",
+        "surrogates.py",
+        "return value, value * ((cut == log_ratio) | cut.isnan()), None",
+        "return value, value, None",
+        "apply",
+    ),
+    Fault(
+        "a second derivative of NaN at a probability of 0",
+        "surrogates.py",
+        "finite = logps.to(slope.dtype).clamp(min=LOWEST)",
+        "finite = logps.to(slope.dtype)",
+        "apply",
+    ),
+    Fault(
+        "divided by the longest response",
+        "aggregation.py",
+        "(tokens > 0).sum() * mask.shape[-1]",
+        "(tokens > 0).sum() * tokens.max()",
+        "losses",
+    ),
+    Fault(
+        "low_var_kl without verl's cut",
+        "penalties.py",
+        'k3.clamp(max=_VERL_MOST_OF_K3) if kind == "low_var_kl" else k3',
+        "k3",
+        "losses",
+    ),
 ]
 
 

@@ -131,11 +131,19 @@ STATEMENTS = (
     Statement(
         "thm:scalar_reduction eq:scalar_g_derivation eq:scalar_g_def eq:proof_binding_eq eq:r_start_lower "
         "eq:r_start_upper",
-        "$g_f(p, r) = \\delta$ has, for any $\\delta$, exactly two roots in $r$, and they are the bounds.",
+        "$g_f(p, r) = \\delta$ has, for any valid $\\delta$, exactly two roots in $r$, and they are the bounds.",
         CORRECTED,
         "divergence_at band_bounds",
         "test_thm_scalar_reduction test_thm_scalar_reduction_has_at_most_two_roots "
         "test_g_is_the_same_for_a_token_and_for_all_others_together",
+        "One variable",
+    ),
+    Statement(
+        "subsec:solving",
+        "The two roots are well-separated by the singularity at $r=1$.",
+        FALSE,
+        "divergence_at band_bounds",
+        "test_subsec_solving",
         "One variable",
     ),
     Statement(
@@ -297,6 +305,14 @@ STATEMENTS = (
         "test_trust_regions.py::test_relaxed_is_the_wider_rule_on_each_side",
     ),
     Statement(
+        "sec:relaxed_band_analysis sec:analysis_tail fig:3d-vis-compare",
+        "For likely tokens Band-KL at 0.05 is stricter than Clip-Higher: above for $p>[[p high]]$, below for "
+        "$p>[[p low]]$.",
+        HOLDS,
+        "Band Clip Relaxed",
+        "test_sec_analysis_tail",
+    ),
+    Statement(
         "sec:delta_radius",
         "The recommended radius, KL at 0.05, is the default. (Why it is best is not tested here.)",
         DEFINITION,
@@ -304,7 +320,7 @@ STATEMENTS = (
         "test_sec_delta_radius",
     ),
     Statement(
-        "fig:analysis_dynamics",
+        "fig:analysis_dynamics sec:analysis_tail",
         "Clip rate and the share of clipped rare tokens. (The training runs are not repeated here.)",
         DEFINITION,
         "Metrics.compute",
@@ -442,6 +458,8 @@ def numbers() -> dict[str, str]:
         "forty tv": f"{three_of_forty('tv'):.2f}",
         "forty chi2": f"{three_of_forty('chi2'):.2f}",
         "log low": f"{bandpo.band_bounds(at(1e-3), 'kl', 0.05).log_low.item():.1f}",
+        "p high": f"{root(lambda p: cost('kl', p, 1.28), 0.05):.2f}",
+        "p low": f"{root(lambda p: cost('kl', p, 0.8), 0.05):.2f}",
         "quotient": f"{-math.expm1(-0.05) / 0.05:.3f}",
     }
 
@@ -486,10 +504,13 @@ equality in Jensen's inequality, which for a strictly convex $f$ means constant 
 distribute. $\square$
 """,
     "One variable": r"""
-**As stated** $g$ is strictly convex and has exactly two roots for any $\delta$. **False**: for TV it is
-$p\lvert r-1\rvert$, not strictly convex; and where a bound is saturated there is no root on that side (TV at
-$p<\delta$: $g\le g(p,0)=p$). Nor does a strictly convex $f$ have $f''>0$: $(u-1)^4$ has $f''(1)=0$, and bounds all the
-same.
+**As stated** $f$ is strictly convex, and then $g$ is, and has exactly two roots for any valid radius $\delta>0$. Which
+radii are valid is not said, and for most divergences that depends on the token: where a bound is saturated there is no
+root on that side (Pearson at $\delta=0.05$ and $p=0.04$: below 1, $g\le g(p,0)=p/(1-p)=0.042$). TV, which the paper
+uses, is not strictly convex; its $g$ is $p\lvert r-1\rvert$. Nor does a strictly convex $f$ have $f''>0$: $(u-1)^4$
+has $f''(1)=0$, and bounds all the same. And nothing is singular at $r=1$: it is the minimum of $g$, as smooth there as
+$f$ is at 1, with slope 0 (TV has a kink). What separates the roots is that $g(p,1)=0<\delta$; for small $\delta$ they
+are as close as one likes.
 
 **Holds.** *On $[0,1/p]$ $g$ is convex, 0 at $r=1$, strictly decreasing before and strictly increasing after (where it
 is finite). So the $r$ with $g(p,r)\le\delta$ are an interval, its ends are the bounds, and each end is the one root
@@ -668,25 +689,28 @@ def where(test: str) -> tuple[str, str]:
     return file or "test_paper.py", name
 
 
+def fill(text: str, computed: dict[str, str]) -> str:
+    return re.sub(r"\[\[(.*?)\]\]", lambda match: computed[match[1]], text)
+
+
 def page() -> str:
+    computed = numbers()
     rows = ["| label | claim | verdict | functions | tests |", "|---|---|---|---|---|"]
     for s in STATEMENTS:
         verdict = f"[{s.verdict}](#{anchor(s.section)})" if s.section else s.verdict
         cells = (
             "<br>".join(f"`{label}`" for label in s.labels.split()),
-            s.claim,
+            fill(s.claim, computed),
             verdict if s.verdict in (DEFINITION, HOLDS) else f"**{verdict}**",
             "<br>".join(map(link_of, s.functions.split())),
             "<br>".join(map(link_of_test, s.tests.split())),
         )
         rows.append(f"| {' | '.join(cells)} |")
-    computed = numbers()
     texts = [INTRODUCTION.strip(), "\n".join(rows)]
     for name, text in SECTIONS.items():
         labels = " ".join(s.labels for s in STATEMENTS if s.section == name).split()
         about = [f"On {', '.join(f'`{label}`' for label in labels)}."] if labels else []
-        filled = re.sub(r"\[\[(.*?)\]\]", lambda match: computed[match[1]], text.strip())
-        texts += [f"## {name}", *about, filled]
+        texts += [f"## {name}", *about, fill(text.strip(), computed)]
     return "\n\n".join(texts) + "\n"
 
 

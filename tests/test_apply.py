@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,63 @@ def test_mask_has_the_gradient_of_clip_and_so_has_preserve_of_nothing():
             other, same = loss_and_gradient(data, region, **options)
             assert torch.equal(gradient, same)
             assert other != value
+
+
+@pytest.mark.parametrize("apply", APPLICATIONS)
+def test_a_surrogate_is_never_nan_however_far_a_ratio_is(apply):
+    """e^89 is inf in float32. Below the bound for A < 0, above it for A > 0, all values are finite."""
+    s = torch.tensor([[100.0, 89.0, -100.0, -torch.inf, 0.1]], requires_grad=True)
+    bounds = Clip(0.2, 0.2).bounds(torch.zeros(1, 5))
+    for sign in (1.0, -1.0, 0.0):
+        value = surrogate(s, torch.tensor([[sign]]), bounds, apply=apply, **betas(apply))
+        (slope,) = torch.autograd.grad(value.sum(), s)
+        assert not value.isnan().any()
+        assert not slope.isnan().any()
+        if sign >= 0 or apply in ("mask_two_sided", "weight"):  # else r A itself, which overflows
+            assert value.isfinite().all() or apply == "weight"
+            assert slope.isfinite().all()
+    if apply == "mask_two_sided":
+        assert (value[0, :4] == 0).all()
+
+
+def test_a_log_ratio_cut_by_max_log_ratio_has_no_gradient_under_mask_two_sided():
+    old = torch.full((1, 3), -5.0)
+    logps = (old + torch.tensor([[0.5, 2.0, -2.0]])).requires_grad_()
+    loss, metrics = policy_loss(
+        logps, old, torch.ones(1), torch.ones(1, 3), NO_CLIP, apply="mask_two_sided", max_log_ratio=1.0
+    )
+    (gradient,) = torch.autograd.grad(loss, logps)
+    assert gradient[0].tolist() == pytest.approx([-math.exp(0.5) / 3, 0.0, 0.0])
+    assert loss.item() == pytest.approx(-(math.exp(0.5) + math.exp(1.0) + math.exp(-1.0)) / 3)
+    assert metrics.compute()["log_ratio/saturated_fraction"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("apply", APPLICATIONS)
+def test_a_second_derivative_at_a_probability_of_zero_is_finite(apply):
+    logps = torch.tensor([[-1.0, -torch.inf]], requires_grad=True)
+    old = torch.full((1, 2), -1.0)
+    loss, _ = policy_loss(logps, old, torch.ones(1), torch.ones(1, 2), Clip(1.0, 1.0), apply=apply, **betas(apply))
+    (first,) = torch.autograd.grad(loss, logps, create_graph=True)
+    assert torch.equal(first.detach(), torch.autograd.grad(loss, logps, retain_graph=True)[0])
+    (second,) = torch.autograd.grad(first.sum(), logps)
+    assert second.isfinite().all()
+
+
+def test_functional_transforms_give_what_autograd_gives():
+    data, options = batch(seed=3), {"trust_region": Band("kl", 0.05), "normalizer": 1.0}
+    rest = {name: x for name, x in data.items() if name != "logps"}
+
+    def loss(logps, old_logps, advantages, response_mask):
+        return policy_loss(logps, old_logps, advantages, response_mask, **options)[0]
+
+    expected = loss_and_gradient(data, Band("kl", 0.05), normalizer=1.0)[1]
+    gradient = torch.func.grad(loss)(data["logps"].detach(), **rest)
+    assert torch.equal(gradient, expected)
+    rows = [data["logps"].detach()[:, None], *(x[:, None] for x in rest.values())]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own about speed
+        each = torch.func.vmap(torch.func.grad(loss))(*rows)
+    assert torch.equal(each[:, 0], expected)
 
 
 def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials():
@@ -403,22 +462,49 @@ def test_topr_of_responses_and_of_tokens():
     same(loss_and_gradient(data, region, apply="weight"), objective(data, of_tokens))
 
 
-def test_aspo_without_its_soft_dual_clip():
-    """A > 0: A / r, dropped above 1 + eps; A < 0: PPO. r^-2 as a weight makes r A into A / r."""
+def test_aspo():
+    """A > 0: weight min(1 / r, 3), dropped above 1 + eps. A < 0: PPO, with weight 3 above 3 (the soft dual clip)."""
 
     def aspo(log_pi, old, a):
         r = torch.exp(log_pi - old)
-        inverse = torch.where(r > 1.2, 0.0, a * log_pi / r.detach())
-        return inverse if a > 0 else torch.where(r < 0.8, 0.8, r) * a
+        flipped = torch.where(r > 1.2, 0.0, (1 / r.detach()).clamp(max=3) * a * log_pi)
+        ppo = torch.where(r < 0.8, 0.0, torch.where(r > 3, 3 * a * log_pi, r * a))
+        return flipped if a > 0 else ppo
 
-    data = batch(seed=7)
-    weights = torch.where(data["advantages"][:, None] > 0, ((data["old_logps"] - data["logps"]) * 2).exp(), 1.0)
-    got = loss_and_gradient(
-        data | {"rollout_is_weights": weights.detach()}, Clip(0.2, math.inf), apply="clip"
-    )  # no upper side: what is dropped is dropped by the mask
-    masked = loss_and_gradient(data | {"rollout_is_weights": weights.detach()}, Clip(0.2, 0.2), apply=("mask", "clip"))
-    torch.testing.assert_close(masked[1], objective(data, aspo)[1], rtol=1e-12, atol=0)
-    assert (got[1] != masked[1]).any()
+    data, options = batch(seed=7, rows=40), of_readme("ASPO")
+    got = loss_and_gradient(data | options(data), Clip(0.2, 0.2), apply=("mask", "clip"))
+    torch.testing.assert_close(got[1], objective(data, aspo)[1], rtol=1e-12, atol=0)
+    r, mask = (data["logps"] - data["old_logps"]).exp(), data["response_mask"]
+    assert ((r < 1 / 3) & mask & (data["advantages"][:, None] > 0)).any()  # the soft dual clip held some
+    assert ((r > 3) & mask & (data["advantages"][:, None] < 0)).any()
+
+
+def test_aspo_is_finite_however_far_a_ratio_is():
+    old = torch.tensor([[-1.0, -1.0, -1.0, -90.0, -torch.inf]]).repeat(2, 1)
+    logps = torch.tensor([[-46.0, -1.0, -torch.inf, -1.0, -1.0]]).repeat(2, 1).requires_grad_()
+    data = {"logps": logps, "old_logps": old, "advantages": torch.tensor([1.0, -1.0]), "response_mask": old < 0}
+    loss, gradient = loss_and_gradient(data | of_readme("ASPO")(data), Clip(0.2, 0.2), apply=("mask", "clip"))
+    assert loss.isfinite()
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("cap", [3, 10, 20])
+def test_dppo_is_a_masked_band_around_the_sampler_with_a_cap_of_the_ratio(cap):
+    """A sg(min(r, c)) log pi where |pi - mu| <= delta or A draws it back, as verl writes it; mu is the sampler."""
+
+    def dppo(log_pi, mu, a):
+        r, rise = torch.exp(log_pi - mu).detach(), (log_pi.exp() - mu.exp()).detach()
+        valid = rise <= 0.2 if a > 0 else rise >= -0.2
+        return a * r.clamp(max=cap) * log_pi * valid
+
+    data = batch(seed=13, rows=60)
+    rollout = data["old_logps"]
+    data["old_logps"] = (rollout + 0.3 * torch.randn(60, 9)).clamp(max=0)  # the trainer's own, which must not matter
+    weights = of_readme("DPPO", cap=cap)(data | {"rollout_logps": rollout})
+    got = loss_and_gradient(data | weights, Band("tv", 0.2), apply="mask")
+    torch.testing.assert_close(got[1], objective(data | {"old_logps": rollout}, dppo)[1], rtol=1e-12, atol=0)
+    above = ((data["logps"] - rollout).exp() > cap) & data["response_mask"]
+    assert (got[1][above] != 0).any() or cap > 3
 
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -426,13 +512,25 @@ SECTION = README.partition("## Every rule in one line")[2].partition("\n## ")[0]
 RULES = re.findall(r"^\| .+ \| `(.+)` \| (?:`(.+)`)? ?\|$", SECTION, re.MULTILINE)
 
 
+def evaluated(arguments: str, data: dict[str, Tensor]) -> dict:
+    """The arguments of a line of the table, with the names that it uses."""
+    names = vars(bandpo) | vars(math) | {"minimum": torch.minimum, "step": 500} | data
+    names |= {"mask": data["response_mask"], "d": (data["old_logps"] - data["logps"].detach()).clamp(-60, 60)}
+    return eval(f"dict({arguments})", names)
+
+
+def of_readme(rule: str, cap: int = 20) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """The tensors that the line of a rule makes of a batch, with another cap of the ratio."""
+    (line,) = re.findall(rf"^\| {rule}\b.* \| `.+` \| `(.+)` \|$", SECTION, re.MULTILINE)
+    line = line.replace("log(20)", f"log({cap})")
+    return lambda data: {k: x for k, x in evaluated(line, data).items() if isinstance(x, Tensor)}
+
+
 @pytest.mark.parametrize(("region", "arguments"), RULES, ids=lambda text: text)
 def test_every_rule_of_the_readme_is_one_line_that_runs(region, arguments):
     data = batch(seed=12)
-    names = vars(bandpo) | vars(math) | {"where": torch.where, "step": 500} | data
-    names["mask"] = data["response_mask"]
-    names["rollout_logps"] = (data["old_logps"] + 0.3 * torch.randn(6, 9)).clamp(max=0)
-    options = eval(f"dict({arguments})", names)
+    rollout = (data["old_logps"] + 0.3 * torch.randn(6, 9)).clamp(max=0)
+    options, names = evaluated(arguments, data | {"rollout_logps": rollout}), vars(bandpo) | vars(math)
     loss, gradient = loss_and_gradient(data | options, eval(region, names))
     plain = loss_and_gradient(data, NO_CLIP)
     assert loss.isfinite()

@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ from bandpo import (
     policy_loss,
     surrogate,
 )
+from bandpo.penalties import KLPenalty
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
@@ -64,20 +65,22 @@ def value_and_gradient(arguments: dict[str, Tensor], *rest, **options) -> tuple[
 @pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
 def test_aggregations_are_their_formulas(mask_dtype):
     torch.manual_seed(0)
-    values = torch.randn(4, 5, dtype=F64)
-    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).to(mask_dtype)
-    tokens = [[values[i, t].item() for t in range(5) if mask[i, t]] for i in range(4)]
+    values = torch.randn(4, 6, dtype=F64)
+    # The longest response has 5 tokens, T is 6: what a trainer divides by must not depend on the longest response.
+    mask = torch.tensor([[1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
+    mask = mask.to(mask_dtype)
+    tokens = [[values[i, t].item() for t in range(6) if mask[i, t]] for i in range(4)]
     full = [row for row in tokens if row]
     everything = sum(sum(row) for row in tokens)
     expected = {
         "token-mean": everything / 9,
         "seq-mean-token-sum": everything / 3,
         "seq-mean-token-mean": sum(sum(row) / len(row) for row in full) / 3,
-        "seq-mean-token-sum-norm": everything / (3 * 5),
+        "seq-mean-token-sum-norm": everything / (3 * 6),
     }
     for name, value in expected.items():
         assert aggregate(values, mask, name).item() == pytest.approx(value, rel=1e-12)
-        default = {"token-mean": 9, "seq-mean-token-sum-norm": 15}.get(name, 3)
+        default = {"token-mean": 9, "seq-mean-token-sum-norm": 18}.get(name, 3)
         for normalizer in (2.0, 7, torch.tensor(3.5)):
             scaled = aggregate(values, mask, name, normalizer).item()
             assert scaled == pytest.approx(value * default / float(normalizer), rel=1e-12)
@@ -376,19 +379,40 @@ def test_max_log_ratio_cuts_before_anything_else_and_is_counted():
         ("kl", lambda d: -d),
         ("k2", lambda d: d * d / 2),
         ("mse", lambda d: d * d / 2),
-        ("k3", lambda d: math.exp(d) - d - 1),
-        ("low_var_kl", lambda d: math.exp(d) - d - 1),
+        ("k3", lambda d: math.exp(max(d, -20.0)) - max(d, -20.0) - 1),
+        ("low_var_kl", lambda d: min(math.exp(max(d, -20.0)) - max(d, -20.0) - 1, 10.0)),  # as in verl
         ("abs", abs),
     ],
 )
 def test_kl_penalties_are_their_formulas(kind, formula):
-    logps = torch.tensor([-1.0, -2.0, -3.0, -0.1], dtype=F64)
-    ref_logps = torch.tensor([-1.5, -1.0, -3.0, -80.0], dtype=F64)
-    expected = [formula(d) for d in (-0.5, 1.0, 0.0, -20.0)]  # cut to +-20
+    logps = torch.tensor([-1.0, -2.0, -3.0, -0.1, -4.0], dtype=F64)
+    ref_logps = torch.tensor([-1.5, -1.0, -3.0, -80.0, -1.0], dtype=F64)
+    expected = [formula(d) for d in (-0.5, 1.0, 0.0, -79.9, 3.0)]
     assert kl_penalty(logps, ref_logps, kind).tolist() == pytest.approx(expected, rel=1e-12)
     half = kl_penalty(logps.half(), ref_logps.half(), kind)  # exact inputs but one, computed in float32
     assert half.dtype == torch.float32
     assert half[:3].tolist() == pytest.approx(expected[:3], rel=1e-6)
+
+
+def test_what_is_cut_from_a_penalty_has_no_gradient():
+    logps = torch.tensor([-3.0, -4.0, -30.0], dtype=F64, requires_grad=True)
+    slopes = {
+        k: torch.autograd.grad(kl_penalty(logps, torch.zeros(3), k).sum(), logps)[0] for k in ("k3", "low_var_kl")
+    }
+    d = -logps.detach()
+    torch.testing.assert_close(slopes["k3"], torch.where(d < 20, 1 - d.exp(), 0.0))
+    assert slopes["low_var_kl"].tolist() == [0.0, 0.0, 0.0]  # the value is above 10 from d = 2.61 on
+    near = torch.tensor([-2.6], dtype=F64, requires_grad=True)
+    (slope,) = torch.autograd.grad(kl_penalty(near, torch.zeros(1), "low_var_kl").sum(), near)
+    assert slope.item() == pytest.approx(1 - math.exp(2.6))
+
+
+@pytest.mark.parametrize("kind", get_args(KLPenalty))
+def test_penalties_of_a_probability_of_zero_are_finite(kind):
+    logps = torch.tensor([-torch.inf, -1.0, -torch.inf], requires_grad=True)
+    values = kl_penalty(logps, torch.tensor([-1.0, -torch.inf, -torch.inf]), kind)
+    assert (values.sum() * 1e6).isfinite()  # as a sum over a batch
+    assert torch.autograd.grad(values.sum(), logps)[0].isfinite().all()
 
 
 def on_policy(kind: str, distance: float) -> tuple[Tensor, ...]:

@@ -154,6 +154,28 @@ def test_a_token_on_its_bound_is_inside():
     assert metrics.compute()["clip/fraction"] == 0
 
 
+@pytest.mark.parametrize(("ratio", "over"), [("sequence", torch.sum), ("sequence-mean", torch.mean)])
+def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_kl(ratio, over):
+    """Sides and log_ratio/* are those of the response's ratio; bins and kl_old/* are the token's own."""
+    data, region = batch(rows=60), Clip(0.2, 0.28)
+    del data["ref_logps"]
+    measured = policy_loss(**data, trust_region=region, ratio=ratio)[1].compute()
+    by_token = policy_loss(**data, trust_region=region)[1].compute()
+    own = {"kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens", *(f"tokens/{b}" for b in BINS)}
+    for name in own:
+        assert measured[name] == pytest.approx(by_token[name], rel=1e-12), name
+    mask, moves, tail, moved = data["response_mask"], [], [0, 0], data["logps"] - data["old_logps"]
+    for row, inside in zip(moved, mask, strict=True):
+        moves.append(over(row[inside]).clamp(-60, 60).item() if inside.any() else 0.0)
+    for move, row, inside in zip(moves, data["old_logps"].exp(), mask, strict=True):
+        tail[0] += int(inside.sum()) * (move > math.log(1.28) or move < math.log(0.8))
+        tail[1] += int((inside & (row <= 0.2)).sum()) * (move > math.log(1.28))
+    assert measured["clip/count"] == tail[0] > 0
+    assert measured["clip/tail_high_count"] == tail[1] > 0
+    assert measured["log_ratio/max"] == pytest.approx(max(moves))
+    assert measured["log_ratio/min"] == pytest.approx(min(moves))
+
+
 def test_micro_batches_merge_to_the_batch():
     data = batch()
     options = {"trust_region": REGIONS[2], "dual_clip": 1.3, "beta": 0.1}

@@ -23,6 +23,7 @@ from bandpo import (
     Capped,
     Clip,
     Divergence,
+    Relaxed,
     band_bounds,
     band_contains,
     complement,
@@ -360,6 +361,20 @@ def test_thm_scalar_reduction_has_at_most_two_roots(name, delta):
             seen.add((side, roots))
     assert {("below", 1), ("above", 1)} <= seen
     assert ({("below", 0), ("above", 0)} <= seen) == (ENDS[name][0] < math.inf)
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATORS if name != "tv"])
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.9])
+def test_subsec_solving(name, p):
+    """No singularity at r = 1: a minimum with slope 0 and a finite curvature; and roots that come together there."""
+    h, old = 1e-4, torch.tensor([p] * 2, dtype=F64).log()
+    kind = DIVERGENCES[name]
+    g = divergence_at(torch.tensor([-h, h], dtype=F64).log1p(), old, kind)
+    assert (g[1] - g[0]).abs() < 100 * h * g.sum()  # a difference of third order in h
+    f = GENERATORS[name](torch.tensor([1 - h, 1 + h], dtype=F64)).sum() / h**2
+    assert (g.sum() / h**2).item() == pytest.approx(f.item() * p / (1 - p), rel=1e-2)
+    widths = [(band_bounds(old, kind, d).log_high - band_bounds(old, kind, d).log_low)[0] for d in (1e-4, 1e-8)]
+    assert widths[1] / widths[0] == pytest.approx(1e-2, rel=0.2)
 
 
 def test_thm_scalar_reduction_without_a_second_derivative():
@@ -836,6 +851,29 @@ def test_eq_token_objective():
     slopes = [torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (k3, forward, backward)]
     torch.testing.assert_close(slopes[0], slopes[2], rtol=1e-9, atol=1e-12)
     assert (slopes[0] - slopes[1]).abs().max() > 0.05
+
+
+def test_sec_analysis_tail():
+    """Where Band-KL is stricter than Clip-Higher, and Relaxed Band is it: above from p = 0.54, below from 0.75."""
+
+    def binding(r: float) -> float:
+        """The p at which -p log r - (1 - p) log((1 - r p) / (1 - p)) = 0.05; the left side rises with p."""
+        low, high = 0.0, min(1.0, 1 / r)
+        for _ in range(50):
+            p = (low + high) / 2
+            g = -p * math.log(r) - (1 - p) * math.log((1 - r * p) / (1 - p))
+            low, high = (p, high) if g < 0.05 else (low, p)
+        return low
+
+    above, below = binding(1.28), binding(0.8)
+    assert (round(above, 2), round(below, 2)) == (0.54, 0.75)
+    p = torch.linspace(0.001, 0.999, 999, dtype=F64)
+    band, clip = Band("kl", 0.05).bounds(p.log()), Clip(0.2, 0.28).bounds(p.log())
+    assert torch.equal(band.log_high < clip.log_high, p > above)
+    assert torch.equal(band.log_low > clip.log_low, p > below)
+    relaxed = Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)).bounds(p.log())
+    assert torch.equal(relaxed.log_high == clip.log_high, p > above)
+    assert torch.equal(relaxed.log_low == clip.log_low, p > below)
 
 
 def test_sec_delta_radius():

@@ -14,8 +14,8 @@ from torch import Tensor
 from .aggregation import Aggregation, aggregate_masked, as_mask
 from .combinators import depends_on_probability
 from .metrics import Metrics
-from .numerics import is_number, output_dtype, piece_size
-from .penalties import LOWEST, KLPenalty
+from .numerics import LOWEST, is_number, output_dtype, piece_size
+from .penalties import KLPenalty
 from .penalties import kl_penalty as kl_estimate
 from .surrogates import Apply, Tokens, check_application, negative_mean_of_clipped, negative_surrogate
 from .trust_regions import Context, TrustRegion
@@ -74,12 +74,13 @@ def policy_loss(
             - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
             - mean-of-clipped: the geometric mean of its tokens' clipped ratios (GMPO, arXiv 2507.20673), apply "clip".
             In the last three r and the surrogate are the same for all tokens of a response, and every term's gradient
-            goes to all of them. Metrics still count tokens: for the two sequence ratios each with the ratio and the old
-            probability of its response (their geometric means), for mean-of-clipped each with its own.
+            goes to all of them. Metrics still count tokens, each with its own old probability and its own estimate of
+            KL(pi_old || pi). Whether it is outside, and `log_ratio/*`, are for the two sequence ratios of r, the ratio
+            of its response, and for mean-of-clipped its own.
         dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
         beta: weight of the KL penalty.
         ref_logps: log pi_ref of the same tokens, (B, T); given exactly if beta > 0.
-        kl_penalty: see `kl_penalty`; verl's names are aliases.
+        kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
         rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
             after clipping, neither to the KL term nor to the denominator.
         aggregation: see `aggregate`; the default is the paper's.
@@ -91,6 +92,9 @@ def policy_loss(
 
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
+
+    `torch.func.grad`, `vmap` and second derivatives work; `vmap` with a bool mask and a normalizer only, because other
+    masks are looked at. Forward mode (`torch.func.jvp`) does not.
 
     Raises:
         ValueError: shapes or dtypes that do not fit, a mask that is not 0/1, no response token while `normalizer` is
@@ -196,11 +200,12 @@ def _per_token(
     logps, old_logps, ref_logps, entropies, advantages, weights, mask, log_low, log_high, capped = batch
     log_ratio = logps.detach().to(old_logps.dtype).clamp(min=LOWEST) - old_logps.clamp(min=LOWEST)
     moving = logps  # what the gradient of the surrogate goes to
+    own = None  # of each token, where the ratio is that of its response
     if ratio in ("sequence", "sequence-mean"):
         mean = ratio == "sequence-mean"
+        own = log_ratio.clamp(-limit, limit)
         moving = _over_responses(logps.to(old_logps.dtype), mask, mean=mean)
         log_ratio = _over_responses(log_ratio.clamp(-_FAR, _FAR), mask, mean=mean)
-        old_logps = _over_responses(old_logps, mask, mean=mean)
     cut = log_ratio.clamp(-limit, limit)
     # All that is needed of the bounds from here on.
     clipped = cut.clamp(log_low, log_high)
@@ -223,7 +228,7 @@ def _per_token(
     if entropies is not None:
         entropy = torch.where(mask, entropies.detach().to(old_logps.dtype), 0.0).sum()
         sums |= {"entropy": entropy, "entropy_tokens": mask.sum()}
-    return per_token, Metrics.of(cut, clipped, old_logps, advantages, mask, sums)
+    return per_token, Metrics.of(cut, clipped, old_logps, advantages, mask, sums, own=own)
 
 
 def rollout_weights(

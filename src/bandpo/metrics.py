@@ -66,10 +66,13 @@ class Metrics:
         advantages: Tensor,
         response_mask: Tensor,
         sums: Mapping[str, Tensor] | None = None,
+        *,
+        own: Tensor | None = None,
     ) -> Metrics:
         """Measure one batch; all (B, T), the mask bool. What stands in padding does not matter.
 
-        `clipped` is `bounds.clamp(log_ratio)`, for whatever range both were cut to. `sums` fills `SUMS`.
+        `clipped` is `bounds.clamp(log_ratio)`, for whatever range both were cut to. `sums` fills `SUMS`. Where
+        `log_ratio` is that of whole responses, `own` is that of each token, for `kl_old`.
         """
         mask = response_mask
         # The logarithm in the same dtype: else the float32 nearest to 0.4 is above the edge.
@@ -88,8 +91,9 @@ class Metrics:
         if unknown := set(values) - set(SUMS):
             raise ValueError(f"sums must be among {SUMS}, got {sorted(unknown)}")
         values["sequences"] = mask.any(-1).sum()
-        values["kl_old_k1"] = -clean.sum(dtype=_wide(clean))
-        wide = clean.to(_wide(clean))  # in which the difference may cancel
+        moved = clean if own is None else torch.where(mask, own, 0.0)
+        values["kl_old_k1"] = -moved.sum(dtype=_wide(moved))
+        wide = moved.to(_wide(moved))  # in which the difference may cancel
         values["kl_old_k3"] = (torch.expm1(wide) - wide).sum()
         zero = clean.new_zeros((), dtype=_wide(clean))
         total = torch.stack([values.get(name, zero).to(zero.dtype) for name in SUMS])
@@ -139,8 +143,8 @@ class Metrics:
         `tokens/p0.2` ...: share of the bin in n.
         `cap/fraction`: tokens whose upper bound is a ratio cap's / n.
         `dual_clip/fraction`: tokens held by the dual clip / n.
-        `kl_old/k1`, `kl_old/k3`: means of -log r and r - 1 - log r; on samples of pi_old both estimate
-            KL(pi_old || pi) without bias.
+        `kl_old/k1`, `kl_old/k3`: means of -log r and r - 1 - log r, r of each token; on samples of pi_old both
+            estimate KL(pi_old || pi) without bias.
         `kl_ref`: mean of the KL penalty before beta; absent without one.
         `log_ratio/max`, `log_ratio/min`: extremes.
         `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide (2.5e-5 around 0, and at x

@@ -18,6 +18,8 @@ LOG_P_MIN = -300.0
 # log p = 0 is the common case (a confident token rounds to it) and +1e-7 happens: the other tokens together then count
 # as e^-300 too.
 LOG_P_MAX = -math.exp(LOG_P_MIN)
+# What a log-probability of -inf counts as where two are subtracted: -inf minus -inf is 0 then, not NaN.
+LOWEST = torch.finfo(torch.float32).min
 
 
 def is_number(x: Any) -> bool:

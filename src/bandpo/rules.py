@@ -109,8 +109,8 @@ class RIPO(Region):
 class Band(Region):
     """BandPO: the token stays where D_f(pi || pi_old) <= delta (arXiv 2603.04918, eq:band_operator).
 
-    The gradients of Band KL and Band TV are those of DPPO's binary masks (arXiv 2602.04879; verl's `dppo_kl`,
-    `dppo_tv`).
+    DPPO's binary masks (arXiv 2602.04879; verl's `dppo_kl`, `dppo_tv`) stop the same tokens as Band KL and Band TV,
+    with the sampler in the place of the old policy; the gradient of the others is the same up to DPPO's cap of r.
 
     Args:
         divergence: a registered name, or a `Divergence` (then there is no config node until it is registered).

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .numerics import is_number, listed, output_dtype
+from .numerics import LOWEST, is_number, listed, output_dtype
 
 Apply = Literal["clip", "mask", "mask_two_sided", "weight", "preserve"]
 # Where r is bounded on both sides already, a dual clip would be a second rule for the same thing.
@@ -38,7 +38,8 @@ def surrogate(
         A < 0 max(r, r_low) A, one clamp per sign. `clamp`, not `minimum`: on the bound itself (on policy at p = 1)
         `minimum` would halve the gradient.
     mask: r A, but 0 where r is outside and A drives it further out (DPPO, arXiv 2602.04879). The gradient of clip.
-    mask_two_sided: r A inside, 0 outside on either side (IcePop, arXiv 2510.18855).
+    mask_two_sided: r A inside, 0 outside on either side. (IcePop, arXiv 2510.18855, masks like this, but asks how far
+        the trainer's old policy is from the sampler: see `rollout_weights`.)
     weight: sg(clip(r, r_low, r_high)) A log pi, no token loses its gradient (CISPO, arXiv 2506.13585).
     preserve: r A, but beta sg(bound / r) r A where clip would cut (CE-GPPO, arXiv 2509.20712, eq. 8); beta is beta_low
         below and beta_high above.
@@ -162,7 +163,9 @@ def _one(
         slope = torch.where(mask, torch.exp(clipped) * weights, 0.0)
         return torch.where(mask, slope * log_pi.clamp(min=_LOWEST_LOG_PI), 0.0), slope, torch.ones_like(mask)
     if apply == "mask_two_sided":
-        value = torch.where(mask, torch.exp(cut) * weights, 0.0)
+        # The clipped ratio, which is the ratio itself inside: that of a token far outside may overflow, and inf times 0
+        # is NaN.
+        value = torch.where(mask, torch.exp(clipped) * weights, 0.0)
         value = value * ((clipped == cut) | cut.isnan())
         return value, value * ((cut == log_ratio) | cut.isnan()), None
 
@@ -190,15 +193,22 @@ def _negative(logps: Tensor, value: Tensor, slope: Tensor, linear: Tensor | None
 class _Negative(torch.autograd.Function):
     """Minus a value whose derivative is known: what autograd would find too, in a fraction of its time."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, logps: Tensor, value: Tensor, slope: Tensor, linear: Tensor | None) -> Tensor:
-        ctx.save_for_backward(logps, slope, linear)
+    def forward(logps: Tensor, value: Tensor, slope: Tensor, linear: Tensor | None) -> Tensor:
         return -value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        logps, _, slope, linear = inputs
+        ctx.save_for_backward(logps, slope, linear)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logps, slope, linear = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: every further derivative of exp is exp again, of a line it is 0
-            further = slope * torch.exp((logps - logps.detach()).to(slope.dtype))
+            finite = logps.to(slope.dtype).clamp(min=LOWEST)  # -inf minus -inf is NaN
+            further = slope * torch.exp(finite - finite.detach())
             slope = further if linear is None else torch.where(linear, slope, further)
         return -(gradients[0] * slope).to(logps.dtype), None, None, None

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 
 import bandpo
@@ -126,6 +127,17 @@ def test_band_has_the_gradient_of_dppo(name, delta, mode):
         torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=0)
         assert our_metrics["actor/pg_clipfrac"] == pytest.approx(metrics["actor/pg_clipfrac"], rel=1e-6)
     assert 0 < metrics["actor/pg_clipfrac"] < 1
+
+
+@pytest.mark.parametrize("kind", ["kl", "k1", "mse", "k2", "abs", "low_var_kl"])
+def test_kl_penalties_of_one_name_are_one_function(kind):
+    """Value and gradient, far out too, where verl cuts `low_var_kl`. What verl calls k3 is its low_var_kl."""
+    logps = torch.linspace(-60, -1e-3, 301, dtype=torch.float64, requires_grad=True)
+    ref_logps = torch.linspace(-1e-3, -60, 301, dtype=torch.float64)
+    ours, theirs = (f(logps, ref_logps, kind) for f in (bandpo.kl_penalty, verl_kl_penalty))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-15)
+    slopes = [torch.autograd.grad(x.sum(), logps)[0] for x in (ours, theirs)]
+    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-15)
 
 
 def test_the_host_averages_over_micro_batches_and_ranks():
