@@ -427,10 +427,10 @@ def test_a_report_on_runs_that_only_began(tmp_path):
     [
         ("run.json", '{"label": "GRPO"', "corrupt"),
         ("run.json", "[]", "corrupt"),
-        ("run.json", '{"label": "GRPO", "finished": true, "learning_rate": 1}', "'seed' is 'missing'"),
+        ("run.json", '{"label": "GRPO", "finished": true, "learning_rate": 1}', "'seed' is missing"),
         ("run.json", '{"label": "GRPO", "seed": "0", "finished": true, "learning_rate": 1}', "'seed' is '0'"),
         ("config.yaml", None, "No such file"),
-        ("config.yaml", "a: [", "corrupt"),
+        ("config.yaml", "a: [", "is not YAML"),
         ("config.yaml", "a: 1", "'trust_region' is missing"),
         ("metrics.jsonl", None, "No such file"),
         ("metrics.jsonl", "", "empty"),

@@ -1,8 +1,8 @@
 """Files: the one place that reads what may be damaged, and the one that writes what must survive a kill.
 
-Whatever lies in a file, reading it ends in a value of the shape that was asked for, or in a `UserError` of one line that
-names the file, the line, the field, what is there and what is expected. It takes bounded time and memory, too: no pipe
-is waited for, nothing is nested deeper than `DEPTH`, and no alias of YAML grows into more than `NODES`.
+Whatever lies in a file, reading it ends in a value of the shape that was asked for, or in a `UserError` of one line
+that names the file, the line, the field, what is there and what is expected. It takes bounded time and memory, too: no
+pipe is waited for, nothing is nested deeper than `DEPTH`, and no alias of YAML grows into more than `NODES`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ SECONDS_BETWEEN_SYNCS = 1.0  # what a loss of power may cost; a killed process l
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
-def read_json(path: Path, schema: Any = dict[str, Any]) -> Any:
-    """What a JSON file holds, checked by `checked`; names and texts in it must be such as can be shown and written.
+def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True, most: int = DOCUMENT) -> Any:
+    """What a JSON file holds, checked by `checked`.
+
+    Args:
+        path: the file.
+        schema: see `checked`.
+        shown: names and texts in it must be such as can be shown and written.
+        most: bytes.
 
     Raises:
         UserError: no regular file, or not what is expected in it.
     """
-    return checked(_parsed(_content(path), str(path), shown=True), schema, str(path))
+    return checked(_parsed(_content(path, most), str(path), shown), schema, str(path))
 
 
 @dataclass(frozen=True)
@@ -56,18 +62,17 @@ def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> Lines:
         UserError: no regular file, or a line that is not what is expected; the message has its number.
     """
     rows, whole = [], 0
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(lines_of(path), 1):
         if not line.endswith(b"\n"):
             return Lines(rows, whole, line)
         whole += len(line)
         if line.strip():
-            rows.append(json_line(line, path, number, schema))
+            rows.append(json_line(line, f"{path}, line {number}", schema))
     return Lines(rows, whole, b"")
 
 
-def json_line(line: bytes, path: Path, number: int, schema: Any = dict[str, Any]) -> Any:
-    """One line of `read_json_lines`."""
-    where = f"{path}, line {number}"
+def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
+    """The row of one line; `where` says which in errors, and what is wrong is a UserError as above."""
     row = _parsed(line, where)
     if not isinstance(row, dict):
         raise UserError(f"{where}: corrupt: one JSON object is expected, got {shortened(row)}")
@@ -105,7 +110,7 @@ def parse_yaml(text: str, where: str) -> Any:
             _check_nodes(node, where)
         value = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
-        raise UserError(f"{where} is no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     except UserError:
         raise
     except (ValueError, OverflowError, RecursionError) as error:  # of a date, of an integer with 5,000 digits
@@ -202,15 +207,16 @@ _short.maxlevel = 3
 _TOO_DEEP = f"it is nested more than {DEPTH} deep"
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most: int = DOCUMENT) -> bytes:
     with _open(path) as file:
-        content = file.read(DOCUMENT + 1)
-    if len(content) > DOCUMENT:
-        raise UserError(f"{path} has more than {DOCUMENT >> 20} MiB, which is too large for what it should hold")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{path} has more than {most >> 20} MiB, which is too large for what it should hold")
     return content
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a regular file, with their newlines; raises UserError for one that is too long."""
     with _open(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
             if len(line) > LINE:
