@@ -17,13 +17,10 @@ import pydantic
 import yaml
 
 from .divergences import nearest
+from .errors import UserError
 from .lab import SCENES
 from .trust_regions import TrustRegion, trust_region
 from .words import label_of
-
-
-class UserError(ValueError):
-    """Something that the user wrote cannot work; the command line prints the message alone."""
 
 
 class _Node(pydantic.BaseModel):
