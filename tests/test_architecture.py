@@ -43,6 +43,8 @@ LAYERS = [
     ],
     # application
     [
+        "errors",
+        "files",
         "provenance",
         "words",
         "explain",
@@ -91,6 +93,7 @@ HOMES = {
     "datasets": {"data", "sources", "validation"},
     "reasoning_gym": {"sources"},
     "matplotlib": {"charts", "figures"},
+    "filelock": {"files"},
     "rich": {"show", "scores", "evaluate"},
     "pydantic": {"config"},
     "math_verify": {"equivalence"},

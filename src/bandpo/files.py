@@ -7,18 +7,22 @@ pipe is waited for, nothing is nested deeper than `DEPTH`, and no alias of YAML 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import platform
 import re
 import reprlib
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
 
 from .errors import UserError
 
@@ -396,3 +400,53 @@ def _lock(file: BinaryIO, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(f"another process is writing to {path}; wait for it, or choose another folder") from None
+
+
+@contextlib.contextmanager
+def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Only one process at a time writes to a folder: the one that holds this lock file in it.
+
+    The kernel keeps the lock, so it is free as soon as its process is gone, however that ended; the file stays, which
+    means nothing. A folder that is made here and has nothing else in it at the end is removed again.
+
+    Args:
+        file: the lock file, such as `folder / ".lock"`; its folder is made if it is not there.
+        waiting: wait for the other process, and tell this who it is. Without it: refuse, after a second, which one that
+            was killed may need to be gone.
+
+    Raises:
+        UserError: another process holds the lock.
+        OSError: the folder cannot be written to.
+    """
+    folder = file.parent
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        said = f"another process{_holder(file)} is writing to {folder}"
+        if waiting is None:
+            raise UserError(f"{said}; wait for it to end, or choose another folder") from None
+        waiting(said)
+        lock.acquire()
+    try:
+        with contextlib.suppress(OSError):  # where a locked file can be read and written by its holder alone
+            file.write_text(f"{os.getpid()} {platform.node()}\n", encoding="utf-8")
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # another process may be about to use it
+            if made and list(folder.iterdir()) == [file]:
+                file.unlink()
+                for each in made:
+                    each.rmdir()
+        lock.release()
+
+
+def _holder(file: Path) -> str:
+    """Which process: its number, and its machine where that is another one."""
+    try:
+        pid, _, node = file.read_text(encoding="utf-8").strip().partition(" ")
+    except OSError:
+        return ""
+    return f" ({pid}{'' if node == platform.node() else f' on {node}'})" if pid.isdecimal() else ""
