@@ -17,7 +17,7 @@ import yaml
 
 from .divergences import nearest
 from .errors import UserError
-from .files import checked, parse_yaml, read_yaml
+from .files import checked, parse_yaml, read_yaml, secret_in
 from .lab import SCENES
 from .runs import read_info
 from .trust_regions import TrustRegion, trust_region
@@ -310,6 +310,11 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     hints: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(GRPOConfig)}
     out = {}
+    if (secret := secret_in(settings)) is not None:
+        raise UserError(
+            f"trainer.{secret} looks like a secret, and the run's files would hold it for everyone who reads them; "
+            "remove it, and log in with `hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
+        )
     for key, value in settings.items():
         if key in RESERVED:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")

@@ -268,7 +268,7 @@ def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
     return value
 
 
-_TOO_LARGE = "it holds an integer of more than 64 bits"
+_TOO_LARGE = "it holds an integer of more than 300 digits, which no number can hold"
 # NUL ends a name of the system; a lone surrogate is no character, and neither a page nor a terminal can have it.
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -286,7 +286,7 @@ def _check(value: Any, where: str, shown: bool) -> None:
             elif isinstance(each, list | tuple | set):
                 below += each
             elif isinstance(each, int):
-                if not -(2**63) <= each < 2**64:
+                if abs(each) >= 10**300:
                     raise UserError(f"{where}: corrupt: {_TOO_LARGE}")
             elif shown and isinstance(each, str) and _UNSHOWABLE.search(each):
                 raise UserError(f"{where}: corrupt: {shortened(each)} holds a character that no text can have")
@@ -387,6 +387,39 @@ class Appender:
 def line_of(row: Any) -> bytes:
     """A row as a JSON line. ASCII: a lone surrogate, which some servers send, has no other bytes."""
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
+# -------------------------------------------------------------------------------------------------------------- secrets
+# eos_token and pad_token are none.
+_CLEARLY = r"(?:hub|auth|access|api|bearer)_token|api_?key|access_?key|secret(?:_?key)?|passw(?:or)?d"
+_NAME = rf"(?:(?:[\w.-]*[._-])?(?:{_CLEARLY})|(?:[\w.]*\.)?token)"
+_SECRET = re.compile(_NAME, re.I)
+# key=value in a command, and what a URL has before its @.
+_IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\s@]+(?=@)", re.I)
+
+
+def secret_in(node: Any, above: str = "") -> str | None:
+    """The first setting that looks like a secret and has a value: by its name, or as a URL with a password in it."""
+    for key, value in node.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            if found := secret_in(value, f"{name}."):
+                return found
+        elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s@]+@", value)):
+            return name
+    return None
+
+
+def blanked(node: Any) -> Any:
+    """The same with *** for what looks like a secret, for pages and files that others read."""
+    if isinstance(node, Mapping):
+        return {
+            key: "***" if isinstance(value, str) and value and _SECRET.fullmatch(str(key)) else blanked(value)
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [blanked(each) for each in node]
+    return _IN_TEXT.sub(lambda found: f"{found[1] or ''}***", node) if isinstance(node, str) else node
 
 
 # -------------------------------------------------------------------------------------------------------------- locking

@@ -63,8 +63,8 @@ class Facts(TypedDict):
     __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
     label: str
     model: str
-    weights: str | None
-    backend: str
+    weights: NotRequired[str | None]
+    backend: NotRequired[str]
     scorer: str
     sampling: _Sampling
     data: dict[str, _Data]
@@ -99,13 +99,19 @@ class _Sample(TypedDict):
     finish: str
 
 
+def _right_or_wrong(value: float) -> float:
+    if value not in (0, 1):
+        raise ValueError("0 or 1")
+    return value
+
+
 class GradeRow(TypedDict):
     """A line of grades-SCORER.jsonl."""
 
     data: _Name
     prompt: _Count
     sample: _Count
-    score: _Share
+    score: Annotated[float, pydantic.AfterValidator(_right_or_wrong)]
     answer: str | None
     status: str
 

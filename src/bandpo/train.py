@@ -215,7 +215,9 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
     """TRL's config or trainer; what it does not accept is the user's to change."""
     try:
         return make(**settings)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "to be installed" not in str(error):  # a tracker says it so
+            raise
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 

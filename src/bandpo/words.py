@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
 from .divergences import nearest
+from .errors import UserError
 from .files import parse_yaml
 from .rules import DCPO, RIPO, Band, Clip
 from .trust_regions import _KINDS, Region, TrustRegion, trust_region
@@ -71,6 +72,8 @@ def _usage(kind: str) -> str:
 def _of_yaml(text: str) -> Mapping[str, Any]:
     try:
         node = parse_yaml(text, "the node")  # a short word must do without a library for it
+    except UserError:
+        node = None
     except ModuleNotFoundError:
         raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
     if not isinstance(node, dict):
