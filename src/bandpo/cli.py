@@ -9,10 +9,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
-from .trust_regions import Region
+
+if TYPE_CHECKING:
+    from .trust_regions import Region
 
 
 def main(argv: Sequence[str] | None = None) -> int:
