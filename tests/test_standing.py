@@ -16,6 +16,7 @@ import pytest
 
 from bandpo.cli import main
 from bandpo.evaluation import pass_at_k, such_problems, training_runs
+from bandpo.samples import Question, fingerprint
 from bandpo.standing import FORMATS, compare_results, comparison_text, make_table, read_result
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -26,13 +27,14 @@ def evaluation(folder: Path, label: str, scores: dict[str, np.ndarray], cut=0, s
     folder.mkdir(parents=True)
     n = next(iter(scores.values())).shape[1]
     sampling = {"n": n, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 64, "seed": 0}
-    data = {name: {"rows": len(score)} for name, score in scores.items()}
+    asked = {name: [Question(name, i, f"{name} {i}", "7") for i in range(len(score))] for name, score in scores.items()}
+    data = {name: {"rows": len(rows), "sha256": fingerprint(rows)} for name, rows in asked.items()}
     known = {"label": label, "model": "made", "backend": "made", "sampling": sampling, "data": data, "finished": True}
     (folder / "eval.json").write_text(json.dumps({**known, "scorer": "math", "command": "bandpo eval", **facts}))
     prompts, samples, grades = [], [], []
     for name, score in scores.items():
         for i, row in enumerate(score):
-            prompts.append({"data": name, "prompt": i, "text": f"{name} {i}", "answer": "7"})
+            prompts.append(asked[name][i].row())
             for j, right in enumerate(row):
                 at = {"data": name, "prompt": i, "sample": j}
                 end = "length" if len(samples) < cut else "stop"

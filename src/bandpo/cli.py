@@ -12,12 +12,14 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from . import __version__
 from .errors import UserError
 from .files import check_text, parse_yaml, write_atomically
-from .trust_regions import Region
+
+if TYPE_CHECKING:
+    from .trust_regions import Region
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -51,16 +51,21 @@ def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True, m
 
 @dataclass(frozen=True)
 class Lines:
-    """The rows of a file of JSON lines; how many bytes the whole lines take; and what follows the last newline: a line
-    that was being written when its process was killed."""
+    """The rows of a file of JSON lines; how many bytes the lines take that a newline ends; and what follows them and is no
+    row: a line that was being written when its process was killed."""
 
     rows: list[Any]
     whole: int
     rest: bytes
 
 
-def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> Lines:
+def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
     """The rows of a file of JSON lines, each checked by `checked`. Blank lines do not count.
+
+    Args:
+        path: the file.
+        schema: of each line.
+        ended: only what a newline ends is a line; otherwise a last one without it is, if it is whole.
 
     Raises:
         UserError: no regular file, or a line that is not what is expected; the message has its number.
@@ -68,7 +73,11 @@ def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> Lines:
     rows, whole = [], 0
     for number, line in enumerate(lines_of(path), 1):
         if not line.endswith(b"\n"):
-            return Lines(rows, whole, line)
+            if not ended and line.strip():
+                with contextlib.suppress(UserError):
+                    rows.append(json_line(line, f"{path}, line {number}", schema))
+                    line = b""
+            return Lines(rows, whole, line.strip() and line)
         whole += len(line)
         if line.strip():
             rows.append(json_line(line, f"{path}, line {number}", schema))
@@ -347,9 +356,9 @@ class Appender:
         self._file: BinaryIO = path.open("ab", buffering=0)
         try:
             _lock(self._file, path)
-            lines = read_json_lines(path, schema)
+            lines = read_json_lines(path, schema, ended=True)
             self.rows = lines.rows
-            if lines.rest:
+            if lines.whole < path.stat().st_size:
                 self._file.truncate(lines.whole)
                 os.fsync(self._file.fileno())
         except BaseException:

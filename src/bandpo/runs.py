@@ -25,7 +25,7 @@ import torch
 from typing_extensions import TypedDict
 
 from .errors import UserError
-from .files import checked, json_line, read_json, read_json_lines, read_yaml
+from .files import checked, read_json, read_json_lines, read_yaml
 from .trust_regions import Context, TrustRegion, trust_region
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
@@ -131,13 +131,7 @@ def _read_run(folder: Path) -> Run:
 def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], bool]:
     """The lines, and whether the last one is cut off, as a run leaves it that is killed while it writes."""
     lines = read_json_lines(path, _METRICS)
-    rows, cut_off = lines.rows, False
-    if lines.rest.strip():
-        try:
-            rows.append(json_line(lines.rest, str(path), _METRICS))
-        except UserError:
-            cut_off = True
-    return [{key: _finite(value) for key, value in row.items()} for row in rows], cut_off
+    return [{key: _finite(value) for key, value in row.items()} for row in lines.rows], bool(lines.rest)
 
 
 _METRICS = dict[str, int | float | bool | None]

@@ -364,7 +364,7 @@ def read_questions(folder: Path, facts: Facts) -> list[Question]:
     """prompts.jsonl, which must hold the questions that eval.json says: a score over fewer would be another one."""
     path = folder / "prompts.jsonl"
     questions: list[Question] = []
-    for number, row in enumerate(read_json_lines(path, _Question).rows, 1):
+    for number, row in enumerate(read_json_lines(path, _Question, ended=True).rows, 1):
         if "text" not in row and "messages" not in row:
             raise UserError(f"{path}, line {number}: 'text' or 'messages' is missing")
         questions.append(Question.of(row))
@@ -387,7 +387,7 @@ def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
     path = folder / "samples.jsonl"
     facts = facts or read_facts(folder)
     order = {name: i for i, name in enumerate(facts["data"])}
-    samples = [Sample(**row) for row in read_json_lines(path, _Sample).rows]
+    samples = [Sample(**row) for row in read_json_lines(path, _Sample, ended=True).rows]
     for number, sample in enumerate(samples, 1):
         rows, n = facts["data"].get(sample.data, {"rows": 0})["rows"], facts["sampling"]["n"]
         if not (sample.prompt < rows and sample.sample < n):
@@ -422,7 +422,7 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
             f"{facts.get('command', 'the same command')}"
         )
     path = grades_path(folder, scorer)
-    rows = read_json_lines(path, GradeRow).rows if path.exists() else []
+    rows = read_json_lines(path, GradeRow, ended=True).rows if path.exists() else []
     grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows}
     missing = len(samples.keys() - grades.keys())
     if missing:
