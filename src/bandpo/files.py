@@ -51,8 +51,8 @@ def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True, m
 
 @dataclass(frozen=True)
 class Lines:
-    """The rows of a file of JSON lines; how many bytes the lines take that a newline ends; and what follows them and is no
-    row: a line that was being written when its process was killed."""
+    """The rows of a file of JSON lines; how many bytes the lines take that a newline ends; and what follows them and is
+    no row: a line that was being written when its process was killed."""
 
     rows: list[Any]
     whole: int
@@ -398,7 +398,13 @@ def line_of(row: Any) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
-# -------------------------------------------------------------------------------------------------------------- secrets
+# --------------------------------------------------------------------------------------------- what others will read
+# Our pages have no script and fetch nothing: a browser that is asked for either by what was in a file refuses.
+POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'\">"
+)
+
 # eos_token and pad_token are none.
 _CLEARLY = r"(?:hub|auth|access|api|bearer)_token|api_?key|access_?key|secret(?:_?key)?|passw(?:or)?d"
 _NAME = rf"(?:(?:[\w.-]*[._-])?(?:{_CLEARLY})|(?:[\w.]*\.)?token)"

@@ -14,7 +14,7 @@ import numpy as np
 from .charts import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
 from .collapse import find_collapse
 from .errors import UserError
-from .files import blanked, write_atomically
+from .files import POLICY, blanked, write_atomically
 from .runs import MIN_SEEDS, PANELS, Row, Run, Section, make_sections, ratio_bounds, read_runs
 
 SCENES = {
@@ -32,13 +32,6 @@ HONEST = {
     "a clip mostly lost a skill that was there, and every clip mostly kept it; an unlucky seed was lost under all. A "
     "few seeds on one small task show that a clip matters; they do not rank the clips.",
 }
-
-
-# The page has no script, and fetches nothing: a browser that is asked for either refuses.
-POLICY = (
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-    "base-uri 'none'; form-action 'none'\">"
-)
 
 
 def join(words: Iterable[object]) -> str:
@@ -84,7 +77,8 @@ def _section(section: Section, styles: Styles) -> str:
     notes = []
     for run in section.runs:
         if not run.finished:
-            of = f" of {run.info['rounds']}" if section.axis == "round" and run.info.get("rounds") else ""
+            rounds = run.info.get("rounds")
+            of = f" of {rounds}" if section.axis == "round" and rounds else ""
             why = " (the last line of metrics.jsonl is cut off)" if run.cut_off else ""
             length = f"{int(run.x[-1]) if len(run.x) else 0}{of} {section.axis}s{why}"
             notes.append(

@@ -34,7 +34,7 @@ from .evaluation import (
     such_problems,
     training_runs,
 )
-from .files import check_text, read_json_lines
+from .files import POLICY, check_text, read_json_lines
 from .samples import read_facts, read_graded
 
 
@@ -712,7 +712,7 @@ def html(table: Table) -> str:
     notes = "".join(f"<p>{escape(note)}</p>\n" for note in table.notes)
     notes += "".join(f"<p><sup>{i}</sup> {escape(note)}</p>\n" for i, note in enumerate(table.footnotes, 1))
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{POLICY}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Results</title><style>{_CSS}</style></head>\n<body>\n"
         f'<div class="scroll"><table><thead><tr><th scope="col">Method</th>{head}</tr></thead>\n<tbody>\n{body}</tbody>'
