@@ -58,7 +58,12 @@ def here(tmp_path, monkeypatch):
     Path("recipe.yaml").write_text("rounds: 1\nscene: tail\nunknown: 1\n")
     Path("data.jsonl").write_text('{"prompt": "1 + 1 =", "answer": "2"}\n')
     Path("mine").mkdir()
-    Path("mine/report.json").write_text('{"files": {}, "groups": {}}')
+    counts = {"dropped": {"no answer": 1}, "kept_though": {}, "corrected": {}}
+    entry = {"file": "other.parquet", "rows": 1, "read": 2, "sha256": "ab", "rows_sha256": "cd", **counts}
+    entry |= {"warnings": ["few"], "examples": {"no answer": [{"row": 1}]}, "from": {"files": {"a": "ab"}}}
+    entry |= {"prompt_tokens": {"median": 2.5, "longest": 3}, "settings": {"source": {"size": None}}}
+    report_of = {"files": {"other": entry}, "groups": {"paper": {"training_rows": 2, "warnings": []}}}
+    Path("mine/report.json").write_text(json.dumps(report_of))
     return tmp_path
 
 
@@ -89,7 +94,7 @@ def check(capsys, args, name, refused=False):
     if code == 2:
         assert err.startswith("error: "), err
         assert err.count("\n") == 1, err
-        assert len(err) < 700, err
+        assert len(err) < 1100, err
     if refused:
         assert Path(name).name in err or Path(name).parent.name in err, err
 
@@ -155,17 +160,31 @@ VALUES = {
 OBJECTS = [name for name in READERS if name.endswith((".json", ".jsonl"))]
 
 
+def places(node, above=()):
+    """Where something can be put: each field, and those within it."""
+    inner = enumerate(node) if isinstance(node, list) else node.items()
+    for key, value in inner:
+        yield (*above, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*above, key))
+    if isinstance(node, dict):
+        yield (*above, "more")
+
+
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("name", OBJECTS)
 def test_a_field_of_another_type_is_one_line(here, capsys, name, value):
-    """Each field of the first object, one after the other; and a field and a name that nobody knows."""
+    """Each field of the first object, one after the other, and one that nobody knows."""
     path = Path(name)
     first, *others = path.read_text().splitlines(keepends=True) if name.endswith("l") else [path.read_text()]
-    node = json.loads(first)
-    for field in [*node, "more"]:
-        damaged = {key: each for key, each in node.items() if key != field}
-        damaged |= {} if VALUES[value] is ... else {field: VALUES[value]}
-        path.write_text(json.dumps(damaged) + "\n" + "".join(others))
+    for place in places(json.loads(first)):
+        node = within = json.loads(first)
+        for part in place[:-1]:
+            within = within[part]
+        within[place[-1]] = VALUES[value]
+        if value == "missing":
+            del within[place[-1]]
+        path.write_text(json.dumps(node) + "\n" + "".join(others))
         for args in READERS[name]:
             check(capsys, args, name)
             page = Path("report.html")
@@ -193,8 +212,8 @@ YAML = {
     "a large number": ("a: " + "9" * 5000 + "\n", "a value in it cannot be read"),
     "a number that is too large": ("a: " + "9" * 400 + "\n", "an integer of more than 300 digits"),
     "NUL": ('output: "a\\0b"\n', "holds a character that no text can have"),
-    "half a character": ('"a\\ud800": 1\n', "holds a character that no text can have"),
-    "a list as a key": ("? [1]\n: 2\n", "is not YAML: while constructing a mapping found unhashable key"),
+    "half a character": ('"a\\ud800": 1\n', "is not YAML: while parsing a quoted scalar"),
+    "a list as a key": ("? [1]\n: 2\n", "is not YAML: while constructing a mapping"),
     "a number as a key": ("1: 2\n", "1 is no name of a setting"),
     "numbers among keys": ("trust_region: {type: band, 1: 2}\n", ""),
 }
@@ -293,7 +312,7 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(here, capsys, monkeyp
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", "verl.yaml", "--print"], ["score", "eval"]])
+@pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", "verl.yaml", "--plan"]])
 def test_output_to_a_full_disk_is_one_line_and_output_to_nobody_none(here, args):
     command = [sys.executable, "-c", "import sys; from bandpo.cli import main; sys.exit(main())", *args]
     with Path("/dev/full").open("w") as nowhere:

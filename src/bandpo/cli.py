@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                     f"lines and: {shlex.join(['bandpo', *argv])}"
                 )
                 raise
+            line = (
+                line if len(line) <= 1000 else f"{line[:700]} ... {line[-200:]}"
+            )  # what it quotes may be of any length
             print(f"error: {line}", file=sys.stderr)
             return 2
 
@@ -86,6 +89,8 @@ def told(error: BaseException) -> str | None:
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_MACHINE):
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror}"
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve, until Python 3.13
+        return str(error)
     # Libraries that write with code of their own (weights, checkpoints) have words of their own for a full disk.
     full = ("No space left on device", "PytorchStreamWriter failed", "inline_container", "Disk quota exceeded")
     if any(words in str(error) for words in full):

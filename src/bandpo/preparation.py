@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import pyarrow
 import pyarrow.parquet
@@ -843,41 +843,29 @@ def _listed(counts: Mapping[str, int]) -> str:
     return "; ".join(f"{count:,} {what}" for what, count in counts.items())
 
 
+# What report.json says, as far as it is read again; "from" is a word of Python, so not as classes.
+_more = pydantic.with_config(pydantic.ConfigDict(extra="allow"))
+_From = _more(TypedDict("_From", {"files": NotRequired[dict[str, str]]}))
+
+
 class _Lengths(TypedDict):
     median: float
     longest: int
 
 
-class _Entry(TypedDict):
-    """What report.json says of a file, as far as it is read again."""
-
-    __pydantic_config__ = pydantic.ConfigDict(extra="allow")  # pyright: ignore[reportGeneralTypeIssues]
-    file: str
-    rows: int
-    read: int
-    sha256: str
-    rows_sha256: str
-    dropped: dict[str, int]
-    kept_though: dict[str, int]
-    corrected: dict[str, int]
-    warnings: list[str]
-    examples: dict[str, list[dict[str, Any]]]
-    prompt_tokens: _Lengths | None
-    settings: dict[str, Any]
-
-
-_Entry.__annotations__["from"] = dict[str, Any]  # a word of Python
-
-
-class _Group(TypedDict):
-    __pydantic_config__ = pydantic.ConfigDict(extra="allow")  # pyright: ignore[reportGeneralTypeIssues]
-    warnings: list[str]
-
-
-class _Report(TypedDict):
-    __pydantic_config__ = pydantic.ConfigDict(extra="allow")  # pyright: ignore[reportGeneralTypeIssues]
-    files: dict[str, _Entry]
-    groups: dict[str, _Group]
+_Counts = dict[str, int]
+_Entry = _more(
+    TypedDict(
+        "_Entry",
+        {
+            "file": str, "rows": int, "read": int, "sha256": str, "rows_sha256": str, "from": _From,
+            "dropped": _Counts, "kept_though": _Counts, "corrected": _Counts, "warnings": list[str],
+            "examples": dict[str, list[dict[str, Any]]], "prompt_tokens": _Lengths | None, "settings": dict[str, Any],
+        },
+    )
+)  # fmt: skip
+_Group = _more(TypedDict("_Group", {"warnings": list[str]}))
+_Report = _more(TypedDict("_Report", {"files": dict[str, _Entry], "groups": dict[str, _Group]}))
 
 
 def _read_report(output: Path) -> dict[str, Any]:

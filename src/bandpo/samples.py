@@ -260,7 +260,7 @@ class Evaluation:
             lines = b"".join(line_of(question.row()) for question in self.questions)
             write_atomically(self.folder / "prompts.jsonl", lines)
         else:
-            stored: Mapping[str, Any] = read_facts(self.folder)
+            stored: dict[str, Any] = {**read_facts(self.folder)}
             self._check(stored)
             kept = {key: stored[key] for key in ("started", "command", "wall_seconds", "dtype") if key in stored}
             changed = {k: v for k, v in stored.get("versions", {}).items() if self.facts["versions"].get(k) != v}

@@ -150,13 +150,17 @@ def read_validation(path: Path) -> list[Graded]:
     """
     rows: dict[str, dict[str, list[Any]]] = {}
     for number, row in enumerate(read_json_lines(path, _Validation).rows, 1):
-        if row.get("acc", row.get("score")) is None:
-            raise UserError(f"{path}, line {number}: expected input, gts and score, as verl writes them: no score")
+        if _verdict(row) is None:
+            raise UserError(f"{path}, line {number}: 'score' is missing; verl writes input, gts and score")
         prompt = hashlib.sha256(json.dumps([row["input"], row["gts"]]).encode()).hexdigest()[:16]
         rows.setdefault(str(row.get("data_source", "validation")), {}).setdefault(prompt, []).append(row)
     if not rows:
         raise UserError(f"{path}: empty; expected a sample a line")
     return [_graded_of_verl(path, data, prompts) for data, prompts in rows.items()]
+
+
+def _verdict(row: Mapping[str, Any]) -> float | None:
+    return row["acc"] if row.get("acc") is not None else row.get("score")
 
 
 def _graded_of_verl(path: Path, data: str, prompts: Mapping[str, list[dict[str, Any]]]) -> Graded:
@@ -173,7 +177,7 @@ def _graded_of_verl(path: Path, data: str, prompts: Mapping[str, list[dict[str, 
     known = any("pred" in row for samples in table for row in samples)
     return Graded(
         data=data,
-        score=np.array([[float(float(row.get("acc", row["score"])) > 0) for row in samples] for samples in table]),
+        score=np.array([[float((_verdict(row) or 0) > 0) for row in samples] for samples in table]),
         answers=answers if known else None,
         tokens=None,
         truncated=None,
