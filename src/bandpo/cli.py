@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +20,7 @@ from .trust_regions import Region
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0: it went well, 1: the doctor found a problem, 2 and a line on stderr: the user can change
-    something, 130: interrupted."""
+    something, 128 + n: ended by signal n, 130 if by Ctrl-C."""
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
@@ -30,18 +33,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     args.command_line = shlex.join(["bandpo", *(a for a in argv if a != "--resume")])
     try:
-        return args.run(args) or 0
+        with _ended_by_signals():
+            return args.run(args) or 0
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("bandpo"):
             raise
         print(f"error: {error.name} is not installed; pip install 'bandpo[lab]'", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
+        what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
         how = " with --resume" if hasattr(args, "resume") else ""
-        print(f"interrupted; the same command{how} goes on", file=sys.stderr)
-        if args.run is _eval:
-            print(args.command_line, file=sys.stderr)
-        return 130
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"{what}; the same command{how} goes on", file=sys.stderr)
+            if args.run is _eval:
+                print(args.command_line, file=sys.stderr)
+        return 128 + number
     except ValueError as error:
         # These need less than the config: they raise plain ones.
         if args.run not in (_report, _figures, _doctor, _compare, _table):
@@ -56,6 +63,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that it leaves no process and no half file behind.
+
+    Whatever else is raised on the way out (a terminal that is gone, a worker that is) is of no interest.
+    Left alone: signals that somebody else handles or ignores (nohup), and one process among several, which may be
+    waiting for another where no Python runs; their launcher ends them.
+    """
+    received: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        numbers = []
+    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    except BaseException as error:
+        if received and not (isinstance(error, KeyboardInterrupt) and error.args):
+            raise KeyboardInterrupt(received[0]) from error
+        raise
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 _RULES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,8 +44,9 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
         waiting(said)
         lock.acquire()
     try:
-        with contextlib.suppress(OSError):  # where a locked file can be read and written by its holder alone
-            file.write_text(f"{os.getpid()} {platform.node()}\n", encoding="utf-8")
+        # Not where a locked file can be opened once only. Nothing is cut off: that takes milliseconds on some disks.
+        with contextlib.suppress(OSError), file.open("r+", encoding="utf-8") as text:
+            text.write(f"{os.getpid()} {socket.gethostname()}\n")
         yield
     finally:
         with contextlib.suppress(OSError):  # another process may be about to use it
@@ -59,7 +60,7 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
 def _holder(file: Path) -> str:
     """Which process: its number, and its machine where that is another one."""
     try:
-        pid, _, node = file.read_text(encoding="utf-8").strip().partition(" ")
-    except OSError:
+        pid, _, node = file.read_text(encoding="utf-8").partition("\n")[0].partition(" ")
+    except (OSError, ValueError):
         return ""
-    return f" ({pid}{'' if node == platform.node() else f' on {node}'})" if pid.isdecimal() else ""
+    return f" ({pid}{'' if node == socket.gethostname() else f' on {node}'})" if pid.isdecimal() else ""

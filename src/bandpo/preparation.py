@@ -31,6 +31,7 @@ import pyarrow.parquet
 from . import __version__
 from .config import UserError
 from .divergences import nearest
+from .files import locked
 from .leaks import Leaks, same_text
 from .sources import GROUPS, SOURCES, Rows, Source, copied_files, file_rows, hub_rows, reasoning_gym_items, value_at
 
@@ -650,7 +651,7 @@ def prepare(
 
     Raises:
         UserError: data that cannot be reached or read, or does not have the columns, in one line; with
-            `settings.strict` also counts that are not the recorded ones.
+            `settings.strict` also counts that are not the recorded ones. Another process writes to the folder.
     """
     settings = settings or Settings()
     names = [source.file for source in sources]
@@ -661,7 +662,13 @@ def prepare(
         )
     if settings.max_prompt_tokens < 1:
         raise UserError(f"--max-prompt-tokens must be at least 1, got {settings.max_prompt_tokens}")
-    output.mkdir(parents=True, exist_ok=True)
+    with locked(output / ".lock"):
+        return _prepare(sources, output, settings, group, say)
+
+
+def _prepare(
+    sources: Sequence[Source], output: Path, settings: Settings, group: str | None, say: Callable[[str], None]
+) -> Outcome:
     report = _read_report(output)
     evaluation = [source for source in sources if source.use == "evaluation"]
     training = [source for source in sources if source.use == "train"]

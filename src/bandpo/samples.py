@@ -11,10 +11,10 @@ whoever goes on cuts it off. So no sample is lost but the one that was being wri
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +25,7 @@ import numpy as np
 
 from .config import UserError
 from .evaluation import Graded
+from .files import locked
 
 Key = tuple[str, int, int]  # data set, prompt, sample
 Content = str | list[dict[str, Any]]  # text, or chat messages
@@ -266,15 +267,16 @@ class Appender:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: BinaryIO = path.open("ab", buffering=0)
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(locked(path.with_name(f".{path.name}.lock")))
         try:
-            _lock(self._file, path)
+            self._file: BinaryIO = self._held.enter_context(path.open("ab", buffering=0))
             self.rows, whole = _read(path)
             if whole < path.stat().st_size:
                 self._file.truncate(whole)
                 os.fsync(self._file.fileno())
         except BaseException:
-            self._file.close()
+            self._held.close()
             raise
         self._synced = time.monotonic()
 
@@ -293,7 +295,7 @@ class Appender:
     def close(self) -> None:
         if not self._file.closed:
             self.sync()
-            self._file.close()
+            self._held.close()
 
     def __enter__(self) -> Appender:
         return self
@@ -315,18 +317,6 @@ def write_atomically(path: Path, content: bytes) -> None:
 def _line(row: Any) -> bytes:
     """ASCII: a lone surrogate, which some servers send, has no other bytes."""
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Two writers would draw the same samples; the system drops the lock of a process that dies."""
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another process is writing to {path}; wait for it, or choose another folder") from None
 
 
 def _difference(key: str, before: Any, now: Any) -> str:
