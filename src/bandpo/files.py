@@ -19,8 +19,8 @@ from .errors import UserError
 def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Only one process at a time writes to a folder: the one that holds this lock file in it.
 
-    The kernel keeps the lock, so it is free as soon as its process is gone, however that ended; the file stays, which
-    means nothing. A folder that is made here and has nothing else in it at the end is removed again.
+    The kernel keeps the lock, so it is free as soon as its process is gone, however that ended; the file that a killed
+    process leaves means nothing. A folder that is made here and has nothing else in it at the end is removed again.
 
     Args:
         file: the lock file, such as `folder / ".lock"`; its folder is made if it is not there.
@@ -49,11 +49,10 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
             text.write(f"{os.getpid()} {socket.gethostname()}\n")
         yield
     finally:
-        with contextlib.suppress(OSError):  # another process may be about to use it
-            if made and list(folder.iterdir()) == [file]:
-                file.unlink()
-                for each in made:
-                    each.rmdir()
+        with contextlib.suppress(OSError):  # until a folder is not empty
+            file.unlink()
+            for each in made:
+                each.rmdir()
         lock.release()
 
 

@@ -133,20 +133,26 @@ class WarmStart:
     def folders(self) -> list[Path]:
         """Where it may be kept: in the cache, or where that cannot be written, among the temporary files."""
         key = hashlib.sha256(json.dumps([asdict(self), torch.__version__]).encode()).hexdigest()[:16]
-        return [root / "lab" / key for root in _roots()]
+        return [root / "lab" / key for root in (_cache(), _temporary()) if root is not None]
 
 
-def _roots() -> Iterator[Path]:
-    """$BANDPO_CACHE, or the user's cache folder; then a folder of the user's own among the temporary files."""
-    # Path.home() raises where there is none.
-    home = "" if os.environ.get("HOME") == "" else os.path.expanduser("~")  # noqa: PTH111
-    named, shared = os.environ.get("BANDPO_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if named or shared or Path(home).is_absolute():
-        yield Path(named) if named else Path(shared or Path(home) / ".cache") / "bandpo"
+def _cache() -> Path | None:
+    """$BANDPO_CACHE, or the user's cache folder, if the user has a home."""
+    if named := os.environ.get("BANDPO_CACHE"):
+        return Path(named)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "bandpo"
+    try:
+        return Path.home() / ".cache" / "bandpo" if os.environ.get("HOME") != "" else None
+    except RuntimeError:
+        return None
+
+
+def _temporary() -> Path | None:
+    """A folder of this user's among the temporary files; anybody may have made one of that name."""
     own = os.getuid() if hasattr(os, "getuid") else 0
-    temporary = Path(tempfile.gettempdir()) / f"bandpo-{own}"
-    if not temporary.exists() or temporary.lstat().st_uid == own:  # anybody may have made one of that name
-        yield temporary
+    folder = Path(tempfile.gettempdir()) / f"bandpo-{own}"
+    return folder if not folder.exists() or folder.lstat().st_uid == own else None
 
 
 def warm_start(
@@ -194,7 +200,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 def _writable(folders: list[Path], held: contextlib.ExitStack, say: Callable[[str], None]) -> Path:
     """The first folder that can be made, tried before the work and not after it; its lock is ours then."""
-    problems = []
+    problems = [] if _cache() is not None else ["there is no home folder"]
     for folder in folders:
         try:
             held.enter_context(
