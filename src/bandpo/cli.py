@@ -9,7 +9,9 @@ import io
 import math
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0: it went well, 1: the doctor found a problem, 2 and a line on stderr: the user can change
-    something, 130: interrupted."""
+    something, 128 + n: ended by signal n, 130 if by Ctrl-C."""
     argv = sys.argv[1:] if argv is None else list(argv)
     with _lenient_output():
         args: argparse.Namespace | None = None
@@ -32,16 +34,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             for text in argv:
                 check_text(text, "the argument")
             args = _arguments(argv)
-            code = 2 if args is None else args.run(args) or 0
+            with _ended_by_signals():
+                code = 2 if args is None else args.run(args) or 0
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where a full disk can still be told
             return code
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            number = error.args[0] if error.args else signal.SIGINT
+            what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
             how = " with --resume" if hasattr(args, "resume") else ""
-            print(f"interrupted; the same command{how} goes on", file=sys.stderr)
-            if args is not None and args.run is _eval:
-                print(args.command_line, file=sys.stderr)
-            return 130
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print(f"{what}; the same command{how} goes on", file=sys.stderr)
+                if args is not None and args.run is _eval:
+                    print(args.command_line, file=sys.stderr)
+            return 128 + number
         except Exception as error:
             line = told(error)
             if line is None:
@@ -50,9 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     f"lines and: {shlex.join(['bandpo', *argv])}"
                 )
                 raise
-            line = (
-                line if len(line) <= 1000 else f"{line[:700]} ... {line[-200:]}"
-            )  # what it quotes may be of any length
+            if len(line) > 1000:  # what it quotes may be of any length
+                line = f"{line[:700]} ... {line[-200:]}"
             print(f"error: {line}", file=sys.stderr)
             return 2
 
@@ -145,6 +150,37 @@ class _Lenient:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that it leaves no process and no half file behind.
+
+    Whatever else is raised on the way out (a terminal that is gone, a worker that is) is of no interest.
+    Left alone: signals that somebody else handles or ignores (nohup), and one process among several, which may be
+    waiting for another where no Python runs; their launcher ends them.
+    """
+    received: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        numbers = []
+    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    except BaseException as error:
+        if received and not (isinstance(error, KeyboardInterrupt) and error.args):
+            raise KeyboardInterrupt(received[0]) from error
+        raise
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 _RULES = (

@@ -11,11 +11,10 @@ import contextlib
 import functools
 import json
 import os
-import platform
 import re
 import reprlib
+import socket
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -355,16 +354,17 @@ class Appender:
         self.path = path
         if path.exists() and not path.is_file():  # to open a pipe is to wait for its reader
             raise UserError(f"{path} is a {kind_of(path)}; a regular file is expected")
-        self._file: BinaryIO = path.open("ab", buffering=0)
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(locked(path.with_name(f".{path.name}.lock")))
         try:
-            _lock(self._file, path)
+            self._file: BinaryIO = self._held.enter_context(path.open("ab", buffering=0))
             lines = read_json_lines(path, schema, ended=True)
             self.rows = lines.rows
             if lines.whole < path.stat().st_size:
                 self._file.truncate(lines.whole)
                 os.fsync(self._file.fileno())
         except BaseException:
-            self._file.close()
+            self._held.close()
             raise
         self._synced = time.monotonic()
 
@@ -386,7 +386,7 @@ class Appender:
     def close(self) -> None:
         if not self._file.closed:
             self.sync()
-            self._file.close()
+            self._held.close()
 
     def __enter__(self) -> Appender:
         return self
@@ -440,24 +440,12 @@ def blanked(node: Any) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------------------- locking
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Two writers would draw the same samples; the system drops the lock of a process that dies."""
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another process is writing to {path}; wait for it, or choose another folder") from None
-
-
 @contextlib.contextmanager
 def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Only one process at a time writes to a folder: the one that holds this lock file in it.
 
-    The kernel keeps the lock, so it is free as soon as its process is gone, however that ended; the file stays, which
-    means nothing. A folder that is made here and has nothing else in it at the end is removed again.
+    The kernel keeps the lock, so it is free as soon as its process is gone, however that ended; the file that a killed
+    process leaves means nothing. A folder that is made here and has nothing else in it at the end is removed again.
 
     Args:
         file: the lock file, such as `folder / ".lock"`; its folder is made if it is not there.
@@ -481,22 +469,22 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
         waiting(said)
         lock.acquire()
     try:
-        with contextlib.suppress(OSError):  # where a locked file can be read and written by its holder alone
-            file.write_text(f"{os.getpid()} {platform.node()}\n", encoding="utf-8")
+        # Not where a locked file can be opened once only. Nothing is cut off: that takes milliseconds on some disks.
+        with contextlib.suppress(OSError), file.open("r+", encoding="utf-8") as text:
+            text.write(f"{os.getpid()} {socket.gethostname()}\n")
         yield
     finally:
-        with contextlib.suppress(OSError):  # another process may be about to use it
-            if made and list(folder.iterdir()) == [file]:
-                file.unlink()
-                for each in made:
-                    each.rmdir()
+        with contextlib.suppress(OSError):  # until a folder is not empty
+            file.unlink()
+            for each in made:
+                each.rmdir()
         lock.release()
 
 
 def _holder(file: Path) -> str:
     """Which process: its number, and its machine where that is another one."""
     try:
-        pid, _, node = file.read_text(encoding="utf-8").strip().partition(" ")
-    except OSError:
+        pid, _, node = file.read_text(encoding="utf-8").partition("\n")[0].partition(" ")
+    except (OSError, ValueError):
         return ""
-    return f" ({pid}{'' if node == platform.node() else f' on {node}'})" if pid.isdecimal() else ""
+    return f" ({pid}{'' if node == socket.gethostname() else f' on {node}'})" if pid.isdecimal() else ""

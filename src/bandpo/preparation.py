@@ -33,7 +33,7 @@ from typing_extensions import TypedDict
 from . import __version__
 from .divergences import nearest
 from .errors import UserError
-from .files import read_json, write_atomically
+from .files import locked, read_json, write_atomically
 from .leaks import Leaks, same_text
 from .sources import GROUPS, SOURCES, Rows, Source, copied_files, file_rows, hub_rows, reasoning_gym_items, value_at
 
@@ -653,7 +653,7 @@ def prepare(
 
     Raises:
         UserError: data that cannot be reached or read, or does not have the columns, in one line; with
-            `settings.strict` also counts that are not the recorded ones.
+            `settings.strict` also counts that are not the recorded ones. Another process writes to the folder.
     """
     settings = settings or Settings()
     names = [source.file for source in sources]
@@ -664,7 +664,13 @@ def prepare(
         )
     if settings.max_prompt_tokens < 1:
         raise UserError(f"--max-prompt-tokens must be at least 1, got {settings.max_prompt_tokens}")
-    output.mkdir(parents=True, exist_ok=True)
+    with locked(output / ".lock"):
+        return _prepare(sources, output, settings, group, say)
+
+
+def _prepare(
+    sources: Sequence[Source], output: Path, settings: Settings, group: str | None, say: Callable[[str], None]
+) -> Outcome:
     report = _read_report(output)
     evaluation = [source for source in sources if source.use == "evaluation"]
     training = [source for source in sources if source.use == "train"]
