@@ -86,6 +86,7 @@ MISTAKES = {
     "generations": ([*RECIPE, "trainer.num_generations=1"], "trainer: GRPO requires at least 2 generations"),
     "scheduler": ([*RECIPE, "trainer.lr_scheduler_type=flat"], "trainer: flat is not a valid SchedulerType"),
     "vllm": ([*RECIPE, "trainer.use_vllm=true"], "trainer: vLLM is not available"),
+    "tracker": ([*RECIPE, "trainer.report_to=comet_ml"], "trainer: CometCallback requires comet-ml to be installed"),
     "logging": ([*RECIPE, "trainer.logging_steps=0.5"], "trainer.logging_steps must be a positive integer, got 0.5"),
     "output is a file": ([*RECIPE, "output=recipe.yaml"], "recipe.yaml"),
     "nothing to resume": ([*RECIPE, "--resume"], "run holds no run to resume; start one without --resume"),
@@ -219,7 +220,7 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, mon
 
 def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):
     taken = ["config", "show", "runs", "charts", "report"]
-    take_away(monkeypatch, ["pydantic", "trl", "transformers", "datasets", "rich"], taken)
+    take_away(monkeypatch, ["trl", "transformers", "datasets", "rich"], taken)
     assert main(["report", "damaged"]) == 2
     assert "no run found" in one_line(capsys)
 

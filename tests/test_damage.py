@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bandpo import report
+from bandpo import questions, report
 from bandpo.cli import main
+from bandpo.errors import UserError
+from bandpo.evaluate import evaluate
 from bandpo.samples import Evaluation, Question, Sample, Sampling
 from bandpo.scores import grade_folder
 
@@ -275,6 +277,30 @@ def test_a_score_needs_all_of_the_questions(here, capsys):
     path.write_text(path.read_text() + '{"data":"made","prompt":3,"text":"another","answer":"4"}\n')
     assert main(["score", "eval"]) == 2
     assert "are not those that were asked" in capsys.readouterr().err
+
+
+def test_reading_the_questions_of_a_run_executes_nothing_of_it(here, monkeypatch):
+    """The reward of its config was imported from the working directory."""
+    Path("evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n\ndef reward(): ...\n")
+    Path("data.jsonl").write_text("".join(json.dumps({"prompt": f"{i}?", "answer": str(i)}) + "\n" for i in range(9)))
+    node = {"rounds": 1, "model": "m", "reward": "evil:reward", "data": {"source": "file", "path": "data.jsonl"}}
+    node["data"]["eval_size"] = 4
+    node["trainer"] = {"per_device_train_batch_size": 2, "steps_per_generation": 1, "num_generations": 2}
+    Path("run/config.yaml").write_text(yaml.safe_dump(node))
+    before = list(sys.path)
+    assert len(questions.read("run").questions) == 4
+    assert not Path("ran").exists()
+    assert sys.path == before
+    with pytest.raises(UserError, match=r"scorer must be one of .*got 'evil:reward'"):
+        evaluate("m", ["run"])
+    assert not Path("ran").exists()
+
+
+def test_a_question_longer_than_any_model_reads_is_refused_at_once(here, capsys):
+    """One of ten million characters took more than a minute, to end in a traceback."""
+    Path("data.jsonl").write_text(json.dumps({"prompt": "7 " * 5_000_000, "answer": "7"}) + "\n")
+    assert main(["eval", "m", "--data", "data.jsonl"]) == 2
+    assert "--data data: question 1 has 10,000,000 characters" in capsys.readouterr().err
 
 
 # ---- writing
