@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from .backends import VLLM, Backend, Request, Server, Transformers, choose, weig
 from .config import UserError
 from .provenance import hardware, source_commit, versions
 from .questions import QuestionSet
+from .runs import read_info
 from .samples import Evaluation, Sample, Sampling
 from .scores import check_scorer, score_and_show
 
@@ -52,11 +52,12 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         return Model(str(start), "lab-start", "Start of the lab", "lab")
     if (folder / "run.json").is_file():
         if not (folder / "model").is_dir():
-            found = sorted(folder.glob("checkpoints/checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+            found = sorted(
+                folder.glob("checkpoints/checkpoint-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2])
+            )
             hint = f"; its last checkpoint is {found[-1]}" if found else ""
             raise UserError(f"{folder} holds no model: the run is not finished{hint}")
-        label = json.loads((folder / "run.json").read_text(encoding="utf-8"))["label"]
-        return Model(str(folder / "model"), folder.resolve().name, label, str(folder))
+        return Model(str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder))
     if folder.is_dir() and not (folder / "config.json").is_file():
         runs = sorted(str(path.parent) for path in folder.rglob("run.json"))
         hint = f"; the runs below it are {', '.join(runs)}" if runs else ""

@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from . import lab
 from .config import RunConfig, UserError, check_same_run, is_finished
 from .data import prepare
+from .files import locked
 from .integrations.trl import BandPOConfig, BandPOTrainer
 from .provenance import hardware, source_commit, versions
 from .rewards import Reward
@@ -59,18 +60,39 @@ def run(
 
     Raises:
         UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
-            or reward cannot be had. Nothing has been written then.
+            or reward cannot be had; another process writes to the folder. Nothing has been written then.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("bandpo train is for one process; with several, use BandPOTrainer in a script of your own")
     folder = Path(config.output)
+    if _is_done(folder, config, resume, say):
+        return folder
+    with locked(folder / ".lock"):
+        # Again, now that nobody else writes to it.
+        return folder if _is_done(folder, config, resume, say) else _run(folder, config, resume, command, on_row, say)
+
+
+def _is_done(folder: Path, config: RunConfig, resume: bool, say: Callable[[str], None]) -> bool:
+    """Whether nothing is left to do; raises UserError where the folder is not for this run."""
     if resume:
         check_same_run(folder, config)
         if is_finished(folder):
             say(f"{folder} is finished; nothing to resume")
-            return folder
+            return True
     elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
         raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
+    return False
+
+
+def _run(
+    folder: Path,
+    config: RunConfig,
+    resume: bool,
+    command: str | None,
+    on_row: Callable[[Row], None],
+    say: Callable[[str], None],
+) -> Path:
+    """The folder is ours."""
     settings, notice = _trainer_settings(config, folder)
     arguments = _trainer(BandPOConfig, **settings)
     if config.threads is not None:
@@ -96,7 +118,7 @@ def run(
         arguments.eval_on_start = False  # it was done, and its row is in the file
     if notice:
         say(notice)
-    is_new = not folder.exists()
+    is_new = not (folder / "checkpoints").exists()
     try:
         trainer = _trainer(
             BandPOTrainer,
@@ -110,7 +132,7 @@ def run(
         )
     except UserError:
         if is_new:  # the trainer makes its folder before it has seen all settings
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         raise
     facts, before = _facts(config, command, skill), 0.0
     if resume:
@@ -121,7 +143,6 @@ def run(
         else:
             say(f"going on after step {_step_of(checkpoint)}")
             before = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8")).get("wall_seconds", 0.0)
-    folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.yaml", config.to_yaml())
     _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
@@ -215,7 +236,9 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
     """TRL's config or trainer; what it does not accept is the user's to change."""
     try:
         return make(**settings)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "to be installed" not in str(error):  # a tracker says it so
+            raise
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 
