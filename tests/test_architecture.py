@@ -99,7 +99,7 @@ HOMES = {
     "matplotlib": {"charts", "figures"},
     "filelock": {"files"},
     "rich": {"show", "scores", "evaluate"},
-    "pydantic": {"config", "files", "runs", "samples", "standing"},
+    "pydantic": {"config", "files", "runs", "samples", "standing", "preparation"},
     "math_verify": {"equivalence"},
     "openai": {"backends"},
     "vllm": {"backends"},

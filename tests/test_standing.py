@@ -146,7 +146,7 @@ def test_the_same_evaluation_twice(made, capsys):
 def test_what_does_not_compare_is_said(tmp_path, capsys):
     a = evaluation(tmp_path / "a", "A", scores(0))
     fewer = scores(1, sizes=(("aime24", 20), ("math", 5)))
-    b = evaluation(tmp_path / "b", "B", fewer, sampling={"n": 8, "temperature": 0.6, "top_p": 1.0})
+    b = evaluation(tmp_path / "b", "B", fewer, sampling={"n": 8, "temperature": 0.6, "max_tokens": 64})
     out = run(capsys, "compare", a, b)
     assert "aime24: 20 prompts in common, of 30 of A and 20 of B; the others do not count." in out
     assert "Only one of the two has amc23, math." in out
@@ -363,7 +363,7 @@ def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
         (["compare", "empty", "empty"], "holds no evaluation"),
         (["compare", "a", "a", "-k", "9"], "k must be from 1 to the 8 samples of a, got 9"),
         (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
-        (["compare", "a", "bad.jsonl"], "bad.jsonl, line 1: expected input, gts and score, as verl writes them"),
+        (["compare", "a", "bad.jsonl"], "bad.jsonl, line 1: 'input' is missing"),
         (["compare", "a", "uneven.jsonl"], "prompts of 'validation' have from 1 to 2 samples"),
         (["compare", "a", "a", "--log", "run.jsonl"], "--log must be LABEL=PATH, got 'run.jsonl'"),
         (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),

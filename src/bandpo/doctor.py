@@ -299,7 +299,10 @@ def logged_names(path: Path) -> Iterator[Finding]:
     verl logs the largest of several numbers whose name holds "max" anywhere, and the smallest for "min".
     """
     data: list[dict[str, Any]] = []
-    for row in read_json_lines(path).rows:
+    lines = read_json_lines(path)
+    if lines.rest and not lines.rows:
+        raise UserError(f"{path} must be a log of verl's file logger, one JSON object a line")
+    for row in lines.rows:
         if not isinstance(row.get("data"), dict):
             raise UserError(f"{path} must be a log of verl's file logger: 'data' is {shortened(row.get('data'))}")
         data.append(row["data"])

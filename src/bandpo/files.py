@@ -353,6 +353,8 @@ class Appender:
 
     def __init__(self, path: Path, schema: Any = dict[str, Any]) -> None:
         self.path = path
+        if path.exists() and not path.is_file():  # to open a pipe is to wait for its reader
+            raise UserError(f"{path} is a {kind_of(path)}; a regular file is expected")
         self._file: BinaryIO = path.open("ab", buffering=0)
         try:
             _lock(self._file, path)
