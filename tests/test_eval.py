@@ -469,8 +469,7 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["at once", "later"])
-@pytest.mark.parametrize("case", NONSENSE)
+@pytest.mark.parametrize(("case", "first"), [*((c, True) for c in NONSENSE), ("HTML", False), ("deep", False)])
 def test_nonsense_of_a_server_is_one_line_that_names_it(case, first, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-long-secret")
     answer, line, *chat = NONSENSE[case]
@@ -693,6 +692,22 @@ def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home,
         assert len({body["seed"] for body in fake.asked}) == 48 - len(kept)
         assert set(fake.keys) == {"Bearer sk-secret"}
     assert not any(b"secret" in path.read_bytes() for path in Path("out").iterdir())
+
+
+def test_a_password_in_an_address_and_what_a_filter_took(home, here, capsys):
+    filtered = completion(choices=[CHOICE | {"finish_reason": "content_filter", "text": ""}])
+    with Fake(lambda body, count: (200, filtered) if count % 2 else 200) as fake:
+        url = fake.url.replace("http://", "http://me:p4ssw0rd@")
+        assert ask(home, "out", "-n", "1", f"--base-url={url}", "--timeout", "60") == 0
+        assert "6 answers were cut by the server's content filter" in capsys.readouterr().out
+    assert not any(b"p4ssw0rd" in path.read_bytes() for path in Path("out").iterdir())
+    assert "://***@localhost" in read_facts(Path("out"))["command"]
+    assert ask(home, "out2", "--base-url", url) == 2  # nobody is there any more
+    error = capsys.readouterr().err
+    assert "p4ssw0rd" not in error
+    assert "://***@localhost" in error
+    assert ask(home, "out", "-n", "1", "--timeout", "60") == 2
+    assert "--timeout is for a server" in capsys.readouterr().err
 
 
 # ---- models

@@ -19,14 +19,13 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, Protocol
-from urllib.parse import urlsplit, urlunsplit
 
 import torch
 from annotated_types import Interval, Len
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
-from .errors import UserError
+from .errors import UserError, without_password
 from .files import json_line, shortened
 from .samples import Content, Sampling
 
@@ -561,13 +560,3 @@ async def _cancel_all() -> None:
     for task in hanging:
         task.cancel()
     await asyncio.gather(*hanging, return_exceptions=True)
-
-
-def without_password(url: str) -> str:
-    """An address as it may be shown and written."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return url if host == parts.netloc else urlunsplit(parts._replace(netloc=f"***@{host}"))
