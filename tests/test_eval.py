@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo import backends, evaluate, lab, questions, scores
-from bandpo.backends import Request, SeededChoice, Server, Transformers, exponential
+from bandpo.backends import Drawn, Request, SeededChoice, Server, Transformers, exponential
 from bandpo.cli import main
 from bandpo.config import UserError
 from bandpo.evaluation import pass_at_k
@@ -340,16 +341,17 @@ class Fake:
                 if what == "slow":
                     time.sleep(3)
                     what = 200
-                status, answer = what if isinstance(what, tuple) else (what, None)
+                status, answer, headers = (*what, None, {})[:3] if isinstance(what, tuple) else (what, None, {})
+                headers = headers or {}
                 if status == 200 and answer is None:
                     choice = {"index": 0, "text": f"t{body['seed']}", "finish_reason": "stop"}
                     answer = {"id": "1", "object": "text_completion", "created": 0, "model": "m", "choices": [choice]}
                     answer["usage"] = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-                content = answer.encode() if isinstance(answer, str) else json.dumps(answer or {"error": "no"}).encode()
+                content = answer if isinstance(answer, bytes) else json.dumps(answer or {"error": "no"}).encode()
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.send_header("retry-after-ms", "1")
+                defaults = {"Content-Type": "application/json", "Content-Length": len(content), "retry-after-ms": 1}
+                for name, value in (defaults | headers).items():
+                    self.send_header(name, str(value))
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -393,13 +395,11 @@ FAILURES = {
     "for good": (lambda body, count: 200 if count == 1 else 500, {"retries": 1}, "refused the request .* 'm': 500"),
     "bad request": (lambda body, count: (400, {"error": "long"}), {}, "refused the request for model 'm': 400 .*long"),
     "key": (lambda body, count: 401, {}, "asks for another key; set OPENAI_API_KEY"),
-    "no JSON": (lambda body, count: (200, "<html>"), {}, "sent no answer that can be read"),
-    "no usage": (
-        lambda body, count: (200, {"id": "", "choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}),
-        {},
-        "does not say how many tokens an answer has",
+    "come back tomorrow": (
+        lambda body, count: (429, {"error": "later"}, {"retry-after": "86400"}),
+        {"retries": 1},
+        "says to come back later .*'86400'.*; the same command goes on then",
     ),
-    "no choice": (lambda body, count: (200, {"id": "", "choices": []}), {}, "sent no answer that can be read"),
     "slow": (lambda body, count: "slow", {"timeout": 0.3, "retries": 0}, "did not answer within 0.3 s"),
 }  # fmt: skip
 
@@ -409,6 +409,132 @@ def test_what_does_not_pass_is_one_line(script, options, message):
     with Fake(script) as fake, pytest.raises(UserError, match=message) as error:
         drawn(Server("m", fake.url, **options), requests(2), Sampling(max_tokens=5))
     assert "\n" not in str(error.value)
+
+
+CHOICE = {"index": 0, "text": "a", "finish_reason": "stop"}
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+HTML = {"Content-Type": "text/html"}
+
+
+def completion(**fields) -> dict:
+    return {
+        "id": "1",
+        "object": "text_completion",
+        "created": 0,
+        "model": "m",
+        "choices": [CHOICE],
+        "usage": USAGE,
+    } | fields
+
+
+def message(content) -> dict:
+    return completion(choices=[{"index": 0, "message": content, "finish_reason": "stop"}])
+
+
+# What the server sends, and what the line names. None: text prompts; True: messages.
+NONSENSE = {
+    "HTML": (b"<html><body>hello</body></html>", "'<html>.*Expecting value|Expecting value.*'<html>"),
+    "HTML as such": (b"<html>hello</html>", "<html>"),
+    "nothing": (b"", "it is empty"),
+    "half": (json.dumps(completion()).encode()[:-20], "one JSON object is expected"),
+    "null": (b"null", "got None"),
+    "a list": (b"[]", r"got \[\]"),
+    "a number": (b"7", "got 7"),
+    "a text": (b'"ok"', "got 'ok'"),
+    "a huge number": (b"1" * 5000, "more than 300 digits"),
+    "deep": (b"[" * 50_000, "nested more than"),
+    "no UTF-8": (b'{"choices": "\xff"}', "is not UTF-8"),
+    "no choices": (completion(choices=None), "'choices' is None"),
+    "choices missing": ({"usage": USAGE}, "'choices' is missing"),
+    "empty choices": (completion(choices=[]), "'choices'"),
+    "two choices": (completion(choices=[CHOICE, CHOICE]), "'choices'"),
+    "choices a text": (completion(choices="a"), "'choices' is 'a'"),
+    "a choice null": (completion(choices=[None]), "'choices.0' is None"),
+    "text missing": (completion(choices=[{"index": 0}]), "'choices.0.text' is missing"),
+    "text a number": (completion(choices=[CHOICE | {"text": 1}]), "'choices.0.text' is 1"),
+    "finish a number": (completion(choices=[CHOICE | {"finish_reason": 1}]), "'choices.0.finish_reason' is 1"),
+    "no usage": (completion(usage=None), "'usage' is None"),
+    "usage missing": ({"choices": [CHOICE]}, "'usage' is missing"),
+    "usage a text": (completion(usage="2"), "'usage' is '2'"),
+    "tokens a text": (completion(usage={"completion_tokens": "2"}), "'usage.completion_tokens' is '2'"),
+    "tokens negative": (completion(usage={"completion_tokens": -2}), "'usage.completion_tokens' is -2"),
+    "tokens NaN": (completion(usage={"completion_tokens": math.nan}), "'usage.completion_tokens' is nan"),
+    "tokens 10^400": (json.dumps(completion()).replace("2", str(10**400)).encode(), "more than 300 digits"),
+    "10 MB": (completion(choices=[CHOICE | {"text": "x" * 10_000_000}]), "sent 10,000,[0-9]+ bytes as an answer of 5"),
+    "message missing": (completion(choices=[{"index": 0}]), "'choices.0.message' is missing", True),
+    "message null": (message(None), "'choices.0.message' is None", True),
+    "message a text": (message("a"), "'choices.0.message' is 'a'", True),
+    "content a list": (message({"content": [{"text": "a"}]}), "'choices.0.message.content' is", True),
+    "content a number": (message({"content": 3.5}), "'choices.0.message.content' is 3.5", True),
+}
+
+
+@pytest.mark.parametrize(("case", "first"), [*((c, True) for c in NONSENSE), ("HTML", False), ("deep", False)])
+def test_nonsense_of_a_server_is_one_line_that_names_it(case, first, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-long-secret")
+    answer, line, *chat = NONSENSE[case]
+    good = message({"content": "a"}) if chat else completion()
+    headers = HTML if case == "HTML as such" else {}
+
+    def script(body, count):
+        return (200, good if count == 1 and not first else answer, headers if first or count > 1 else {})
+
+    asked = [replace(r, content=[{"role": "user", "content": "hi"}]) if chat else r for r in requests(2)]
+    began = time.monotonic()
+    with Fake(script) as fake, pytest.raises(UserError, match=line) as error:
+        drawn(Server("m", fake.url), asked, Sampling(max_tokens=5))
+    assert fake.url in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
+    assert time.monotonic() - began < 30  # nothing of it is worth a second try
+
+
+def test_what_a_server_may_leave_out_or_add():
+    answer = {"choices": [{"text": "a", "finish_reason": None, "logprobs": [1]}], "usage": {"completion_tokens": 0}}
+    with Fake(lambda body, count: (200, answer | {"more": {"of": "it"}})) as fake:
+        assert set(drawn(Server("m", fake.url), requests(1), Sampling(max_tokens=5)).values()) == {
+            Drawn("a", 0, "stop")
+        }
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [("stop", "stop"), ("length", "length"), ("content_filter",) * 2, ("eos", "stop")]
+)
+def test_why_an_answer_ended_is_kept(said, kept):
+    with Fake(lambda body, count: (200, completion(choices=[CHOICE | {"finish_reason": said}]))) as fake:
+        assert {x.finish for x in drawn(Server("m", fake.url), requests(1), Sampling(max_tokens=5)).values()} == {kept}
+
+
+SECRET = "sk-0123456789abcdef"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+def test_a_key_that_a_server_repeats_is_blanked_out(status, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    script = lambda body, count: (status, {"error": {"message": f"wrong key: Bearer {SECRET}"}})  # noqa: E731
+    with Fake(script) as fake, pytest.raises(UserError, match=r"wrong key: Bearer \[key\]") as error:
+        drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
+    assert SECRET not in str(error.value)
+    for answer, got in ((completion(choices=[CHOICE | {"text": SECRET}]), "[key]"), (f"<html>{SECRET}".encode(), None)):
+        with Fake(lambda body, count, answer=answer: (200, answer)) as fake:
+            if got is None:
+                with pytest.raises(UserError) as error:
+                    drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
+                assert SECRET not in str(error.value)
+            else:
+                answers = drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
+                assert {each.text for each in answers.values()} == {got}
+
+
+def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():
+    """The step that it interrupts hangs in the event loop; closing the generator beside it was a RuntimeError."""
+    with Fake(lambda body, count: 200 if count < 3 else "slow") as fake:
+        answers = Server("m", fake.url, concurrency=3).draw(requests(10), Sampling())
+        next(answers)
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            list(answers)
 
 
 def test_a_server_is_asked_in_the_way_that_it_takes():
@@ -566,6 +692,22 @@ def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home,
         assert len({body["seed"] for body in fake.asked}) == 48 - len(kept)
         assert set(fake.keys) == {"Bearer sk-secret"}
     assert not any(b"secret" in path.read_bytes() for path in Path("out").iterdir())
+
+
+def test_a_password_in_an_address_and_what_a_filter_took(home, here, capsys):
+    filtered = completion(choices=[CHOICE | {"finish_reason": "content_filter", "text": ""}])
+    with Fake(lambda body, count: (200, filtered) if count % 2 else 200) as fake:
+        url = fake.url.replace("http://", "http://me:p4ssw0rd@")
+        assert ask(home, "out", "-n", "1", f"--base-url={url}", "--timeout", "60") == 0
+        assert "6 answers were cut by the server's content filter" in capsys.readouterr().out
+    assert not any(b"p4ssw0rd" in path.read_bytes() for path in Path("out").iterdir())
+    assert "://***@localhost" in read_facts(Path("out"))["command"]
+    assert ask(home, "out2", "--base-url", url) == 2  # nobody is there any more
+    error = capsys.readouterr().err
+    assert "p4ssw0rd" not in error
+    assert "://***@localhost" in error
+    assert ask(home, "out", "-n", "1", "--timeout", "60") == 2
+    assert "--timeout is for a server" in capsys.readouterr().err
 
 
 # ---- models

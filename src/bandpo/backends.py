@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, NotRequired, Protocol
 
 import torch
+from annotated_types import Interval, Len
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
-from .config import UserError
+from .errors import UserError, without_password
+from .files import json_line, shortened
 from .samples import Content, Sampling
 
 
@@ -38,7 +41,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawn:
-    """An answer: its text, how many tokens with the end token, and whether it ended ("stop") or was cut ("length")."""
+    """An answer: its text, how many tokens with the end token, and whether it ended ("stop"), was cut ("length") or
+    was taken away by the filter of a server ("content_filter")."""
 
     text: str
     tokens: int
@@ -327,17 +331,52 @@ class VLLM:
 
 
 # -------------------------------------------------------------------------------------------------------------- servers
+class _Usage(TypedDict):
+    completion_tokens: Annotated[int, Interval(ge=0, le=10**9)]
+
+
+class _Message(TypedDict):
+    content: NotRequired[str | None]
+
+
+class _Choice(TypedDict):
+    finish_reason: NotRequired[str | None]
+
+
+class _Completion(_Choice):
+    text: str
+
+
+class _ChatCompletion(_Choice):
+    message: _Message
+
+
+class _Answer(TypedDict):
+    """What is read of an answer; a server may send more."""
+
+    usage: _Usage
+
+
+class _ToText(_Answer):
+    choices: Annotated[list[_Completion], Len(1, 1)]
+
+
+class _ToMessages(_Answer):
+    choices: Annotated[list[_ChatCompletion], Len(1, 1)]
+
+
 class Server:
     """A server that speaks OpenAI's protocol: vLLM's, SGLang's, llama.cpp's, `transformers serve`, or OpenAI's own.
 
-    Text prompts go to /completions, messages to /chat/completions. The key, if it asks for one, is $OPENAI_API_KEY.
-    Lost connections and the answers 408, 409, 429 and 5xx are tried again, ever more slowly.
+    Text prompts go to /completions, messages to /chat/completions. The key, if it asks for one, is $OPENAI_API_KEY; it
+    is blanked out in whatever the server sends back. Lost connections and the answers 408, 409, 429 and 5xx are tried
+    again, ever more slowly.
 
     Args:
         model: as the server calls it.
         base_url: with the /v1.
         concurrency: requests at once.
-        timeout: seconds that one answer may take.
+        timeout: seconds that one answer may take, with all tries.
         retries: of one request, before the evaluation stops.
         say: called with notices.
     """
@@ -355,6 +394,8 @@ class Server:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.model, self.base_url, self.say = model, base_url, say
+        self.where = f"the server at {without_password(base_url)}"
+        self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server asks for none
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
         self._more: dict[str, Any] | None = None  # what this server takes beside OpenAI's own fields
 
@@ -369,6 +410,7 @@ class Server:
                 except StopAsyncIteration:
                     return
         finally:
+            loop.run_until_complete(_cancel_all())
             loop.run_until_complete(answers.aclose())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -380,7 +422,7 @@ class Server:
 
         client = openai.AsyncOpenAI(
             base_url=self.base_url,
-            api_key=os.environ.get("OPENAI_API_KEY") or "none",  # a local server asks for none
+            api_key=self.key,
             max_retries=self.retries,
             timeout=openai.Timeout(self.timeout, connect=10.0),
         )
@@ -435,7 +477,7 @@ class Server:
                 self.say("the server takes no top_k, min_p or repetition_penalty: if the model's settings have them, "
                          "they hold")  # fmt: skip
                 if sampling.top_k != -1:
-                    raise UserError(f"the server at {self.base_url} takes no top_k, got {sampling.top_k}")
+                    raise UserError(f"{self.where} takes no top_k, got {sampling.top_k}")
             return drawn
         raise AssertionError  # the last way has no field to refuse
 
@@ -450,45 +492,71 @@ class Server:
             "seed": request.seed,
             "extra_body": self._more,
         }
+        if isinstance(request.content, str):
+            create, fields["prompt"], schema = client.completions, request.content, _ToText
+        else:
+            create, fields["messages"], schema = client.chat.completions, request.content, _ToMessages
         try:
-            if isinstance(request.content, str):
-                answer = await client.completions.create(prompt=request.content, **fields)
-                (choice,) = answer.choices
-                text = choice.text
-            else:
-                answer = await client.chat.completions.create(messages=request.content, **fields)
-                (choice,) = answer.choices
-                text = choice.message.content
+            async with asyncio.timeout(self.timeout):
+                content = (await create.with_raw_response.create(**fields)).http_response.content
         except openai.APIStatusError as error:
             if first:
                 raise
             raise self._explained(error) from error
+        except TimeoutError as error:
+            raise UserError(f"{self.where} did not answer within {self.timeout:g} s; see --timeout") from error
         except (openai.OpenAIError, ValueError) as error:
             raise self._explained(error) from error
-        if answer.usage is None:
-            raise UserError(f"the server at {self.base_url} does not say how many tokens an answer has (usage)")
-        return Drawn(
-            text or "", answer.usage.completion_tokens, "length" if choice.finish_reason == "length" else "stop"
-        )
+        # What a server sends is as foreign as a file: checked before it is believed.
+        most = 2**20 + 1024 * sampling.max_tokens
+        if len(content) > most:
+            raise UserError(f"{self.where} sent {len(content):,} bytes as an answer of {sampling.max_tokens} tokens; "
+                            f"more than {most:,} are not believed")  # fmt: skip
+        try:
+            answer = json_line(content, self.where, schema)
+        except UserError as error:
+            raise UserError(
+                f"{self._blanked(str(error))}; an answer in OpenAI's protocol was asked for, is the address right?"
+            ) from None
+        (choice,) = answer["choices"]
+        text = choice["text"] if schema is _ToText else choice["message"].get("content")
+        ended = choice.get("finish_reason")
+        finish = ended if ended in ("length", "content_filter") else "stop"
+        return Drawn(self._blanked(text or ""), answer["usage"]["completion_tokens"], finish)
 
     def _explained(self, error: Exception) -> UserError:
         """One line: what went wrong, and what to do."""
         import openai
 
-        where = f"the server at {self.base_url}"
+        where = self.where
         said = error.response.text if isinstance(error, openai.APIStatusError) else str(error)
-        reason = f"{getattr(error, 'status_code', '')} {' '.join(said.split())[:500]}".strip()
+        reason = self._blanked(f"{getattr(error, 'status_code', '')} {' '.join(said.split())}".strip())[:500]
         match error:
             case openai.APITimeoutError():
-                return UserError(f"{where} did not answer within {self.timeout:g} s")
+                return UserError(f"{where} did not answer within {self.timeout:g} s; see --timeout")
             case openai.APIConnectionError():
-                cause = f" ({error.__cause__})" if str(error.__cause__ or "") else ""
+                cause = f" ({self._blanked(str(error.__cause__))})" if str(error.__cause__ or "") else ""
                 return UserError(f"{where} cannot be reached{cause}; is it running, and is the address right?")
             case openai.AuthenticationError():
                 return UserError(f"{where} asks for another key; set OPENAI_API_KEY ({reason})")
+            case openai.RateLimitError() if wait := error.response.headers.get("retry-after"):
+                return UserError(f"{where} takes no more requests for now, and says to come back later (Retry-After: "
+                                 f"{shortened(wait)}); the same command goes on then ({reason})")  # fmt: skip
             case openai.NotFoundError():
                 return UserError(f"{where} knows no model {self.model!r}, or its address lacks /v1 ({reason})")
             case openai.APIStatusError():
                 return UserError(f"{where} refused the request for model {self.model!r}: {reason}")
             case _:
                 return UserError(f"{where} sent no answer that can be read ({type(error).__name__}: {reason})")
+
+    def _blanked(self, text: str) -> str:
+        """Without the key, which some servers repeat. What is shorter stands for no key at all ("none", "EMPTY")."""
+        return text.replace(self.key, "[key]") if len(self.key) >= 8 else text
+
+
+async def _cancel_all() -> None:
+    """After Ctrl-C the step that it interrupted still hangs in the loop, and holds the generator."""
+    hanging = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in hanging:
+        task.cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from . import __version__
-from .errors import UserError
+from .errors import UserError, without_password
 from .files import check_text, parse_yaml, write_atomically
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace | None:
     if not hasattr(args, "run"):
         parser.print_help()
         return None
-    args.command_line = shlex.join(["bandpo", *(a for a in argv if a != "--resume")])
+    # It is shown, and kept in the folder.
+    args.command_line = shlex.join(["bandpo", *(without_password(a) for a in argv if a != "--resume")])
     return args
 
 
@@ -406,6 +407,9 @@ def _parser() -> argparse.ArgumentParser:
         help="of a server that speaks OpenAI's protocol, e.g. http://localhost:8000/v1; its key is $OPENAI_API_KEY",
     )
     evaluate.add_argument("--concurrency", type=_count, default=32, help="requests to it at once (default: 32)")
+    evaluate.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="what one of its answers may take (default: 3600)"
+    )
     evaluate.add_argument("--batch-size", type=_count, help="samples at once with transformers (default: 64, CPU 32)")
     evaluate.add_argument("--limit", type=_count, metavar="N", help="the first N questions of each data set")
     evaluate.add_argument(
@@ -505,6 +509,16 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
+    return seconds
 
 
 def _seeds(text: str) -> list[int]:
@@ -649,6 +663,7 @@ def _eval(args: argparse.Namespace) -> None:
         copies=args.copies,
         batch=args.batch_size,
         concurrency=args.concurrency,
+        timeout=args.timeout,
         command=args.command_line,
     )
 

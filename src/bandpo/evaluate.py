@@ -82,6 +82,7 @@ def evaluate(
     copies: Path | None = None,
     batch: int | None = None,
     concurrency: int = 32,
+    timeout: float | None = None,
     command: str | None = None,
 ) -> Path:
     """Draw all samples that are missing in the folder; returns the folder.
@@ -101,6 +102,7 @@ def evaluate(
         copies: see `questions.read`.
         batch: samples at once, with transformers.
         concurrency: requests at once, with a server.
+        timeout: seconds that one answer of a server may take; default an hour.
         command: how to go on, for messages.
 
     Raises:
@@ -108,6 +110,8 @@ def evaluate(
     """
     sampling = sampling or Sampling()
     backend = choose(backend, base_url)
+    if timeout is not None and backend != "openai":
+        raise UserError(f"--timeout is for a server (--base-url), got backend {backend}")
     if batch is not None and backend != "transformers":
         raise UserError(f"--batch-size is for backend transformers; {backend} makes its own batches")
     found = find_model(model, base_url)
@@ -142,7 +146,7 @@ def evaluate(
         total = len(asked) * sampling.n
         console.print(_plan(facts, sets, sampling, folder, total, total - len(todo)), soft_wrap=True)
         if todo:
-            engine = _open(backend, found, base_url, batch, concurrency)
+            engine = _open(backend, found, base_url, batch, concurrency, timeout or 3600.0)
             evaluation.record_dtype(engine.dtype)
             _draw(engine, evaluation, todo, total)
         evaluation.finish()
@@ -157,10 +161,12 @@ def _common_scorer(sets: Sequence[QuestionSet]) -> str:
     return sets[0].scorer
 
 
-def _open(backend: str, model: Model, base_url: str | None, batch: int | None, concurrency: int) -> Backend:
+def _open(
+    backend: str, model: Model, base_url: str | None, batch: int | None, concurrency: int, timeout: float
+) -> Backend:
     if backend == "openai":
         assert base_url is not None
-        return Server(model.path, base_url, concurrency=concurrency, say=console.print)
+        return Server(model.path, base_url, concurrency=concurrency, timeout=timeout, say=console.print)
     if backend == "vllm":
         return VLLM(model.path, say=console.print)
     return Transformers(model.path, batch=batch, say=console.print)
@@ -175,6 +181,7 @@ def _plan(
 
 
 def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], total: int) -> None:
+    taken = 0
     asked = {(question.data, question.prompt, sample): seed for question, sample, seed in todo}
     requests = (Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo)
     with _Display(total, total - len(todo)) as display:
@@ -183,6 +190,12 @@ def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], total: i
             seed = asked[request.key]
             evaluation.add(Sample(data, prompt, sample, seed, drawn.text, drawn.tokens, drawn.finish))
             display.add(drawn.tokens)
+            taken += drawn.finish == "content_filter"
+    if taken:
+        console.print(
+            f"warning: {taken:,} answers were cut by the server's content filter; they are graded as they are",
+            soft_wrap=True,
+        )
 
 
 class _Display:

@@ -181,7 +181,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Sample:
-    """What came back. `tokens` counts the end token; `finish` is "length" where the answer was cut at max_tokens."""
+    """What came back. `tokens` counts the end token; `finish` is "length" where the answer was cut at max_tokens,
+    "content_filter" where a server's filter cut it, else "stop"."""
 
     data: str
     prompt: int

@@ -89,6 +89,9 @@ class BandPOTrainer(GRPOTrainer):
         if args is None:
             check_config(cast(GRPOConfig, self.args), self.trust_region)
 
+    def _send_telemetry(self) -> None:
+        """Nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         epsilons = self.epsilon_low, self.epsilon_high
         self._loss_inputs = inputs
