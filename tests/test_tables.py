@@ -9,6 +9,8 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import bandpo
 from bandpo import DCPO, RIPO, Band, Bounds, Capped, Clip, Decaying, Divergence, Region, Relaxed, Table, band_bounds
@@ -230,6 +232,82 @@ def test_what_is_made_once_is_made_on_the_cpu():
         log_p = torch.full((1,), -2.0, device="cpu")
         first = band_bounds(log_p, kind, 0.05)
     assert torch.equal(first.log_high, band_bounds(log_p, kind, 0.05).log_high)
+
+
+def in_fake_mode(call, x):
+    with FakeTensorMode() as mode:
+        return call(mode.from_tensor(x))
+
+
+def on_the_meta_device(call, x):
+    with torch.device("meta"):
+        return call(x.to("meta"))
+
+
+def in_inference_mode(call, x):
+    with torch.inference_mode():
+        return call(x)
+
+
+MODES = {
+    "fake": in_fake_mode,
+    "meta": on_the_meta_device,
+    "inference": in_inference_mode,
+    "functionalize": lambda call, x: torch.func.functionalize(call)(x),
+    "make_fx fake": lambda call, x: make_fx(call, tracing_mode="fake")(x)(x),
+    "vmap": lambda call, x: torch.func.vmap(call)(x),
+    "grad": lambda call, x: torch.func.grad(lambda y: (call(y) * y).sum())(x),
+}
+
+
+def squared():
+    return Divergence("mine", lambda u: (u - 1) ** 2)
+
+
+def by_number():
+    kind = squared()
+    return lambda x: band_bounds(x, kind)
+
+
+def by_tensor():
+    kind = squared()
+    return lambda x: band_bounds(x, kind, 0.05 + 0 * x)
+
+
+def by_the_table_of_kl():
+    divergence("kl")._made.clear()
+    return lambda x: band_bounds(x, "kl")
+
+
+def made_inside():
+    made = []
+
+    def call(x):
+        made[:] = made or [squared(), Table(Band("kl"))]
+        return band_bounds(x, made[0])
+
+    return call
+
+
+FRESH = [by_number, by_tensor, by_the_table_of_kl, made_inside]
+
+
+@pytest.mark.parametrize("fresh", FRESH)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_nothing_made_under_a_mode_of_torch_is_kept(mode, fresh):
+    """Neither a fake tensor, which would break every call after it, nor one of inference mode."""
+    log_p = torch.tensor([-1.0, -2.0, -0.3])
+    expected = fresh()(log_p).log_low
+    bounds = fresh()
+    inside = MODES[mode](lambda x: bounds(x).log_low, log_p)
+    assert inside.shape == log_p.shape
+    if mode.startswith("make_fx"):
+        torch.testing.assert_close(inside, expected)
+    found = bounds(log_p.clone().requires_grad_()).log_low
+    assert type(found) is torch.Tensor
+    assert not found.is_inference()
+    assert torch.equal(found, expected)
 
 
 def test_a_divergence_keeps_a_few_tables():

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from .bounds import Bounds
 from .divergences import Divergence, divergence
-from .numerics import LOG_P_MAX, LOG_P_MIN, expm1, is_number, log1mexp, output_dtype, piece_size, working_copy
+from .numerics import (
+    LOG_P_MAX,
+    LOG_P_MIN,
+    expm1,
+    is_number,
+    is_traced,
+    log1mexp,
+    output_dtype,
+    piece_size,
+    working_copy,
+)
 from .solver import Interval, Radius
 
 
@@ -150,9 +160,12 @@ def _solve(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
 
 
 def check_radius(name: str, delta: Radius) -> None:
-    """Raise ValueError unless delta is positive; inside a compiled graph a tensor is not looked at."""
+    """Raise ValueError unless delta is positive; a tensor that has no numbers (`is_traced`, vmap) is not looked at."""
     if isinstance(delta, Tensor):
-        if torch.compiler.is_compiling() or bool((delta > 0).all()):
+        try:
+            if is_traced(delta) or bool((delta > 0).all()):
+                return
+        except RuntimeError:  # of vmap, or of a graph that is traced with real numbers
             return
         lowest, highest = float(delta.min()), float(delta.max())
         raise ValueError(f"{name} must be positive everywhere, got values from {lowest} to {highest}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .numerics import Octaves, listed, output_dtype
+from .numerics import Octaves, listed, made_to_last, output_dtype
 from .rules import Band, Clip, cap
 from .trust_regions import Context, Region, TrustRegion, check_number, check_region
 
@@ -221,10 +221,11 @@ class Table(Region):
     def __post_init__(self) -> None:
         check_region(self, "region")
         check_number(self, "tolerance", 1e-4, 1, open_high=True)
-        bits, (knots, error) = 6, _tabulate(self.region, 6)
-        while error > self.tolerance and bits < 14:
-            bits += 1
-            knots, error = _tabulate(self.region, bits)
+        with made_to_last():
+            bits, (knots, error) = 6, _tabulate(self.region, 6)
+            while error > self.tolerance and bits < 14:
+                bits += 1
+                knots, error = _tabulate(self.region, bits)
         if error > self.tolerance:
             raise ValueError(
                 f"tolerance of Table must be at least {error:.2g} for {self.region!r}, got {self.tolerance!r}"
@@ -237,7 +238,8 @@ class Table(Region):
         old = old_logps.detach()
         x = (-old).to(torch.float32).clamp(min=0).flatten()
         if x.device not in self._knots:
-            self._knots[x.device] = [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
+            with made_to_last():
+                self._knots[x.device] = [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
         low, fall, high, rise, capped, limits = self._knots[x.device]
         cell, start = Octaves(_FIRST, _END, self._bits).find(x)
         offset = (x - start) / start

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .closed_forms import chi2_log_bounds, hellinger_log_bounds, neyman_log_bounds, tv_log_bounds
-from .numerics import excess, expm1, is_number
+from .numerics import excess, expm1, is_number, is_traced, made_to_last
 from .solver import Interval, Radius, invert, kl_log_bounds, tilt_log_bounds
 from .tables import BandTable
 
@@ -66,7 +66,8 @@ class Divergence:
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"name must be a non-empty string, got {self.name!r}")
-        _check_generator(self.name, self.f)
+        with made_to_last():
+            _check_generator(self.name, self.f)
 
     def generator(self, log_u: Tensor) -> Tensor:
         """f(u)."""
@@ -76,8 +77,9 @@ class Divergence:
         """(log_low, log_high), by the closed form if there is one, else solved."""
         if self.log_bounds is not None:
             return self.log_bounds(log_p, delta)
-        if torch.compiler.is_compiling() and isinstance(delta, Tensor):
-            return _opaque(log_p, delta, _key(self))
+        if is_traced(log_p):
+            radius = delta if isinstance(delta, Tensor) else torch.tensor(delta, dtype=torch.float64)
+            return _opaque(log_p, radius, _key(self))
         steps = None
         if not isinstance(delta, Tensor):
             table = self._table(delta, log_p.device)
@@ -89,7 +91,7 @@ class Divergence:
     def _inverse(self) -> Tensor:
         """What `invert` says of the generator, made when it is first needed."""
         if "inverse" not in self._made:
-            with torch.device("cpu"):
+            with made_to_last():
                 self._made["inverse"] = invert(self.generator)
         return self._made["inverse"]
 
@@ -99,7 +101,7 @@ class Divergence:
             while len(self._made) > _KEPT:
                 self._made.pop(next(key for key in list(self._made) if key != "inverse"), None)
             inverse = self._inverse()
-            with torch.device("cpu"):
+            with made_to_last():
                 self._made[delta, device] = BandTable(self.generator, inverse, delta, device)
         return self._made[delta, device]
 
@@ -250,7 +252,7 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
 
 def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """By a solver of its own in float64 and in compiled graphs, looked up else, which takes half of its time."""
-    if isinstance(delta, Tensor) or log_p.dtype == torch.float64:
+    if isinstance(delta, Tensor) or log_p.dtype == torch.float64 or is_traced(log_p):
         return kl_log_bounds(log_p, delta)
     table = _REGISTRY["kl"]._table(delta, log_p.device)  # pyright: ignore[reportPrivateUsage]
     return table.bounds(log_p) if table.fits else kl_log_bounds(log_p, delta)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from numbers import Real
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 # Solvers stop at p = e^-300, where squares of p are still normal numbers, and continue by the limit p -> 0.
 LOG_P_MIN = -300.0
@@ -30,6 +32,21 @@ def is_number(x: Any) -> bool:
 def listed(x: Any) -> list[Any]:
     """What a tuple holds, or the list that YAML makes of it; anything else as a list of one."""
     return list(cast(Any, x)) if isinstance(x, tuple | list) else [x]
+
+
+@contextmanager
+def made_to_last() -> Iterator[None]:
+    """For what is made once and kept: of plain numbers on the CPU, whatever mode of torch its first user is in.
+
+    A fake tensor that was kept would break every later call, and one of inference mode the gradients of some.
+    """
+    with torch.inference_mode(False), torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
+        yield
+
+
+def is_traced(x: Tensor) -> bool:
+    """True for tensors without numbers to look at: in a compiled graph, fake ones, those on the meta device."""
+    return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
 
 
 def expm1(x: Tensor) -> Tensor:
