@@ -21,6 +21,7 @@ import yaml
 from bandpo import config, lab, train
 from bandpo.config import UserError
 from bandpo.data import prepare
+from bandpo.files import locked
 
 
 class Killed(BaseException):
@@ -430,6 +431,42 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(finished):
     with pytest.raises(UserError, match=r"already holds a run; continue it with --resume, or choose another output"):
         run(finished.node)
     assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
+
+
+def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopped, home, tmp_path):
+    def state(folder):
+        return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+    with locked(stopped.folder / ".lock"):
+        before = state(stopped.folder)
+        with pytest.raises(UserError, match=rf"another process \({os.getpid()}\) is writing to {stopped.folder}; wait"):
+            run(stopped.node, resume=True)
+        assert state(stopped.folder) == before
+    new = recipe.node(home, tmp_path / "new")
+    with locked(tmp_path / "new" / ".lock"), pytest.raises(UserError, match="another process"):
+        run(new)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_not_trained_again(home, tmp_path, monkeypatch):
+    """Both found the folder empty; the second got the lock when the first was done."""
+    node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0)
+    looked = []
+
+    def late(folder, *rest):
+        looked.append(folder)
+        if len(looked) == 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(train, "_is_done", done)
+                run(node)
+            return False
+        return done(folder, *rest)
+
+    done = train._is_done
+    monkeypatch.setattr(train, "_is_done", late)
+    with pytest.raises(UserError, match="already holds a run"):
+        run(node)
+    assert steps(tmp_path / "run") == [1, 2, 3, 4]
 
 
 def test_rows_of_something_else_are_never_appended_to(home, tmp_path):
