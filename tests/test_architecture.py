@@ -43,7 +43,10 @@ LAYERS = [
     ],
     # application
     [
+        "errors",
+        "files",
         "provenance",
+        "processes",
         "words",
         "explain",
         "lab",
@@ -70,12 +73,14 @@ LAYERS = [
         "scores",
         "evaluate",
         "validation",
+        "checkpoints",
         "train",
         "compare",
         "show",
         "doctor",
         "cluster",
         "cli",
+        "__main__",
     ],
 ]
 TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
@@ -92,7 +97,7 @@ HOMES = {
     "reasoning_gym": {"sources"},
     "matplotlib": {"charts", "figures"},
     "rich": {"show", "scores", "evaluate"},
-    "pydantic": {"config"},
+    "pydantic": {"config", "checkpoints"},
     "math_verify": {"equivalence"},
     "openai": {"backends"},
     "vllm": {"backends"},
