@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -25,16 +26,17 @@ ACCELERATE = ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--
 # Both iterations take the whole batch of a round, in two halves, so that it is the same however it is shared. Plain
 # descent: Adam would make a difference of rounding as large as any other.
 CHANGES = {
-    "data": {"eval_size": 4},
+    "trust_region": {"type": "band", "divergence": "kl", "delta": 0.002},
+    "data": {"eval_size": 8},
     "trainer": {
         "gradient_accumulation_steps": 2,
         "num_iterations": 3,
         "optim": "sgd",
-        "learning_rate": 0.3,
+        "learning_rate": 0.05,
         "eval_strategy": "steps",
         "eval_steps": 3,
         "per_device_eval_batch_size": 8,
-        "num_generations_eval": 4,
+        "num_generations_eval": 2,
     },
 }
 
@@ -44,7 +46,7 @@ class Launched:
 
     def __init__(self, tmp_path, node):
         self.node, self.recipe, self.processes = node, tmp_path / "recipe.yaml", tmp_path / "processes"
-        self.recipe.write_text(yaml.safe_dump(node))
+        self.recipe.write_text(yaml.safe_dump(node, sort_keys=False))
 
     def __call__(self, launcher, *arguments):
         self.processes.unlink(missing_ok=True)
@@ -90,7 +92,11 @@ def test_two_processes_train_the_same_model_as_one_and_go_on_exactly_after_a_kil
     assert len(alone) == 15 + 5
     assert sum(row.get("clip/count", 0) for row in alone) > 0
     for a, b in zip(alone, shared, strict=True):
-        assert a == pytest.approx(b, rel=1e-6, abs=1e-6)
+        for row in (a, b):
+            for key in [key for key in row if key.startswith("clip_ratio/")]:  # TRL's: means of means of micro-batches
+                del row[key]
+        assert a == pytest.approx(b, rel=1e-5, abs=1e-5)
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-6, abs=1e-6)
     start = load_file(home / "model" / "model.safetensors")
     first, second = (load_file(folder / "model" / "model.safetensors") for folder in (one, two))
     assert max((first[name] - start[name]).abs().max() for name in first) > 0.01
@@ -140,8 +146,6 @@ def test_a_process_whose_launcher_is_killed_ends(tmp_path):
         assert ready == b"ready"
         watch = os.pidfd_open(int(number))
         launcher.send_signal(signal.SIGKILL)
-        import select
-
         assert select.select([watch], [], [], 60)[0], "it lives on"
         os.close(watch)
 

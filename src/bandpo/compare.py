@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import processes
 from .config import RunConfig, UserError, build, check_same_run, is_finished, merge
 from .divergences import nearest
 from .lab import SCENES, WarmStart, warm_start
@@ -142,6 +143,8 @@ def run_all(
     Raises:
         UserError: a folder holds a run already and `resume` is off, or one with other settings.
     """
+    if processes.count() > 1:
+        raise UserError("bandpo lab starts its own processes; start it without torchrun or accelerate launch")
     for job in jobs:
         if (job.folder / "run.json").exists():
             if not resume:
