@@ -107,9 +107,11 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
     fault = _changed(run / METRICS, *mark.rows, whole=False)
     if fault and (run / METRICS).is_file():
         with (run / METRICS).open("rb") as file:
-            for number, line in enumerate(file.read(mark.rows[0]).splitlines(), 1):
+            for number, line in enumerate(iter(file.readline, b""), 1):
                 if not _is_row(line):
                     return f"line {number} of {run / METRICS} is no row: {line[:60]!r}"
+                if file.tell() >= mark.rows[0]:
+                    break
     return fault
 
 
