@@ -8,6 +8,7 @@ The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.js
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import json
 import math
@@ -100,6 +101,10 @@ def _run(
     is_new = not (folder / "checkpoints").exists()
     arguments = _trainer(BandPOConfig, **settings)
     state = PartialState()  # of the processes, which have met by now
+    if torch.distributed.is_initialized():
+        # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
+        # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     mark = _mark_to_resume(folder, state.num_processes, say) if resume and state.is_main_process else None
@@ -162,9 +167,6 @@ def _run(
             checkpoints.settle(path)
         seconds = round(time.monotonic() - began, 1)
         _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": seconds})
-    if state.num_processes > 1:
-        state.wait_for_everyone()
-        state.destroy_process_group()
     return folder
 
 
