@@ -3,8 +3,10 @@
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -387,3 +389,39 @@ def test_the_help_names_every_method_of_the_lab(capsys, monkeypatch):
     first = words.index(DEFAULT_METHODS[0], words.index("(default:"))
     assert tuple(words[first : first + len(DEFAULT_METHODS)]) == DEFAULT_METHODS
     assert all(f"{scene.defaults['rounds']} in {name}" in " ".join(words) for name, scene in lab.SCENES.items())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("consequence", [None, OSError(5, "Input/output error"), RuntimeError("a worker is gone")])
+def test_a_signal_ends_a_command_in_one_line_and_with_its_code(here, capsys, monkeypatch, name, consequence):
+    number = getattr(signal, name)
+
+    def ended(*args):
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        finally:  # the way out may fail: the terminal is gone, or a worker
+            if consequence is not None:
+                raise consequence
+
+    monkeypatch.setattr(show, "train_and_show", ended)
+    assert signal.getsignal(number) is signal.SIG_DFL
+    assert main(["train", "a=1"]) == 128 + number
+    assert capsys.readouterr().err == f"ended by {name}; the same command with --resume goes on\n"
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_signals_that_somebody_else_has_taken_are_left_alone(here, monkeypatch):
+    def look(*args):
+        seen.append(signal.getsignal(signal.SIGHUP))
+
+    seen = []
+    monkeypatch.setattr(show, "train_and_show", look)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        main(["train", "a=1"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    monkeypatch.setenv("WORLD_SIZE", "2")  # the launcher's
+    main(["train", "a=1"])
+    assert seen == [signal.SIG_IGN, signal.SIG_DFL]

@@ -1,7 +1,15 @@
 """The lab: its task, its warm start, and the effect that it is there to show."""
 
+import contextlib
 import json
 import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,7 +103,7 @@ def test_the_tail_scene_shows_its_effect_in_15_rounds(cache, tmp_path):
     jobs = plan("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 15})
     said = []
     run_all(jobs, workers=2, command="test", on_row=lambda job, row: None, say=said.append)
-    assert said == ["warm start of seed 0: 600 steps"]  # once, for both runs
+    assert said.count("warm start of seed 0: 600 steps, once for all runs") == 1
     work, share = {}, {}
     for job in jobs:
         rows = [json.loads(line) for line in (job.folder / "metrics.jsonl").read_text().splitlines()]
@@ -172,3 +180,229 @@ def test_the_estimate_grows_with_the_work_and_shrinks_with_the_cores(cache, tmp_
     more = plan("tail", ["grpo", "band-kl"], [0, 1], tmp_path, {"rounds": 20})
     assert estimate(more, 1) - estimate(jobs, 1) == pytest.approx(4 * 10 * lab.SCENES["tail"].seconds_per_round)
     assert estimate(jobs, 2) < estimate(jobs, 1)
+
+
+# ---- the cache of warm starts
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """A warm start that takes no time, a cache of its own, and other temporary files; what was trained."""
+    trained = []
+
+    def supervised(start, steps, say):
+        trained.append(steps)
+        return lab.fresh_model(start.seed)
+
+    monkeypatch.setattr(lab, "_supervised", supervised)
+    monkeypatch.setattr(lab, "_skill", lambda model, seed: {"p_work": 0.005, "right_if_work": 0.4})
+    monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path / "tmp"))
+    return trained
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+DAMAGE = {
+    "model cut off": ("model.safetensors", lambda content: content[:1000]),
+    "model garbled": ("model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+    "no model": ("model.safetensors", None),
+    "no tokenizer": ("tokenizer.json", None),
+    "config of another model": ("config.json", lambda content: content.replace(b"192", b"196")),
+    "no skill": ("skill.json", None),
+    "skill empty": ("skill.json", lambda content: b""),
+    "skill cut off": ("skill.json", lambda content: content[:20]),
+    "skill without hashes": ("skill.json", lambda content: b'{"p_work": 0.005}'),
+    "skill a list": ("skill.json", lambda content: b"[1]"),
+    "skill no text": ("skill.json", lambda content: b"\xff\xfe"),
+    "skill without end": ("skill.json", lambda content: b"[" * 100_000),
+}
+
+
+@pytest.mark.parametrize(("name", "change"), DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_in_the_cache_is_made_again(quick, name, change):
+    folder, skill = lab.warm_start(0.005, 0)
+    before = contents(folder)
+    if change is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(change(before[name]))
+        assert contents(folder) != before
+    said = []
+    assert lab.warm_start(0.005, 0, said.append) == (folder, skill)
+    assert contents(folder) == before
+    assert said == [
+        f"the warm start in {folder} is damaged; it is made again",
+        "warm start of seed 0: 600 steps, once for all runs",
+    ]
+    assert lab.warm_start(0.005, 0, said.append) == (folder, skill)
+    assert quick == [600, 600]
+
+
+def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, monkeypatch):
+    def killed(folder, model, skill):
+        folder.mkdir()
+        (folder / "config.json").write_text("{")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab, "save_start", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lab.warm_start(0.005, 0)
+    folder, _ = lab.warm_start(0.005, 0)
+    assert "model.safetensors" in contents(folder)
+    assert sorted(path.name for path in folder.parent.iterdir()) == [f".{folder.name}.lock", folder.name]
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ({"BANDPO_CACHE": "{tmp}/file"}, "{tmp}/file/lab: Not a directory"),
+        ({"BANDPO_CACHE": "", "HOME": "/dev/null"}, "/dev/null/.cache/bandpo/lab: Not a directory"),
+        ({"BANDPO_CACHE": "", "XDG_CACHE_HOME": "/proc/no"}, "/proc/no: No such file or directory"),
+        ({"BANDPO_CACHE": "", "HOME": ""}, "there is no home folder"),
+    ],
+)
+def test_where_the_cache_cannot_be_written_a_temporary_folder_is_taken_before_any_work(
+    quick, monkeypatch, tmp_path, names, problem
+):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value.format(tmp=tmp_path))
+    said = []
+    folder, skill = lab.warm_start(0.005, 0, said.append)
+    assert folder.is_relative_to(tmp_path / "tmp")
+    problem = problem.format(tmp=tmp_path)
+    assert said == [
+        f"the cache cannot be written ({problem}); the warm start goes to {folder.parent} instead",
+        "warm start of seed 0: 600 steps, once for all runs",
+    ]
+    assert lab.warm_start(0.005, 0, said.append) == (folder, skill)  # as every worker of a comparison does
+    assert len(said) == 2
+    assert quick == [600]
+
+
+def test_a_cache_that_can_only_be_read_is_read(quick, monkeypatch):
+    made = lab.warm_start(0.005, 0)
+
+    def read_only(file, **named):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(lab, "locked", read_only)
+    assert lab.warm_start(0.005, 0) == made
+
+
+def test_without_any_place_to_write_nothing_is_trained(quick, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"needs a folder that can be written .*file/lab: Not a.* set BANDPO_CACHE"):
+        lab.warm_start(0.005, 0)
+    assert quick == []
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="has no users")
+def test_a_temporary_folder_of_somebody_else_is_not_used(quick, monkeypatch, tmp_path):
+    monkeypatch.setenv("BANDPO_CACHE", "/dev/null")
+    (tmp_path / "tmp" / "bandpo-12345").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(UserError, match="needs a folder that can be written"):
+        lab.warm_start(0.005, 0)
+
+
+def test_who_finds_another_process_at_the_same_warm_start_waits_for_it(quick, monkeypatch):
+    supervised, met = lab._supervised, threading.Event()
+
+    def slow(start, steps, say):
+        assert met.wait(60)
+        return supervised(start, steps, say)
+
+    monkeypatch.setattr(lab, "_supervised", slow)
+    with ThreadPoolExecutor(2) as pool:  # the lock does not tell threads from processes
+        tell = lambda text: met.set() if text.endswith("; waiting for it") else None  # noqa: E731
+        first, second = [pool.submit(lab.warm_start, 0.005, 0, tell) for _ in range(2)]
+        assert first.result() == second.result()
+    assert quick == [600]
+
+
+def test_training_the_warm_start_shows_how_far_it_is():
+    said = []
+    lab._supervised(lab.WarmStart(0.005, 3, batch=2), 250, said.append)
+    assert said == ["warm start of seed 3: 100 of 250 steps", "warm start of seed 3: 200 of 250 steps"]
+
+
+# ---- ended from outside
+
+
+STOPPED = """
+import sys
+from bandpo import cli
+if __name__ == "__main__":
+    sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def alive(session):
+    """The processes of a session, with their states."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):  # it has just ended
+                state, _, _, its = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(its) == session and state != "Z":
+                    found[int(entry.name)] = state
+    return found
+
+
+def until(condition, seconds=300):
+    for _ in range(seconds * 20):
+        if condition():
+            return
+        time.sleep(0.05)
+    pytest.fail(f"waited {seconds} s in vain")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monkeypatch):
+    """By TERM while a second one is refused, then by KILL; and it comes to its end, with every round once."""
+    monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
+    start = lab.WarmStart(lab.SCENES["storm"].p_work, 0)
+    lab.save_start(start.folders[0], lab.fresh_model(0), {"p_work": 0.3, "right_if_work": 0.4, "steps": 600})
+    script = tmp_path / "bandpo.py"
+    script.write_text(STOPPED)
+    command = [sys.executable, "-P", str(script), "lab", "--scene", "storm", "--methods", "grpo", "band-kl"]
+    command += ["--seeds", "1", "--rounds", "12", "--jobs", "2", "-o", str(tmp_path / "out")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    runs = [tmp_path / "out" / "storm" / name / "seed-0" for name in ("grpo", "band-kl")]
+
+    def rows(run):
+        path = run / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    first = subprocess.Popen(command, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    until(lambda: all(map(rows, runs)) or first.poll() is not None)
+    second = subprocess.run([*command, "--resume"], env=env, capture_output=True, text=True)
+    said = f"error: another process ({first.pid}) is writing to {tmp_path / 'out' / 'storm'}; wait for it to end"
+    assert (second.returncode, second.stderr) == (2, f"{said}, or choose another folder\n")
+    first.terminate()
+    _, errors = first.communicate()
+    assert (first.returncode, errors) == (143, "ended by SIGTERM; the same command with --resume goes on\n")
+    assert alive(first.pid) == {}
+
+    before = sum(map(rows, runs))
+    killed = subprocess.Popen([*command, "--resume"], env=env, start_new_session=True)
+    until(lambda: sum(map(rows, runs)) != before or killed.poll() is not None)
+    killed.kill()
+    killed.wait()
+    until(lambda: not alive(killed.pid), seconds=20)
+
+    done = subprocess.run([*command, "--resume"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for run in runs:
+        found = [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert found == list(range(1, 13))

@@ -602,11 +602,9 @@ def test_the_seed_of_the_run_is_that_of_the_trainer(home, tmp_path):
 
 def test_the_lab_trains_on_its_own_model_and_reward(tmp_path, monkeypatch):
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
-    start = lab.WarmStart(lab.SCENES["tail"].p_work, 0)
-    lab.fresh_model(0).save_pretrained(start.folder)
-    lab.tokenizer().save_pretrained(start.folder)
+    folder = lab.WarmStart(lab.SCENES["tail"].p_work, 0).folders[0]
     skill = {"p_work": 0.005, "right_if_work": 0.4, "steps": 600}
-    (start.folder / "skill.json").write_text(json.dumps(skill))
+    lab.save_start(folder, lab.fresh_model(0), skill)
     sizes = {"per_device_train_batch_size": 16, "steps_per_generation": 4, "num_generations": 8, "num_iterations": 2}
     folder, notices = run(
         {"scene": "tail", "rounds": 1, "output": str(tmp_path / "run"), "trainer": {**sizes, "logging_steps": 8}}

@@ -9,7 +9,9 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from .divergences import nearest
 from .lab import SCENES, WarmStart, warm_start
 from .trust_regions import trust_region
 from .words import label_of, parse_region
+from .workers import end_with_parent
 
 _BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
 METHODS: dict[str, dict[str, Any]] = {
@@ -121,7 +124,7 @@ def _rule(method: str) -> tuple[str, dict[str, Any]]:
 def estimate(jobs: Sequence[Job], workers: int) -> float:
     """Seconds that the runs will take, from measurements on one core; warm starts in the cache are free."""
     starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
-    fresh = sum(not WarmStart(*start).folder.exists() for start in starts)
+    fresh = sum(not any(folder.exists() for folder in WarmStart(*start).folders) for start in starts)
     rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
     return (fresh * _WARM_START + rounds) / max(1, min(workers, len(jobs))) + _IMPORT
 
@@ -141,7 +144,7 @@ def run_all(
     comes.
 
     Raises:
-        UserError: a folder holds a run already and `resume` is off, or one with other settings.
+        UserError: a folder holds a run already and `resume` is off, or one with other settings; a worker was killed.
     """
     if processes.count() > 1:
         raise UserError("bandpo lab starts its own processes; start it without torchrun or accelerate launch")
@@ -152,7 +155,10 @@ def run_all(
             check_same_run(job.folder, job.config)
     left = [job for job in jobs if not is_finished(job.folder)]
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(max(1, min(workers, len(left))), mp_context=context) as pool:
+    manager = SyncManager(ctx=context)
+    manager.start(end_with_parent)
+    others = multiprocessing.active_children()
+    with manager, ProcessPoolExecutor(max(1, min(workers, len(left))), context, end_with_parent) as pool:
         messages = manager.Queue()
         listener = threading.Thread(target=_listen, args=(messages, left, on_row, say), daemon=True)
         listener.start()
@@ -165,10 +171,13 @@ def run_all(
                     for i, job in enumerate(left)
                 ]
             )
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
-                process.terminate()
+                if process not in others:
+                    process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise UserError("a worker was killed, by you or for want of memory; --resume goes on") from None
             raise
         messages.put(None)
         listener.join()

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class UserError(ValueError):
-    """Something that the user wrote, gave or left on the disk cannot work; the command line prints the message alone."""
+    """Something that the user wrote or left on the disk cannot work; the command line prints the message alone."""

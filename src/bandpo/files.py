@@ -1,24 +1,27 @@
 """Files: the one place that reads what may be damaged, and the one that writes what must survive a kill.
 
-Whatever lies in a file, reading it ends in a value of the shape that was asked for, or in a `UserError` of one line that
-names the file, the line, the field, what is there and what is expected. It takes bounded time and memory, too: no pipe
-is waited for, nothing is nested deeper than `DEPTH`, and no alias of YAML grows into more than `NODES`.
+Whatever lies in a file, reading it ends in a value of the shape that was asked for, or in a `UserError` of one line
+that names the file, the line, the field, what is there and what is expected. It takes bounded time and memory, too: no
+pipe is waited for, nothing is nested deeper than `DEPTH`, and no alias of YAML grows into more than `NODES`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import re
 import reprlib
+import socket
 import stat
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
 
 from .errors import UserError
 
@@ -30,44 +33,58 @@ SECONDS_BETWEEN_SYNCS = 1.0  # what a loss of power may cost; a killed process l
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
-def read_json(path: Path, schema: Any = dict[str, Any]) -> Any:
-    """What a JSON file holds, checked by `checked`; names and texts in it must be such as can be shown and written.
+def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True, most: int = DOCUMENT) -> Any:
+    """What a JSON file holds, checked by `checked`.
+
+    Args:
+        path: the file.
+        schema: see `checked`.
+        shown: names and texts in it must be such as can be shown and written.
+        most: bytes.
 
     Raises:
         UserError: no regular file, or not what is expected in it.
     """
-    return checked(_parsed(_content(path), str(path), shown=True), schema, str(path))
+    return checked(_parsed(_content(path, most), str(path), shown), schema, str(path))
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The rows of a file of JSON lines; how many bytes the whole lines take; and what follows the last newline: a line
-    that was being written when its process was killed."""
+    """The rows of a file of JSON lines; how many bytes the lines take that a newline ends; and what follows them and is
+    no row: a line that was being written when its process was killed."""
 
     rows: list[Any]
     whole: int
     rest: bytes
 
 
-def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> Lines:
+def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
     """The rows of a file of JSON lines, each checked by `checked`. Blank lines do not count.
+
+    Args:
+        path: the file.
+        schema: of each line.
+        ended: only what a newline ends is a line; otherwise a last one without it is, if it is whole.
 
     Raises:
         UserError: no regular file, or a line that is not what is expected; the message has its number.
     """
     rows, whole = [], 0
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(lines_of(path), 1):
         if not line.endswith(b"\n"):
-            return Lines(rows, whole, line)
+            if not ended and line.strip():
+                with contextlib.suppress(UserError):
+                    rows.append(json_line(line, f"{path}, line {number}", schema))
+                    line = b""
+            return Lines(rows, whole, line.strip() and line)
         whole += len(line)
         if line.strip():
-            rows.append(json_line(line, path, number, schema))
+            rows.append(json_line(line, f"{path}, line {number}", schema))
     return Lines(rows, whole, b"")
 
 
-def json_line(line: bytes, path: Path, number: int, schema: Any = dict[str, Any]) -> Any:
-    """One line of `read_json_lines`."""
-    where = f"{path}, line {number}"
+def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
+    """The row of one line; `where` says which in errors, and what is wrong is a UserError as above."""
     row = _parsed(line, where)
     if not isinstance(row, dict):
         raise UserError(f"{where}: corrupt: one JSON object is expected, got {shortened(row)}")
@@ -105,7 +122,7 @@ def parse_yaml(text: str, where: str) -> Any:
             _check_nodes(node, where)
         value = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
-        raise UserError(f"{where} is no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     except UserError:
         raise
     except (ValueError, OverflowError, RecursionError) as error:  # of a date, of an integer with 5,000 digits
@@ -202,15 +219,16 @@ _short.maxlevel = 3
 _TOO_DEEP = f"it is nested more than {DEPTH} deep"
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most: int = DOCUMENT) -> bytes:
     with _open(path) as file:
-        content = file.read(DOCUMENT + 1)
-    if len(content) > DOCUMENT:
-        raise UserError(f"{path} has more than {DOCUMENT >> 20} MiB, which is too large for what it should hold")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{path} has more than {most >> 20} MiB, which is too large for what it should hold")
     return content
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a regular file, with their newlines; raises UserError for one that is too long."""
     with _open(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
             if len(line) > LINE:
@@ -258,7 +276,7 @@ def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
     return value
 
 
-_TOO_LARGE = "it holds an integer of more than 64 bits"
+_TOO_LARGE = "it holds an integer of more than 300 digits, which no number can hold"
 # NUL ends a name of the system; a lone surrogate is no character, and neither a page nor a terminal can have it.
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -276,7 +294,7 @@ def _check(value: Any, where: str, shown: bool) -> None:
             elif isinstance(each, list | tuple | set):
                 below += each
             elif isinstance(each, int):
-                if not -(2**63) <= each < 2**64:
+                if abs(each) >= 10**300:
                     raise UserError(f"{where}: corrupt: {_TOO_LARGE}")
             elif shown and isinstance(each, str) and _UNSHOWABLE.search(each):
                 raise UserError(f"{where}: corrupt: {shortened(each)} holds a character that no text can have")
@@ -334,16 +352,19 @@ class Appender:
 
     def __init__(self, path: Path, schema: Any = dict[str, Any]) -> None:
         self.path = path
-        self._file: BinaryIO = path.open("ab", buffering=0)
+        if path.exists() and not path.is_file():  # to open a pipe is to wait for its reader
+            raise UserError(f"{path} is a {kind_of(path)}; a regular file is expected")
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(locked(path.with_name(f".{path.name}.lock")))
         try:
-            _lock(self._file, path)
-            lines = read_json_lines(path, schema)
+            self._file: BinaryIO = self._held.enter_context(path.open("ab", buffering=0))
+            lines = read_json_lines(path, schema, ended=True)
             self.rows = lines.rows
-            if lines.rest:
+            if lines.whole < path.stat().st_size:
                 self._file.truncate(lines.whole)
                 os.fsync(self._file.fileno())
         except BaseException:
-            self._file.close()
+            self._held.close()
             raise
         self._synced = time.monotonic()
 
@@ -365,7 +386,7 @@ class Appender:
     def close(self) -> None:
         if not self._file.closed:
             self.sync()
-            self._file.close()
+            self._held.close()
 
     def __enter__(self) -> Appender:
         return self
@@ -379,14 +400,91 @@ def line_of(row: Any) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
-# -------------------------------------------------------------------------------------------------------------- locking
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Two writers would draw the same samples; the system drops the lock of a process that dies."""
-    if sys.platform == "win32":
-        return
-    import fcntl
+# --------------------------------------------------------------------------------------------- what others will read
+# Our pages have no script and fetch nothing: a browser that is asked for either by what was in a file refuses.
+POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'\">"
+)
 
+# eos_token and pad_token are none.
+_CLEARLY = r"(?:hub|auth|access|api|bearer)_token|api_?key|access_?key|secret(?:_?key)?|passw(?:or)?d"
+_NAME = rf"(?:(?:[\w.-]*[._-])?(?:{_CLEARLY})|(?:[\w.]*\.)?token)"
+_SECRET = re.compile(_NAME, re.I)
+# key=value in a command, and what a URL has before its @.
+_IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\s@]+(?=@)", re.I)
+
+
+def secret_in(node: Any, above: str = "") -> str | None:
+    """The first setting that looks like a secret and has a value: by its name, or as a URL with a password in it."""
+    for key, value in node.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            if found := secret_in(value, f"{name}."):
+                return found
+        elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s@]+@", value)):
+            return name
+    return None
+
+
+def blanked(node: Any) -> Any:
+    """The same with *** for what looks like a secret, for pages and files that others read."""
+    if isinstance(node, Mapping):
+        return {
+            key: "***" if isinstance(value, str) and value and _SECRET.fullmatch(str(key)) else blanked(value)
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [blanked(each) for each in node]
+    return _IN_TEXT.sub(lambda found: f"{found[1] or ''}***", node) if isinstance(node, str) else node
+
+
+# -------------------------------------------------------------------------------------------------------------- locking
+@contextlib.contextmanager
+def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Only one process at a time writes to a folder: the one that holds this lock file in it.
+
+    The kernel keeps the lock, so it is free as soon as its process is gone, however that ended; the file that a killed
+    process leaves means nothing. A folder that is made here and has nothing else in it at the end is removed again.
+
+    Args:
+        file: the lock file, such as `folder / ".lock"`; its folder is made if it is not there.
+        waiting: wait for the other process, and tell this who it is. Without it: refuse, after a second, which one that
+            was killed may need to be gone.
+
+    Raises:
+        UserError: another process holds the lock.
+        OSError: the folder cannot be written to.
+    """
+    folder = file.parent
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another process is writing to {path}; wait for it, or choose another folder") from None
+        lock.acquire(timeout=1)
+    except Timeout:
+        said = f"another process{_holder(file)} is writing to {folder}"
+        if waiting is None:
+            raise UserError(f"{said}; wait for it to end, or choose another folder") from None
+        waiting(said)
+        lock.acquire()
+    try:
+        # Not where a locked file can be opened once only. Nothing is cut off: that takes milliseconds on some disks.
+        with contextlib.suppress(OSError), file.open("r+", encoding="utf-8") as text:
+            text.write(f"{os.getpid()} {socket.gethostname()}\n")
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # until a folder is not empty
+            file.unlink()
+            for each in made:
+                each.rmdir()
+        lock.release()
+
+
+def _holder(file: Path) -> str:
+    """Which process: its number, and its machine where that is another one."""
+    try:
+        pid, _, node = file.read_text(encoding="utf-8").partition("\n")[0].partition(" ")
+    except (OSError, ValueError):
+        return ""
+    return f" ({pid}{'' if node == socket.gethostname() else f' on {node}'})" if pid.isdecimal() else ""

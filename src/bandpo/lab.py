@@ -10,6 +10,7 @@ grow is what the clipping rule decides.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,6 +23,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from .errors import UserError
+from .files import locked
 
 BASE, LENGTH = 16, 4
 ANSWER, END, EQUALS, PAD = BASE, BASE + 1, BASE + 2, BASE + 3
@@ -123,17 +127,32 @@ class WarmStart:
     steps: int = 600
     batch: int = 256
     learning_rate: float = 3e-3
-    version: int = 1
+    version: int = 2
 
     @property
-    def folder(self) -> Path:
-        """Where it is kept: under $BANDPO_CACHE, or the user's cache folder."""
-        root = (
-            os.environ.get("BANDPO_CACHE")
-            or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bandpo"
-        )
+    def folders(self) -> list[Path]:
+        """Where it may be kept: in the cache, or where that cannot be written, among the temporary files."""
         key = hashlib.sha256(json.dumps([asdict(self), torch.__version__]).encode()).hexdigest()[:16]
-        return Path(root) / "lab" / key
+        return [root / "lab" / key for root in (_cache(), _temporary()) if root is not None]
+
+
+def _cache() -> Path | None:
+    """$BANDPO_CACHE, or the user's cache folder, if the user has a home."""
+    if named := os.environ.get("BANDPO_CACHE"):
+        return Path(named)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "bandpo"
+    try:
+        return Path.home() / ".cache" / "bandpo" if os.environ.get("HOME") != "" else None
+    except RuntimeError:
+        return None
+
+
+def _temporary() -> Path | None:
+    """A folder of this user's among the temporary files; anybody may have made one of that name."""
+    own = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"bandpo-{own}"
+    return folder if not folder.exists() or folder.lstat().st_uid == own else None
 
 
 def warm_start(
@@ -143,34 +162,99 @@ def warm_start(
 
     Where working is right in fewer than 30 % of the attempts the skill was not acquired (it appears abruptly, at a step
     that depends on the seed): it is trained again with 300 steps more, up to 1500, and `steps` says how many it took.
+
+    What is damaged in the cache is made again. A process that finds another one at it waits.
+
+    Raises:
+        UserError: neither the cache nor the folder for temporary files can be written.
     """
     start = WarmStart(p_work, seed)
-    facts = start.folder / "skill.json"
-    if not facts.exists():
-        from transformers.utils import logging
+    for folder in start.folders:
+        if (skill := _kept(folder)) is not None:
+            return folder, skill
+    with contextlib.ExitStack() as held:
+        folder = _writable(start.folders, held, say)
+        if (skill := _kept(folder)) is None:  # nobody has made it while we waited
+            if folder.exists():
+                say(f"the warm start in {folder} is damaged; it is made again")
+            skill = _make(start, folder, say)
+    return folder, skill
 
-        logging.disable_progress_bar()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # the same weights on every machine of a kind, however many cores it has
+
+def _kept(folder: Path) -> dict[str, float] | None:
+    """The skill of the warm start in a folder, if that is whole."""
+    try:
+        skill = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+        return skill if skill.pop("files") == _hashes(folder) else None
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError, KeyError):
+        return None
+
+
+_FACTS = "skill.json"  # the skill, and the hashes of the other files
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.iterdir() if path.name != _FACTS)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _writable(folders: list[Path], held: contextlib.ExitStack, say: Callable[[str], None]) -> Path:
+    """The first folder that can be made, tried before the work and not after it; its lock is ours then."""
+    problems = [] if _cache() is not None else ["there is no home folder"]
+    for folder in folders:
         try:
-            for steps in range(start.steps, 1501, 300):
-                say(f"warm start of seed {seed}: {steps} steps")
-                model = _supervised(start, steps)
-                skill = {**_skill(model, seed), "steps": steps}
-                if skill["right_if_work"] >= 0.3:
-                    break
-        finally:
-            torch.set_num_threads(threads)
-        start.folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=start.folder.parent))
-        model.save_pretrained(made)
-        tokenizer().save_pretrained(made)
-        (made / facts.name).write_text(json.dumps(skill))
-        try:
-            made.replace(start.folder)
-        except OSError:  # another process was faster; its result is the same
-            shutil.rmtree(made)
-    return start.folder, json.loads(facts.read_text())
+            held.enter_context(
+                locked(folder.with_name(f".{folder.name}.lock"), waiting=lambda text: say(f"{text}; waiting for it"))
+            )
+            part = _part(folder)
+            shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+            part.mkdir()
+            (part / "space").write_bytes(bytes(1 << 20))  # more than the model takes
+            shutil.rmtree(part)
+        except OSError as error:
+            problems.append(f"{error.filename or folder.parent}: {error.strerror}")
+        else:
+            if problems:
+                say(f"the cache cannot be written ({problems[0]}); the warm start goes to {folder.parent} instead")
+            return folder
+    raise UserError(
+        f"the warm start of the lab needs a folder that can be written ({'; '.join(problems)}); set BANDPO_CACHE to one"
+    )
+
+
+def _part(folder: Path) -> Path:
+    """Where it is made, before it is whole."""
+    return folder.with_name(f".{folder.name}.part")
+
+
+def _make(start: WarmStart, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the same weights on every machine of a kind, however many cores it has
+    try:
+        for steps in range(start.steps, 1501, 300):
+            say(f"warm start of seed {start.seed}: {steps} steps, once for all runs")
+            model = _supervised(start, steps, say)
+            skill = {**_skill(model, start.seed), "steps": steps}
+            if skill["right_if_work"] >= 0.3:
+                break
+    finally:
+        torch.set_num_threads(threads)
+    part = _part(folder)
+    save_start(part, model, skill)
+    shutil.rmtree(folder, ignore_errors=True)
+    part.replace(folder)
+    return skill
+
+
+def save_start(folder: Path, model: Any, skill: dict[str, float]) -> None:
+    """Write the files of a warm start; it counts once its last one is there."""
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    (folder / _FACTS).write_text(json.dumps({**skill, "files": _hashes(folder)}), encoding="utf-8")
 
 
 def tokenizer():
@@ -222,10 +306,12 @@ def _demonstrations(start: WarmStart, steps: int) -> Iterator[tuple[Tensor, Tens
         yield torch.cat([symbols, torch.full((count, 1), EQUALS)], 1), torch.where(works, long, short), works
 
 
-def _supervised(start: WarmStart, steps: int):
+def _supervised(start: WarmStart, steps: int, say: Callable[[str], None]):
     model = fresh_model(start.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=start.learning_rate, weight_decay=0)
     for step, (questions, completions, works) in enumerate(_demonstrations(start, steps)):
+        if step and step % 100 == 0:
+            say(f"warm start of seed {start.seed}: {step} of {steps} steps")
         for group in optimizer.param_groups:
             group["lr"] = start.learning_rate * min(1, step / 50) * (1 - step / steps) + 1e-5
         logits = model(input_ids=torch.cat([questions, completions], 1)[:, :-1]).logits[:, LENGTH:]

@@ -18,6 +18,7 @@ from rich.text import Text
 from . import processes
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
 from .config import UserError, is_finished, load
+from .files import locked
 from .lab import SCENES
 from .runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
 
@@ -42,9 +43,22 @@ def compare_and_show(
     command: str,
 ) -> None:
     """`bandpo lab`."""
+    jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
+    with locked(output / scene / ".lock"):
+        _compare_and_show(jobs, scene, seeds, output, workers, resume, command)
+
+
+def _compare_and_show(
+    jobs: Sequence[Job],
+    scene: str,
+    seeds: Sequence[int],
+    output: Path,
+    workers: int,
+    resume: bool,
+    command: str,
+) -> None:
     from .report import HONEST, write_report  # drawing is not needed to train
 
-    jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     labels = list(dict.fromkeys(job.config.label for job in jobs))
     seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
     console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))

@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from . import checkpoints, lab, processes
 from .config import RunConfig, UserError, check_same_run, is_finished
 from .data import prepare
-from .files import write_atomically
+from .files import locked, write_atomically
 from .integrations.trl import BandPOConfig, BandPOTrainer
 from .provenance import hardware, source_commit, versions
 from .rewards import Reward
@@ -66,14 +66,16 @@ def run(
 
     Raises:
         UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
-            or reward cannot be had; no checkpoint is whole. Nothing has been written then.
+            or reward cannot be had; no checkpoint is whole; another process writes to the folder. Nothing has been written then.
     """
     folder = Path(config.output)
     if not processes.is_first():
         say = on_row = _ignore
     if _is_done(folder, config, resume, say):
         return folder
-    return _run(folder, config, resume, command, on_row, say)
+    with locked(folder / ".lock") if processes.is_first() else contextlib.nullcontext():
+        # Again, now that nobody else writes to it.
+        return folder if _is_done(folder, config, resume, say) else _run(folder, config, resume, command, on_row, say)
 
 
 def _is_done(folder: Path, config: RunConfig, resume: bool, say: Callable[[str], None]) -> bool:
@@ -145,8 +147,6 @@ def _run(
     except UserError:
         if is_new:  # the trainer makes its folder before it has seen all settings
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            with contextlib.suppress(OSError):  # other things are in it
-                folder.rmdir()
         raise
     facts = _facts(config, command, skill, state.num_processes)
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
@@ -155,7 +155,6 @@ def _run(
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
-        folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "config.yaml", config.to_yaml())
         _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
@@ -288,7 +287,9 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
     """TRL's config or trainer; what it does not accept is the user's to change."""
     try:
         return make(**settings)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "to be installed" not in str(error):  # a tracker says it so
+            raise
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import enum
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -328,6 +329,19 @@ class _Worker:
         self.process.kill()
         self.process.wait()
         self.socket.close()
+
+
+def end_with_parent() -> None:
+    """In a process of `multiprocessing`: end at once when its parent is gone, however that ended.
+
+    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), name="bandpo-parent", daemon=True).start()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _processors() -> int:

@@ -1,0 +1,102 @@
+"""The lock of a folder: one process at a time, named, and free when its process is gone."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bandpo import files
+from bandpo.errors import UserError
+from bandpo.files import locked
+
+# Without the package's own __init__, which loads torch.
+HOLD = f"""
+import sys, types
+from pathlib import Path
+sys.modules["bandpo"] = types.ModuleType("bandpo")
+sys.modules["bandpo"].__path__ = [{str(Path(files.__file__).parent)!r}]
+from bandpo.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of tmp_path / "run"."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run" / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    (tmp_path / "run" / "content").touch()
+    yield process
+    process.kill()
+    process.communicate()  # until it is gone
+
+
+def test_a_second_process_is_refused_and_told_which_one_is_the_first(holder, tmp_path):
+    file = tmp_path / "run" / ".lock"
+    before = file.read_bytes()
+    with pytest.raises(UserError, match=rf"^another process \({holder.pid}\) is writing to {file.parent}; wait"):
+        locked(file).__enter__()
+    assert file.read_bytes() == before
+
+
+def test_a_lock_is_free_when_its_process_was_killed(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    with locked(tmp_path / "run" / ".lock"):
+        assert (tmp_path / "run" / ".lock").read_text().startswith(f"{os.getpid()} ")
+
+
+def test_who_waits_is_told_for_whom_and_comes_next(holder, tmp_path):
+    said = []
+
+    def tell(text):
+        said.append(text)
+        holder.kill()
+
+    with locked(tmp_path / "run" / ".lock", waiting=tell):
+        assert said == [f"another process ({holder.pid}) is writing to {tmp_path / 'run'}"]
+
+
+def test_the_same_process_may_not_write_twice_either(tmp_path):
+    with locked(tmp_path / ".lock"), pytest.raises(UserError, match="another process"):
+        locked(tmp_path / ".lock").__enter__()
+    with locked(tmp_path / ".lock"):
+        pass
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
+    """Such as a worker that loads data: it may outlive its parent."""
+    with locked(tmp_path / ".lock"):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        os.close(read)
+    with locked(tmp_path / ".lock"):
+        os.close(write)
+        os.waitpid(child, 0)
+
+
+def test_a_folder_that_was_made_for_nothing_is_removed_again(tmp_path):
+    with locked(tmp_path / "a" / "b" / ".lock"):
+        pass
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "there").mkdir()
+    with locked(tmp_path / "there" / ".lock"):
+        pass
+    assert (tmp_path / "there").exists()
+    with locked(tmp_path / "a" / "b" / ".lock"):
+        (tmp_path / "a" / "b" / "content").touch()
+    assert (tmp_path / "a" / "b" / "content").exists()
