@@ -66,7 +66,8 @@ def run(
 
     Raises:
         UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
-            or reward cannot be had; no checkpoint is whole; another process writes to the folder. Nothing has been written then.
+            or reward cannot be had; no checkpoint is whole; another process writes to the folder. Nothing has been
+            written then.
     """
     folder = Path(config.output)
     if not processes.is_first():
