@@ -321,6 +321,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         "save_total_limit": None,  # old ones are deleted here: the trainer goes by their times, and before the mark
         "shuffle_dataset": False,
         "disable_tqdm": True,
+        "all_metrics": True,
     }
     batches = {"per_device_train_batch_size": 8}
     if config.data.eval_size or config.data.eval_path is not None:
