@@ -1,7 +1,11 @@
 """Layers point down only, importing bandpo costs nothing but torch, and the public names are what they were."""
 
 import ast
+import copy
+import importlib
 import inspect
+import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -46,6 +50,7 @@ LAYERS = [
         "errors",
         "files",
         "provenance",
+        "processes",
         "words",
         "explain",
         "lab",
@@ -72,12 +77,14 @@ LAYERS = [
         "scores",
         "evaluate",
         "validation",
+        "checkpoints",
         "train",
         "compare",
         "show",
         "doctor",
         "cluster",
         "cli",
+        "__main__",
     ],
 ]
 TORCH_ONLY = {*LAYERS[0], *LAYERS[1]}
@@ -95,7 +102,7 @@ HOMES = {
     "matplotlib": {"charts", "figures"},
     "filelock": {"files"},
     "rich": {"show", "scores", "evaluate"},
-    "pydantic": {"config"},
+    "pydantic": {"config", "files", "runs", "samples", "standing", "preparation", "checkpoints"},
     "math_verify": {"equivalence"},
     "openai": {"backends"},
     "vllm": {"backends"},
@@ -144,13 +151,75 @@ def test_imports_point_down_only(module):
         assert module in HOMES[package], f"{module} imports {package}"
 
 
+def printed(code, *arguments):
+    """What a program of its own prints, line by line."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
 def test_importing_bandpo_loads_torch_and_no_framework():
-    heavy = [*HOMES, "yaml", "triton", "ray", "verl", "vllm", "accelerate"]
-    code = "import torch, sys; before = set(sys.modules); import bandpo; print(*(set(sys.modules) - before))"
-    new = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    torch_first, bandpo_first = (
+        [set(line.split()) for line in printed(code)]
+        for code in (
+            "import torch, sys; print(*sys.modules); import bandpo; bandpo.Band('kl'); print(*sys.modules)",
+            "import bandpo, sys; dir(bandpo); print(*sys.modules); "
+            "import torch; print(*sys.modules, *dir(torch.ops.bandpo))",
+        )
+    )
+    torch_alone, both = torch_first
+    new = both - torch_alone
     roots = {name.split(".")[0] for name in new}
-    assert not roots & set(heavy)
-    assert not [name for name in new if name.startswith("bandpo.") and name.removeprefix("bandpo.") not in TORCH_ONLY]
+    assert not roots & {*HOMES, "yaml", "triton", "ray", "vllm", "accelerate", "sympy", "numpy", "torch"}
+    assert {name.removeprefix("bandpo.") for name in new if name.startswith("bandpo.")} == TORCH_ONLY
+    lazy, both = bandpo_first
+    assert "torch" not in lazy
+    # Torch brings the core with it, for the sake of graphs that name its operators.
+    assert both > {f"bandpo.{name}" for name in TORCH_ONLY}
+    assert "solve" in both
+
+
+def test_one_module_of_the_core_may_be_imported_alone():
+    code = "import sys; from bandpo.trust_regions import trust_region; print('bandpo.losses' in sys.modules)"
+    code += "; print(trust_region({'type': 'trgppo', 'delta': 0.1})); from bandpo import *; print(Band('kl').delta)"
+    assert printed(code) == ["False", "TRGPPO(delta=0.1, eps=0.2)", "0.05"]
+
+
+def test_help_and_version_load_no_torch():
+    for arguments in (["--help"], ["--version"], ["train", "--help"], ["lab", "--help"], []):
+        lines = printed(
+            "import sys\n"
+            "from bandpo.cli import main\n"
+            "try: main()\n"
+            "except SystemExit: pass\n"
+            "print(len(sys.modules), 'torch' in sys.modules, 'numpy' in sys.modules)",
+            *arguments,
+        )
+        count, *loaded = lines[-1].split()
+        assert loaded == ["False", "False"]
+        assert int(count) < 200
+        assert lines[0].startswith("bandpo 0." if arguments == ["--version"] else "usage: bandpo")
+
+
+def test_every_name_comes_from_its_module():
+    """What type checkers read is what is found."""
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    home = {
+        alias.name: f"bandpo.{n.module}"
+        for n in ast.walk(tree)
+        if isinstance(n, ast.ImportFrom) and n.level
+        for alias in n.names
+    }
+    assert sorted(home) == sorted(bandpo.__all__)
+    assert all(getattr(bandpo, name) is getattr(importlib.import_module(home[name]), name) for name in home)
+
+
+def test_lazy_names_are_like_others():
+    assert not [name for name in dir(bandpo) if name not in bandpo.__all__ and not hasattr(bandpo, name)]
+    assert pickle.loads(pickle.dumps(bandpo.policy_loss)) is bandpo.policy_loss
+    assert copy.deepcopy(bandpo.Band("kl")) == bandpo.Band("kl")
+    assert "Decaying" in pydoc.render_doc(bandpo)
+    with pytest.raises(AttributeError, match="module 'bandpo' has no attribute 'band_bound'"):
+        bandpo.band_bound  # noqa: B018
 
 
 def test_the_public_names_and_signatures_are_the_recorded_ones():

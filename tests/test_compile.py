@@ -22,6 +22,7 @@ from bandpo import (
     Relaxed,
     band_bounds,
     band_contains,
+    divergences,
     policy_loss,
 )
 
@@ -77,6 +78,11 @@ def test_twenty_float_radii_take_two_graphs(divergence):
     assert compilations(lambda p, delta: band_bounds(p, divergence, delta), [(old, delta) for delta in RADII]) <= 2
     regions = [(old, Band(divergence, delta)) for delta in RADII]
     assert compilations(lambda p, region: region.bounds(p), regions) <= 2
+
+
+def test_a_constant_function_is_marked_as_torch_marks_it():
+    """By us, because torch loads the compiler to do it."""
+    assert vars(divergences._constant(lambda: 0)) == vars(torch.compiler.assume_constant_result(lambda: 0))
 
 
 def test_a_power_divergence_may_be_new_to_the_graph():

@@ -157,7 +157,7 @@ def test_the_command(capsys, tmp_path):
     broken = tmp_path / "broken.yaml"
     for text, message in (
         ("- 1\n", "must hold settings by name, got a list"),
-        ("a: b: c", "is no YAML: mapping values"),
+        ("a: b: c", "is not YAML: mapping values"),
     ):
         broken.write_text(text, encoding="utf-8")
         assert main(["doctor", str(broken)]) == 2

@@ -727,7 +727,7 @@ def test_a_folder_can_be_filled_bit_by_bit(make, tmp_path):
 def test_a_report_that_is_none_is_left_alone(make, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/report.json").write_text('{"mine": 1}')
-    with pytest.raises(UserError, match=r"report\.json is not a report of bandpo data prepare"):
+    with pytest.raises(UserError, match=r"report\.json: 'files' is missing: it is not a report of bandpo data prepare"):
         make("aime24")
     assert (tmp_path / "out/report.json").read_text() == '{"mine": 1}'
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import re
@@ -24,6 +26,7 @@ from matplotlib.figure import Figure
 
 from bandpo import BySign, Clip, Decaying
 from bandpo.charts import draw_panel, method_styles
+from bandpo.files import POLICY
 from bandpo.report import write_report
 from bandpo.runs import PANELS, make_sections, mean_curve, ratio_bounds, read_runs, show, subtract, summarize
 
@@ -427,10 +430,10 @@ def test_a_report_on_runs_that_only_began(tmp_path):
     [
         ("run.json", '{"label": "GRPO"', "corrupt"),
         ("run.json", "[]", "corrupt"),
-        ("run.json", '{"label": "GRPO", "finished": true, "learning_rate": 1}', "'seed' is 'missing'"),
+        ("run.json", '{"label": "GRPO", "finished": true, "learning_rate": 1}', "'seed' is missing"),
         ("run.json", '{"label": "GRPO", "seed": "0", "finished": true, "learning_rate": 1}', "'seed' is '0'"),
         ("config.yaml", None, "No such file"),
-        ("config.yaml", "a: [", "corrupt"),
+        ("config.yaml", "a: [", "is not YAML"),
         ("config.yaml", "a: 1", "'trust_region' is missing"),
         ("metrics.jsonl", None, "No such file"),
         ("metrics.jsonl", "", "empty"),
@@ -573,7 +576,7 @@ def test_the_picture_is_1600_wide_and_grows_by_section(three_seeds):
     assert size() == (1600, 2 * height)
 
 
-MEASURE = """<script>
+MEASURE = """
 const seen = {width: innerWidth, needed: document.documentElement.scrollWidth,
   dark: matchMedia("(prefers-color-scheme: dark)").matches, text: 99, contrast: 99, plot: 999};
 const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
@@ -592,7 +595,35 @@ seen.lines = [...new Set([...document.querySelectorAll(".key path")].map(p => ge
   .filter(stroke => stroke !== "none");
 seen.lineContrast = Math.min(...seen.lines.map(contrast));
 parent.document.getElementById("measured").textContent = JSON.stringify(seen);
-</script>"""
+"""
+
+
+def browse(page: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The page in a frame as wide as a phone, as a window of chromium is at least 500 px wide; what comes out is the
+    document around it, in which the page's script may have filled `measured`."""
+    copy = folder / "copy.html"
+    copy.write_text(
+        '<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        f'<pre id="measured"></pre><iframe width="375" height="800" style="border:0" srcdoc="{escape(page)}"></iframe>',
+        encoding="utf-8",
+    )
+    general = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+               "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
+               f"--user-data-dir={folder / 'profile'}", "--hide-scrollbars"]  # fmt: skip
+    command = [str(CHROMIUM), *general, *options, "--dump-dom", copy.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
+def test_in_a_browser_no_script_runs_in_the_page(tmp_path):
+    """Were something not escaped after all."""
+    write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(3)))
+    page = make_page(tmp_path)
+    ran = "parent.document.getElementById('measured').textContent += 'ran '"
+    page = page.replace("</body>", f'<script>{ran}</script><svg onload="{ran}"></svg></body>')
+    assert POLICY in page
+    assert ">ran ran <" in browse(page.replace(POLICY, ""), tmp_path).stdout  # the test would notice
+    assert '<pre id="measured"></pre>' in browse(page, tmp_path).stdout
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
@@ -600,20 +631,11 @@ parent.document.getElementById("measured").textContent = JSON.stringify(seen);
 def test_in_a_browser_the_page_is_quiet_legible_and_fits_a_phone(three_seeds, dark):
     for index in range(5):  # seven methods with long names: all colours, and tables wider than a phone
         write_run(three_seeds / "runs", f"Method number {index} of a long name", 0, make_rows(ramp(3 + index)))
-    page = make_page(three_seeds)
-    copy = three_seeds / "copy.html"
-    # In a frame, as a window of chromium is at least 500 px wide.
-    frame = escape(page.replace("</body>", f"{MEASURE}</body>"))
-    copy.write_text(
-        '<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
-        f'<pre id="measured"></pre><iframe width="375" height="800" style="border:0" srcdoc="{frame}"></iframe>',
-        encoding="utf-8",
-    )
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-               "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
-               f"--user-data-dir={three_seeds / 'profile'}", "--hide-scrollbars"]  # fmt: skip
-    options += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", copy.as_uri()]
-    done = subprocess.run([str(CHROMIUM), *options], capture_output=True, text=True, timeout=120)
+    page = make_page(three_seeds).replace("</body>", f"<script>{MEASURE}</script></body>")
+    # The policy lets no script run; this one by its hash.
+    digest = base64.b64encode(hashlib.sha256(MEASURE.encode()).digest()).decode()
+    page = page.replace("default-src 'none'", f"default-src 'none'; script-src 'sha256-{digest}'")
+    done = browse(page, three_seeds, f"--blink-settings=preferredColorScheme={0 if dark else 1}")
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     found = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)
     assert found, done.stderr

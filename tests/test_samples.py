@@ -108,8 +108,8 @@ class Slow:
 
 os.fsync = lambda file: None  # a killed process loses nothing without it either
 make = samples.Appender.__init__
-def init(self, path):
-    make(self, path)
+def init(self, *arguments):
+    make(self, *arguments)
     self._file = Slow(self._file)
 samples.Appender.__init__ = init
 
@@ -278,7 +278,7 @@ def test_one_process_writes_at_a_time(folder):
 DAMAGE = {
     "no JSON": (lambda rows: [rows[0], b"{", rows[1]], "line 2: corrupt: one JSON object is expected"),
     "no object": (lambda rows: [b"3"], "line 1: corrupt: one JSON object is expected"),
-    "columns": (lambda rows: [rows[0], b'{"data": "a"}'], "line 2: corrupt: not the columns of a sample"),
+    "columns": (lambda rows: [rows[0], b'{"data": "a"}'], "line 2: 'prompt' is missing"),
     "twice": (lambda rows: [rows[0], rows[1], rows[0]], "line 3: corrupt: sample ('a', 0, 0) is there twice"),
     "not asked for": (
         lambda rows: [rows[0].replace(b'"prompt":0', b'"prompt":5')],

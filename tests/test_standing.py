@@ -16,6 +16,7 @@ import pytest
 
 from bandpo.cli import main
 from bandpo.evaluation import pass_at_k, such_problems, training_runs
+from bandpo.samples import Question, fingerprint
 from bandpo.standing import FORMATS, compare_results, comparison_text, make_table, read_result
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -26,13 +27,14 @@ def evaluation(folder: Path, label: str, scores: dict[str, np.ndarray], cut=0, s
     folder.mkdir(parents=True)
     n = next(iter(scores.values())).shape[1]
     sampling = {"n": n, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 64, "seed": 0}
-    data = {name: {"rows": len(score)} for name, score in scores.items()}
+    asked = {name: [Question(name, i, f"{name} {i}", "7") for i in range(len(score))] for name, score in scores.items()}
+    data = {name: {"rows": len(rows), "sha256": fingerprint(rows)} for name, rows in asked.items()}
     known = {"label": label, "model": "made", "backend": "made", "sampling": sampling, "data": data, "finished": True}
     (folder / "eval.json").write_text(json.dumps({**known, "scorer": "math", "command": "bandpo eval", **facts}))
     prompts, samples, grades = [], [], []
     for name, score in scores.items():
         for i, row in enumerate(score):
-            prompts.append({"data": name, "prompt": i, "text": f"{name} {i}", "answer": "7"})
+            prompts.append(asked[name][i].row())
             for j, right in enumerate(row):
                 at = {"data": name, "prompt": i, "sample": j}
                 end = "length" if len(samples) < cut else "stop"
@@ -144,7 +146,7 @@ def test_the_same_evaluation_twice(made, capsys):
 def test_what_does_not_compare_is_said(tmp_path, capsys):
     a = evaluation(tmp_path / "a", "A", scores(0))
     fewer = scores(1, sizes=(("aime24", 20), ("math", 5)))
-    b = evaluation(tmp_path / "b", "B", fewer, sampling={"n": 8, "temperature": 0.6, "top_p": 1.0})
+    b = evaluation(tmp_path / "b", "B", fewer, sampling={"n": 8, "temperature": 0.6, "max_tokens": 64})
     out = run(capsys, "compare", a, b)
     assert "aime24: 20 prompts in common, of 30 of A and 20 of B; the others do not count." in out
     assert "Only one of the two has amc23, math." in out
@@ -361,7 +363,7 @@ def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
         (["compare", "empty", "empty"], "holds no evaluation"),
         (["compare", "a", "a", "-k", "9"], "k must be from 1 to the 8 samples of a, got 9"),
         (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
-        (["compare", "a", "bad.jsonl"], "bad.jsonl, line 1: expected input, gts and score, as verl writes them"),
+        (["compare", "a", "bad.jsonl"], "bad.jsonl, line 1: 'input' is missing"),
         (["compare", "a", "uneven.jsonl"], "prompts of 'validation' have from 1 to 2 samples"),
         (["compare", "a", "a", "--log", "run.jsonl"], "--log must be LABEL=PATH, got 'run.jsonl'"),
         (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),

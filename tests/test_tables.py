@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -238,7 +240,7 @@ def test_a_divergence_keeps_a_few_tables():
     assert kind._table(0.049, CPU) is kind._table(0.049, CPU)
 
 
-def test_an_exported_graph_knows_its_divergence_by_name():
+def test_an_exported_graph_knows_its_divergence_by_name(tmp_path):
     class Module(torch.nn.Module):
         def __init__(self, divergence):
             super().__init__()
@@ -254,6 +256,13 @@ def test_an_exported_graph_knows_its_divergence_by_name():
     assert torch.equal(program.module()(log_p), band_bounds(log_p, "jensen_shannon", 0.05).log_high)
     with pytest.raises(ValueError, match=r"divergence 'lost' of this graph is not known in this process"):
         torch.ops.bandpo.solve(log_p, torch.tensor(0.05), "lost#3")
+    # Another process need only have imported the package, even if before torch.
+    path, expected = tmp_path / "bounds.pt2", program.module()(log_p)[3].item()
+    torch.export.save(program, path)
+    code = "import bandpo, sys, torch; graph = torch.export.load(sys.argv[1]).module()"
+    code += "; print(graph(torch.linspace(-5, -0.1, 7))[3].item())"
+    done = subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True)
+    assert float(done.stdout) == expected
 
 
 def test_float64_bounds_at_kinks_are_bisected_too():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import io
 import math
 import os
 import shlex
@@ -12,16 +14,56 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from . import __version__
-from .trust_regions import Region
+from .errors import UserError
+from .files import check_text, parse_yaml, write_atomically
+
+if TYPE_CHECKING:
+    from .trust_regions import Region
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0: it went well, 1: the doctor found a problem, 2 and a line on stderr: the user can change
     something, 128 + n: ended by signal n, 130 if by Ctrl-C."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    with _lenient_output():
+        args: argparse.Namespace | None = None
+        try:
+            for text in argv:
+                check_text(text, "the argument")
+            args = _arguments(argv)
+            with _ended_by_signals():
+                code = 2 if args is None else args.run(args) or 0
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a full disk can still be told
+            return code
+        except KeyboardInterrupt as error:
+            number = error.args[0] if error.args else signal.SIGINT
+            what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+            how = " with --resume" if hasattr(args, "resume") else ""
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print(f"{what}; the same command{how} goes on", file=sys.stderr)
+                if args is not None and args.run is _eval:
+                    print(args.command_line, file=sys.stderr)
+            return 128 + number
+        except Exception as error:
+            line = told(error)
+            if line is None:
+                error.add_note(
+                    "error: this is a fault of bandpo itself, not of what you gave it. Please report it, with these "
+                    f"lines and: {shlex.join(['bandpo', *argv])}"
+                )
+                raise
+            if len(line) > 1000:  # what it quotes may be of any length
+                line = f"{line[:700]} ... {line[-200:]}"
+            print(f"error: {line}", file=sys.stderr)
+            return 2
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace | None:
+    """The arguments, None where there is no command; exits for wrong ones, as argparse does."""
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
     if getattr(args, "run", None) in (_train, _verl) and not any(text.startswith("-") for text in rest):
@@ -30,39 +72,84 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if not hasattr(args, "run"):
         parser.print_help()
-        return 2
+        return None
     args.command_line = shlex.join(["bandpo", *(a for a in argv if a != "--resume")])
-    try:
-        with _ended_by_signals():
-            return args.run(args) or 0
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("bandpo"):
-            raise
-        print(f"error: {error.name} is not installed; pip install 'bandpo[lab]'", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as error:
-        number = error.args[0] if error.args else signal.SIGINT
-        what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-        how = " with --resume" if hasattr(args, "resume") else ""
-        with contextlib.suppress(OSError):  # the terminal may be gone
-            print(f"{what}; the same command{how} goes on", file=sys.stderr)
-            if args.run is _eval:
-                print(args.command_line, file=sys.stderr)
-        return 128 + number
-    except ValueError as error:
-        # These need less than the config: they raise plain ones.
-        if args.run not in (_report, _figures, _doctor, _compare, _table):
-            from .config import UserError
+    return args
 
-            if not isinstance(error, UserError):
-                raise
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+
+# What the machine has run out of, or does not allow: no fault of ours, wherever it is met.
+_OF_THE_MACHINE = {
+    number
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM", "EACCES", "EPERM")
+    if (number := getattr(errno, name, None)) is not None
+}
+
+
+def told(error: BaseException) -> str | None:
+    """What a user is told of an error, in one line; None for a fault of ours, whose traceback is wanted."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
+        return f"{error.name} is not installed; pip install 'bandpo[lab]'"
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_MACHINE):
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror}"
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve, until Python 3.13
+        return str(error)
+    # Libraries that write with code of their own (weights, checkpoints) have words of their own for a full disk.
+    full = ("No space left on device", "PytorchStreamWriter failed", "inline_container", "Disk quota exceeded")
+    if any(words in str(error) for words in full):
+        return f"a file could not be written; is the disk full? ({' '.join(str(error).split())[:200]})"
+    return None
+
+
+@contextlib.contextmanager
+def _lenient_output() -> Iterator[None]:
+    """Whoever reads our output may go (`| head -1`): the work goes on, for what counts is in files. And a character
+    that the terminal does not have is written by its number."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (stream and cast("TextIO", _Lenient(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        sys.stdout, sys.stderr = before
+
+
+class _Lenient:
+    """A stream that swallows what nobody reads any more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        with self._going_on():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._going_on():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # The stream tries again what it still holds, at the latest when Python ends: into nothing.
+            with contextlib.suppress(OSError, ValueError):
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, self._stream.fileno())
+                os.close(nothing)
+            if not isinstance(error, BrokenPipeError):
+                raise OSError(error.errno, error.strerror, "the output") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextlib.contextmanager
@@ -141,7 +228,9 @@ def _parser() -> argparse.ArgumentParser:
         "train",
         help="train one model from a recipe (without a recipe: the lab)",
         description="Train one model under one rule, from a recipe such as recipes/trl/band-kl.yaml; any setting can "
-        "be given as key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab.",
+        "be given as key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab. "
+        "Several processes: torchrun --nproc-per-node N -m bandpo train ..., or accelerate launch; they share the "
+        "recipe's batch, so that per_device_train_batch_size stays that of all together.",
     )
     train.add_argument("recipe", nargs="?", help="a YAML file")
     train.add_argument("settings", nargs="*", metavar="key=value")
@@ -445,6 +534,9 @@ def _lab(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
+    from . import processes
+
+    processes.end_with_launcher()  # before the slow imports
     from .show import train_and_show
 
     settings = list(args.settings)
@@ -501,12 +593,13 @@ def _verl(args: argparse.Namespace) -> None:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    import yaml
-
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text!r}")
-    return key, yaml.safe_load(value)
+    try:
+        return key, parse_yaml(value, f"the value of {key}")
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _prepare(args: argparse.Namespace) -> None:
@@ -594,5 +687,5 @@ def _table(args: argparse.Namespace) -> None:
         print(text, end="")
     else:
         args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(text, encoding="utf-8")
+        write_atomically(args.output, text.encode())
         print(args.output)

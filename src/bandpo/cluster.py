@@ -20,8 +20,10 @@ from typing import Any
 
 import yaml
 
-from .config import UserError, merge, read_recipe
+from .config import merge, read_recipe
 from .divergences import nearest
+from .errors import UserError
+from .files import parse_yaml
 from .trust_regions import trust_region
 
 # The options of `integrations.verl.BandPOLossConfig`.
@@ -312,10 +314,7 @@ def _change(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UserError(f"{text!r} is no setting; write key=value, e.g. trust_region.delta=0.1")
-    try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise UserError(f"the value of {key} is not YAML: {value!r}") from None
+    return key, parse_yaml(value, f"the value of {key}")
 
 
 def _set(node: dict[str, Any], key: str, value: Any) -> None:

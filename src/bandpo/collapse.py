@@ -11,15 +11,17 @@ benchmarks/collapse.py measures false alarms and delay on made logs and on runs 
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from .errors import UserError
+from .files import read_json, read_json_lines, shortened
 
 Floats = NDArray[np.float64]
 WINDOW = 8
@@ -187,27 +189,20 @@ def read_log(path: Path) -> Log:
     """
     path = Path(path)
     file = path / "metrics.jsonl" if path.is_dir() else path
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}; expected the log of a run") from error
-    of_trl = file.name == "trainer_state.json"
-    return log_of(json.loads(text).get("log_history", []) if of_trl else list(_lines(file, text)), str(file))
+    if not file.exists():
+        raise UserError(f"{file}: No such file or directory; expected the log of a run")
+    if file.name == "trainer_state.json":
+        rows = read_json(file).get("log_history", [])
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"{file}: 'log_history' is {shortened(rows)}; a list of rows is expected")
+    else:
+        rows = [_row_of(row) for row in read_json_lines(file).rows]  # the end of its process may have cut off the last
+    return log_of(rows, str(file))
 
 
-def _lines(file: Path, text: str) -> Iterable[dict[str, Any]]:
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = dict(json.loads(line))
-        except (ValueError, TypeError) as error:
-            if number == len(lines):  # cut off by the end of its process
-                return
-            raise ValueError(f"{file}, line {number}: corrupt: expected one JSON object a line") from error
-        inner = row.get("data")
-        yield {**inner, "step": row.get("step")} if isinstance(inner, dict) else row
+def _row_of(row: dict[str, Any]) -> Mapping[str, Any]:
+    inner = row.get("data")
+    return {**inner, "step": row.get("step")} if isinstance(inner, dict) else row
 
 
 def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
@@ -218,12 +213,12 @@ def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
     """
     reward = next((key for key in REWARDS if any(_number(row.get(key)) for row in rows)), None)
     if reward is None:
-        raise ValueError(f"{name}: no reward in it; expected one of {', '.join(REWARDS)} in its lines")
+        raise UserError(f"{name}: no reward in it; expected one of {', '.join(REWARDS)} in its lines")
     entropy = next((key for key in ENTROPIES if any(_number(row.get(key)) for row in rows)), ENTROPIES[0])
     used = [row for row in rows if _number(row.get(reward)) or _number(row.get(entropy))]
     axis = "round" if all(_number(row.get("round")) for row in used) else "step"
     if not all(_number(row.get(axis)) for row in used):
-        raise ValueError(f"{name}: expected 'round' or 'step' in every line that has a reward")
+        raise UserError(f"{name}: expected 'round' or 'step' in every line that has a reward")
     points: dict[float, tuple[list[float], list[float]]] = {}
     for row in used:
         for key, values in zip((reward, entropy), points.setdefault(float(row[axis]), ([], [])), strict=True):

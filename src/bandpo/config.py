@@ -6,7 +6,6 @@ A recipe may name another one as its `base`, or a `scene` of the lab; it then on
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,9 @@ import yaml
 
 from .divergences import nearest
 from .errors import UserError
+from .files import checked, parse_yaml, read_yaml, secret_in
 from .lab import SCENES
+from .runs import read_info
 from .trust_regions import TrustRegion, trust_region
 from .words import label_of
 
@@ -75,8 +76,9 @@ class RunConfig(_Node):
         seed: of everything.
         output: the folder of the run.
         save_every: rounds between checkpoints, 0 for none but the final model.
-        threads: of torch on the CPU; None leaves them.
-        trainer: any field of TRL's GRPOConfig.
+        threads: of torch on the CPU, in each process; None leaves them.
+        trainer: any field of TRL's GRPOConfig. The batch sizes per device are those of all processes together: however
+            many they are, a step takes the same batch.
     """
 
     label: str | None = None
@@ -111,7 +113,7 @@ class RunConfig(_Node):
 
     @property
     def prompts_per_round(self) -> int:
-        """Prompts in one generation, on one process."""
+        """Prompts in one generation, of all processes together."""
         completions = self._trainer("per_device_train_batch_size") * self._trainer("steps_per_generation")
         group = self._trainer("num_generations")
         if completions % group:
@@ -161,6 +163,7 @@ RESERVED = {
 # The trainer's settings that must keep their defaults.
 FIXED = {
     "disable_tqdm": "the command line draws its own progress",
+    "all_metrics": "the report reads all of them",
     "trust_remote_code": "bandpo never runs code from a model repository",
     # With these a run could not be resumed exactly.
     "save_only_model": "resuming needs whole checkpoints",
@@ -190,10 +193,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
                 raise UserError(f"{key} cannot be set: {parent} is {target!r}, not a mapping")
-        try:
-            target[last] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UserError(f"the value of {key} is not YAML: {value!r}") from error
+        target[last] = parse_yaml(value, f"the value of {key}")
     rule = node.get("trust_region")
     if not has_rule and isinstance(rule, dict) and "type" not in rule:  # trust_region.delta=0.1: of the default rule
         node["trust_region"] = {**RunConfig.model_fields["trust_region"].default, **rule}
@@ -253,7 +253,7 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
     """Raise UserError unless the folder holds a run of this configuration (its place may differ)."""
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} holds no run to resume; start one without --resume")
-    stored = _flat(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
+    stored = _flat(checked(read_yaml(folder / "config.yaml"), dict[str, Any], str(folder / "config.yaml")))
     now = _flat(yaml.safe_load(config.to_yaml()))
     different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
     if different:
@@ -262,8 +262,7 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
 
 def is_finished(folder: Path) -> bool:
     """Whether the folder holds a run that came to its end."""
-    path = folder / "run.json"
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["finished"]
+    return (folder / "run.json").exists() and read_info(folder)["finished"]
 
 
 def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -287,14 +286,16 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The settings of a file, laid on those of the recipes that it names as its `base`, one or several."""
     if path.resolve() in above:
         raise UserError(f"recipe {path} is its own base")
+    if not path.exists():
+        raise UserError(f"recipe {path} does not exist{f'; {above[-1]} has it as base' if above else ''}")
     try:
-        node = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"recipe {path} does not exist{f'; {above[-1]} has it as base' if above else ''}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from None
+        node = read_yaml(path)
+    except UserError as error:
+        raise UserError(f"recipe {path} cannot be read: {error}") from None
     if not isinstance(node, dict):
         raise UserError(f"recipe {path} must hold a mapping of settings, got {type(node).__name__}")
+    if unnamed := [key for key in node if not isinstance(key, str)]:
+        raise UserError(f"recipe {path}: {unnamed[0]!r} is no name of a setting")
     bases = node.pop("base", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -311,6 +312,11 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     hints: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(GRPOConfig)}
     out = {}
+    if (secret := secret_in(settings)) is not None:
+        raise UserError(
+            f"trainer.{secret} looks like a secret, and the run's files would hold it for everyone who reads them; "
+            "remove it, and log in with `hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
+        )
     for key, value in settings.items():
         if key in RESERVED:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")

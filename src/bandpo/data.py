@@ -17,7 +17,24 @@ from .sources import file_rows, hub_rows, reasoning_gym_items
 
 
 def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
-    """The rows to train on, in order and as many as the run needs; the rows held out; the reward.
+    """`read_rows`, and the reward: for `module:function` the module is imported, which runs what is in it.
+
+    Raises:
+        UserError: as there, or there is no such reward.
+    """
+    if config.reward == "reasoning-gym" and config.data.source != "reasoning_gym":
+        raise UserError(f"reward 'reasoning-gym' needs data.source 'reasoning_gym', got {config.data.source!r}")
+    reward = None if config.reward in ("lab", "reasoning-gym") else resolve(config.reward)
+    rows, held_out, own = read_rows(config)
+    if reward is None:
+        assert own is not None  # of the lab or of the task; the config goes with its data
+        reward = guarded(own, config.reward)
+    return rows, held_out, reward
+
+
+def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None]:
+    """The rows to train on, in order and as many as the run needs; the rows held out; the reward of data that bring
+    their own. Nothing that the config names is imported or executed: whoever reads a run trusts it with nothing.
 
     The order is drawn here from the run's seed, passes over the rows following each other: the trainer then goes
     through the data once, which it can resume exactly, and every rule sees the same prompts.
@@ -28,17 +45,12 @@ def prepare(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
     needed = config.rounds * config.prompts_per_round
     data = config.data
     if data.source == "lab":
-        return Dataset.from_list(lab.prompts(needed, config.seed)), None, guarded(lab.reward, "lab")
+        return Dataset.from_list(lab.prompts(needed, config.seed)), None, lab.reward
     reward: Reward | None = None
     if data.source == "reasoning_gym":
-        rows, scorer = _reasoning_gym(data, config)
-        if config.reward == "reasoning-gym":
-            reward = guarded(scorer, "reasoning-gym")
+        rows, reward = _reasoning_gym(data, config)
     else:
         rows = _columns(_load(data), data)
-    if config.reward == "reasoning-gym" and reward is None:
-        raise UserError(f"reward 'reasoning-gym' needs data.source 'reasoning_gym', got {data.source!r}")
-    reward = reward or resolve(config.reward)
     if data.size is not None:
         if len(rows) < data.size:
             raise UserError(f"data.size is {data.size}, but {data.path or data.task} has only {len(rows)} rows")

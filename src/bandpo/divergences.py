@@ -121,13 +121,19 @@ class Divergence:
         return f"{self.name}: {self.direction or 'D_f(pi || pi_old)'}"
 
 
+def _constant(function: Any) -> Any:
+    """torch.compiler.assume_constant_result, which would load the compiler on import to set this one attribute."""
+    function._dynamo_marked_constant = True
+    return function
+
+
 # In a compiled graph the solver is one opaque operator: tables are used there too, and the compiler, which would work a
 # minute or two on its loops, does not see them. The operator knows a divergence by its name in config files or, if it
 # has none, by one of this process.
 _UNNAMED: dict[str, Divergence] = {}
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def _key(kind: Divergence) -> str:
     if kind.is_registered:
         return kind.name
@@ -173,7 +179,7 @@ def divergence(name: str | Divergence) -> Divergence:
     return _REGISTRY[name]
 
 
-@torch.compiler.assume_constant_result  # the generator of a new one is checked, which no graph can hold
+@_constant  # the generator of a new one is checked, which no graph can hold
 def _named_power(name: str) -> str:
     """The same name as `_POWERS` has it, of a divergence that is there from now on."""
     power = re.fullmatch(r"cressie_read\(([^()]+)\)", name)

@@ -6,7 +6,6 @@ Each check gives findings; a finding says what is the case and, where something 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import math
 import os
 import platform
@@ -17,6 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from .errors import UserError
+from .files import parse_yaml, read_json_lines, read_yaml, shortened
 
 Level = Literal["ok", "note", "warning", "problem"]
 # What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.
@@ -151,23 +153,17 @@ def read_config(arguments: Sequence[str]) -> dict[str, Any]:
     """Nested settings from YAML files and `key=value` overrides (a leading + or ++ is Hydra's), later ones win.
 
     Raises:
-        ValueError: a file that holds no settings by name.
+        UserError: a file that holds no settings by name.
     """
-    import yaml
-
     config: dict[str, Any] = {}
     for argument in arguments:
         if "=" in argument and not Path(argument).exists():
             key, _, value = argument.partition("=")
-            _merge(config, _nest(key.lstrip("+"), yaml.safe_load(value)))
+            _merge(config, _nest(key.lstrip("+"), parse_yaml(value, f"the value of {key}")))
             continue
-        try:
-            loaded = yaml.safe_load(Path(argument).read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"{argument} is no YAML: {reason}") from error
+        loaded = read_yaml(Path(argument))
         if not isinstance(loaded, Mapping):
-            raise ValueError(f"{argument} must hold settings by name, got a {type(loaded).__name__}")
+            raise UserError(f"{argument} must hold settings by name, got a {type(loaded).__name__}")
         _merge(config, {str(key): value for key, value in loaded.items()})
     return config
 
@@ -302,10 +298,14 @@ def logged_names(path: Path) -> Iterator[Finding]:
 
     verl logs the largest of several numbers whose name holds "max" anywhere, and the smallest for "min".
     """
-    try:
-        data = [json.loads(line)["data"] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} must be a log of verl's file logger, one JSON object a line: {error}") from error
+    data: list[dict[str, Any]] = []
+    lines = read_json_lines(path)
+    if lines.rest and not lines.rows:
+        raise UserError(f"{path} must be a log of verl's file logger, one JSON object a line")
+    for row in lines.rows:
+        if not isinstance(row.get("data"), dict):
+            raise UserError(f"{path} must be a log of verl's file logger: 'data' is {shortened(row.get('data'))}")
+        data.append(row["data"])
     names = sorted({name for step in data for name in step})
     yield Finding("ok", f"{len(data)} steps, {len(names)} metrics in {path}")
     for name in names:
@@ -332,8 +332,7 @@ def examine(arguments: Sequence[str], *, ray: bool = True) -> Iterator[Finding]:
     """The installation without arguments; else a log (.jsonl), or the settings that files and overrides add up to.
 
     Raises:
-        ValueError: a file that is neither.
-        OSError: one that cannot be read.
+        UserError: a file that is neither, or cannot be read.
     """
     if not arguments:
         yield from installation()

@@ -29,6 +29,7 @@ from .band import divergence_at
 from .charts import DASHES, LIGHT
 from .combinators import Capped
 from .divergences import divergence, nearest
+from .errors import UserError
 from .explain import stretches
 from .rules import DCPO, Band, Clip
 from .trust_regions import Region, TrustRegion
@@ -81,13 +82,13 @@ class Parameters:
     def __post_init__(self) -> None:
         for name in ("top", "top_3d"):
             if not 1 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a ratio above 1, got {getattr(self, name):g}")
+                raise UserError(f"{name} must be a ratio above 1, got {getattr(self, name):g}")
         if not 0 < self.at < 1:
-            raise ValueError(f"at must be a probability in (0, 1), got {self.at:g}")
+            raise UserError(f"at must be a probability in (0, 1), got {self.at:g}")
         if not 0 < self.half_width < 1 - self.at:
-            raise ValueError(f"half_width must be in (0, 1 - at) = (0, {1 - self.at:g}), got {self.half_width:g}")
+            raise UserError(f"half_width must be in (0, 1 - at) = (0, {1 - self.at:g}), got {self.half_width:g}")
         if not isinstance(self.capped, Capped):
-            raise ValueError(f"capped must be a rule of type capped, e.g. capped:band:kl:0.05:10, got {self.capped}")
+            raise UserError(f"capped must be a rule of type capped, e.g. capped:band:kl:0.05:10, got {self.capped}")
         for name in self.equal:
             divergence(name)
 
@@ -97,11 +98,11 @@ def write_figures(output: Path, parameters: Parameters, names: Sequence[str] = (
 
     The same parameters give the same bytes.
 
-    Raises ValueError for an unknown name.
+    Raises UserError for an unknown name.
     """
     for name in names:
         if name not in FIGURES:
-            raise ValueError(f"a figure must be one of {list(FIGURES)}, got {name!r}{nearest(name, list(FIGURES))}")
+            raise UserError(f"a figure must be one of {list(FIGURES)}, got {name!r}{nearest(name, list(FIGURES))}")
     output.mkdir(parents=True, exist_ok=True)
     written = []
     # "default" first: a user's matplotlibrc must not change a byte.

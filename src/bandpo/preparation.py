@@ -23,15 +23,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import pyarrow
 import pyarrow.parquet
+import pydantic
+from typing_extensions import TypedDict
 
 from . import __version__
-from .config import UserError
 from .divergences import nearest
-from .files import locked
+from .errors import UserError
+from .files import locked, read_json, write_atomically
 from .leaks import Leaks, same_text
 from .sources import GROUPS, SOURCES, Rows, Source, copied_files, file_rows, hub_rows, reasoning_gym_items, value_at
 
@@ -753,7 +755,7 @@ def _held_against(folder: _Folder, against: Mapping[str, Path | None]) -> _Befor
 def _finished(name: str, output: Path, report: Mapping[str, Any]) -> Path | None:
     """The prepared file of a whole evaluation set in the same folder, which saves a download."""
     entry = report["files"].get(SOURCES[name].file) if name in SOURCES else None
-    if entry is None or entry["settings"]["source"]["size"] is not None:
+    if entry is None or (entry["settings"].get("source") or {}).get("size") is not None:
         return None
     path = output / entry["file"]
     return path if path.is_file() and file_hash(path) == entry["sha256"] else None
@@ -847,24 +849,46 @@ def _listed(counts: Mapping[str, int]) -> str:
     return "; ".join(f"{count:,} {what}" for what, count in counts.items())
 
 
+# What report.json says, as far as it is read again; "from" is a word of Python, so not as classes.
+_more = pydantic.with_config(pydantic.ConfigDict(extra="allow"))
+_From = _more(TypedDict("_From", {"files": NotRequired[dict[str, str]]}))
+
+
+class _Lengths(TypedDict):
+    median: float
+    longest: int
+
+
+_Counts = dict[str, int]
+_Entry = _more(
+    TypedDict(
+        "_Entry",
+        {
+            "file": str, "rows": int, "read": int, "sha256": str, "rows_sha256": str, "from": _From,
+            "dropped": _Counts, "kept_though": _Counts, "corrected": _Counts, "warnings": list[str],
+            "examples": dict[str, list[dict[str, Any]]], "prompt_tokens": _Lengths | None, "settings": dict[str, Any],
+        },
+    )
+)  # fmt: skip
+_Group = _more(TypedDict("_Group", {"warnings": list[str]}))
+_Report = _more(TypedDict("_Report", {"files": dict[str, _Entry], "groups": dict[str, _Group]}))
+
+
 def _read_report(output: Path) -> dict[str, Any]:
     path = output / "report.json"
+    if not path.exists():
+        return {"files": {}, "groups": {}}
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(report["files"], dict) and isinstance(report["groups"], dict):
-            return report
-    except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not a report of bandpo data prepare; remove it, or choose another folder") from None
-    return {"files": {}, "groups": {}}
+        return read_json(path, _Report)
+    except UserError as error:
+        raise UserError(
+            f"{error}: it is not a report of bandpo data prepare; remove it, or choose another folder"
+        ) from None
 
 
 def _write_report(report: Mapping[str, Any], output: Path) -> None:
     for name, text in (("report.md", report_text(report)), ("report.json", json.dumps(report, indent=1) + "\n")):
-        part = output / f".{name}.part"
-        part.write_text(text, encoding="utf-8")
-        _put(part, output / name)
+        write_atomically(output / name, text.encode())
 
 
 def report_text(report: Mapping[str, Any]) -> str:

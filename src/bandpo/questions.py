@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from . import lab
-from .config import RunConfig, UserError, load
-from .data import prepare
+from .config import RunConfig, load
+from .data import read_rows
+from .errors import UserError
+from .files import parse_yaml
 from .preparation import evaluation_set
 from .samples import Content, Question
 
 # Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
 # of seed s + i.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
+LONGEST = 1_000_000  # characters of a question; to find the tokens of ten million takes more than a minute
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,11 @@ def read(
 
 
 def of_recipe(config: RunConfig, name: str) -> QuestionSet:
-    """The rows that a training run holds out; of the lab's, fresh ones."""
+    """The rows that a training run holds out; of the lab's, fresh ones. A reward of the run's own is code, which is not
+    run for its questions: name a scorer then."""
     if config.data.source == "lab":
         return read("lab")
-    _, held_out, _ = prepare(config)
+    _, held_out, _ = read_rows(config)
     if held_out is None:
         raise UserError(f"{name} holds out no rows (data.eval_size is 0); name other --data")
     data, rows = config.data, []
@@ -113,7 +115,7 @@ def _options(spec: str, settings: Iterable[str]) -> dict[str, Any]:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise UserError(f"--data {spec}: {setting!r} is no option; write reasoning-gym:TASK:key=value")
-        options[key] = yaml.safe_load(value)
+        options[key] = parse_yaml(value, f"--data {spec}: {key}")
     return options
 
 
@@ -128,6 +130,11 @@ def _distinct(
     questions, repeated = [], 0
     for content, answer, more in rows:
         question = Question(name, len(questions), content, str(answer), more)
+        if (size := _size(content)) > LONGEST:
+            raise UserError(
+                f"--data {name}: question {len(questions) + 1} has {size:,} characters, more than any model reads; at "
+                f"most {LONGEST:,} are taken"
+            )
         known = answers.get(question.id)
         if known is None:
             answers[question.id] = question.answer
@@ -137,6 +144,10 @@ def _distinct(
         else:
             raise UserError(f"--data {name}: two answers, {known!r} and {answer!r}, to the question {content!r:.200}")
     return QuestionSet(name, questions, scorer, {**(facts or {}), "repeated": repeated})
+
+
+def _size(content: Content) -> int:
+    return len(content) if isinstance(content, str) else sum(len(str(message.get("content"))) for message in content)
 
 
 def _as_text(question: Question) -> Question:

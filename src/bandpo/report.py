@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -14,6 +13,8 @@ import numpy as np
 
 from .charts import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
 from .collapse import find_collapse
+from .errors import UserError
+from .files import POLICY, blanked, write_atomically
 from .runs import MIN_SEEDS, PANELS, Row, Run, Section, make_sections, ratio_bounds, read_runs
 
 SCENES = {
@@ -76,7 +77,8 @@ def _section(section: Section, styles: Styles) -> str:
     notes = []
     for run in section.runs:
         if not run.finished:
-            of = f" of {run.info['rounds']}" if section.axis == "round" and run.info.get("rounds") else ""
+            rounds = run.info.get("rounds")
+            of = f" of {rounds}" if section.axis == "round" and rounds else ""
             why = " (the last line of metrics.jsonl is cut off)" if run.cut_off else ""
             length = f"{int(run.x[-1]) if len(run.x) else 0}{of} {section.axis}s{why}"
             notes.append(
@@ -114,7 +116,8 @@ def _tables(section: Section) -> str:
     page = _table(f"Final numbers, {spread}", ["measure", *head, "definition"], body, "defined") + _notes(notes)
     if pairs:
         caption = f"Minus {escape(str(section.baseline))} with the same seed; in small print each pair"
-        head = [f"{escape(m)}<small>seeds {' '.join(str(r.info['seed']) for r, _ in pairs[m])}</small>" for m in pairs]
+        seeds = {m: escape(" ".join(str(run.info["seed"]) for run, _ in pairs[m])) for m in pairs}
+        head = [f"{escape(m)}<small>seeds {seeds[m]}</small>" for m in pairs]
         body = [[escape(row.name), *(_difference(row, label) for label in pairs)] for row in rows]
         page += _table(caption, ["measure", *head], body)
         if few := [label for label in pairs if len(pairs[label]) < MIN_SEEDS]:
@@ -155,7 +158,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, str]:
 
 def differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
     """The settings that differ between runs, except the seed, the label and where the output goes."""
-    flat = {run: flatten(run.config) for run in runs}
+    flat = {run: flatten(blanked(run.config)) for run in runs}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings)
     keys = [key for key in keys if not re.search(r"^(seed|label|output)$|_dir$", key)]
     table = {key: {run: settings.get(key, "–") for run, settings in flat.items()} for key in keys}
@@ -164,7 +167,7 @@ def differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
 
 def commands(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The runs of each command; commands that differ only where each has its own seed are one, with SEED there."""
-    words = {run: re.split(r"(\d+)", str(run.info.get("command") or "(not recorded)")) for run in runs}
+    words = {run: re.split(r"(\d+)", blanked(run.info.get("command") or "(not recorded)")) for run in runs}
     groups: list[list[Run]] = []
     for run in runs:
         for group in groups:
@@ -263,14 +266,14 @@ def render(sections: Sequence[Section]) -> str:
     runs = [run for section in sections for run in section.runs]
     lengths = {(run.info.get("rounds"), run.info.get("steps_per_round")) for run in runs}
     rounds, steps = lengths.pop() if len(lengths) == 1 else (None, None)
-    length = f" for {rounds} rounds" if rounds else ""
-    length += f" of {steps} optimizer steps" if rounds and steps else ""
+    length = f" for {escape(str(rounds))} rounds" if rounds else ""
+    length += f" of {escape(str(steps))} optimizer steps" if rounds and steps else ""
     seeds = sorted({run.info["seed"] for run in runs})
     names = escape(join(styles))
     lead = (
         "A trust region is the rule that says how far a token’s probability may move before it gets no more gradient. "
         f"This page {'compares' if len(styles) > 1 else 'shows'} {names}, trained with "
-        f"{'seeds' if len(seeds) > 1 else 'seed'} {join(seeds)}{length}."
+        f"{'seeds' if len(seeds) > 1 else 'seed'} {escape(join(seeds))}{length}."
     )
     if len(styles) > 1:
         baselines = escape(join(dict.fromkeys(section.baseline for section in sections if section.baseline)))
@@ -282,7 +285,7 @@ def render(sections: Sequence[Section]) -> str:
     for name, colours in ("LIGHT", LIGHT), ("DARK", DARK):
         css = css.replace(name, ";".join(f"--c{i}:{colour}" for i, colour in enumerate(colours)))
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{POLICY}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Trust regions compared: {names}</title><style>{css}</style></head>\n"
         f"<body><main><h1>Trust regions compared</h1><p>{lead}</p>\n"
@@ -298,20 +301,15 @@ def write_report(runs: Sequence[Path], output: Path, *, png: Path | None = None,
     """Write the page, and the picture if `png` is given, about run folders or folders that have such below them.
 
     `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". Raises
-    ValueError, one line that names the path and what was expected, if a run is missing, corrupt or ambiguous. Then
+    UserError, one line that names the path and what was expected, if a run is missing, corrupt or ambiguous. Then
     nothing is written: an older report is better than half a new one.
     """
     sections = make_sections(read_runs(runs), baseline)
     content = {Path(output): render(sections).encode()} | ({Path(png): draw_png(sections)} if png else {})
     for path in content:
         if path.is_dir():
-            raise ValueError(f"{path}: is a folder; expected the name of a file to write")
+            raise UserError(f"{path}: is a folder; expected the name of a file to write")
     for path, data in content.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            part.write_bytes(data)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomically(path, data)
     return Path(output)

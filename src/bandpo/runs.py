@@ -12,21 +12,25 @@ seeds become one cell of a table) and `Section.table`.
 from __future__ import annotations
 
 import fnmatch
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
+import pydantic
 import torch
-import yaml
+from typing_extensions import TypedDict
 
+from .errors import UserError
+from .files import checked, read_json, read_json_lines, read_yaml
 from .trust_regions import Context, TrustRegion, trust_region
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
+_MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)
+_Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
 # What is known of a number; (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
 Value = tuple[float, float]
 
@@ -37,7 +41,7 @@ class Run:
     """One run. `x` are its rounds (or steps), `rows` the lines of metrics.jsonl for each of them."""
 
     folder: Path
-    info: dict[str, Any]
+    info: Info
     config: dict[str, Any]
     region: TrustRegion
     axis: str
@@ -75,71 +79,67 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     for path in map(Path, paths):
         found = [path] if (path / "run.json").is_file() else sorted(p.parent for p in path.rglob("run.json"))
         if not found:
-            raise ValueError(f"{path}: no run found; expected a folder with run.json in it or below it")
+            raise UserError(f"{path}: no run found; expected a folder with run.json in it or below it")
         for folder in found:
             folders.setdefault(folder.resolve(), folder)
     if not folders:
-        raise ValueError("no runs given; expected at least one run folder")
+        raise UserError("no runs given; expected at least one run folder")
     return [_read_run(folder) for folder in folders.values()]
 
 
+class Info(TypedDict):
+    """run.json, as far as it is used."""
+
+    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
+    label: str
+    seed: _Count
+    finished: bool
+    learning_rate: float | None
+    scene: NotRequired[str | None]
+    rounds: NotRequired[_Count | None]
+    steps_per_round: NotRequired[_Count | None]
+    wall_seconds: NotRequired[float | None]
+    command: NotRequired[str | None]
+
+
+def read_info(folder: Path) -> Info:
+    """run.json of a run's folder."""
+    return read_json(folder / "run.json", Info)
+
+
 def _read_run(folder: Path) -> Run:
-    info, config = _read(folder / "run.json", json.loads), _read(folder / "config.yaml", yaml.safe_load)
-    kinds = {"label": str, "seed": int, "finished": bool, "learning_rate": (int, float, type(None))}
-    for key, kind in kinds.items():
-        if key not in info or not isinstance(info[key], kind):
-            raise ValueError(
-                f"{folder / 'run.json'}: {key!r} is {info.get(key, 'missing')!r}; expected as a run writes it"
-            )
+    info, path = read_info(folder), folder / "config.yaml"
+    config = checked(read_yaml(path), dict[str, Any], str(path))
     if "trust_region" not in config:
-        raise ValueError(f"{folder / 'config.yaml'}: 'trust_region' is missing; expected the resolved config of a run")
+        raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
     try:
         region = trust_region(config["trust_region"])
     except ValueError as error:
-        raise ValueError(f"{folder / 'config.yaml'}: trust_region: {error}") from error
+        raise UserError(f"{path}: trust_region: {error}") from error
     path = folder / "metrics.jsonl"
     rows, cut_off = _read_metrics(path)
     if info["finished"] and not rows:
-        raise ValueError(f"{path}: empty; expected a line a round, as run.json says that the run finished")
+        raise UserError(f"{path}: empty; expected a line a round, as run.json says that the run finished")
     axis = "round" if all(row.get("round") is not None for row in rows) else "step"
     if any(row.get(axis) is None for row in rows):
-        raise ValueError(f"{path}: expected 'round' or 'step' in every line")
+        raise UserError(f"{path}: expected 'round' or 'step' in every line")
     by_x = groupby(sorted(rows, key=lambda row: row[axis]), key=lambda row: row[axis])
     grouped = {x: list(lines) for x, lines in by_x}
     return Run(folder, info, config, region, axis, np.array([*grouped], float), [*grouped.values()], cut_off)
 
 
-def _read(path: Path, parse: Callable[[bytes], Any], kind: type = dict) -> Any:
-    try:
-        content = parse(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; expected in every run folder") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: corrupt: {' '.join(str(error).split())}") from error
-    if not isinstance(content, kind):
-        raise ValueError(f"{path}: corrupt: expected names and values, got {content!r:.40}")
-    return content
-
-
 def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], bool]:
     """The lines, and whether the last one is cut off, as a run leaves it that is killed while it writes."""
-    rows = []
-    lines = _read(path, lambda content: content.split(b"\n"), list)
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = dict(json.loads(line).items())
-        except (ValueError, AttributeError) as error:
-            if number == len(lines):  # no newline behind it
-                return rows, True
-            raise ValueError(f"{path}, line {number}: corrupt: expected one JSON object a line") from error
-        for key in USED_KEYS & row.keys():
-            if row[key] is not None and type(row[key]) not in (int, float):
-                raise ValueError(f"{path}, line {number}: {key!r} is {row[key]!r}; expected a number or null")
-            row[key] = None if row[key] is None or not math.isfinite(row[key]) else row[key]
-        rows.append(row)
-    return rows, False
+    lines = read_json_lines(path, _METRICS)
+    return [{key: _finite(value) for key, value in row.items()} for row in lines.rows], bool(lines.rest)
+
+
+_METRICS = dict[str, int | float | bool | None]
+
+
+def _finite(value: float | None) -> float | None:
+    """A number, or None for what is none."""
+    return None if value is None or not math.isfinite(value) else value
 
 
 # ----------------------------------------------------------------------------------------------- what is shown of a run
@@ -243,7 +243,6 @@ NUMBERS = (
     Number("Good tail cut, %", "tokens with old p ≤ 0.2 and positive advantage that lose their gradient / all such "
            "tokens", 1, lambda r: share(r, GOOD_TAIL_CUT, "cut/good_tail")),
 )  # fmt: skip
-USED_KEYS = {"round", "step", "cut/good_tail", *CLIP_RATE, *TAIL_SHARE, *GOOD_TAIL_CUT, *(p.key for p in PANELS)}
 
 
 def ratio_bounds(region: TrustRegion, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -381,17 +380,17 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     """Group the runs; refuse two runs of one method and seed, and one label for two trust regions."""
     labels = sorted({run.label for run in runs})
     if baseline is not None and baseline not in labels:
-        raise ValueError(f"baseline {baseline!r}: no such run; expected one of {', '.join(labels)}")
+        raise UserError(f"baseline {baseline!r}: no such run; expected one of {', '.join(labels)}")
     rules: dict[str, Run] = {}
     groups: dict[tuple, dict[str, dict[int, Run]]] = {}
     for run in runs:
         other = rules.setdefault(run.label, run)
         if other.region != run.region:
-            raise ValueError(f"{run.folder}: label {run.label!r} stands for another trust region in {other.folder}")
+            raise UserError(f"{run.folder}: label {run.label!r} stands for another trust region in {other.folder}")
         key = run.info.get("scene"), run.info["learning_rate"], run.axis
         twin = groups.setdefault(key, {}).setdefault(run.label, {}).setdefault(run.info["seed"], run)
         if twin is not run:
-            raise ValueError(f"{run.folder}: same label and seed as {twin.folder}; expected only one of them")
+            raise UserError(f"{run.folder}: same label and seed as {twin.folder}; expected only one of them")
     sections = []
     for key, methods in groups.items():
         first = baseline or next((label for label in methods if label.startswith("GRPO")), next(iter(methods)))

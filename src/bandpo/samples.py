@@ -11,26 +11,109 @@ whoever goes on cuts it off. So no sample is lost but the one that was being wri
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
+import pydantic
+from typing_extensions import TypedDict
 
-from .config import UserError
+from .errors import UserError
 from .evaluation import Graded
-from .files import locked
+from .files import Appender, check_text, line_of, read_json, read_json_lines, write_atomically
 
 Key = tuple[str, int, int]  # data set, prompt, sample
 Content = str | list[dict[str, Any]]  # text, or chat messages
 
-SECONDS_BETWEEN_SYNCS = 1.0  # what a loss of power may cost; a killed process loses nothing that was appended
+
+# ------------------------------------------------------------------------------------- what the files of a folder hold
+_Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
+_Share = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+
+
+def _of_text(value: str) -> str:
+    return check_text(value, "the name")
+
+
+_Name = Annotated[str, pydantic.AfterValidator(_of_text)]
+_MORE = pydantic.ConfigDict(extra="allow")
+
+
+class _Sampling(TypedDict):
+    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
+    n: Annotated[int, pydantic.Field(ge=1, lt=2**31)]
+    temperature: _Share
+    max_tokens: _Count
+
+
+class _Data(TypedDict):
+    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
+    rows: _Count
+    sha256: str
+
+
+class Facts(TypedDict):
+    """eval.json."""
+
+    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
+    label: str
+    model: str
+    weights: NotRequired[str | None]
+    backend: NotRequired[str]
+    scorer: str
+    sampling: _Sampling
+    data: dict[str, _Data]
+    versions: NotRequired[dict[str, str]]
+    versions_before: NotRequired[dict[str, str]]
+    command: NotRequired[str]
+    dtype: NotRequired[str | None]
+    wall_seconds: NotRequired[_Share]
+
+
+class _Question(TypedDict):
+    """A line of prompts.jsonl; what else is in it is for a scorer."""
+
+    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
+    data: _Name
+    prompt: _Count
+    text: NotRequired[str]
+    messages: NotRequired[list[dict[str, Any]]]
+    answer: str
+
+
+class _Sample(TypedDict):
+    """A line of samples.jsonl."""
+
+    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # pyright: ignore[reportGeneralTypeIssues]
+    data: _Name
+    prompt: _Count
+    sample: _Count
+    seed: _Count
+    text: str
+    tokens: _Count
+    finish: str
+
+
+def _right_or_wrong(value: float) -> float:
+    if value not in (0, 1):
+        raise ValueError("0 or 1")
+    return value
+
+
+class GradeRow(TypedDict):
+    """A line of grades-SCORER.jsonl."""
+
+    data: _Name
+    prompt: _Count
+    sample: _Count
+    score: Annotated[float, pydantic.AfterValidator(_right_or_wrong)]
+    answer: str | None
+    status: str
 
 
 @dataclass(frozen=True)
@@ -82,7 +165,7 @@ class Question:
     @property
     def id(self) -> str:
         """A hash of what is asked: the same question has the same in every folder."""
-        return hashlib.sha256(_line(self.content)).hexdigest()[:16]
+        return hashlib.sha256(line_of(self.content)).hexdigest()[:16]
 
     def row(self) -> dict[str, Any]:
         name = "text" if isinstance(self.content, str) else "messages"
@@ -124,7 +207,7 @@ def fingerprint(questions: Iterable[Question]) -> str:
     """A hash of questions and answers, in order."""
     digest = hashlib.sha256()
     for question in questions:
-        digest.update(_line([question.content, question.answer]))
+        digest.update(line_of([question.content, question.answer]))
     return digest.hexdigest()
 
 
@@ -160,7 +243,7 @@ class Evaluation:
         folder.mkdir(parents=True, exist_ok=True)
         self._began = self._told = time.monotonic()
         self._drew = False
-        self._file = Appender(folder / "samples.jsonl")
+        self._file = Appender(folder / "samples.jsonl", _Sample)
         try:
             self.done = self._begin_or_go_on()
         except BaseException:
@@ -174,10 +257,10 @@ class Evaluation:
                 raise UserError(
                     f"{self.folder} holds samples, but no eval.json that says of what; choose another folder"
                 )
-            lines = b"".join(_line(question.row()) for question in self.questions)
+            lines = b"".join(line_of(question.row()) for question in self.questions)
             write_atomically(self.folder / "prompts.jsonl", lines)
         else:
-            stored = read_facts(self.folder)
+            stored: dict[str, Any] = {**read_facts(self.folder)}
             self._check(stored)
             kept = {key: stored[key] for key in ("started", "command", "wall_seconds", "dtype") if key in stored}
             changed = {k: v for k, v in stored.get("versions", {}).items() if self.facts["versions"].get(k) != v}
@@ -259,66 +342,6 @@ class Evaluation:
         self._write_facts()
 
 
-class Appender:
-    """A file of JSON lines that one process at a time adds to.
-
-    Opening cuts off a line that was being written when the last process was killed; `rows` are the whole ones.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._held = contextlib.ExitStack()
-        self._held.enter_context(locked(path.with_name(f".{path.name}.lock")))
-        try:
-            self._file: BinaryIO = self._held.enter_context(path.open("ab", buffering=0))
-            self.rows, whole = _read(path)
-            if whole < path.stat().st_size:
-                self._file.truncate(whole)
-                os.fsync(self._file.fileno())
-        except BaseException:
-            self._held.close()
-            raise
-        self._synced = time.monotonic()
-
-    def add(self, *rows: Mapping[str, Any]) -> None:
-        content = memoryview(b"".join(map(_line, rows)))
-        while content:  # the system may take less than all of it
-            content = content[self._file.write(content) :]
-        if time.monotonic() - self._synced > SECONDS_BETWEEN_SYNCS:
-            self.sync()
-
-    def sync(self) -> None:
-        """Onto the disk."""
-        os.fsync(self._file.fileno())
-        self._synced = time.monotonic()
-
-    def close(self) -> None:
-        if not self._file.closed:
-            self.sync()
-            self._held.close()
-
-    def __enter__(self) -> Appender:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """All of it or, if interrupted, nothing."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _line(row: Any) -> bytes:
-    """ASCII: a lone surrogate, which some servers send, has no other bytes."""
-    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
-
-
 def _difference(key: str, before: Any, now: Any) -> str:
     if key.startswith("data."):
         said = "not in it" if before is None else "in it, but not asked for now" if now is None else "other questions"
@@ -329,31 +352,47 @@ def _difference(key: str, before: Any, now: Any) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
-def read_facts(folder: Path) -> dict[str, Any]:
+def read_facts(folder: Path) -> Facts:
     """eval.json."""
     path = folder / "eval.json"
-    try:
-        facts = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{folder} holds no evaluation (no eval.json); bandpo eval makes one") from None
-    except ValueError as error:
-        raise UserError(f"{path}: corrupt: {error}") from None
-    if not isinstance(facts, dict) or not {"sampling", "data"} <= facts.keys():
-        raise UserError(f"{path}: corrupt: 'sampling' and 'data' are expected in it")
-    return facts
+    if not path.exists():
+        raise UserError(f"{folder} holds no evaluation (no eval.json); bandpo eval makes one")
+    return read_json(path, Facts)
 
 
-def read_questions(folder: Path) -> list[Question]:
-    """prompts.jsonl."""
-    rows, _ = _read(folder / "prompts.jsonl")
-    return [Question.of(row) for row in rows]
+def read_questions(folder: Path, facts: Facts) -> list[Question]:
+    """prompts.jsonl, which must hold the questions that eval.json says: a score over fewer would be another one."""
+    path = folder / "prompts.jsonl"
+    questions: list[Question] = []
+    for number, row in enumerate(read_json_lines(path, _Question, ended=True).rows, 1):
+        if "text" not in row and "messages" not in row:
+            raise UserError(f"{path}, line {number}: 'text' or 'messages' is missing")
+        questions.append(Question.of(row))
+    by_data: dict[str, list[Question]] = {name: [] for name in facts["data"]}
+    for question in questions:
+        if question.data not in by_data:
+            raise UserError(f"{path}: {question.data!r} is no data set of {folder / 'eval.json'}")
+        by_data[question.data].append(question)
+    for name, own in by_data.items():
+        wanted = facts["data"][name]
+        if len(own) != wanted["rows"]:
+            raise UserError(f"{path}: {len(own)} questions of {name!r}; eval.json says {wanted['rows']}")
+        if fingerprint(own) != wanted["sha256"] or {q.prompt for q in own} != set(range(len(own))):
+            raise UserError(f"{path}: the questions of {name!r} are not those that were asked, by eval.json")
+    return questions
 
 
-def read_samples(folder: Path) -> list[Sample]:
+def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
     """The whole lines of samples.jsonl, in the order of the questions."""
-    rows, _ = _read(folder / "samples.jsonl")
-    order = {name: i for i, name in enumerate(read_facts(folder)["data"])}
-    return sorted((Sample(**row) for row in rows), key=lambda s: (order[s.data], s.prompt, s.sample))
+    path = folder / "samples.jsonl"
+    facts = facts or read_facts(folder)
+    order = {name: i for i, name in enumerate(facts["data"])}
+    samples = [Sample(**row) for row in read_json_lines(path, _Sample, ended=True).rows]
+    for number, sample in enumerate(samples, 1):
+        rows, n = facts["data"].get(sample.data, {"rows": 0})["rows"], facts["sampling"]["n"]
+        if not (sample.prompt < rows and sample.sample < n):
+            raise UserError(f"{path}, line {number}: corrupt: sample {sample.key} is not asked for")
+    return sorted(samples, key=lambda s: (order[s.data], s.prompt, s.sample))
 
 
 def grades_path(folder: Path, scorer: str) -> Path:
@@ -373,17 +412,17 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
     """
     folder = Path(folder)
     facts = read_facts(folder)
-    scorer = str(scorer or facts.get("scorer") or "math")
+    scorer = scorer or facts["scorer"]
     n = facts["sampling"]["n"]
-    questions = read_questions(folder)
-    samples = {sample.key: sample for sample in read_samples(folder)}
+    questions = read_questions(folder, facts)
+    samples = {sample.key: sample for sample in read_samples(folder, facts)}
     if len(samples) < len(questions) * n:
         raise UserError(
             f"{folder} is not finished: {len(samples)} of {len(questions) * n} samples; go on with: "
             f"{facts.get('command', 'the same command')}"
         )
     path = grades_path(folder, scorer)
-    rows = _read(path)[0] if path.is_file() else []
+    rows = read_json_lines(path, GradeRow, ended=True).rows if path.exists() else []
     grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows}
     missing = len(samples.keys() - grades.keys())
     if missing:
@@ -412,33 +451,11 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
     return out
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows of the lines that are whole, and how many bytes those are."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; it belongs to every evaluation") from None
-    whole = content.rfind(b"\n") + 1
-    rows = []
-    for number, line in enumerate(content[:whole].split(b"\n")[:-1], 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: corrupt: one JSON object is expected, got {line[:40]!r}")
-        rows.append(row)
-    return rows, whole
-
-
 def _keys(file: Appender, known: set[tuple[str, int]], n: int) -> set[Key]:
     """Those of the samples that are there, each once."""
     keys: set[Key] = set()
     for number, row in enumerate(file.rows, 1):
-        try:
-            key = Sample(**row).key
-        except TypeError:
-            raise UserError(f"{file.path}, line {number}: corrupt: not the columns of a sample") from None
+        key = Sample(**row).key
         if key[:2] not in known or not 0 <= key[2] < n or key in keys:
             why = "there twice" if key in keys else "not asked for"
             raise UserError(f"{file.path}, line {number}: corrupt: sample {key} is {why}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from . import lab
-from .config import UserError
 from .divergences import nearest
+from .errors import UserError
 from .evaluation import summarize
+from .files import Appender
 from .grading import SCORERS, Grade, grade
 from .rewards import exact, last_number, read_number
 from .samples import (
-    Appender,
+    GradeRow,
     Question,
     Sample,
     grades_path,
@@ -52,10 +53,10 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
     """
     facts = read_facts(folder)
     scorer = check_scorer(scorer or facts["scorer"])
-    questions = {(question.data, question.prompt): question for question in read_questions(folder)}
-    with Appender(grades_path(folder, scorer)) as file:
+    questions = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
+    with Appender(grades_path(folder, scorer), GradeRow) as file:
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
-        waiting = [sample for sample in read_samples(folder) if sample.key not in graded]
+        waiting = [sample for sample in read_samples(folder, facts) if sample.key not in graded]
         for data, group in groupby(waiting, key=lambda sample: sample.data):
             samples, grader = list(group), _grader(scorer, facts["data"][data], data)
             for first in range(0, len(samples), CHUNK):
@@ -75,7 +76,7 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
 _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 
 
-def _grader(scorer: str, facts: dict[str, Any], data: str) -> _Grader:
+def _grader(scorer: str, facts: Mapping[str, Any], data: str) -> _Grader:
     """What grades samples of one data set."""
     if scorer in SCORERS:
         return lambda samples, questions: grade([s.text for s in samples], [q.answer for q in questions], scorer)
@@ -149,7 +150,7 @@ def score_and_show(folders: Sequence[Path], scorer: str | None, ks: Sequence[int
 
 
 def _print(
-    folder: Path, facts: dict[str, Any], scorer: str, summaries: list[dict[str, Any]], ks: Sequence[int]
+    folder: Path, facts: Mapping[str, Any], scorer: str, summaries: list[dict[str, Any]], ks: Sequence[int]
 ) -> None:
     n = facts["sampling"]["n"]
     shown = dict.fromkeys(ks or (1, n))

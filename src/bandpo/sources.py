@@ -7,7 +7,7 @@ find. The readers yield rows as plain dictionaries, and name what they could not
 from __future__ import annotations
 
 import csv
-import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any, Literal
 import pyarrow
 import pyarrow.parquet
 
-from .config import UserError
+from .errors import UserError
+from .files import json_line, lines_of, read_json, shortened
 
 Rows = Iterator[dict[str, Any]]
 
@@ -243,27 +244,16 @@ def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
 
 def _json_rows(path: Path) -> Rows:
     """Lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
-    with path.open(encoding="utf-8-sig") as file:
-        start = file.read(1)
-        while start.isspace():
-            start = file.read(1)
-        file.seek(0)
-        rows = enumerate(json.load(file), 1) if start == "[" else _json_lines(file)
-        for number, row in rows:
+    start = next((line for line in lines_of(path) if line.removeprefix(BOM_UTF8).strip()), b"")
+    if start.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+        for number, row in enumerate(read_json(path, list[Any], shown=False, most=2**31), 1):
             if not isinstance(row, dict):
-                raise ValueError(f"row {number} must be an object with names and values, got {row!r:.40}")
+                raise ValueError(f"row {number} must be an object with names and values, got {shortened(row)}")
             yield row
-
-
-def _json_lines(file: Any) -> Iterator[tuple[int, Any]]:
-    count = 0
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            count += 1
-            try:
-                yield count, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from error
+        return
+    for number, line in enumerate(lines_of(path), 1):
+        if line.removeprefix(BOM_UTF8).strip():
+            yield json_line(line, f"line {number}")
 
 
 def _csv_rows(path: Path) -> Rows:

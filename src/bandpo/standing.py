@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
+import pydantic
+from typing_extensions import TypedDict
 
 from .collapse import Collapse, collapse_of, read_log
 from .differences import Comparison, compare
+from .errors import UserError
 from .evaluation import (
     LEVEL,
     Graded,
@@ -31,6 +34,7 @@ from .evaluation import (
     such_problems,
     training_runs,
 )
+from .files import POLICY, check_text, read_json_lines
 from .samples import read_facts, read_graded
 
 
@@ -74,7 +78,7 @@ def read_logs(texts: Iterable[str]) -> dict[str, Path]:
     pairs = [text.partition("=") for text in texts]
     for label, _, path in pairs:
         if not (label and path):
-            raise ValueError(f"--log must be LABEL=PATH, got {label!r}")
+            raise UserError(f"--log must be LABEL=PATH, got {label!r}")
     return {label: Path(path) for label, _, path in pairs}
 
 
@@ -88,7 +92,7 @@ def read_results(texts: Sequence[str], scorer: str | None = None, logs: Iterable
     results = [read_result(text, scorer, of_label) for text in texts]
     labels = dict.fromkeys(result.label for result in results)
     if unused := [label for label in of_label if label not in labels]:
-        raise ValueError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
+        raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
     return results
 
 
@@ -109,7 +113,7 @@ def read_result(text: str, scorer: str | None = None, logs: Mapping[str, Path] |
         sampling, model = facts["sampling"], facts.get("model")
         label = label or facts.get("label") or path.name
     else:
-        raise ValueError(f"{path}: no such file or folder; expected an evaluation folder or a file of verl's "
+        raise UserError(f"{path}: no such file or folder; expected an evaluation folder or a file of verl's "
                          "trainer.validation_data_dir")  # fmt: skip
     log = (logs or {}).get(label) or _log_of(model)
     collapse = None if log is None else collapse_of(read_log(log))
@@ -125,6 +129,17 @@ def _log_of(model: Any) -> Path | None:
     return next((log for log in logs if log.is_file()), None)
 
 
+class _Validation(TypedDict):
+    """A line of a file of verl's trainer.validation_data_dir."""
+
+    __pydantic_config__ = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)  # pyright: ignore[reportGeneralTypeIssues]
+    input: Any
+    gts: Any
+    score: NotRequired[float | bool | None]
+    acc: NotRequired[float | bool | None]
+    data_source: NotRequired[Annotated[str, pydantic.AfterValidator(lambda text: check_text(text, "the name"))]]
+
+
 def read_validation(path: Path) -> list[Graded]:
     """A file of verl's trainer.validation_data_dir: a sample a line, with input, output, gts, score and what the reward
     function returned. `acc` says what is right, or else a `score` above 0; `pred` is the answer. Lines with the same
@@ -133,27 +148,25 @@ def read_validation(path: Path) -> list[Graded]:
     Raises:
         ValueError: lines that are not such, or prompts with different numbers of samples.
     """
-    rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            prompt = hashlib.sha256(json.dumps([row["input"], row["gts"]]).encode()).hexdigest()[:16]
-            float(row.get("acc", row["score"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: expected input, gts and score, as verl writes them: "
-                             f"{type(error).__name__} {error}") from error  # fmt: skip
+    rows: dict[str, dict[str, list[Any]]] = {}
+    for number, row in enumerate(read_json_lines(path, _Validation).rows, 1):
+        if _verdict(row) is None:
+            raise UserError(f"{path}, line {number}: 'score' is missing; verl writes input, gts and score")
+        prompt = hashlib.sha256(json.dumps([row["input"], row["gts"]]).encode()).hexdigest()[:16]
         rows.setdefault(str(row.get("data_source", "validation")), {}).setdefault(prompt, []).append(row)
     if not rows:
-        raise ValueError(f"{path}: empty; expected a sample a line")
+        raise UserError(f"{path}: empty; expected a sample a line")
     return [_graded_of_verl(path, data, prompts) for data, prompts in rows.items()]
+
+
+def _verdict(row: Mapping[str, Any]) -> float | None:
+    return row["acc"] if row.get("acc") is not None else row.get("score")
 
 
 def _graded_of_verl(path: Path, data: str, prompts: Mapping[str, list[dict[str, Any]]]) -> Graded:
     counts = sorted({len(samples) for samples in prompts.values()})
     if len(counts) > 1:
-        raise ValueError(f"{path}: prompts of {data!r} have from {counts[0]} to {counts[-1]} samples; expected as many "
+        raise UserError(f"{path}: prompts of {data!r} have from {counts[0]} to {counts[-1]} samples; expected as many "
                          "for each (a prompt that is twice in the data has twice as many)")  # fmt: skip
     table = list(prompts.values())
     answers = np.full((len(table), counts[0]), None, dtype=object)
@@ -164,7 +177,7 @@ def _graded_of_verl(path: Path, data: str, prompts: Mapping[str, list[dict[str, 
     known = any("pred" in row for samples in table for row in samples)
     return Graded(
         data=data,
-        score=np.array([[float(float(row.get("acc", row["score"])) > 0) for row in samples] for samples in table]),
+        score=np.array([[float((_verdict(row) or 0) > 0) for row in samples] for samples in table]),
         answers=answers if known else None,
         tokens=None,
         truncated=None,
@@ -225,10 +238,11 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
     for result in (a, b):
         for graded in result.graded:
             if k is not None and not 1 <= k <= graded.score.shape[-1]:
-                raise ValueError(
-                    f"k must be from 1 to the {graded.score.shape[-1]} samples of {result.source}, got {k}"
-                )
-    return compare(a.graded, b.graded, k)
+                raise UserError(f"k must be from 1 to the {graded.score.shape[-1]} samples of {result.source}, got {k}")
+    try:
+        return compare(a.graded, b.graded, k)
+    except ValueError as error:  # of numbers that do not go together; it needs no files
+        raise UserError(str(error)) from None
 
 
 def _tables(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -454,16 +468,16 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
         ValueError: no results, the same folder twice, or k larger than the number of samples.
     """
     if not results:
-        raise ValueError("no results; expected at least one evaluation folder")
+        raise UserError("no results; expected at least one evaluation folder")
     seen: dict[Path, Result] = {}
     for result in results:
         if result.source.resolve() in seen:
-            raise ValueError(f"{result.source}: given twice; runs with one label must be different evaluations")
+            raise UserError(f"{result.source}: given twice; runs with one label must be different evaluations")
         seen[result.source.resolve()] = result
     counts = sorted({graded.score.shape[-1] for result in results for graded in result.graded})
     at = counts[0] if k is None else k
     if not 1 <= at <= counts[0]:
-        raise ValueError(f"k must be from 1 to the smallest number of samples {counts[0]}, got {k}")
+        raise UserError(f"k must be from 1 to the smallest number of samples {counts[0]}, got {k}")
     data = tuple(dict.fromkeys(graded.data for result in results for graded in result.graded))
     labels = dict.fromkeys(result.label for result in results)
     headings = dict.fromkeys(label.rpartition(" / ")[0] for label in labels)
@@ -702,7 +716,7 @@ def html(table: Table) -> str:
     notes = "".join(f"<p>{escape(note)}</p>\n" for note in table.notes)
     notes += "".join(f"<p><sup>{i}</sup> {escape(note)}</p>\n" for i, note in enumerate(table.footnotes, 1))
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{POLICY}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Results</title><style>{_CSS}</style></head>\n<body>\n"
         f'<div class="scroll"><table><thead><tr><th scope="col">Method</th>{head}</tr></thead>\n<tbody>\n{body}</tbody>'

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from torch import Tensor
@@ -121,6 +122,7 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
     >>> region == bandpo.Capped(bandpo.Band("kl", 0.05), 10.0) and bandpo.trust_region(region.to_config()) == region
     True
     """
+    import_module(".combinators", __package__)  # and with it every rule, for those who imported this module alone
     if not isinstance(node, Mapping):
         if isinstance(node, TrustRegion) and not isinstance(node, type):
             return node

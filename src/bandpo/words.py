@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
 from .divergences import nearest
+from .errors import UserError
+from .files import parse_yaml
 from .rules import DCPO, RIPO, Band, Clip
 from .trust_regions import _KINDS, Region, TrustRegion, trust_region
 
@@ -69,13 +71,11 @@ def _usage(kind: str) -> str:
 
 def _of_yaml(text: str) -> Mapping[str, Any]:
     try:
-        import yaml  # here, because a short word must do without it
+        node = parse_yaml(text, "the node")  # a short word must do without a library for it
+    except UserError:
+        node = None
     except ModuleNotFoundError:
         raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
-    try:
-        node = yaml.safe_load(text)
-    except yaml.YAMLError:
-        node = None
     if not isinstance(node, dict):
         raise ValueError("a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}")
     return node
