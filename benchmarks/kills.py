@@ -101,7 +101,7 @@ def kinds(home: Path) -> dict[str, Kind]:
         again_options = ["--resume"] if again else []
         return ["lab", "--scene", "storm", "--methods", "grpo", "band-kl", *options, *again_options]
 
-    run = ("config.yaml", "metrics.jsonl", "model/*")
+    run = ("config.yaml", "metrics.jsonl", "model/*.safetensors", "model/*.json")
     samples = ("prompts.jsonl", "samples.jsonl", "grades-exact.jsonl")
     both = Kind(train, run, lambda folder: rows_of(folder, "metrics.jsonl", "step"), phase_of_run)
     return {

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from bandpo import data, lab, preparation, sources
 from bandpo.cli import main
 from bandpo.config import UserError, build
+from bandpo.files import locked
 from bandpo.leaks import RUN, SHARE, Leaks, same_text, words
 from bandpo.preparation import Settings, evaluation_set, file_hash, find, prepare
 
@@ -846,6 +847,12 @@ def test_a_killed_run_leaves_whole_files_and_goes_on(make, copies, tmp_path):
         assert len(made(said)) == 5 - entries
         assert {name: data for name, (data, _) in state(Path(folder)).items()} == whole
         assert not [path.name for path in Path(folder).iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_that_another_process_prepares_into_is_refused(make, tmp_path):
+    with locked(tmp_path / "out" / ".lock"), pytest.raises(UserError, match=r"another process .* is writing to"):
+        make("amc23")
+    assert not (tmp_path / "out").exists()
 
 
 # ---- data of one's own

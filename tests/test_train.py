@@ -18,9 +18,10 @@ import recipe
 import torch
 import yaml
 
-from bandpo import config, lab, train
+from bandpo import checkpoints, config, lab, train
 from bandpo.config import UserError
 from bandpo.data import prepare
+from bandpo.files import locked
 
 
 class Killed(BaseException):
@@ -80,7 +81,7 @@ def weights(folder):
     return (folder / "model" / "model.safetensors").read_bytes()
 
 
-def checkpoints(folder):
+def saved(folder):
     return sorted(path.name for path in (folder / "checkpoints").glob("checkpoint-*"))
 
 
@@ -122,7 +123,7 @@ def test_a_process_killed_within_a_round_and_resumed_gives_the_same_weights_and_
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     folder = Path(node["output"])
     # A round has 4 steps: 14 is within the fourth, and rows 9 to 13 come after the last checkpoint.
-    assert checkpoints(folder) == ["checkpoint-8"]
+    assert saved(folder) == ["checkpoint-8"]
     assert steps(folder) == list(range(1, 14))
     assert not json.loads((folder / "run.json").read_text())["finished"]
 
@@ -156,7 +157,7 @@ def test_resuming_is_exact(home, tmp_path, changes, stop, before):
     node = recipe.node(home, tmp_path / "stopped", **changes)
     folder = run_until(node, stop)
     assert steps(folder) == before
-    assert max(before) > int(checkpoints(folder)[-1].removeprefix("checkpoint-"))  # so there is something to cut off
+    assert max(before) > int(saved(folder)[-1].removeprefix("checkpoint-"))  # so there is something to cut off
     run(node, resume=True)
     assert_same_run(folder, whole)
 
@@ -176,7 +177,7 @@ def test_a_run_may_be_killed_again_and_again(home, whole, tmp_path):
     run_until(node, 3)
     run_until(node, 10, resume=True)
     folder = run_until(node, 18, resume=True)
-    assert checkpoints(folder) == ["checkpoint-16", "checkpoint-8"]
+    assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
     run(node, resume=True)
     assert_same_run(folder, whole)
 
@@ -200,19 +201,213 @@ def test_a_checkpoint_that_was_being_written_is_not_used(stopped, whole):
     # Only files of the newest are damaged, so that using it would fail or give another run.
     newest = stopped.folder / "checkpoints" / "checkpoint-12"
     shutil.copytree(newest.with_name("checkpoint-8"), newest)
-    (newest / train._COMPLETE).unlink()
+    (newest / checkpoints.MARK).unlink()
     (newest / "optimizer.pt").write_bytes(b"")
     run(stopped.node, resume=True)
     assert_same_run(stopped.folder, whole)
     assert not newest.exists()
 
 
-def test_a_checkpoint_counts_only_from_its_mark_on(home, tmp_path):
-    node = recipe.node(home, tmp_path / "stopped")
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_checkpoint_counts_only_from_its_mark_on_and_the_one_before_stays_until_then(home, whole, tmp_path, limit):
+    node = recipe.node(home, tmp_path / "stopped", trainer={"save_total_limit": limit})
     folder = run_until(node, 16, event="on_save")  # every file of the second is there, its mark is not
-    assert checkpoints(folder) == ["checkpoint-16", "checkpoint-8"]
-    assert train._last_checkpoint(folder).name == "checkpoint-8"
-    assert checkpoints(folder) == ["checkpoint-8"]
+    assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
+    _, notices = run(node, resume=True)
+    assert notices == ["going on after step 8"]
+    assert_same_run(folder, whole)
+    assert saved(folder) == ["checkpoint-16", "checkpoint-20"][-limit:]
+
+
+@pytest.mark.parametrize("lost", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_run_killed_while_an_old_checkpoint_is_deleted_goes_on_from_a_whole_one(
+    home, whole, tmp_path, monkeypatch, lost
+):
+    def killed(folder, **named):
+        (folder / lost).unlink()
+        raise Killed
+
+    node = recipe.node(home, tmp_path / "stopped", trainer={"save_total_limit": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.shutil, "rmtree", killed)
+        with pytest.raises(Killed):
+            run(node)
+    folder = Path(node["output"])
+    assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
+    # Now the other one is lost as well: what is left of the first must not be trained on.
+    kept = tmp_path / "kept"
+    shutil.move(folder / "checkpoints" / "checkpoint-16", kept)
+    assert checkpoints.newest_whole(folder) == (None, [])
+    shutil.move(kept, folder / "checkpoints" / "checkpoint-16")
+    run(node, resume=True)
+    assert_same_run(folder, whole)
+    assert saved(folder) == ["checkpoint-20"]
+
+
+@pytest.fixture(scope="module")
+def stopped_at_18(home, tmp_path_factory):
+    node = recipe.node(home, tmp_path_factory.mktemp("stopped") / "run")
+    return SimpleNamespace(node=node, folder=run_until(node, 18))
+
+
+@pytest.fixture
+def two_saved(stopped_at_18, tmp_path):
+    """A copy of a run stopped at step 18, with checkpoints at 8 and 16."""
+    folder = tmp_path / "copy"
+    shutil.copytree(stopped_at_18.folder, folder)
+    return SimpleNamespace(node={**stopped_at_18.node, "output": str(folder)}, folder=folder)
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def garbled(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+DAMAGES = {
+    "missing": (Path.unlink, "is missing"),
+    "truncated": (truncated, "bytes and had"),
+    "empty": (emptied, "has 0 bytes and had"),
+    "garbled": (garbled, "is not what was written"),
+}
+FILES = [
+    "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin",
+    "config.json", "tokenizer.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, damage, said):
+    for name in FILES:
+        file = two_saved.folder / "checkpoints" / "checkpoint-16" / name
+        before = file.read_bytes()
+        damage(file)
+        mark, (wrong,) = checkpoints.newest_whole(two_saved.folder)
+        assert mark.step == 8, name
+        assert wrong.startswith(f"{file} ")
+        assert said in wrong
+        file.write_bytes(before)
+    assert checkpoints.newest_whole(two_saved.folder)[0].step == 16
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"step": "x"}', "[" * 100_000, '{"step": 16, "wall_seconds": 1e999}', "\xff"]
+)
+def test_a_mark_that_is_not_what_was_written_marks_nothing(two_saved, content):
+    mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
+    mark.write_bytes(content.encode("latin-1"))
+    found, wrong = checkpoints.newest_whole(two_saved.folder)
+    assert found.step == 8
+    assert wrong == [f"{mark} is not what was written"]
+
+
+def test_resuming_from_the_checkpoint_before_says_so_and_gives_the_same_run(two_saved, whole):
+    lost = two_saved.folder / "checkpoints" / "checkpoint-16" / "optimizer.pt"
+    lost.unlink()
+    _, notices = run(two_saved.node, resume=True)
+    assert notices == [f"{lost} is missing: that checkpoint is passed over", "going on after step 8"]
+    assert_same_run(two_saved.folder, whole)
+
+
+def test_a_run_of_damaged_checkpoints_only_is_left_alone_and_the_files_are_named(two_saved):
+    for step, name in ((8, "rng_state.pth"), (16, "optimizer.pt")):
+        (two_saved.folder / "checkpoints" / f"checkpoint-{step}" / name).unlink()
+    before = {path: path.stat().st_mtime_ns for path in two_saved.folder.rglob("*")}
+    with pytest.raises(UserError, match=r"no checkpoint of .* is whole: .*16/optimizer.pt is missing; .*8/rng_state"):
+        run(two_saved.node, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in two_saved.folder.rglob("*")} == before
+
+
+def test_a_copy_under_another_name_is_no_checkpoint(two_saved):
+    kept = two_saved.folder / "checkpoints"
+    shutil.copytree(kept / "checkpoint-16", kept / "checkpoint-16-before")
+    shutil.copytree(kept / "checkpoint-16", kept / "checkpoint-20")
+    found, (wrong,) = checkpoints.newest_whole(two_saved.folder)
+    assert found.step == 16
+    assert wrong == f"{kept / 'checkpoint-20'} is the checkpoint of step 16"
+
+
+def test_a_clock_that_was_set_back_deletes_no_new_checkpoint(two_saved, whole):
+    tomorrow = time.time() + 86400
+    for path in (two_saved.folder / "checkpoints").iterdir():
+        os.utime(path, (tomorrow, tomorrow))
+    run(two_saved.node, resume=True)
+    assert_same_run(two_saved.folder, whole)
+    assert saved(two_saved.folder) == ["checkpoint-16", "checkpoint-20"]
+
+
+def change_line(folder, number, change):
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[: number - 1], change(lines[number - 1]), *lines[number:]]))
+
+
+LINES = {
+    "garbage": lambda line: "\0" * len(line),
+    "half a line": lambda line: line[:40] + "\n",
+    "no newline": lambda line: line[:40],
+    "not an object": lambda line: "7\n",
+    "nested deep": lambda line: "[" * 100_000 + "\n",
+}
+
+
+@pytest.mark.parametrize("change", LINES.values(), ids=LINES)
+def test_rows_that_are_damaged_are_named_before_anything_is_done(two_saved, change):
+    change_line(two_saved.folder, 3, change)
+    damaged = (two_saved.folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"no checkpoint of .* is whole: line 3 of .*metrics.jsonl is no row"):
+        run(two_saved.node, resume=True)
+    assert (two_saved.folder / "metrics.jsonl").read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda lines: lines[:12], "bytes and had"),
+        (lambda lines: [*lines[:11], *lines[12:]], "is not what was written"),  # the last one is cut within, and a row
+        (lambda lines: [line.replace('"step": 12', '"step": 13') for line in lines], "is not what was written"),
+    ],
+    ids=["the end is gone", "one is gone", "one is changed"],
+)
+def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved, whole, damage, said):
+    path = two_saved.folder / "metrics.jsonl"
+    path.write_text("".join(damage(path.read_text().splitlines(keepends=True))))  # after the checkpoint at 8
+    _, notices = run(two_saved.node, resume=True)
+    assert notices[0].startswith(str(path))
+    assert said in notices[0]
+    assert notices[-1] == "going on after step 8"
+    assert_same_run(two_saved.folder, whole)
+
+
+def test_a_run_without_its_rows_is_not_resumed_but_one_without_its_times_is(two_saved, whole):
+    (two_saved.folder / "timing.jsonl").unlink()
+    rows_file = two_saved.folder / "metrics.jsonl"
+    content = rows_file.read_bytes()
+    rows_file.unlink()
+    with pytest.raises(UserError, match=r"metrics.jsonl is missing"):
+        run(two_saved.node, resume=True)
+    rows_file.write_bytes(content)
+    run(two_saved.node, resume=True)
+    assert_same_run(two_saved.folder, whole)
+
+
+def test_everything_is_on_the_disk_before_the_mark_says_so(two_saved, monkeypatch):
+    synced, marked = set(), []
+    fsync, write = os.fsync, checkpoints.write_atomically
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.add(os.fstat(file).st_ino), fsync(file)))
+    monkeypatch.setattr(checkpoints, "write_atomically", lambda *args: (marked.append(set(synced)), write(*args)))
+    folder = two_saved.folder / "checkpoints" / "checkpoint-16"
+    checkpoints.write_mark(two_saved.folder, 16, 1.0, 1)
+    wanted = [two_saved.folder / "metrics.jsonl", two_saved.folder / "timing.jsonl", *(folder / name for name in FILES)]
+    assert {path.stat().st_ino for path in wanted} <= marked[0]
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(home, tmp_path):
@@ -244,8 +439,8 @@ def test_a_run_that_was_moved_can_be_resumed(stopped, whole):
 
 
 def test_the_time_of_a_resumed_run_is_that_of_all_its_parts(stopped):
-    mark = stopped.folder / "checkpoints" / "checkpoint-8" / train._COMPLETE
-    mark.write_text(json.dumps({"step": 8, "wall_seconds": 1000.0}))
+    mark = stopped.folder / "checkpoints" / "checkpoint-8" / checkpoints.MARK
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"wall_seconds": 1000.0}))
     run(stopped.node, resume=True)
     assert 1000 < json.loads((stopped.folder / "run.json").read_text())["wall_seconds"] < 1500
 
@@ -272,7 +467,7 @@ def test_save_every_is_rounded_up_to_a_logged_step_where_the_next_one_generates(
     (notice,) = notices
     assert notice.startswith("save_every: 2 rounded up to 3 rounds")
     assert "12" in notice
-    assert checkpoints(folder) == ["checkpoint-12", "checkpoint-16"]  # the last is the end of the run
+    assert saved(folder) == ["checkpoint-12", "checkpoint-16"]  # the last is the end of the run
 
 
 @pytest.mark.parametrize(
@@ -297,7 +492,7 @@ def test_checkpoints_come_at_multiples_of_rounds_and_of_rows(home, tmp_path, sav
 
 def test_without_save_every_only_the_final_model_is_kept(home, tmp_path):
     folder, _ = run(recipe.node(home, tmp_path / "run", rounds=1, save_every=0))
-    assert checkpoints(folder) == []
+    assert saved(folder) == []
     assert weights(folder)
 
 
@@ -432,6 +627,42 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(finished):
     assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
 
 
+def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopped, home, tmp_path):
+    def state(folder):
+        return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+    with locked(stopped.folder / ".lock"):
+        before = state(stopped.folder)
+        with pytest.raises(UserError, match=rf"another process \({os.getpid()}\) is writing to {stopped.folder}; wait"):
+            run(stopped.node, resume=True)
+        assert state(stopped.folder) == before
+    new = recipe.node(home, tmp_path / "new")
+    with locked(tmp_path / "new" / ".lock"), pytest.raises(UserError, match="another process"):
+        run(new)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_not_trained_again(home, tmp_path, monkeypatch):
+    """Both found the folder empty; the second got the lock when the first was done."""
+    node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0)
+    looked = []
+
+    def late(folder, *rest):
+        looked.append(folder)
+        if len(looked) == 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(train, "_is_done", done)
+                run(node)
+            return False
+        return done(folder, *rest)
+
+    done = train._is_done
+    monkeypatch.setattr(train, "_is_done", late)
+    with pytest.raises(UserError, match="already holds a run"):
+        run(node)
+    assert steps(tmp_path / "run") == [1, 2, 3, 4]
+
+
 def test_rows_of_something_else_are_never_appended_to(home, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match="already holds a run"):
@@ -486,7 +717,27 @@ def test_steps_after_the_last_log_step_have_a_row_too(home, tmp_path):
     assert tokens[0] == tokens[1]
 
 
-def test_several_processes_are_refused(home, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="one process"):
-        run(recipe.node(home, tmp_path / "run"))
+# ---- several processes (test_processes.py starts some)
+
+
+def test_processes_share_the_batch_of_the_recipe(home, tmp_path):
+    config_ = config.build(recipe.node(home, tmp_path, data={"eval_size": 4}, trainer=EVALUATION))
+    for count in (1, 2, 4, 8):
+        settings, _ = train._trainer_settings(config_, tmp_path, count)
+        assert settings["per_device_train_batch_size"] * count == 8
+        assert settings["per_device_eval_batch_size"] * count == 8
+    with pytest.raises(UserError, match=r"trainer.per_device_train_batch_size is 8, .* 3 processes cannot share"):
+        train._trainer_settings(config_, tmp_path, 3)
+
+
+def test_a_run_is_resumed_by_as_many_processes_as_trained_it(two_saved):
+    mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"processes": 2}))
+    with pytest.raises(UserError, match=r"was trained by 2 processes, .* cannot go on with 1"):
+        run(two_saved.node, resume=True)
+
+
+def test_the_other_processes_are_silent(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    _, notices = run(recipe.node(home, tmp_path / "run", rounds=1, save_every=0), on_row=pytest.fail)
+    assert notices == []

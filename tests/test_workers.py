@@ -323,3 +323,43 @@ except KeyboardInterrupt:
         assert process.stdout.read() == "[7, 7, 7, 7, 7, 7, 7, 7]\n"
         assert process.wait(30) == 0
     assert gone([int(pid) for pid in pids])
+
+
+CHILD = """
+import multiprocessing, os, signal, sys, time, types
+sys.modules["bandpo"] = types.ModuleType("bandpo")  # without the package's own __init__, which loads torch
+sys.modules["bandpo"].__path__ = [{package!r}]
+from bandpo.workers import end_with_parent
+
+def work(pids):
+    end_with_parent()
+    pids.put(os.getpid())
+    while True:
+        time.sleep(100)
+
+def main():
+    context = multiprocessing.get_context("spawn")
+    pids = context.SimpleQueue()
+    for _ in range(2):
+        context.Process(target=work, args=(pids,)).start()
+    print(pids.get(), pids.get(), flush=True)
+    time.sleep(100)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_process_of_multiprocessing_ends_with_its_parent(tmp_path, name):
+    file = tmp_path / "parent.py"
+    file.write_text(CHILD.format(package=str(Path(workers.__file__).parent)))
+    with subprocess.Popen([sys.executable, "-P", str(file)], stdout=subprocess.PIPE, text=True) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        for pid in pids:  # what goes to the whole family is the parent's
+            for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                os.kill(pid, each)
+        time.sleep(0.1)
+        assert len(alive(pids)) == 2
+        process.send_signal(getattr(signal, name))
+    assert gone(pids)

@@ -229,7 +229,9 @@ def _parser() -> argparse.ArgumentParser:
         "train",
         help="train one model from a recipe (without a recipe: the lab)",
         description="Train one model under one rule, from a recipe such as recipes/trl/band-kl.yaml; any setting can "
-        "be given as key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab.",
+        "be given as key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab. "
+        "Several processes: torchrun --nproc-per-node N -m bandpo train ..., or accelerate launch; they share the "
+        "recipe's batch, so that per_device_train_batch_size stays that of all together.",
     )
     train.add_argument("recipe", nargs="?", help="a YAML file")
     train.add_argument("settings", nargs="*", metavar="key=value")
@@ -546,6 +548,9 @@ def _lab(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
+    from . import processes
+
+    processes.end_with_launcher()  # before the slow imports
     from .show import train_and_show
 
     settings = list(args.settings)

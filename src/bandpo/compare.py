@@ -15,6 +15,7 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
+from . import processes
 from .config import RunConfig, UserError, build, check_same_run, is_finished, merge
 from .divergences import nearest
 from .lab import SCENES, WarmStart, warm_start
@@ -145,6 +146,8 @@ def run_all(
     Raises:
         UserError: a folder holds a run already and `resume` is off, or one with other settings; a worker was killed.
     """
+    if processes.count() > 1:
+        raise UserError("bandpo lab starts its own processes; start it without torchrun or accelerate launch")
     for job in jobs:
         if (job.folder / "run.json").exists():
             if not resume:

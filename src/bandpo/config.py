@@ -76,8 +76,9 @@ class RunConfig(_Node):
         seed: of everything.
         output: the folder of the run.
         save_every: rounds between checkpoints, 0 for none but the final model.
-        threads: of torch on the CPU; None leaves them.
-        trainer: any field of TRL's GRPOConfig.
+        threads: of torch on the CPU, in each process; None leaves them.
+        trainer: any field of TRL's GRPOConfig. The batch sizes per device are those of all processes together: however
+            many they are, a step takes the same batch.
     """
 
     label: str | None = None
@@ -112,7 +113,7 @@ class RunConfig(_Node):
 
     @property
     def prompts_per_round(self) -> int:
-        """Prompts in one generation, on one process."""
+        """Prompts in one generation, of all processes together."""
         completions = self._trainer("per_device_train_batch_size") * self._trainer("steps_per_generation")
         group = self._trainer("num_generations")
         if completions % group:

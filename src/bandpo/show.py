@@ -15,11 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from . import processes
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
-from .config import is_finished, load
+from .config import UserError, is_finished, load
 from .files import locked
 from .lab import SCENES
 from .runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
+
+_PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
 
 console = Console(highlight=False, markup=False)  # brackets in a label or a path are theirs
 
@@ -95,6 +98,18 @@ def _compare_and_show(
 
 def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
     """`bandpo train`."""
+    console.quiet = not processes.is_first()
+    try:
+        _train_and_show(recipe, settings, resume, command)
+    except UserError:
+        if not processes.is_first():
+            # What is wrong for all is said once: the end of the first process ends the others. If it goes on, then
+            # it is wrong here alone, and is said here.
+            time.sleep(_PATIENCE)
+        raise
+
+
+def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
     config = load(recipe, settings)
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
@@ -114,8 +129,9 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
             progress.update(task, completed=row["round"])
 
         folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
-    console.print(f"Draw it with: bandpo report {folder}")
-    print(folder)
+    if processes.is_first():
+        console.print(f"Draw it with: bandpo report {folder}")
+        print(folder)
 
 
 def _progress() -> Progress:

@@ -7,10 +7,11 @@ The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.js
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import json
 import math
-import os
 import shlex
 import shutil
 import sys
@@ -22,19 +23,20 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
-from . import lab
+from . import checkpoints, lab, processes
 from .config import RunConfig, UserError, check_same_run, is_finished
 from .data import prepare
-from .files import locked
+from .files import locked, write_atomically
 from .integrations.trl import BandPOConfig, BandPOTrainer
 from .provenance import hardware, source_commit, versions
 from .rewards import Reward
 from .validation import ACCURACIES, Validation, validation_rows
 
 Row = dict[str, Any]
-_COMPLETE = "bandpo.json"  # written into a checkpoint when it is whole
 
 
 def run(
@@ -49,7 +51,11 @@ def run(
 
     With `resume`, an interrupted run goes on after its last checkpoint exactly as if it had not been interrupted: the
     same weights, the same rows. TRL keeps neither its generated batch nor the step within it, so checkpoints are taken
-    only where the next step generates, and only on a logged step; rows logged after the checkpoint are cut off.
+    only where the next step generates, and only on a logged step; rows logged after the checkpoint are cut off. A
+    checkpoint that lacks anything, or whose rows are gone, is passed over for the one before.
+
+    Several processes, started by `torchrun` or `accelerate launch`, share the batch of the recipe. All of them call
+    this; the first one alone writes, and calls `on_row` and `say`.
 
     Args:
         config: from `bandpo.config.load`.
@@ -60,14 +66,15 @@ def run(
 
     Raises:
         UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
-            or reward cannot be had; another process writes to the folder. Nothing has been written then.
+            or reward cannot be had; no checkpoint is whole; another process writes to the folder. Nothing has been
+            written then.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("bandpo train is for one process; with several, use BandPOTrainer in a script of your own")
     folder = Path(config.output)
+    if not processes.is_first():
+        say = on_row = _ignore
     if _is_done(folder, config, resume, say):
         return folder
-    with locked(folder / ".lock"):
+    with locked(folder / ".lock") if processes.is_first() else contextlib.nullcontext():
         # Again, now that nobody else writes to it.
         return folder if _is_done(folder, config, resume, say) else _run(folder, config, resume, command, on_row, say)
 
@@ -93,32 +100,40 @@ def _run(
     say: Callable[[str], None],
 ) -> Path:
     """The folder is ours."""
-    settings, notice = _trainer_settings(config, folder)
+    settings, notice = _trainer_settings(config, folder, processes.count())
+    is_new = not (folder / "checkpoints").exists()
     arguments = _trainer(BandPOConfig, **settings)
+    state = PartialState()  # of the processes, which have met by now
+    if torch.distributed.is_initialized():
+        # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
+        # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    rows, held_out, reward = prepare(config)
-    first = rows[0]["prompt"]
-    held_out = validation_rows(config, held_out, chat=isinstance(first, list))
+    mark = _mark_to_resume(folder, state.num_processes, say) if resume and state.is_main_process else None
+    (mark,) = broadcast_object_list([mark])
+    # One process of each machine goes first, and fills the caches for the others.
+    with state.local_main_process_first():
+        rows, held_out, reward = prepare(config)
+        first = rows[0]["prompt"]
+        held_out = validation_rows(config, held_out, chat=isinstance(first, list))
+        skill = None
+        model_path = config.model
+        if config.model == "lab":
+            start, skill = lab.warm_start(lab.SCENES[config.scene or "tail"].p_work, config.seed, say)
+            model_path = str(start)
     clock = _RewardClock(reward)
     validation = Validation(clock.reward, accuracy=config.reward in ACCURACIES)
-    skill = None
-    model_path = config.model
-    if config.model == "lab":
-        start, skill = lab.warm_start(lab.SCENES[config.scene or "tail"].p_work, config.seed, say)
-        model_path = str(start)
     model, tokenizer = _load_model(model_path, config)
     if isinstance(first, list) and tokenizer.chat_template is None:
         raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
     if isinstance(first, str) and not tokenizer(first)["input_ids"]:
         raise UserError(f"the tokenizer of {config.model!r} finds no token in {first!r}; are its files there?")
 
-    checkpoint = _last_checkpoint(folder) if resume else None
-    if checkpoint is not None:
+    if mark is not None:
         arguments.eval_on_start = False  # it was done, and its row is in the file
     if notice:
         say(notice)
-    is_new = not (folder / "checkpoints").exists()
     try:
         trainer = _trainer(
             BandPOTrainer,
@@ -134,24 +149,56 @@ def _run(
         if is_new:  # the trainer makes its folder before it has seen all settings
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         raise
-    facts, before = _facts(config, command, skill), 0.0
-    if resume:
-        for name in ("metrics.jsonl", "timing.jsonl"):
-            _cut_rows(folder / name, 0 if checkpoint is None else _step_of(checkpoint))
-        if checkpoint is None:
-            say(f"no whole checkpoint in {folder}: starting again")
-        else:
-            say(f"going on after step {_step_of(checkpoint)}")
-            before = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8")).get("wall_seconds", 0.0)
-    _write(folder / "config.yaml", config.to_yaml())
-    _write_json(folder / "run.json", facts)
+    facts = _facts(config, command, skill, state.num_processes)
+    began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
+    keep = config.trainer.get("save_total_limit", 2)
+    recorder = _Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take, keep)
+    if state.is_main_process:
+        if resume:
+            checkpoints.rewind(folder, mark)
+        _write(folder / "config.yaml", config.to_yaml())
+        _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
-    began = time.monotonic() - before
-    trainer.add_callback(_Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take))
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+    trainer.add_callback(recorder)
+    trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
     trainer.save_model(str(folder / "model"))
-    _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": round(time.monotonic() - began, 1)})
+    if state.is_main_process:
+        for path in (folder / "model").iterdir():
+            checkpoints.settle(path)
+        seconds = round(time.monotonic() - began, 1)
+        _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": seconds})
     return folder
+
+
+def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> checkpoints.Mark | None:
+    """The mark of the checkpoint to go on from; None where the run starts again.
+
+    Raises:
+        UserError: every checkpoint is damaged: starting again would throw away what may be mended. Or the run was made
+            by another number of processes.
+    """
+    mark, wrong = checkpoints.newest_whole(folder)
+    if mark is None:
+        if wrong:
+            raise UserError(
+                f"no checkpoint of {folder} is whole: {'; '.join(wrong)}. Put back what is missing, or start the run "
+                "again in another output"
+            )
+        say(f"no whole checkpoint in {folder}: starting again")
+        return None
+    if mark.processes != count:
+        raise UserError(
+            f"{folder} was trained by {mark.processes} process{'es' * (mark.processes > 1)}, each with random numbers "
+            f"of its own, and cannot go on with {count}; start as many"
+        )
+    for fault in wrong:
+        say(f"{fault}: that checkpoint is passed over")
+    say(f"going on after step {mark.step}")
+    return mark
+
+
+def _ignore(*_: object) -> None:
+    """What the other processes do with rows and notices."""
 
 
 class _RewardClock:
@@ -172,7 +219,7 @@ class _RewardClock:
 
 
 class _Recorder(TrainerCallback):
-    """Writes metrics.jsonl and timing.jsonl, and marks checkpoints that are whole."""
+    """Writes metrics.jsonl and timing.jsonl, marks checkpoints that are whole, and deletes old ones."""
 
     def __init__(
         self,
@@ -182,13 +229,16 @@ class _Recorder(TrainerCallback):
         on_row: Callable[[Row], None],
         clock: _RewardClock,
         evaluated: Callable[[], Mapping[str, float]] = dict,
+        keep: int | None = 2,
     ) -> None:
         self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
-        self.clock, self.evaluated = clock, evaluated
+        self.clock, self.evaluated, self.keep = clock, evaluated, keep
         self.last = time.monotonic(), clock.seconds
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """One line per log step; what depends on the clock is left out, so that a repeated run writes the same file."""
+        # All processes evaluate and come here, each with the scores of its own samples.
+        scores = self.evaluated() if any(key.startswith("eval_") for key in logs or ()) else {}
         if not state.is_world_process_zero or not logs:
             return
         if "train_runtime" in logs:  # the summary; it also holds what came after the last log step
@@ -204,8 +254,7 @@ class _Recorder(TrainerCallback):
                 row[name.replace("bandpo/", "")] = (
                     value if isinstance(value, int | float) and math.isfinite(value) else None
                 )
-        if any(key.startswith("eval_") for key in logs):
-            row |= self.evaluated()
+        row |= scores
         self._append("metrics.jsonl", row)
         self._append("timing.jsonl", {"step": state.global_step, **self._timing()})
         self.on_row(row)
@@ -226,10 +275,13 @@ class _Recorder(TrainerCallback):
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        """A checkpoint without this mark was interrupted while it was written."""
+        """The checkpoint counts from here on; only then may older ones go."""
+        PartialState().wait_for_everyone()  # each process writes its random state
         if state.is_world_process_zero:
-            mark = {"step": state.global_step, "wall_seconds": round(time.monotonic() - self.began, 1)}
-            _write_json(self.folder / "checkpoints" / f"checkpoint-{state.global_step}" / _COMPLETE, mark)
+            seconds = round(time.monotonic() - self.began, 1)
+            checkpoints.write_mark(self.folder, state.global_step, seconds, args.world_size)
+            best = state.best_model_checkpoint
+            checkpoints.rotate(self.folder, state.global_step, self.keep, best and Path(best).name)
 
 
 def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
@@ -242,8 +294,8 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 
-def _trainer_settings(config: RunConfig, folder: Path) -> tuple[dict[str, Any], str | None]:
-    """Arguments of BandPOConfig, and a notice where save_every was rounded up."""
+def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[dict[str, Any], str | None]:
+    """Arguments of BandPOConfig for each of `count` processes, and a notice where save_every was rounded up."""
     logging = config.trainer.get("logging_steps", 1)
     if logging < 1 or logging != int(logging):
         raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
@@ -266,11 +318,22 @@ def _trainer_settings(config: RunConfig, folder: Path) -> tuple[dict[str, Any], 
         "max_steps": config.rounds * config.steps_per_round,
         "save_strategy": "steps" if save else "no",
         "save_steps": save or 1,
-        "save_total_limit": config.trainer.get("save_total_limit", 2),
+        "save_total_limit": None,  # old ones are deleted here: the trainer goes by their times, and before the mark
         "shuffle_dataset": False,
         "disable_tqdm": True,
         "all_metrics": True,
     }
+    batches = {"per_device_train_batch_size": 8}
+    if config.data.eval_size or config.data.eval_path is not None:
+        batches["per_device_eval_batch_size"] = 8
+    for key, default in batches.items():
+        batch = config.trainer.get(key, default)
+        if batch % count:
+            raise UserError(
+                f"trainer.{key} is {batch}, the batch of all processes together, which {count} processes cannot "
+                f"share; start a number of processes that divides it, or set a multiple of {count}"
+            )
+        settings[key] = batch // count
     return settings, notice
 
 
@@ -286,38 +349,10 @@ def _load_model(path: str, config: RunConfig):
     return model, tokenizer
 
 
-def _last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint; anything newer is removed."""
-    found = sorted((folder / "checkpoints").glob("checkpoint-*"), key=_step_of, reverse=True)
-    for path in found:
-        if (path / _COMPLETE).is_file():
-            return path
-        shutil.rmtree(path)
-    return None
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
-
-
-def _cut_rows(path: Path, step: int) -> None:
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:  # the line that was being written
-            break
-        if row["step"] > step:
-            break
-        kept.append(line + "\n")
-    if step == 0:
-        kept = []
-    _write(path, "".join(kept))
-
-
-def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None) -> dict[str, Any]:
+def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None, count: int) -> dict[str, Any]:
+    command = command or shlex.join(["bandpo", *sys.argv[1:]])
+    if count > 1:
+        command = f"torchrun --nproc-per-node {count} -m {command}"
     return {
         "label": config.label,
         "seed": config.seed,
@@ -326,7 +361,8 @@ def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | Non
         "rounds": config.rounds,
         "steps_per_round": config.steps_per_round,
         "warm_start": skill,
-        "command": command or shlex.join(["bandpo", *sys.argv[1:]]),
+        "processes": count,
+        "command": command,
         "versions": versions(("torch", "transformers", "trl", "accelerate", "datasets")),
         "hardware": hardware(gpu=torch.cuda.is_available() and not config.trainer.get("use_cpu", False)),
         "commit": source_commit(),
@@ -340,10 +376,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or, if interrupted, nothing."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, text.encode())
 
 
 # The trainer's own chatter would break the progress display; warnings still come through.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from accelerate.utils import gather_object
 from datasets import Dataset
 from numpy.typing import ArrayLike
 
@@ -75,11 +76,17 @@ class Validation:
         self.reward = kept
 
     def take(self) -> dict[str, float]:
-        """The metrics of what was kept since the last call."""
-        scores, self._scores = self._scores, {}
+        """The metrics of what was kept since the last call, by all processes: each of them must call it."""
+        kept, self._scores = self._scores, {}
+        scores: dict[str, dict[int, list[float]]] = {}
+        for part in gather_object([kept]):
+            for name, by_row in part.items():
+                for row, values in by_row.items():
+                    scores.setdefault(name, {}).setdefault(row, []).extend(values)
         out = {}
         for name, by_row in scores.items():
-            least = min(map(len, by_row.values()))  # the same for all, unless a reward did not apply to some
+            # The same for all, unless a reward did not apply to some, or processes were evened out by repeating some.
+            least = min(map(len, by_row.values()))
             out |= metrics(name, self._kind, [values[:least] for values in by_row.values()])
         return out
 

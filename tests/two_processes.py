@@ -1,0 +1,45 @@
+"""`bandpo` as a launcher starts it, with completions that depend on prompts alone; `python two_processes.py
+[--kill-at STEP] COMMAND ...`. Each process leaves its number in the file that PROCESSES names."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from transformers import Qwen2ForCausalLM
+
+from bandpo import lab
+from bandpo.cli import main
+
+
+def fixed_completions(self, input_ids, **named):
+    """In the place of `generate`: other tokens for every prompt and place in its group, the same in any batch."""
+    out = torch.full((len(input_ids), lab.MAX_COMPLETION), lab.PAD)
+    for i, prompt in enumerate(input_ids.tolist()):
+        draw = torch.Generator().manual_seed(hash((*prompt, i % 4)) % 2**31)
+        length = int(torch.randint(1, lab.MAX_COMPLETION, (), generator=draw))
+        out[i, :length] = torch.randint(0, lab.BASE, (length,), generator=draw)
+        out[i, length] = lab.END
+    return torch.cat([input_ids, out], 1)
+
+
+def kill_last_process(step):
+    from bandpo import train
+
+    def stop(self, args, state, control, **named):
+        if state.global_step == step and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train._Recorder.on_step_end = stop
+
+
+if __name__ == "__main__":
+    with Path(os.environ["PROCESSES"]).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    arguments = sys.argv[1:]
+    if arguments[0] == "--kill-at":
+        kill_last_process(int(arguments[1]))
+        arguments = arguments[2:]
+    Qwen2ForCausalLM.generate = fixed_completions
+    sys.exit(main(arguments))
