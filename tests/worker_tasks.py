@@ -79,6 +79,10 @@ def wrong():
     raise ValueError("what is that")
 
 
+def fail(task):
+    raise ValueError("what is that")
+
+
 def deep():
     return deep()
 
