@@ -279,6 +279,8 @@ def _words(text: str) -> str:
 
 # ---- math: the workers
 
+_POOL: Pool | None = None
+_POOL_LOCK = threading.Lock()
 # Every worker knows what these teach: modules that sympy loads late, and the parser's tables. And where such a simple
 # one is judged wrongly, math-verify or sympy is not what it should be, and no answer can be graded.
 _WARM_UP = [
@@ -291,8 +293,6 @@ _WARM_UP = [
     (["x^2+3x", "x^2+3x"], [True, "x**2 + 3*x"]),
     (["\\log_2 3", "\\sin x"], [False, "sin(x)"]),
 ]
-_POOL: Pool | None = None
-_POOL_LOCK = threading.Lock()
 
 
 def _pool() -> Pool:
