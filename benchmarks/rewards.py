@@ -2,6 +2,7 @@ r"""How fast the scorer `math` is, and what hostile answers do to it.
 
     python benchmarks/rewards.py                     # 1,000 made answers, benchmarks/answers.jsonl.gz, and more such
     python benchmarks/rewards.py --hostile 100000    # as many hostile strings
+    python benchmarks/rewards.py --million 1000000   # as many generated answers of all kinds; goes on where it stopped
     python benchmarks/rewards.py ... --write         # and append rows to benchmarks/rewards.csv
     python benchmarks/rewards.py --make              # benchmarks/answers.jsonl.gz again, the same bytes
 
@@ -12,9 +13,15 @@ parser. As in a training step, 16 answers are to one question; another row has a
 Run 0 is the committed file, run i the same with seed i, so that nothing is cached; the first starts the workers and is
 told apart. Latency is that of one answer at a time. Rates are medians; `cpu_s` is the processor time of a run in all
 processes, which other work on the machine changes less than the time on the clock.
+
+Generated answers are written by a small grammar of answers, or are answers of the committed file with faults put in,
+words around numbers, characters of all kinds, what is known to be hard for sympy, and the hostile strings. They are
+graded in batches of 500; `longest_s` is the longest that one batch took, `restarts` are the workers beyond the first
+ones, `errors` the answers on which the scorer failed, `exceptions` what came out of `grade`, which should be none.
 """
 
 import argparse
+import contextlib
 import csv
 import gzip
 import importlib.metadata
@@ -24,6 +31,7 @@ import platform
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +44,8 @@ from bandpo.workers import Stopped
 
 ROWS, ANSWERS = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("answers.jsonl.gz")
 COLUMNS = [
-    *("case", "answers", "parsed", "right", "unparsed", "timeouts", "crashes", "first_s", "seconds", "per_second"),
+    *("case", "answers", "parsed", "right", "unparsed", "timeouts", "crashes", "errors", "exceptions", "restarts"),
+    *("longest_s", "first_s", "seconds", "per_second"),
     *("cpu_s", "p50_ms", "p99_ms", "parent_mb", "parent_growth_mb", "worker_mb", "worker_growth_mb", "workers", "runs"),
     *("load", "hardware", "python", "math_verify", "commit"),
 ]
@@ -372,51 +381,174 @@ def _long(rng: random.Random) -> str:
     )
 
 
-def endure(number: int, batch: int = 1000) -> dict:
-    """Grade hostile strings, in batches like those of a training step."""
+# ---- generated answers
+
+_RIGHT = r"""
+7 42 0 -3 1000 0.617 7919 033 \frac{17}{23} 2\sqrt{31} \frac{\sqrt{3}}{2} \frac{3\pi}{4} x+1 x^2-5x+6 (1,2) [0,1)
+\{1,2\} \infty A Tuesday 10:30 90^\circ \begin{pmatrix}1\\2\end{pmatrix} x=2 1,2 \$42 12\% 2^{100} 3-4i (-\infty,3]
+""".split()  # noqa: SIM905
+_WORDS = """half twice about most not square root squared or more apples percent million dollars degrees is hence maybe
+(wrong) times multiple of the at least one plus minus""".split()  # noqa: SIM905
+_HARD = r"""
+\binom{20000}{10000} \Gamma(1600) \gcd(10^{5000},10^{5000}) \frac{0}{0}\cdot{i} 10^{5000} \max(\infty,2) 2^{\ln(\infty)}
+\log_2(2^{\infty}) \exp(\infty!) \infty!!!! \infty^0 \infty-\infty 1\%0 0x1F \tan(\pi/2) \frac{1}{0} 0^{0} \sqrt[0]{2}
+\log_1(1) 42_8 (-1)^{\frac{1}{2}} \sum_{n=1}^{\infty}n \lim_{x\to0}\frac1x 10^{-5000} 1e400 1e-400 \arcsin(2) x!
+\int_0^1\frac{1}{x}dx |\infty| \prod_{n=0}^{9}n \begin{pmatrix}1\\2,3\end{pmatrix}
+""".split()  # noqa: SIM905
+# 0 and 1 stand for two expressions, 2 for a small number.
+_SHAPES = r"""
+0+1 0-1 01 0\cdot{1} \frac{0}{1} 0/1 \sqrt{0} (0) 0^{2} (0)^{2} \sqrt[3]{0} -0 |0| 0! \sin(0) \ln{0} \log_{2}(0) 0=1 0<1
+0\le{x}\le1 (0,1) [0,1) \{0,1\} 0,1 0\text{or}1 (0,1]\cup[1,0) \begin{pmatrix}0&1\end{pmatrix} 0^\circ 0\% \$0 0:1
+\binom{0}{1} \text{0} \boxed{0} 0\pm1 0_{2} \lfloor0\rfloor
+""".split()  # noqa: SIM905
+_ASKED = ["Answer: {}", "Answer: ${}$", "**Answer:** {}", "\\boxed{{{}}}", "So the answer is {}.", "{}"]
+_SIGNS = "0123456789+-/,.^_{}()[]|\\$ \t\n\0" + (
+    "\u0663\uff17\u00b2\u00bd\u2167\u4e94\u2212\u2013\u2044\uff0c\u3002\u00b7\u00d7\u200b\u202e"
+)
+# What a parser has to read takes a hundred times as long as the rest.
+_KINDS = {"expression": 0.06, "mutant": 0.3, "words": 0.3, "characters": 0.12, "hard": 0.005, "soup": 0.215}
+
+
+def generated(chunk: int, real: list[dict[str, str]], size: int = 500) -> list[tuple[str, str]]:
+    """Texts and right answers, the same ones for the same number."""
+    rng = random.Random(chunk)
+    soup, rows = hostile(chunk, size), []
+    for kind in rng.choices([*_KINDS], [*_KINDS.values()], k=size):
+        right = rng.choice(_RIGHT)
+        if kind == "soup":
+            text = next(soup)
+        elif kind == "mutant":
+            text, right = rng.choice(real).values()
+            text = _mutated(rng, text if rng.random() < 0.05 else text[-rng.randint(20, 300) :], real)
+        else:
+            if kind == "expression":
+                answer = _expression(rng, rng.randint(0, 3))
+            elif kind == "words":
+                some = [*rng.choices(_WORDS, k=rng.randint(1, 4)), right if rng.random() < 0.5 else _expression(rng, 0)]
+                rng.shuffle(some)
+                answer = " ".join(some)
+            elif kind == "characters":
+                answer = _characters(rng)
+            else:
+                answer = rng.choice(_HARD)
+                if rng.random() < 0.5:
+                    answer = _shaped(rng, answer, _expression(rng, 0))
+            text = rng.choice(_ASKED).format(_mutated(rng, answer, real) if rng.random() < 0.3 else answer)
+        rows.append((text, right))
+    return rows
+
+
+def _expression(rng: random.Random, depth: int) -> str:
+    if depth == 0:
+        number = rng.choice([str(rng.randint(0, 99)), str(rng.randint(0, 10**6)), f"{rng.random():.3f}", "-1", "1,000"])
+        return rng.choice([number, number, rng.choice(_RIGHT), rng.choice("xynabeiEI"), "\\pi", "\\alpha"])
+    return _shaped(rng, *(_expression(rng, rng.randrange(depth)) for _ in range(2)))
+
+
+def _shaped(rng: random.Random, one: str, other: str) -> str:
+    parts = {"0": one, "1": other, "2": str(rng.randint(0, 12))}
+    return "".join(parts.get(sign, sign) for sign in rng.choice(_SHAPES))
+
+
+def _characters(rng: random.Random) -> str:
+    """Bytes, code points of anywhere, or digits and signs of several scripts."""
+    length = rng.choice([1, 3, 10, 40, 400])
+    match rng.randrange(3):
+        case 0:
+            return rng.randbytes(length).decode(rng.choice(["latin-1", "utf-8"]), "surrogateescape")
+        case 1:
+            return "".join(chr(rng.choice([rng.randrange(0x110000), rng.randrange(0x3000)])) for _ in range(length))
+        case _:
+            return "".join(rng.choice(_SIGNS) for _ in range(length))
+
+
+def _mutated(rng: random.Random, text: str, real: list[dict[str, str]]) -> str:
+    for _ in range(rng.randint(1, 4)):
+        i, j = sorted(rng.randrange(max(1, len(text))) for _ in range(2))
+        j = min(j, i + 20)
+        others = [rng.choice(_ATOMS), rng.choice(real)["text"][-rng.randint(1, 30) :], _characters(rng)[:3]]
+        piece = rng.choice(["", text[i:j] * 2, *others])
+        text = text[:i] + piece + text[j if rng.random() < 0.5 else i :]
+    return text
+
+
+# ---- what many of them do
+
+
+def endure(case: str, batches: Iterator[list[tuple[str, str]]], before: dict) -> Iterator[dict]:
+    """Grade them, in batches like those of a training step; the row after each batch, added to the row `before`."""
     grading.grade(["Answer: 3+4"] * 2, ["7", "8"])
     pool, parent = grading._pool(), psutil.Process()
-    died, send = [], pool.map
+    row = {"case": case, **dict.fromkeys(("answers", "parsed", "right", "seconds", "cpu_s", "longest_s"), 0)}
+    row |= dict.fromkeys(("unparsed", "timeouts", "crashes", "errors", "exceptions", "restarts"), 0)
+    row |= dict.fromkeys(("parent_mb", "parent_growth_mb", "worker_mb", "worker_growth_mb"), 0) | before
+    names = {"ok": "ok", "unparsed": "unparsed", "timeout": "timeouts", "error": "errors"}
+    send, start = pool.map, pool._start
 
-    def count(pairs):
+    def count_answers(pairs):
+        row["parsed"] += len(pairs)
         results = send(pairs)
-        died.extend(r for r in results if r is Stopped.DIED)
+        row["crashes"] += sum(result is Stopped.DIED for result in results)
         return results
 
-    pool.map = count
-    statuses, sizes, parsed = dict.fromkeys(("ok", "unparsed", "timeout"), 0), [], 0
-    texts, began, before, load = hostile(0, number), time.perf_counter(), _cpu_seconds(), os.getloadavg()[0]
-    done = 0
-    while some := [text for _, text in zip(range(batch), texts, strict=False)]:
-        rights = [("42", "\\frac{\\sqrt{3}}{2}", "033", "x+1")[i % 4] for i in range(len(some))]
-        parsed += len({p for p in map(grading._by_value, some, rights) if isinstance(p, grading._Pair)})
-        for graded in grading.grade(some, rights):
-            statuses[graded.status] += 1
-        done += len(some)
+    def count_starts():
+        row["restarts"] += 1
+        return start()
+
+    pool.map, pool._start = count_answers, count_starts
+    sizes, first = [], _cpu_seconds() - row["cpu_s"]
+    for batch in batches:
+        began = time.perf_counter()
+        try:
+            grades = grading.grade(*map(list, zip(*batch, strict=True)))
+        except Exception as error:
+            row["exceptions"] += 1
+            print(f"{type(error).__name__}: {error}; the batch after {row['answers']} answers", file=sys.stderr)
+            grades = []
+        took = time.perf_counter() - began
+        for graded in grades:
+            row["right"] += graded.score
+            row[names[graded.status]] = row.get(names[graded.status], 0) + 1
         workers = [psutil.Process(pid).memory_info().rss for pid in pool.pids()]
         sizes.append((parent.memory_info().rss, max(workers, default=0)))
-        if done % 10_000 == 0:
-            print(f"{done}: {statuses}, {sizes[-1][0] >> 20} and {sizes[-1][1] >> 20} MB", file=sys.stderr, flush=True)
-    seconds = time.perf_counter() - began
-    early, late = sizes[min(len(sizes) - 1, 9)], [max(size) for size in zip(*sizes[-10:], strict=True)]
-    return {
-        "case": "hostile strings",
-        "answers": done,
-        "parsed": parsed,
-        "unparsed": statuses["unparsed"],
-        "timeouts": statuses["timeout"],
-        "crashes": len(died),
-        "seconds": round(seconds, 1),
-        "per_second": round(done / seconds),
-        "cpu_s": round(_cpu_seconds() - before, 1),
-        "parent_mb": late[0] >> 20,
-        "parent_growth_mb": (late[0] - early[0]) >> 20,
-        "worker_mb": late[1] >> 20,
-        "worker_growth_mb": (late[1] - early[1]) >> 20,
-        "runs": 1,
-        **_facts(),
-        "load": round(load, 1),
-    }
+        early, late = sizes[min(len(sizes) - 1, 9)], [max(size) for size in zip(*sizes[-10:], strict=True)]
+        row["answers"] += len(batch)
+        row["seconds"] = round(row["seconds"] + took, 1)
+        row["longest_s"] = max(row["longest_s"], round(took, 1))
+        row["per_second"] = round(row["answers"] / max(row["seconds"], 0.1))
+        row["cpu_s"] = round(_cpu_seconds() - first, 1)
+        for name, now, then in zip(("parent", "worker"), late, early, strict=True):
+            row[f"{name}_mb"] = max(row[f"{name}_mb"], now >> 20)
+            row[f"{name}_growth_mb"] = max(row[f"{name}_growth_mb"], (now - then) >> 20)
+        if row["answers"] % 10_000 < len(batch):
+            print({k: v for k, v in row.items() if k != "case"}, file=sys.stderr, flush=True)
+        yield {**row, "runs": 1, **_facts()}
+
+
+def hostile_row(number: int) -> dict:
+    texts = hostile(0, number)
+    rights = ("42", "\\frac{\\sqrt{3}}{2}", "033", "x+1")
+    batches = iter(lambda: [(text, rights[i % 4]) for i, text in zip(range(1000), texts, strict=False)], [])
+    *_, row = endure("hostile strings", batches, {})
+    return row
+
+
+def million_row(number: int, state: Path) -> dict:
+    """Goes on from what the file has of the same source; it is removed at the end."""
+    row, done = {}, {}
+    if state.exists():
+        kept = json.loads(state.read_text(encoding="utf-8"))
+        if kept["commit"] == source_commit():
+            done = row = kept
+            print(f"going on after {row['answers']} answers, from {state}", file=sys.stderr)
+    real = [json.loads(line) for line in gzip.decompress(ANSWERS.read_bytes()).splitlines()]
+    batches = (generated(chunk, real) for chunk in range(done.get("answers", 0) // 500, number // 500))
+    for row in endure("generated answers", batches, done):
+        unfinished = state.with_suffix(".new")
+        unfinished.write_text(json.dumps(row), encoding="utf-8")
+        unfinished.replace(state)
+    state.unlink(missing_ok=True)
+    return row
 
 
 # ---- rows
@@ -425,7 +557,10 @@ def endure(number: int, batch: int = 1000) -> dict:
 def _cpu_seconds() -> float:
     """Of this process and its children, dead and alive."""
     times = os.times()
-    living = sum(sum(child.cpu_times()[:2]) for child in psutil.Process().children())
+    living = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            living += sum(child.cpu_times()[:4])
     return sum(times[:4]) + living
 
 
@@ -443,6 +578,8 @@ def _facts() -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hostile", type=int, metavar="N")
+    parser.add_argument("--million", type=int, metavar="N")
+    parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir(), "bandpo-million.json"))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--make", action="store_true")
     parser.add_argument("--write", action="store_true")
@@ -451,15 +588,18 @@ def main() -> None:
         text = "".join(json.dumps(row) + "\n" for row in made(0))
         ANSWERS.write_bytes(gzip.compress(text.encode(), mtime=0))
         return
-    rows = [endure(args.hostile)] if args.hostile else speed(args.runs)
+    if args.million:
+        rows = [million_row(args.million, args.state)]
+    else:
+        rows = [hostile_row(args.hostile)] if args.hostile else speed(args.runs)
     for row in rows:
         print({key: value for key, value in row.items() if value is not None})
     if args.write:
-        new = not ROWS.exists()
-        with ROWS.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="")
-            if new:
-                writer.writeheader()
+        with ROWS.open(newline="", encoding="utf-8") as file:
+            rows = [*csv.DictReader(file), *rows]
+        with ROWS.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
+            writer.writeheader()
             writer.writerows(rows)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bandpo import grading
 from bandpo.config import UserError
 from bandpo.rewards import (
     RewardError,
@@ -21,6 +22,7 @@ from bandpo.rewards import (
     resolve,
     text_of,
 )
+from bandpo.workers import Pool
 
 # ---- exact
 
@@ -153,7 +155,30 @@ def test_the_rewards_are_the_scorers():
 def test_the_share_that_cannot_be_read_is_logged():
     logged = {}
     math_reward([*TEXTS, "Answer: $(9^9)^{(9^9)^9}$"], answer=[*ANSWERS, "42"], log_metric=logged.__setitem__)
-    assert logged == {"reward/unparsed": 0.2, "reward/timeout": 0.2}
+    assert logged == {"reward/unparsed": 0.2, "reward/timeout": 0.2, "reward/error": 0}
+
+
+def test_a_fault_of_the_scorer_ends_no_training(monkeypatch):
+    """It is a grade of its own, wrong, and said once."""
+    pool = Pool("worker_tasks:fail", seconds=1, size=1)
+    monkeypatch.setattr(grading, "_pool", lambda: pool)
+    logged = {}
+    with pytest.warns(RuntimeWarning, match=r"worker_tasks:fail raised ValueError: what is that .*\\sqrt\{2\}") as said:
+        assert math_reward([r"Answer: $\sqrt{2}$", "Answer: 7"], ["7"] * 2, log_metric=logged.__setitem__) == [0, 1]
+    assert len(said) == 1
+    assert logged == {"reward/unparsed": 0, "reward/timeout": 0, "reward/error": 0.5}
+    assert grading.grade([r"Answer: $\sqrt{3}$"], ["7"]) == [grading.Grade(0.0, None, "error")]
+    assert compute_score("any", r"Answer: $\sqrt{5}$", "7") == {"score": -1.0, "acc": False, "pred": "[INVALID]"}
+    pool.close()
+
+
+def test_a_scorer_that_cannot_grade_at_all_is_an_error(monkeypatch):
+    """Unlike an answer that makes it fail: else a training would go on with nothing but zeros."""
+    pool = Pool("worker_tasks:fail", seconds=1, size=1, warm_up=grading._WARM_UP)
+    monkeypatch.setattr(grading, "_pool", lambda: pool)
+    with pytest.raises(RewardError, match="a worker cannot load worker_tasks:fail: ValueError: what is that"):
+        resolve("math")(completions=[r"Answer: $\sqrt{2}$"], answer=["7"])
+    pool.close()
 
 
 def test_what_verl_gets():

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import worker_tasks
 
 from bandpo import workers
-from bandpo.workers import Pool, Stopped
+from bandpo.workers import Pool, Raised, Stopped
 
 GOOD = [["same", i] for i in range(20)]
 
@@ -37,11 +39,20 @@ def alive(pids):
     return found
 
 
-def gone(pids, seconds=1.0):
+def template_of(pool):
+    return psutil.Process(pool.pids()[0]).ppid()
+
+
+def wait_for(condition, seconds=60):
     end = time.monotonic() + seconds
-    while alive(pids) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not alive(pids)
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def gone(pids):
+    """A kill that is on its way takes its time on a busy machine; without one they stay for ever."""
+    return wait_for(lambda: not alive(pids), seconds=10)
 
 
 # ---- results
@@ -66,20 +77,50 @@ def test_what_a_task_prints_is_no_result(pool, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_exception_of_the_function_is_the_callers(pool):
-    with pytest.raises(RuntimeError, match="worker_tasks:run raised ValueError: what is that"):
-        pool.map([*GOOD, ["wrong"], *GOOD])
-    with pytest.raises(RuntimeError, match="RecursionError"):
-        pool.map([["deep"]])
-    assert pool.map(GOOD) == list(range(20))
+def test_what_the_function_raises_stands_in_the_place_of_a_result():
+    """It ends no call; it is counted, kept, and said once."""
+    pool = Pool("worker_tasks:run", seconds=1, size=2)
+    with pytest.warns(RuntimeWarning) as said:
+        results = pool.map([*GOOD, ["wrong"], *GOOD, *[["deep"]] * 20])
+    assert results[:20] == results[21:41] == list(range(20))
+    where = rf"at {re.escape(worker_tasks.__file__)}:\d+"
+    assert isinstance(results[20], Raised)
+    assert re.fullmatch(rf"ValueError: what is that {where}", results[20].reason)
+    assert all(re.fullmatch(rf"RecursionError: .* {where}", result.reason) for result in results[41:])
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    assert str(said[0].message).startswith("worker_tasks:run raised ValueError: what is that at ")
+    assert 'for the task ["wrong"]. It has no result, and the work goes on. ' in str(said[0].message)
+    assert pool.map([["wrong"], *GOOD])[1:] == list(range(20))  # and a warning would be an error
+    assert pool.raised == 22
+    assert len(pool.faults) == 10
+    assert pool.faults[0].endswith('for the task ["wrong"]')
+    pool.close()
 
 
-def test_an_exception_ends_the_call_at_once(pool):
-    pool.map(GOOD)
-    began = time.monotonic()
-    with pytest.raises(RuntimeError, match="what is that"):
-        pool.map([["wrong"], *[["sleep", 0.2]] * 200])
-    assert time.monotonic() - began < 10
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (["mute"], "Mute at "),
+        (["wordy"], "ValueError: " + "x" * 300 + "... (1000000 characters) at "),
+        (["no_json"], "TypeError: Object of type set is not JSON serializable at "),
+        (["exit"], "SystemExit: 3 at "),
+        (["same"], "TypeError: same() missing 1 required positional argument: 'value' at "),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+@pytest.mark.filterwarnings("ignore:worker_tasks")
+def test_whatever_it_raises(pool, bad, reason):
+    bad_one = pool.map([*GOOD, bad])[-1]
+    assert bad_one.reason.startswith(reason)
+
+
+@pytest.mark.filterwarnings("ignore:worker_tasks")
+def test_a_worker_whose_task_raised_is_used_no_more():
+    """What an exception in the middle of something has left behind is seen by no other task."""
+    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    assert pool.map([["remember", 1], ["remember", 2], ["wrong"], ["remember", 3]])[1::2] == [[1, 2], [3]]
+    pool.close()
 
 
 def test_a_value_that_is_no_json_is_its_callers_error(pool):
@@ -103,8 +144,54 @@ def test_a_path_that_is_no_string(monkeypatch):
 def test_a_worker_that_does_not_get_ready(monkeypatch):
     monkeypatch.setattr(workers, "_START_SECONDS", 0.001)
     pool = Pool("worker_tasks:run", seconds=1, size=1)
-    with pytest.raises(RuntimeError, match=r"^a worker for worker_tasks:run was not ready after 0.001 s$"):
+    reason = r"^no worker for worker_tasks:run can be started: it was not ready after 0.001 s$"
+    with pytest.raises(RuntimeError, match=reason):
         pool.map([["same", 1]])
+    pool.close()
+
+
+DIES = """
+import os, pathlib, signal
+starts = pathlib.Path({starts!r})
+starts.write_text(starts.read_text() + "x")
+if len(starts.read_text()) <= {deaths}:
+    os.kill(os.getpid(), signal.SIGKILL)
+same = len
+"""
+
+
+@pytest.mark.parametrize("deaths", [2, 9])
+def test_killed_while_it_starts(tmp_path, monkeypatch, deaths):
+    """It is started again; not for ever."""
+    starts = tmp_path / "starts"
+    starts.touch()
+    (tmp_path / "dies_early.py").write_text(DIES.format(starts=str(starts), deaths=deaths))
+    monkeypatch.syspath_prepend(tmp_path)
+    pool = Pool("dies_early:same", seconds=1, size=1)
+    if deaths == 2:
+        assert pool.map(["ab", "abc"]) == [2, 3]
+    else:
+        reason = "^no worker for dies_early:same can be started: it was killed, or ended by itself$"
+        with pytest.raises(RuntimeError, match=reason):
+            pool.map(["ab", "abc"])
+        assert len(starts.read_text()) == 5
+    pool.close()
+
+
+def test_a_worker_killed_before_its_first_task(monkeypatch):
+    """That costs no task its second try."""
+    killed, wait = [], workers._Worker.wait_until_ready
+
+    def kill(worker):
+        if len(killed) < 3:
+            killed.append(worker.pid)
+            os.kill(worker.pid, signal.SIGKILL)
+        wait(worker)
+
+    monkeypatch.setattr(workers._Worker, "wait_until_ready", kill)
+    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    assert pool.map([["leave"], *GOOD]) == [Stopped.DIED, *range(20)]
+    assert len(killed) == 3
     pool.close()
 
 
@@ -113,9 +200,22 @@ def test_a_function_that_cannot_be_loaded():
         pool = Pool(function, seconds=1, size=2)
         with pytest.raises(RuntimeError, match=f"a worker cannot load {function}.*{reason}"):
             pool.map(GOOD)
-        assert gone(pool.pids(), seconds=10)
         pool.close()
         assert pool.pids() == []
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "reason"),
+    [
+        ([(["same", 1], 1), (["same", 1], 2)], r"ValueError: of \['same', 1\] it makes 1, and not 2"),
+        ([(["wrong"], 1)], "ValueError: what is that"),
+    ],
+)
+def test_what_fails_for_every_task_is_the_callers_error(warm_up, reason):
+    pool = Pool("worker_tasks:run", seconds=1, size=1, warm_up=warm_up)
+    with pytest.raises(RuntimeError, match=f"a worker cannot load worker_tasks:run: {reason}"):
+        pool.map(GOOD)
+    pool.close()
 
 
 def test_seconds_must_be_positive():
@@ -150,6 +250,71 @@ def test_a_worker_is_replaced_in_time():
     pool.close()
 
 
+# ---- the template
+
+
+def test_workers_know_what_the_template_has_learnt_and_nothing_from_one_another():
+    pool = Pool("worker_tasks:run", seconds=1, size=1, tasks_per_process=1, warm_up=[(["remember", 0], [0])])
+    assert pool.map([["remember", 1]]) == pool.map([["remember", 1]]) == [[0, 1]]
+    pool.close()
+
+
+def test_a_task_that_ends_its_worker_costs_no_import(pool):
+    pool.map(GOOD)
+    before = template_of(pool)
+    assert pool.map([["power"], ["leave"]] * 3) == [Stopped.TIME, Stopped.DIED] * 3
+    pool.map(GOOD)
+    assert template_of(pool) == before
+
+
+def test_a_template_that_is_killed_is_replaced(pool):
+    pool.map(GOOD)
+    before, pids = template_of(pool), pool.pids()
+    os.kill(before, signal.SIGKILL)
+    assert pool.map(GOOD) == list(range(20))
+    assert template_of(pool) != before
+    assert gone([before, *pids])
+
+
+def test_a_template_that_is_killed_in_the_middle_of_tasks(pool, tmp_path):
+    began = [tmp_path / name for name in "ab"]
+    results = []
+    caller = threading.Thread(
+        target=lambda: results.extend(pool.map([["touch_and_sleep", str(p), 1.0] for p in began]))
+    )
+    caller.start()
+    assert wait_for(lambda: all(path.exists() for path in began))
+    os.kill(template_of(pool), signal.SIGKILL)
+    caller.join(60)
+    assert results == ["slept", "slept"]
+
+
+def test_a_template_that_does_not_answer_is_replaced(pool, monkeypatch):
+    pool.map(GOOD)
+    before = template_of(pool)
+    monkeypatch.setattr(workers, "_REPLY_SECONDS", 0.2)
+    os.kill(before, signal.SIGSTOP)
+    assert pool.map([["leave"]]) == [Stopped.DIED]
+    assert gone([before])
+    monkeypatch.undo()
+    assert pool.map(GOOD) == list(range(20))
+
+
+@pytest.mark.filterwarnings("ignore:worker_tasks")
+def test_where_nothing_may_be_forked_each_worker_is_a_program_of_its_own(monkeypatch):
+    monkeypatch.setattr(workers, "_FORKS", False)
+    pool = Pool("worker_tasks:run", seconds=0.3, wall_seconds=4, size=2)
+    bad = [["power"], ["leave"], ["wrong"]]
+    stopped, died, raised, *rest = pool.map([*bad, *GOOD])
+    assert (stopped, died, *rest) == (Stopped.TIME, Stopped.DIED, *range(20))
+    assert raised.reason.startswith("ValueError: what is that")
+    assert pool.map(GOOD) == list(range(20))
+    pids = pool.pids()
+    assert {psutil.Process(pid).ppid() for pid in pids} == {os.getpid()}
+    pool.close()
+    assert gone(pids)
+
+
 # ---- limits
 
 
@@ -165,6 +330,7 @@ def test_a_worker_is_replaced_in_time():
         (["crash"], Stopped.DIED),
         (["leave"], Stopped.DIED),
         (["babble"], Stopped.DIED),
+        (["same", "x" * 20_000_000], Stopped.DIED),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value.value,
 )
@@ -187,12 +353,14 @@ def test_the_limit_is_of_processor_time(pool):
 
 def test_a_worker_that_dies_from_without_costs_nothing(pool, tmp_path):
     assert pool.map([["die_once", str(tmp_path / "seen")], *GOOD]) == ["second try", *range(20)]
-    results = []
-    caller = threading.Thread(target=lambda: results.extend(pool.map([["sleep", 1.0]] * 2)))
+    began, results = [tmp_path / name for name in "ab"], []
+    caller = threading.Thread(
+        target=lambda: results.extend(pool.map([["touch_and_sleep", str(p), 1.0] for p in began]))
+    )
     caller.start()
-    time.sleep(0.3)
+    assert wait_for(lambda: all(path.exists() for path in began))
     os.kill(pool.pids()[0], signal.SIGKILL)
-    caller.join(30)
+    caller.join(60)
     assert results == ["slept", "slept"]
 
 
@@ -242,14 +410,10 @@ def test_in_a_daemon_process_which_may_have_no_children_of_multiprocessing():
     process.join()
 
 
-# No guard: a worker must not import the script again. And without torch, which takes seconds to import.
-SCRIPT = f"""
-import os, sys, threading, time, types
-sys.modules["bandpo"] = types.ModuleType("bandpo")
-sys.modules["bandpo"].__path__ = [{str(Path(workers.__file__).parent)!r}]
+# No guard: a worker must not import the script again.
+SCRIPT = """
+import os, sys, threading, time
 from bandpo.workers import Pool
-"""
-SCRIPT += """
 pool = Pool("worker_tasks:run", seconds={seconds}, size=2)
 pool.map([["sleep", 0.2]] * 2)
 print(*pool.pids(), flush=True)
@@ -260,7 +424,9 @@ print(*pool.pids(), flush=True)
 def script(then, seconds=1.0):
     code = SCRIPT.format(then=then, seconds=seconds)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    )
 
 
 @pytest.mark.parametrize("task", [None, ["power"], ["stubborn"]], ids=["idle", "busy", "stubborn"])
@@ -270,10 +436,16 @@ def test_no_worker_outlives_a_killed_parent(task):
     process = script(then, seconds=100.0)
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 2
-    time.sleep(0.5)
+    template = psutil.Process(pids[0]).ppid()
+    if task is not None:
+        at_work = [psutil.Process(pid) for pid in pids]
+        before = [sum(process.cpu_times()) for process in at_work]
+        assert wait_for(lambda: all(sum(p.cpu_times()) > b for p, b in zip(at_work, before, strict=True)))
+    pids.append(template)
     assert alive(pids) == pids
     process.kill()
     process.wait()
+    process.stdin.close()
     process.stdout.close()
     assert gone(pids)
 
@@ -292,13 +464,15 @@ def test_no_worker_outlives_a_killed_parent(task):
     ids=["end", "exit", "error", "terminated", "at-once", "in-a-call", "fork"],
 )
 def test_no_worker_outlives_its_parent(then, code):
-    process = script(then.replace("1 / 0", "sys.stderr.close(); 1 / 0"))
+    process = script("sys.stdin.readline()\n" + then.replace("1 / 0", "sys.stderr.close(); 1 / 0"))
     pids = [int(pid) for pid in process.stdout.readline().split()]
-    began = time.monotonic()
-    assert process.wait(30) == code
-    assert time.monotonic() - began < 10
-    process.stdout.close()
     assert len(pids) == 2
+    pids.append(psutil.Process(pids[0]).ppid())
+    assert alive(pids) == pids
+    process.stdin.write("\n")
+    process.stdin.close()
+    assert process.wait(30) == code
+    process.stdout.close()
     assert gone(pids)
 
 

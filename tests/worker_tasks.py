@@ -79,8 +79,50 @@ def wrong():
     raise ValueError("what is that")
 
 
+def fail(task):
+    raise ValueError("what is that")
+
+
 def deep():
     return deep()
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+def mute():
+    raise Mute
+
+
+def wordy():
+    raise ValueError("x" * 1_000_000)
+
+
+def no_json():
+    return {1}
+
+
+def exit():
+    raise SystemExit(3)
+
+
+_REMEMBERED = []
+
+
+def remember(value):
+    """All that this process was ever told."""
+    _REMEMBERED.append(value)
+    return _REMEMBERED
+
+
+def touch_and_sleep(path, seconds):
+    """The second time it does not sleep: the file is there."""
+    if not Path(path).exists():
+        Path(path).touch()
+        time.sleep(seconds)
+    return "slept"
 
 
 def shout():

@@ -22,7 +22,7 @@ from typing import Literal
 
 from .config import UserError
 from .divergences import nearest
-from .workers import Pool, Stopped
+from .workers import Pool, Raised, Stopped
 
 SCORERS = ("math", "dapo-strict")
 # Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
@@ -39,12 +39,13 @@ class Grade:
         score: 1.0 for a right answer, else 0.0.
         answer: what was read out of the text. Of `math`, a right one is the right answer's own normal form, and numbers
             are reduced fractions, so that equal answers mostly have equal strings. None: nothing could be parsed.
-        status: `ok`, `unparsed`, or `timeout` (the comparison was stopped at its limit of time or memory).
+        status: `ok`, `unparsed`, `timeout` (the comparison was stopped at its limit of time or memory), or `error` (the
+            scorer itself failed, which it should for no answer; a warning tells of the first one).
     """
 
     score: float
     answer: str | None
-    status: Literal["ok", "unparsed", "timeout"] = "ok"
+    status: Literal["ok", "unparsed", "timeout", "error"] = "ok"
 
 
 def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math") -> list[Grade]:
@@ -82,9 +83,9 @@ class _Pair:
     right: str
     answer: str
 
-    def grade(self, found: list | Stopped) -> Grade:
-        if isinstance(found, Stopped):
-            return Grade(0.0, None, "timeout")
+    def grade(self, found: list | Stopped | Raised) -> Grade:
+        if isinstance(found, (Stopped, Raised)):
+            return Grade(0.0, None, "timeout" if isinstance(found, Stopped) else "error")
         equal, shown = found
         if equal:
             return Grade(1.0, _right(self.right).normal)
@@ -280,6 +281,18 @@ def _words(text: str) -> str:
 
 _POOL: Pool | None = None
 _POOL_LOCK = threading.Lock()
+# Every worker knows what these teach: modules that sympy loads late, and the parser's tables. And where such a simple
+# one is judged wrongly, math-verify or sympy is not what it should be, and no answer can be graded.
+_WARM_UP = [
+    (["7", "7"], [True, "7"]),
+    (["x+1", "1+x"], [True, "x + 1"]),
+    (["\\sqrt{3}", "2\\sqrt{3}"], [False, "2*sqrt(3)"]),
+    (["\\frac{1}{2}", "\\frac{\\pi}{3}"], [False, "pi/3"]),
+    (["\\{1,2\\}", "\\{2,1\\}"], [True, "{1, 2}"]),
+    (["[0,1)", "[0,1)"], [True, "Interval.Ropen(0, 1)"]),
+    (["x^2+3x", "x^2+3x"], [True, "x**2 + 3*x"]),
+    (["\\log_2 3", "\\sin x"], [False, "sin(x)"]),
+]
 
 
 def _pool() -> Pool:
@@ -287,7 +300,7 @@ def _pool() -> Pool:
     global _POOL
     with _POOL_LOCK:
         if _POOL is None:
-            _POOL = Pool("bandpo.equivalence:compare", seconds=SECONDS)
+            _POOL = Pool("bandpo.equivalence:compare", seconds=SECONDS, warm_up=_WARM_UP)
         return _POOL
 
 

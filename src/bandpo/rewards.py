@@ -85,12 +85,12 @@ def math_reward(
 ) -> list[float]:
     """1 where the final answer is right in value, by the scorer `math` of `bandpo.grading`; else 0.
 
-    TRL's `log_metric` gets `reward/unparsed` and `reward/timeout`: the shares of completions without an answer that can
-    be read, and of those whose comparison was stopped.
+    TRL's `log_metric` gets `reward/unparsed`, `reward/timeout` and `reward/error`: the shares of completions without an
+    answer that can be read, of those whose comparison was stopped, and of those on which the scorer itself failed.
     """
     grades = grade([text_of(c) for c in completions], [str(a) for a in answer])
     if log_metric is not None and grades:
-        for status in ("unparsed", "timeout"):
+        for status in ("unparsed", "timeout", "error"):
             log_metric(f"reward/{status}", sum(g.status == status for g in grades) / len(grades))
     return [g.score for g in grades]
 

@@ -1,9 +1,10 @@
 """Worker processes with a hard limit of time and memory for every task.
 
-A worker is this file, run as a program of its own: it imports neither torch nor the parent's main module, needs no
+This file is run as a program of its own, the template: it imports neither torch nor the parent's main module, needs no
 guard in a script and can be started from any thread, and from processes that may have no children by `multiprocessing`
-(daemons, such as some reward workers). Tasks and results are JSON values on a socket: whatever a task has become,
-nothing that it sends is ever executed here.
+(daemons, such as some reward workers). The template loads the function once, and forks a worker whenever one is needed,
+which takes some hundredths of a second: a task that ends its worker is cheap. Tasks and results are JSON values on a
+socket: whatever a task has become, nothing that it sends is ever executed here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import enum
+import gc
 import json
 import multiprocessing
 import os
@@ -19,13 +21,24 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import traceback
+import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_START_SECONDS = 300.0  # for a worker's imports, on a busy machine with a slow disk
+_START_SECONDS = 300.0  # for the template's imports, on a busy machine with a slow disk
+_REPLY_SECONDS = 60.0  # for the template to fork, or to end a worker: it does nothing else
+_ATTEMPTS = 5  # to start a worker, in a row
 _BATCH = 32  # tasks in one message, at most
+_SHOWN = 300  # characters of a task in a warning, and of an exception's own words
+_KEPT = 10  # faults that are kept with their tasks
+_LONGEST = 1 << 24  # bytes of a message
+_HOME = str(Path(__file__).resolve().parents[1])  # this package may have been found by other means than the path
+_FORKS = sys.platform == "linux"  # elsewhere each worker is a program of its own
 
 
 class Stopped(enum.Enum):
@@ -40,25 +53,36 @@ class Stopped(enum.Enum):
     DIED = "died"
 
 
+@dataclass(frozen=True)
+class Raised:
+    """What stands in the place of a result where the function raised; `reason` names the exception and the place."""
+
+    reason: str
+
+
 class Pool:
     """Processes that apply one function to JSON values, each task under a limit of time.
 
     The limit counts processor time, so that a busy machine turns no innocent task into a late one; the kernel itself
-    ends a worker that is beyond it, whatever it is doing. `wall_seconds` is for what uses no processor: then the parent
-    kills. Other tasks of the same batch go on in a new worker. A worker that dies for another reason (killed from
-    outside, memory) costs its task one more try.
+    ends a worker that is beyond it, whatever it is doing. `wall_seconds` is for what uses no processor: then the worker
+    is killed from here. Other tasks of the same batch go on in a new worker. A worker that dies for another reason
+    (killed from outside, memory) costs its task one more try.
+
+    A task on which the function raises gets a `Raised` and ends its worker. It is counted in `raised`, the first ones
+    are kept in `faults`, and the first of all is said in a warning: one task is no reason to end the work of the rest.
 
     Workers start when they are needed, ignore the terminal's interrupt, and end with this process, however it ends (on
     Linux at once; elsewhere as soon as their task does). The pool may be used from several threads.
 
     Args:
-        function: `module:function`; modules of this package are imported without the package's own `__init__`, which
-            loads torch.
+        function: `module:function`, looked for where this process looks for modules.
         seconds: of processor time per task.
         wall_seconds: per task; default: 5 times `seconds`, and 5 more.
         memory: bytes of address space per worker, where the platform can limit it; None for no limit.
         size: processes, at most; default: the processors that this process may use, at most 8.
         tasks_per_process: a worker is replaced after so many, because parsers keep what they have learnt.
+        warm_up: pairs of a value and its result. If the function gives another one, no worker is started; what it
+            learns on the way is known to all workers.
     """
 
     def __init__(
@@ -69,14 +93,17 @@ class Pool:
         wall_seconds: float | None = None,
         memory: int | None = 2**30,
         size: int | None = None,
-        tasks_per_process: int = 10_000,
+        tasks_per_process: int = 1000,
+        warm_up: Sequence[tuple[Any, Any]] = (),
     ) -> None:
         if not seconds > 0:
             raise ValueError(f"seconds must be positive, got {seconds!r}")
-        self.function, self.seconds, self.memory = function, seconds, memory
+        self.function, self.seconds, self.memory, self.warm_up = function, seconds, memory, warm_up
         self.wall_seconds = 5 * seconds + 5 if wall_seconds is None else wall_seconds
         self.size = min(8, _processors()) if size is None else size
         self.tasks_per_process = tasks_per_process
+        self.raised = 0
+        self.faults: list[str] = []
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -85,13 +112,15 @@ class Pool:
         self._closed = False
         self._threads: list[threading.Thread] = []
         self._workers: set[_Worker] = set()
+        self._starting = threading.Lock()
+        self._template: _Template | None = None
         atexit.register(self.close)
 
     def map(self, values: Sequence[Any]) -> list[Any]:
-        """The function of every value, in order; `Stopped` where there is no result.
+        """The function of every value, in order; `Stopped` or `Raised` where there is no result.
 
         Raises:
-            RuntimeError: the function raised, workers do not start, or the pool is closed.
+            RuntimeError: the function cannot be loaded, workers do not start, or the pool is closed.
             TypeError: a value is not of JSON.
         """
         if not values:
@@ -113,12 +142,13 @@ class Pool:
             call.given_up = True
         if call.error is not None:
             raise RuntimeError(call.error)
+        self._count([task for task in tasks if isinstance(task.result, Raised)])
         return [task.result for task in tasks]
 
     def pids(self) -> list[int]:
-        """The processes that are alive."""
+        """The workers that are alive."""
         with self._lock:
-            return sorted(worker.process.pid for worker in self._workers)
+            return sorted(worker.pid for worker in self._workers)
 
     def close(self) -> None:
         """End the workers. Done at the end of the program too."""
@@ -126,38 +156,62 @@ class Pool:
             return
         with self._lock:
             self._closed = True
-            workers, threads = list(self._workers), list(self._threads)
+            workers, threads, template = list(self._workers), list(self._threads), self._template
             self._wake.notify_all()
         for worker in workers:
-            worker.process.kill()
+            worker.kill()
+        if template is not None:
+            template.kill()
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=5)
         atexit.unregister(self.close)
 
+    def _count(self, tasks: list[_Task]) -> None:
+        if not tasks:
+            return
+        faults = [f"{task.result.reason}, for the task {_short(task.value)}" for task in tasks[:_KEPT]]
+        with self._lock:
+            first, self.raised = self.raised == 0, self.raised + len(tasks)
+            self.faults += faults[: _KEPT - len(self.faults)]
+        if first:
+            warnings.warn(
+                f"{self.function} raised {faults[0]}. It has no result, and the work goes on. This is a fault of the "
+                "function, please report it; others like it are counted, but no longer said.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
     def _serve(self) -> None:
         """One thread for one worker: it takes tasks, and lives as long as the pool.
 
-        On Linux a worker is killed when the *thread* that started it ends, so it must not be a caller's.
+        On Linux a process is killed when the *thread* that started it ends, so it must not be a caller's.
         """
         worker: _Worker | None = None
         while batch := self._take():
             try:
-                if worker is None or worker.done >= self.tasks_per_process:
-                    if worker is not None:
-                        self._end(worker)
+                if worker is not None and worker.done >= self.tasks_per_process:
+                    self._end(worker)
+                    worker = None
+                if worker is None:
                     worker = self._start()
                 for task, result in zip(batch, worker.results([task.value for task in batch]), strict=False):
                     task.finish(result)
                     batch = batch[1:]
-            except _WorkerLost as lost:
+                    if "raised" in result:  # nobody knows what state it has left
+                        self._end(worker)
+                        worker = None
+                        self._put_back(batch)
+                        break
+            except _Lost as lost:
                 assert worker is not None
-                self._end(worker)
+                code = self._end(worker)
                 worker = None
                 first, *others = batch
                 first.deaths += 1
-                if lost.reason is Stopped.TIME or first.deaths == 2:
-                    first.finish({"stopped": lost.reason})
+                late = lost.late or code == -signal.SIGPROF
+                if late or first.deaths == 2:
+                    first.finish({"stopped": Stopped.TIME if late else Stopped.DIED})
                 else:
                     others = batch
                 self._put_back(others)
@@ -193,23 +247,51 @@ class Pool:
             self._wake.notify_all()
 
     def _start(self) -> _Worker:
-        worker = _Worker(self)
-        with self._lock:
-            self._workers.add(worker)
-            closed = self._closed
-        if closed:
-            worker.process.kill()
-        try:
-            worker.wait_until_ready()
-        except BaseException:
-            self._end(worker)
-            raise
-        return worker
+        """A worker that is ready. What is killed while it starts is started again, so many times."""
+        why = ""
+        for _ in range(_ATTEMPTS):
+            template = worker = None
+            try:
+                template = self._loaded()
+                worker = template.fork()
+                with self._lock:
+                    self._workers.add(worker)
+                worker.wait_until_ready()
+                return worker
+            except _Lost as lost:
+                why = str(lost)
+                if worker is not None:
+                    self._end(worker)
+                elif template is not None:
+                    template.kill()
+                if lost.late:
+                    break
+            if self._closed:
+                raise RuntimeError("the pool of workers was closed")
+        raise RuntimeError(f"no worker for {self.function} can be started: {why}")
 
-    def _end(self, worker: _Worker) -> None:
-        worker.end()
+    def _loaded(self) -> _Template:
+        """The template, or a new one if it is gone."""
+        with self._starting:
+            if _FORKS and self._template is not None and self._template.process.poll() is None:
+                return self._template
+            template = _Template(self)
+            with self._lock:
+                self._template, closed = template, self._closed
+            if closed:
+                template.kill()
+            try:
+                template.wait_until_ready()
+            except BaseException:
+                template.kill()
+                raise
+            return template
+
+    def _end(self, worker: _Worker) -> int | None:
+        code = worker.end()
         with self._lock:
             self._workers.discard(worker)
+        return code
 
 
 class _Call:
@@ -230,7 +312,9 @@ class _Task:
         self.deaths = 0
 
     def finish(self, message: dict[str, Any]) -> None:
-        self.result = message.get("stopped", message.get("result"))
+        self.result = (
+            Raised(message["raised"]) if "raised" in message else message.get("stopped", message.get("result"))
+        )
         with self.call.lock:
             self.call.error = self.call.error or message.get("error")
             self.call.left -= 1
@@ -238,20 +322,66 @@ class _Task:
                 self.call.done.set()
 
 
-class _WorkerLost(Exception):
-    def __init__(self, reason: Stopped) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class _Lost(Exception):
+    """The process at the other end has closed it, or sends what it never would; or it is late."""
+
+    def __init__(self, what: str, late: bool = False) -> None:
+        super().__init__(what)
+        self.late = late
 
 
-class _Worker:
-    """The parent's end of one process."""
+class _Line:
+    """The parent's end of a socket with one JSON value a line."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self.socket, self.received = ours, bytearray()
+
+    def send(self, line: str, seconds: float, *, file: int | None = None) -> None:
+        data = line.encode() + b"\n"
+        try:
+            self.socket.settimeout(seconds)
+            if file is None:
+                self.socket.sendall(data)
+            else:
+                socket.send_fds(self.socket, [data], [file])
+        except OSError as error:
+            raise self._lost(error, seconds) from None
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        end, searched = time.monotonic() + seconds, 0
+        try:
+            while (length := self.received.find(b"\n", searched)) < 0:
+                if (searched := len(self.received)) > _LONGEST:
+                    raise _Lost(f"it sent more than {_LONGEST} bytes")
+                self.socket.settimeout(max(1e-3, end - time.monotonic()))
+                more = self.socket.recv(1 << 16)
+                if not more:
+                    raise ConnectionError
+                self.received += more
+            line = self.received[:length]
+            del self.received[: length + 1]
+            message = json.loads(line)
+        except OSError as error:
+            raise self._lost(error, seconds) from None
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):  # no message of ours, and the next ones cannot be told from others
+            raise _Lost("it sent what is no message")
+        return message
+
+    def _lost(self, error: OSError, seconds: float) -> _Lost:
+        late = isinstance(error, TimeoutError)
+        return _Lost(f"it was not ready after {seconds:g} s" if late else "it was killed, or ended by itself", late)
+
+
+class _Template:
+    """The parent's end of the process that has loaded the function, and forks workers."""
 
     def __init__(self, pool: Pool) -> None:
-        self.seconds, self.function = pool.wall_seconds, pool.function
-        self.done = 0
-        self.received = b""
-        self.socket, theirs = socket.socketpair()
+        self.pool = pool
+        self.lock = threading.Lock()
+        ours, theirs = socket.socketpair()
+        self.line = _Line(ours)
         # The same hashes in every run, so that nothing depends on the order of a set; and no threads of BLAS.
         environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
@@ -263,72 +393,91 @@ class _Worker:
                 env=environment,
             )
         except BaseException:
-            self.socket.close()
+            ours.close()
             raise
         finally:
             theirs.close()
-        self.setup = {
-            "function": pool.function,
-            "path": [place for place in sys.path if isinstance(place, str)],  # imports skip others too
-            "parent": os.getpid(),
-            "seconds": pool.seconds,
-            "memory": pool.memory,
-        }
 
     def wait_until_ready(self) -> None:
-        try:
-            self._send(json.dumps(self.setup))
-            message = self._receive(_START_SECONDS)
-        except _WorkerLost:
-            code = self.process.returncode
-            what = f"ended before it was ready, exit code {code}"
-            if code is None:
-                what = f"was not ready after {_START_SECONDS:g} s"
-            raise RuntimeError(f"a worker for {self.function} {what}") from None
+        setup = {
+            "function": self.pool.function,
+            "path": [place for place in sys.path if isinstance(place, str)] + [_HOME],  # imports skip others too
+            "parent": os.getpid(),
+            "seconds": self.pool.seconds,
+            "memory": self.pool.memory,
+            "warm_up": list(self.pool.warm_up),
+            "forks": _FORKS,
+        }
+        self.line.send(json.dumps(setup), _START_SECONDS)
+        message = self.line.receive(_START_SECONDS)
         if "error" in message:
-            raise RuntimeError(f"a worker cannot load {self.function}: {message['error']}")
+            raise RuntimeError(f"a worker cannot load {self.pool.function}: {message['error']}")
+
+    def fork(self) -> _Worker:
+        if not _FORKS:
+            return _Worker(self, self.line, self.process.pid)
+        ours, theirs = socket.socketpair()
+        try:
+            pid = self._ask({"fork": True}, file=theirs.fileno())["pid"]
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return _Worker(self, _Line(ours), pid)
+
+    def end(self, pid: int) -> int | None:
+        """Kill that worker; its exit code, None where nobody knows it."""
+        if not _FORKS:
+            return self.kill()
+        try:
+            return self._ask({"end": pid})["code"]
+        except _Lost:  # and with it all that it had forked
+            self.kill()
+            return None
+
+    def _ask(self, request: dict[str, Any], file: int | None = None) -> dict[str, Any]:
+        with self.lock:
+            self.line.send(json.dumps(request), _REPLY_SECONDS, file=file)
+            message = self.line.receive(_REPLY_SECONDS)
+        if "error" in message:
+            raise _Lost(message["error"])
+        return message
+
+    def kill(self) -> int:
+        self.process.kill()
+        code = self.process.wait()
+        with self.lock:  # whoever waits for a reply has seen the end
+            self.line.socket.close()
+        return code
+
+
+class _Worker:
+    """The parent's end of one worker."""
+
+    def __init__(self, template: _Template, line: _Line, pid: int) -> None:
+        self.template, self.line, self.pid = template, line, pid
+        self.seconds = template.pool.wall_seconds
+        self.done = 0
+
+    def wait_until_ready(self) -> None:
+        self.line.receive(_START_SECONDS)
 
     def results(self, values: list[str]) -> Iterator[dict[str, Any]]:
         """One message per value, as they come."""
-        self._send(f"[{', '.join(values)}]")
+        self.line.send(f"[{', '.join(values)}]", self.seconds + _START_SECONDS)
         for _ in values:
-            message = self._receive(self.seconds)
+            message = self.line.receive(self.seconds)
             self.done += 1
             yield message
 
-    def _send(self, line: str) -> None:
-        self.socket.settimeout(self.seconds + _START_SECONDS)
-        try:
-            self.socket.sendall(line.encode() + b"\n")
-        except OSError as error:
-            raise self._lost(error) from None
+    def kill(self) -> int | None:
+        return self.template.end(self.pid)
 
-    def _receive(self, seconds: float) -> dict[str, Any]:
-        self.socket.settimeout(seconds)
-        try:
-            while b"\n" not in self.received:
-                more = self.socket.recv(1 << 16)
-                if not more:
-                    raise ConnectionError
-                self.received += more
-        except OSError as error:
-            raise self._lost(error) from None
-        line, _, self.received = self.received.partition(b"\n")
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):  # no message of ours, and the next ones cannot be told from others
-            raise _WorkerLost(Stopped.DIED) from None
-
-    def _lost(self, error: OSError) -> _WorkerLost:
-        if isinstance(error, TimeoutError):  # it is killed when it is replaced
-            return _WorkerLost(Stopped.TIME)
-        code = self.process.wait()
-        return _WorkerLost(Stopped.TIME if code == -signal.SIGPROF else Stopped.DIED)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.socket.close()
+    def end(self) -> int | None:
+        code = self.kill()
+        self.line.socket.close()
+        return code
 
 
 def end_with_parent() -> None:
@@ -348,61 +497,123 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# ---- the worker
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
-def _work() -> None:
-    import ctypes
+# ---- the template
+
+
+def _run() -> None:
     import importlib
     import resource
-    import types
 
     connection = socket.socket(fileno=0)
-    lines = connection.makefile("rb")
-
-    def send(message: dict[str, Any]) -> None:
-        connection.sendall(json.dumps(message).encode() + b"\n")
-
     # Ctrl-C is the parent's; the limit of time is the kernel's, which asks no Python code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-    setup = json.loads(lines.readline())
-    if sys.platform == "linux":
-        die_with_parent = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
-        if os.getppid() != setup["parent"]:
-            return
+    setup = json.loads(connection.makefile("rb").readline())
+    if not _die_with(setup["parent"]):
+        return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.path[:] = setup["path"]
-    package = types.ModuleType("bandpo")
-    package.__path__ = [str(Path(__file__).resolve().parent)]
-    sys.modules["bandpo"] = package
     module, _, name = setup["function"].partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
+        for value, expected in setup["warm_up"]:
+            if (found := json.loads(json.dumps(function(value)))) != expected:
+                raise ValueError(f"of {value!r} it makes {found!r}, and not {expected!r}")
     except BaseException as error:
-        send({"error": f"{type(error).__name__}: {error}"})
+        _send(connection, {"error": _reason(error)})
         return
+    gc.collect()
+    gc.freeze()  # else a collection in a worker would write to, and so copy, all the pages that it shares
+    _send(connection, {"result": "ready"})
+    if setup["forks"]:
+        connection = _fork_on_request(connection)
+    if connection is not None:
+        _work(connection, function, setup)
+
+
+def _die_with(parent: int) -> bool:
+    """Whether the parent is still there; this process is killed together with it from now on, where Linux is."""
+    if sys.platform == "linux":
+        import ctypes
+
+        die_with_parent = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+        return os.getppid() == parent
+    return True
+
+
+def _fork_on_request(control: socket.socket) -> socket.socket | None:
+    """The socket of a worker, in each worker; None in the template, at the end."""
+    template, workers = os.getpid(), set()
+    while True:
+        request, files, _, _ = socket.recv_fds(control, 1 << 10, 1)
+        if not request:
+            return None
+        request = json.loads(request)
+        if "fork" in request:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                _send(control, {"error": _reason(error)})
+            else:
+                if pid == 0:
+                    os.dup2(files[0], 0)  # and the control is closed
+                    os.close(files[0])
+                    return control if _die_with(template) else None
+                workers.add(pid)
+                _send(control, {"pid": pid})
+            os.close(files[0])
+        else:
+            code = None
+            if (pid := request["end"]) in workers:
+                workers.remove(pid)
+                os.kill(pid, signal.SIGKILL)  # one that is at its end keeps the reason
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            _send(control, {"code": code})
+
+
+def _work(connection: socket.socket, function: Callable[[Any], Any], setup: dict[str, Any]) -> None:
+    import resource
+
     if setup["memory"] is not None:
         with contextlib.suppress(OSError, ValueError):  # where the platform has no such limit
             resource.setrlimit(resource.RLIMIT_AS, (setup["memory"], setup["memory"]))
-    send({"result": "ready"})
-    for line in lines:
+    _send(connection, {"result": "ready"})
+    for line in connection.makefile("rb"):
         for value in json.loads(line):
             signal.setitimer(signal.ITIMER_PROF, setup["seconds"])
             try:
-                message = {"result": function(value)}
+                message = json.dumps({"result": function(value)})
             except MemoryError:
                 return
             except BaseException as error:
-                message = {"error": f"{setup['function']} raised {type(error).__name__}: {error}"}
+                message = json.dumps({"raised": _reason(error)})
             signal.setitimer(signal.ITIMER_PROF, 0)
-            send(message)
+            connection.sendall(message.encode() + b"\n")
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _reason(error: BaseException) -> str:
+    """The exception in one line, and where it was raised."""
+    try:
+        words = " ".join(str(error).split())
+    except Exception:  # its own fault
+        words = ""
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return type(error).__name__ + (f": {_short(words)}" if words else "") + place
 
 
 if __name__ == "__main__":
     try:
-        _work()
+        _run()
     finally:
         os._exit(0)  # whatever state a task has left the interpreter in
