@@ -1,0 +1,132 @@
+"""Which releases of TRL the trainer works with: its tests under each, in an environment of that release's own.
+
+    python benchmarks/trl_versions.py [1.9.2 ...] [--of-its-time | --newest] [--keep FOLDER] [--write]
+
+Each release is tried with the transformers of its time and with the newest one, which pip takes where only TRL is
+pinned. An environment is laid over the one that runs this command: TRL, transformers, and what these two want otherwise
+are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. tests/test_trl.py runs in it,
+the contract with TRL, and tests/test_train.py, `bandpo train`; both count, warnings of old releases do not.
+`--write` replaces the rows of these releases in benchmarks/trl_versions.csv; the exit code is that of the worst row.
+"""
+
+import argparse
+import csv
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from bandpo.provenance import source_commit
+
+ROOT = Path(__file__).parent.parent
+# The last patch of every minor, and the newest transformers on the day of its release.
+RELEASES = {
+    "0.24.0": "4.57.1",
+    "0.25.1": "4.57.1",
+    "0.26.2": "4.57.3",
+    "0.27.2": "5.0.0",
+    "0.28.0": "5.1.0",
+    "0.29.1": "5.3.0",
+    "1.0.0": "5.4.0",
+    "1.1.0": "5.5.3",
+    "1.2.0": "5.5.4",
+    "1.3.0": "5.6.2",
+    "1.4.0": "5.8.0",
+    "1.5.1": "5.9.0",
+    "1.6.0": "5.11.0",
+    "1.7.1": "5.12.1",
+    "1.8.0": "5.12.1",
+    "1.9.2": "5.14.1",
+    "1.10.0": "5.14.1",
+    "1.11.0": "5.15.1",
+    "1.12.0": "5.15.1",
+    "1.13.0": "5.17.0",
+    "1.14.2": "5.19.0",
+    "1.15.0": "5.19.0",
+    "1.16.0": "5.19.0",
+}
+SUITES = {"contract": "tests/test_trl.py", "train": "tests/test_train.py"}
+
+
+def pinned(name: str) -> str:
+    """The version in constraints.txt."""
+    (line,) = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith(f"{name}==")]
+    return line.partition("==")[2]
+
+
+def environment(folder: Path, trl: str, transformers: str) -> Path:
+    """A virtual environment over the running one, with these two; returns its Python. torch stays what it is."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    below = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
+    (own,) = folder.glob("lib/python*/site-packages")
+    (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
+    wanted = [f"trl=={trl}", f"transformers=={transformers}", f"torch=={pinned('torch')}", "accelerate", "datasets"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *wanted],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return python
+
+
+def test(python: Path, suite: str) -> tuple[dict[str, int], list[str]]:
+    """How many tests passed, failed and were skipped, and the names of those that failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        done = subprocess.run(
+            [python, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}", suite],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if not report.exists():
+            return {"passed": 0, "failed": 1, "skipped": 0}, done.stdout.splitlines()[-1:]
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    bad = [case.get("name", "?") for case in cases if {"failure", "error"} & {child.tag for child in case}]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    if bad:
+        print(done.stdout)
+    return {"passed": len(cases) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}, bad
+
+
+def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
+    out: dict[str, object] = {"trl": trl, "transformers": transformers, "python": platform.python_version()}
+    try:
+        python = environment(folder, trl, transformers)
+        ask = "import importlib.metadata as m; print(*map(m.version, ['torch', 'huggingface_hub', 'tokenizers']))"
+        found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+    except subprocess.CalledProcessError as error:
+        return {**out, "result": f"no such environment: {error}"}
+    out |= zip(("torch", "huggingface_hub", "tokenizers"), found, strict=True)
+    failed = []
+    for name, suite in SUITES.items():
+        counts, bad = test(python, suite)
+        out |= {f"{name}_{key}": value for key, value in counts.items()}
+        failed += bad
+    return {**out, "result": "failed: " + ", ".join(failed) if failed else "passed", "commit": source_commit()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases of TRL; by default all")
+    parser.add_argument("--of-its-time", action="store_true", help="only with the transformers of each release's time")
+    parser.add_argument("--newest", action="store_true", help="only with the newest transformers")
+    parser.add_argument("--keep", type=Path, help="where to keep the environments; by default they are removed")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    unknown = sorted(set(args.versions) - set(RELEASES))
+    if unknown:
+        parser.error(f"unknown release of TRL: {', '.join(unknown)}; this command knows {', '.join(RELEASES)}")
+    print(args)
+
+
+if __name__ == "__main__":
+    main()
