@@ -17,6 +17,7 @@ architecture, two layers and random weights, with a tokenizer of bytes, and some
 
 import argparse
 import collections
+import copy
 import csv
 import hashlib
 import json
@@ -26,6 +27,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import traceback
 import xml.etree.ElementTree as ElementTree
 import zlib
 from pathlib import Path
@@ -78,7 +80,8 @@ def make_hub(home: Path, names: list[str]) -> None:
     import transformers
     import trl
 
-    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     for name in names:
         found = re.fullmatch(r"trl-internal-testing/tiny-(\w+?)For(CausalLM|SequenceClassification)[-.\w]*", name)
         kind = found and getattr(transformers, f"{found[1]}Config", None)
@@ -107,6 +110,7 @@ def plug_in() -> None:
     """What the runs of pytest find: made data, and the trainer under test, whose trainings are noted."""
     import datasets
     import pytest
+    import torch
     import trl
 
     theirs, load = trl.GRPOTrainer, datasets.load_dataset
@@ -137,7 +141,12 @@ def plug_in() -> None:
             file.write(json.dumps([test, weights.hexdigest(), repr(log)]) + "\n")
         return out
 
-    datasets.load_dataset, theirs.train = load_dataset, train
+    def settings(self: Any) -> None:
+        self.use_cpu = self.use_cpu or not torch.cuda.is_available()  # TRL's tests are for a GPU
+        prepare(self)
+
+    prepare = trl.GRPOConfig.__post_init__
+    datasets.load_dataset, theirs.train, trl.GRPOConfig.__post_init__ = load_dataset, train, settings
     if os.environ["BANDPO_TRL_SUITE_TRAINER"] == theirs.__name__:
         return
     from bandpo import Clip
@@ -150,21 +159,108 @@ def plug_in() -> None:
             region = Clip(0.2, 0.2)
             if args is not None:
                 region = Clip(args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high)
-                default = {"epsilon": 0.2, "epsilon_high": None}
-                for key, value in default.items():
-                    setattr(args, key, value)
+                args = copy.copy(args)
+                args.epsilon, args.epsilon_high = 0.2, None
             try:
                 super().__init__(model, reward_funcs, args, *others, trust_region=region, **named)
             except ValueError as error:
-                last = error.__traceback__
-                while last is not None and last.tb_next is not None:
-                    last = last.tb_next
-                if last is None or last.tb_frame.f_code.co_filename != ours.__file__:
+                if traceback.extract_tb(error.__traceback__)[-1].filename != ours.__file__:
                     raise
                 pytest.skip(f"refused: {error}")
 
     trl.GRPOTrainer = Ours
 
 
+def results(folder: Path, home: Path, trainer: str, expression: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """What became of each test ("passed", or why not), and the trainings of each."""
+    report, notes = home / f"{trainer}.xml", home / f"{trainer}.jsonl"
+    own = {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "BANDPO_TRL_SUITE": str(notes),
+        "BANDPO_TRL_SUITE_TRAINER": trainer,
+    }
+    options = ["-p", "trl_suite", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={report}", "-k", expression]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--disable-warnings", *options, SUITE]
+    done = subprocess.run(command, cwd=folder, env=os.environ | own, stdout=subprocess.PIPE, text=True, check=False)
+    if not report.exists():
+        raise SystemExit(f"the tests of {folder} did not run:\n{done.stdout[-2000:]}")
+    (home / f"{trainer}.txt").write_text(done.stdout, encoding="utf-8")
+    tests = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        tests[name] = "passed" if bad is None else " ".join((bad.get("message") or bad.tag).split())[:200]
+    trainings = collections.defaultdict(list)
+    for line in notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []:
+        test, *what = json.loads(line)
+        trainings[test.partition("::")[2]].append(repr(what))
+    return tests, trainings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a clone of TRL's repository, at the installed release")
+    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only these tests, as for pytest")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    if not (args.folder / SUITE).is_file():
+        parser.error(f"folder must be a clone of TRL's repository, with {SUITE} in it, got {args.folder}")
+    import transformers
+    import trl
+
+    from bandpo.provenance import source_commit
+
+    suite = (args.folder / "VERSION").read_text().strip()
+    if suite.split(".")[:2] != trl.__version__.split(".")[:2]:
+        print(f"note: the tests are of TRL {suite}, installed is {trl.__version__}", file=sys.stderr)
+    text = (args.folder / SUITE).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as home:
+        make_hub(Path(home), sorted(set(re.findall(r'"(trl-internal-testing/tiny-[^"]+)"', text))))
+        theirs, before = results(args.folder, Path(home), "GRPOTrainer", args.k)
+        ours, after = results(args.folder, Path(home), "BandPOTrainer", args.k)
+        shown = (Path(home) / "BandPOTrainer.txt").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = {"passed": {}, "refused": {}, "not here": {}, "failed": {}}
+    for test, outcome in theirs.items():
+        mine = ours.get(test, "did not run")
+        refused = mine.partition("refused: ")[2]
+        kind = (
+            "not here" if outcome != "passed" else "refused" if refused else "passed" if mine == "passed" else "failed"
+        )
+        found[kind][test] = refused if kind == "refused" else outcome if kind == "not here" else mine
+    same = [before[test] == after[test] for test in found["passed"] if before[test]]
+    if found["failed"]:
+        print(shown)
+    for kind in ("not here", "refused", "failed"):
+        print(f"\n{kind}:")
+        for reason, count in collections.Counter(found[kind].values()).most_common():
+            print(f"  {count:3}  {reason}")
+    row = {
+        "suite": suite,
+        "trl": trl.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "tests": len(theirs),
+        **{kind.replace(" ", "_"): len(tests) for kind, tests in found.items()},
+        "tests_that_train": len(same),
+        "bit_for_bit": sum(same),
+        "commit": source_commit(),
+    }
+    print(f"\n{row}")
+    if args.write:
+        path = Path(__file__).with_suffix(".csv")
+        new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+    raise SystemExit(bool(found["failed"]) or not all(same))
+
+
 if PLUGGED_IN:
     plug_in()
+elif __name__ == "__main__":
+    main()

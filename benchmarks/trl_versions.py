@@ -10,7 +10,6 @@ the contract with TRL, and tests/test_train.py, `bandpo train`; both count, warn
 """
 
 import argparse
-import csv
 import os
 import platform
 import subprocess
@@ -65,7 +64,9 @@ def environment(folder: Path, trl: str, transformers: str) -> Path:
     below = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
-    wanted = [f"trl=={trl}", f"transformers=={transformers}", f"torch=={pinned('torch')}", "accelerate", "datasets"]
+    # TRL 0.28 to 1.13 imports requests without naming it; datasets 5.2 no longer brings it.
+    wanted = [f"trl=={trl}", f"transformers=={transformers}", f"torch=={pinned('torch')}"]
+    wanted += ["accelerate", "datasets", "requests"]
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *wanted],
         check=True,
