@@ -1,8 +1,16 @@
 """BandPOTrainer against TRL's own GRPOTrainer, and against `policy_loss`."""
 
+import datetime
+import functools
 import inspect
+import json
 import math
+import os
+import re
+import textwrap
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -10,13 +18,14 @@ import pytest
 import torch
 import trl.trainer.utils
 from packaging.version import Version
-from transformers import PrinterCallback
+from transformers import HfArgumentParser, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 import bandpo
 import tiny
 from bandpo import Band, Capped, Clip, lab
-from bandpo.integrations.trl import LOSS_TYPES, BandPOConfig, BandPOTrainer, check_config
+from bandpo.integrations.trl import LOSS_TYPES, MAIN_METRICS, BandPOConfig, BandPOTrainer
+from bandpo.metrics import BINS, Metrics
 
 AGGREGATION = {
     "grpo": "seq-mean-token-mean",
@@ -28,12 +37,20 @@ AGGREGATION = {
 DAPO_STEPS = 4 if Version(trl.__version__) >= Version("1.9") else 1
 
 
-def train(cls, args, region=None, model=None):
-    named = {} if region is None else {"trust_region": region}
+def build(cls, args, region=None, model=None, **named):
+    named |= {} if region is None else {"trust_region": region}
     trainer = cls(model or tiny.model(), tiny.count_a, args, tiny.rows(), processing_class=lab.tokenizer(), **named)
     trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def train(cls, args, region=None, model=None):
+    trainer = build(cls, args, region, model)
     trainer.train()
     return trainer
+
+
+full = functools.partial(tiny.settings, kind=BandPOConfig, all_metrics=True)
 
 
 def history(trainer):
@@ -64,7 +81,7 @@ def clipped_shares(trainer):
 def test_clip_equals_trl_bit_for_bit_where_it_binds(tmp_path, loss_type):
     args = {"loss_type": loss_type, "epsilon": 0.2, "max_grad_norm": 1.0}
     theirs = train(GRPOTrainer, tiny.settings(tmp_path, **args))
-    ours = train(BandPOTrainer, tiny.settings(tmp_path, **args), Clip(0.2, 0.2))
+    ours = train(BandPOTrainer, full(tmp_path, **args), Clip(0.2, 0.2))
     other = train(BandPOTrainer, tiny.settings(tmp_path, **args), Clip(0.1, 0.1))
     assert min(clipped_shares(ours)) >= 0.02
     assert history(ours) == history(theirs)
@@ -78,7 +95,7 @@ def test_uneven_epsilons_accumulation_and_kl_equal_trl_bit_for_bit(tmp_path):
     start = str(tmp_path / "start")  # TRL loads the reference model from where the model came from
     tiny.model().save_pretrained(start)
     theirs = train(GRPOTrainer, tiny.settings(tmp_path, epsilon_high=0.28, **args), model=start)
-    ours = train(BandPOTrainer, tiny.settings(tmp_path, **args), Clip(0.2, 0.28), model=start)
+    ours = train(BandPOTrainer, full(tmp_path, **args), Clip(0.2, 0.28), model=start)
     assert "kl" in ours.state.log_history[0]
     assert min(clipped_shares(ours)) >= 0.02
     assert history(ours) == history(theirs)
@@ -87,6 +104,10 @@ def test_uneven_epsilons_accumulation_and_kl_equal_trl_bit_for_bit(tmp_path):
 
 class Recording(BandPOTrainer):
     """Keeps what the loss saw and gave."""
+
+    def __init__(self, *args, **kwargs):
+        self.records = []
+        super().__init__(*args, **kwargs)
 
     def _compute_loss(self, model, inputs):
         self.seen = []
@@ -110,13 +131,12 @@ def test_band_has_the_loss_and_gradient_of_policy_loss(tmp_path, capsys, loss_ty
     trainer = Recording(
         tiny.model(),
         tiny.count_a,
-        tiny.settings(tmp_path, loss_type=loss_type, max_steps=8),
+        full(tmp_path, loss_type=loss_type, max_steps=8),
         tiny.rows(),
         processing_class=lab.tokenizer(),
         trust_region=region,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.records = []
     trainer.train()
     left_out = tokens = 0
     assert sum(clipped_shares(trainer)) > 0.02
@@ -155,9 +175,9 @@ def test_the_trainer_is_left_as_it_was_even_if_the_loss_raises(tmp_path, monkeyp
         trust_region=Band(),
     )
     trainer.remove_callback(PrinterCallback)
-    before = {k for k in vars(trainer)}
+    before, epsilons = {k for k in vars(trainer)}, (trainer.epsilon_low, trainer.epsilon_high)
     trainer.train()
-    assert (trainer.epsilon_low, trainer.epsilon_high) == (0.2, 0.2)
+    assert (trainer.epsilon_low, trainer.epsilon_high) == epsilons
     assert trainer._loss_inputs is None
     assert {k for k in vars(trainer)} - before <= {k for k in vars(train(GRPOTrainer, tiny.settings(tmp_path)))}
 
@@ -168,12 +188,12 @@ def test_the_trainer_is_left_as_it_was_even_if_the_loss_raises(tmp_path, monkeyp
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", fail)
     with pytest.raises(RuntimeError, match="lost"):
         trainer._compute_loss(trainer.model, {})
-    assert (trainer.epsilon_low, trainer.epsilon_high, trainer._loss_inputs) == (0.2, 0.2, None)
+    assert (trainer.epsilon_low, trainer.epsilon_high, trainer._loss_inputs) == (*epsilons, None)
 
 
 def test_metrics_are_sums_over_the_whole_log_window(tmp_path):
-    each = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), Band("kl", 0.05))
-    once = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8, logging_steps=8), Band("kl", 0.05))
+    each = train(BandPOTrainer, full(tmp_path, max_steps=8), Band("kl", 0.05))
+    once = train(BandPOTrainer, full(tmp_path, max_steps=8, logging_steps=8), Band("kl", 0.05))
     rows = [r for r in each.state.log_history if "bandpo/tokens" in r]
     (total,) = [r for r in once.state.log_history if "bandpo/tokens" in r]
     assert total["bandpo/tokens"] == sum(r["bandpo/tokens"] for r in rows)
@@ -184,28 +204,75 @@ def test_metrics_are_sums_over_the_whole_log_window(tmp_path):
 
 
 def test_evaluation_metrics_are_kept_apart(tmp_path):
-    args = tiny.settings(
+    args = full(
         tmp_path,
         max_steps=8,
         eval_strategy="steps",
         eval_steps=8,
         per_device_eval_batch_size=16,
     )
-    trainer = BandPOTrainer(
-        tiny.model(),
-        tiny.count_a,
-        args,
-        tiny.rows(),
-        tiny.rows(4),
-        processing_class=lab.tokenizer(),
-        trust_region=Band(),
-    )
-    trainer.remove_callback(PrinterCallback)
+    trainer = build(BandPOTrainer, args, Band(), eval_dataset={"held_out": tiny.rows(4)})
     trainer.train()
     (row,) = [r for r in trainer.state.log_history if "eval_reward" in r]
-    assert row["eval_bandpo/tokens"] > 0
-    assert row["eval_bandpo/clip/count"] == 0  # on policy
+    assert row["eval_held_out_bandpo/tokens"] > 0
+    assert row["eval_held_out_bandpo/clip/count"] == 0  # on policy
     assert "bandpo/tokens" not in row
+    assert trainer.evaluate()["eval_held_out_bandpo/tokens"] > 0
+    assert sum("bandpo/tokens" in r for r in trainer.state.log_history) == 8
+
+
+def test_eight_numbers_a_row_unless_all_are_asked_for(tmp_path):
+    short, long = (
+        train(BandPOTrainer, kind(tmp_path, max_steps=8), Band("kl", 0.05)).state.log_history[:-1]
+        for kind in (tiny.settings, full)
+    )
+    ours = [{key for key in row if key.startswith("bandpo/")} for row in short]
+    assert set.union(*ours) == {f"bandpo/{name}" for name in MAIN_METRICS}
+    assert {f"bandpo/tokens/{name}" for name in BINS} < long[0].keys()
+    assert [{**row, "step_time": 0} for row in short] == [
+        {key: 0 if key == "step_time" else row[key] for key in kept} for row, kept in zip(long, short, strict=True)
+    ]
+
+
+class LogsByItself(TrainerCallback):
+    """What a user's callback may do (not at the end of a step: transformers' own row would be left out there)."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            self.log({"mine": 1.0})
+
+
+def one_of_two_processes(rank, folder):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, but not used: the group is there
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder}/store", datetime.timedelta(seconds=60), world_size=2, rank=rank
+    )
+    args = full(folder, max_steps=8, logging_steps=8, per_device_train_batch_size=8, ddp_find_unused_parameters=False)
+    trainer = build(Recording, args, Band("kl", 0.05))
+    trainer.add_callback(LogsByItself(trainer.log))
+    trainer.train()
+    names = ("old_per_token_logps", "advantages", "completion_mask")
+    seen = [(logps.detach(), *(inputs[name] for name in names)) for inputs, logps, _ in trainer.records]
+    torch.save((seen, trainer.state.log_history), Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_one_of_two_processes_may_log_and_the_sums_are_over_both(tmp_path):
+    torch.multiprocessing.spawn(one_of_two_processes, (str(tmp_path),), nprocs=2)
+    (seen, log), (others, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert sum("mine" in row for row in log) == 8
+    (row,) = [row for row in log if "bandpo/tokens" in row]
+    assert row["step"] == 8
+    assert "loss" in row
+    batches = [bandpo.policy_loss(*batch[:3], batch[3].bool(), Band("kl", 0.05))[1] for batch in (*seen, *others)]
+    expected = functools.reduce(Metrics.merge, batches).compute()
+    assert {name: row[f"bandpo/{name}"] for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert expected["clip/count"] > 0
 
 
 def test_a_region_gets_the_context_that_trl_has(tmp_path):
@@ -242,6 +309,7 @@ def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
     assert trainer.trust_region == Band("tv", 0.1)
     with pytest.raises(ValueError, match="twice"):
         BandPOTrainer(tiny.model(), tiny.count_a, args, tiny.rows(), trust_region=Band())
+    assert build(BandPOTrainer, args, Band("tv", 0.1)).trust_region == Band("tv", 0.1)  # the same is no second one
     plain = BandPOTrainer(
         tiny.model(), tiny.count_a, tiny.settings(tmp_path), tiny.rows(), processing_class=lab.tokenizer()
     )
@@ -251,7 +319,7 @@ def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
 def test_the_config_keeps_every_field_of_trl():
     names = lambda cls: {f: p.default for f, p in inspect.signature(cls).parameters.items()}  # noqa: E731
     ours, theirs = names(BandPOConfig), names(GRPOConfig)
-    assert set(ours) - set(theirs) == {"trust_region"}
+    assert set(ours) - set(theirs) == {"trust_region", "all_metrics"}
     assert {k: v for k, v in ours.items() if k in theirs} == theirs
 
 
@@ -278,8 +346,124 @@ def test_settings_without_bounds_per_token_are_refused_before_anything_is_loaded
         )
 
 
+def test_a_config_with_a_region_is_refused_where_a_trainer_would_be(tmp_path):
+    with pytest.raises(ValueError, match="loss_type"):
+        tiny.settings(tmp_path, BandPOConfig, trust_region=Band(), loss_type="sapo")
+    with pytest.raises(ValueError, match=r"epsilon = 0\.1"):
+        tiny.settings(tmp_path, BandPOConfig, trust_region=Band(), epsilon=0.1)
+
+
+NODE = {"type": "band", "divergence": "tv", "delta": 0.1}
+
+
+@pytest.mark.parametrize("given", [Band("tv", 0.1), NODE, json.dumps(NODE)], ids=lambda x: type(x).__name__)
+def test_a_config_keeps_a_region_as_a_node_that_trackers_can_show(tmp_path, given):
+    args = tiny.settings(tmp_path, BandPOConfig, trust_region=given)
+    shown = json.loads(args.to_json_string())  # what tensorboard's callback does
+    assert shown["trust_region"] == args.trust_region == NODE
+    assert "'tv'" in shown["epsilon"]
+    assert "tv" in str(args.to_sanitized_dict()["trust_region"])
+    assert build(BandPOTrainer, args).trust_region == Band("tv", 0.1)
+
+
+def test_a_config_takes_a_region_from_the_command_line(tmp_path):
+    words = ["--trust_region", json.dumps(NODE), "--all_metrics", "--use_cpu", "--bf16", "false"]
+    words += ["--output_dir", str(tmp_path), "--gradient_checkpointing", "false"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the parser passes every setting, deprecated ones too
+        (args,) = HfArgumentParser(BandPOConfig).parse_args_into_dataclasses(words)
+    assert args.trust_region == NODE
+    assert args.all_metrics
+
+
+@pytest.mark.parametrize(("given", "named"), [("band", "'band'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])
+def test_a_config_names_what_is_no_region(tmp_path, given, named):
+    with pytest.raises(ValueError, match=rf"trust_region.*{re.escape(named)}"):
+        tiny.settings(tmp_path, BandPOConfig, trust_region=given)
+
+
+class OfMyOwn:
+    """A rule without a node."""
+
+    def bounds(self, old_logps, context=None):
+        return Clip(0.2, 0.2).bounds(old_logps)
+
+    def contains(self, log_ratio, old_logps, context=None):
+        return self.bounds(old_logps).contains(log_ratio)
+
+    def __repr__(self):
+        return "OfMyOwn()"
+
+
+def test_a_config_refuses_a_region_without_a_node(tmp_path):
+    with pytest.raises(ValueError, match=r"OfMyOwn\(\).*BandPOTrainer\(trust_region="):
+        tiny.settings(tmp_path, BandPOConfig, trust_region=OfMyOwn())
+
+
+def test_trls_trainer_does_not_ignore_a_region_in_silence(tmp_path):
+    args = tiny.settings(tmp_path, BandPOConfig, trust_region=Band())
+    with pytest.raises(TypeError, match=r"ignored.*'divergence': 'kl'.*BandPOTrainer"):
+        train(GRPOTrainer, args)
+
+
+@pytest.mark.parametrize(
+    ("region", "node", "name", "paper"),
+    [
+        (Band("tv", 0.1), NODE, "BandPO", "2603.04918"),
+        (Clip(0.2, 0.28), {"type": "clip", "eps_low": 0.2, "eps_high": 0.28}, "GRPO", "2402.03300"),
+        (OfMyOwn(), "OfMyOwn()", "GRPO", "2402.03300"),
+    ],
+    ids=str,
+)
+def test_a_region_given_to_the_trainer_is_kept_with_what_it_made(tmp_path, region, node, name, paper):
+    args = tiny.settings(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
+    trainer = train(BandPOTrainer, args, region)
+    saved = torch.load(tmp_path / "checkpoint-1" / "training_args.bin", weights_only=False)
+    assert json.loads(saved.to_json_string())["trust_region"] == node
+    assert saved.epsilon == f"replaced by the trust region {node}"
+    card = (tmp_path / "README.md").read_text()
+    assert f"was trained with {name} (trust region {node}), a method introduced in" in card
+    assert paper in card
+    assert ("- bandpo" in card) == (name == "BandPO")
+    assert type(args) is GRPOConfig  # the caller's, who may want it for another rule
+    assert args.epsilon == 0.2
+    assert trainer.trust_region is region
+
+
+def test_without_args_there_is_a_folder_and_the_papers_band(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cpu = functools.partial(BandPOConfig, use_cpu=True, bf16=False, activation_checkpointing=False)
+    monkeypatch.setattr("bandpo.integrations.trl.BandPOConfig", cpu)
+    model = tiny.model()
+    model.config._name_or_path = "some/tiny"
+    with pytest.warns(UserWarning, match="no rule acts"):
+        trainer = BandPOTrainer(model, tiny.count_a, train_dataset=tiny.rows(), processing_class=lab.tokenizer())
+    assert trainer.args.output_dir == "tiny-BandPO"
+    assert trainer.args.trust_region == Band("kl", 0.05).to_config()
+
+
+def test_the_signature_shows_what_trls_has():
+    ours, theirs = (inspect.signature(cls).parameters for cls in (BandPOTrainer, GRPOTrainer))
+    shown = [name for name in ours if name not in ("trust_region", "peft_config", "named")]
+    assert shown == list(theirs)[: len(shown)]
+    assert {"train_dataset", "callbacks", "optimizers", "peft_config"} <= set(ours)
+    assert {name: ours[name].default for name in shown} == {name: theirs[name].default for name in shown}
+
+
+def test_the_docstrings_example_is_the_readmes_and_its_rules_and_metrics_are_all():
+    text = inspect.cleandoc(BandPOTrainer.__doc__)
+    example = textwrap.dedent(text[text.index("    from datasets") : text.index("The rules:")]).strip()
+    assert f"```python\n{example}\n```" in (Path(__file__).parent.parent / "README.md").read_text()
+    rules = re.findall(r"`(\w+)`", text[text.index("The rules:") : text.index("or one of your own")])
+    known = {kind.__name__ for kind in bandpo.trust_regions._KINDS.values()}
+    assert set(rules) == known & set(bandpo.__all__)
+    page = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text()
+    (short,) = re.findall(r"The eight of `BandPOTrainer`.*?: (.*?)\.\n", page, re.DOTALL)
+    assert re.findall(r"`([^`]+)`", short) == list(MAIN_METRICS)
+
+
 def test_a_temperature_that_sampler_and_log_probabilities_share_is_fine(tmp_path):
-    check_config(tiny.settings(tmp_path, temperature=0.7, generation_kwargs={"temperature": 0.7}), Band())
+    build(BandPOTrainer, tiny.settings(tmp_path, temperature=0.7, generation_kwargs={"temperature": 0.7}), Band())
 
 
 def test_the_stored_log_probabilities_are_those_sampled_from(tmp_path):
@@ -313,11 +497,30 @@ def test_the_stored_log_probabilities_are_those_sampled_from(tmp_path):
 def test_one_step_a_batch_is_called_a_no_op_once(tmp_path):
     on_policy = {"steps_per_generation": 1, "num_iterations": 1}
     with pytest.warns(UserWarning, match="no rule acts.*steps_per_generation") as caught:
-        trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=3, **on_policy), Band())
-    assert sum("no rule acts" in str(w.message) for w in caught) == 1
+        trainer = train(BandPOTrainer, full(tmp_path, max_steps=3, **on_policy), Band())
+    (warning,) = [w for w in caught if "no rule acts" in str(w.message)]
+    assert warning.filename == __file__
     rows = [r for r in trainer.state.log_history if "bandpo/tokens" in r]
     assert all(r["bandpo/clip/count"] == 0 and r["bandpo/log_ratio/max"] == 0 for r in rows)
-    check_config(tiny.settings(tmp_path, **on_policy), Clip(1.0, math.inf))  # no clip was asked for: no warning
+    build(BandPOTrainer, tiny.settings(tmp_path, **on_policy), Clip(1.0, math.inf))  # no clip was asked for: no warning
+
+
+@pytest.mark.parametrize(("accumulation", "generation", "iterations"), [(3, 2, 1), (4, 2, 1), (2, 2, 1), (1, 1, 2)])
+def test_no_rule_is_said_to_act_exactly_where_trl_is_on_policy(tmp_path, accumulation, generation, iterations):
+    """Also where the steps and the generations are out of step: a batch of two then serves two steps of three."""
+    args = tiny.settings(
+        tmp_path,
+        gradient_accumulation_steps=accumulation,
+        steps_per_generation=generation,
+        num_iterations=iterations,
+        max_steps=2,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = train(Recording, args, Band())
+    said = any("no rule acts" in str(w.message) for w in caught)
+    on_policy = [not (logps - inputs.get("old_per_token_logps", logps)).any() for inputs, logps, _ in trainer.records]
+    assert said == all(on_policy) == (accumulation % (generation * iterations) == 0)
 
 
 def test_trl_delta_keeps_its_meaning_and_is_named(tmp_path, caplog):
@@ -330,9 +533,41 @@ def test_trl_delta_keeps_its_meaning_and_is_named(tmp_path, caplog):
     assert history(ours) != history(train(GRPOTrainer, tiny.settings(tmp_path, max_steps=8)))
 
 
-def test_truncated_sampling_is_warned_about(tmp_path):
-    with pytest.warns(UserWarning, match="top_k = 5"):
-        check_config(tiny.settings(tmp_path, top_k=5), Band())
+@pytest.mark.parametrize("region", [Clip(0.2, 0.2), Clip(0.2, 1.0), Band("kl", 0.2)], ids=str)
+def test_tokens_that_trls_delta_holds_are_counted(tmp_path, region):
+    """Beside those that the region cuts, they are the ones without a gradient; delta = 1.1 binds inside wide bounds."""
+    trainer = train(Recording, full(tmp_path, delta=1.1, max_steps=8, logging_steps=8), region)
+    (row,) = [row for row in trainer.state.log_history if "bandpo/tokens" in row]
+    left = [
+        (logps.grad == 0) & inputs["completion_mask"].bool() & (inputs["advantages"][:, None] != 0)
+        for inputs, logps, _ in trainer.records
+    ]
+    dual = row["bandpo/dual_clip/fraction"] * row["bandpo/tokens"]
+    assert dual > 0
+    counted = row["bandpo/cut/fraction"] * row["bandpo/tokens"]
+    assert counted + dual == pytest.approx(sum(int(x.sum()) for x in left))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"top_k": 5}, "top_k = 5"),
+        ({"generation_kwargs": {"top_p": 0.9, "repetition_penalty": 1.2}}, "top_p = 0.9, repetition_penalty = 1.2"),
+        ({"generation_kwargs": {"min_p": 0.1}}, "min_p = 0.1"),
+        ({"generation_kwargs": {"do_sample": False}}, "do_sample = False"),
+    ],
+    ids=str,
+)
+def test_truncated_sampling_is_warned_about(tmp_path, changes, named):
+    with pytest.warns(UserWarning, match=f"{named}: tokens") as caught:
+        build(BandPOTrainer, tiny.settings(tmp_path, **changes), Band())
+    (warning,) = [w for w in caught if "tokens" in str(w.message)]
+    assert warning.filename == __file__
+
+
+def test_what_the_sampler_is_told_last_counts(tmp_path):
+    args = tiny.settings(tmp_path, top_p=0.9, generation_kwargs={"top_p": 1.0, "top_k": None, "max_new_tokens": 4})
+    build(BandPOTrainer, args, Band())
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)

@@ -164,6 +164,7 @@ RESERVED = {
 # The trainer's settings that must keep their defaults.
 FIXED = {
     "disable_tqdm": "the command line draws its own progress",
+    "all_metrics": "the report reads all of them",
     "trust_remote_code": "bandpo never runs code from a model repository",
     # With these a run could not be resumed exactly.
     "save_only_model": "resuming needs whole checkpoints",

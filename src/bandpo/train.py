@@ -246,6 +246,7 @@ def _trainer_settings(config: RunConfig, folder: Path) -> tuple[dict[str, Any], 
         "save_total_limit": config.trainer.get("save_total_limit", 2),
         "shuffle_dataset": False,
         "disable_tqdm": True,
+        "all_metrics": True,
     }
     return settings, notice
 

@@ -7,6 +7,9 @@ hold the bounds of each token; everything else, the loss included, is TRL's own.
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
 import logging
 import warnings
 from collections.abc import Mapping
@@ -28,66 +31,200 @@ logger = logging.getLogger(__name__)
 
 # The losses that clamp the ratio of each token between the two epsilons.
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+# What is logged unless `all_metrics` is set: how often the rule acts, on which side and on whom, and how far the policy
+# moved.
+MAIN_METRICS = (
+    "tokens",  # the weight of the others, for a mean over rows
+    "clip/high_fraction",
+    "clip/low_fraction",
+    "clip/tail_high_share",
+    "cut/good_tail",
+    "kl_old/k3",
+    "log_ratio/max",
+    "log_ratio/min",
+)
+# The settings of the samplers that change what is sampled, and their values that do not, beside None.
+NEUTRAL = {
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "do_sample": (True,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "no_repeat_ngram_size": (0,),
+    "logit_bias": (),
+    "bad_words": (),
+    "allowed_token_ids": (),
+    "structured_outputs": (),
+    "vllm_structured_outputs_regex": (),
+}
+
+TITLE = "BandPO: Bridging Trust Regions and Ratio Clipping via Probability-Aware Bounds for LLM Reinforcement Learning"
+CITATION = f"""\
+@article{{li2026bandpo,
+    title  = {{{{{TITLE}}}}},
+    author = {{Yuan Li and Bo Wang and Yufei Gao and Yuqian Yao and Xinyuan Wang and Zhangyue Yin and Xipeng Qiu}},
+    year   = 2026,
+    eprint = {{arXiv:2603.04918}},
+}}"""
+
+
+class _Replaced(str):
+    """What `epsilon` is beside a trust region: whoever computes with it would ignore the region, and is told so."""
+
+    def __rsub__(self, other: object) -> Any:
+        raise TypeError(
+            f"the trust region would be ignored: epsilon is {self}, which only bandpo.integrations.trl.BandPOTrainer "
+            "follows; train with it instead of GRPOTrainer"
+        )
+
+    __radd__ = __rsub__
 
 
 @dataclass
 class BandPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region as a config node; for code, pass a region to `BandPOTrainer` instead.
+    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss.
 
     Args:
-        trust_region: a node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`, or its JSON text. Not to be
-            confused with `delta`, which in TRL is the upper clip of the two-sided GRPO loss (arXiv 2505.07291) and
-            keeps that meaning.
+        trust_region: a rule, its node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`, or the node's JSON
+            text; kept as the node. Not to be confused with `delta`, which in TRL is the upper clip of the two-sided
+            GRPO loss (arXiv 2505.07291) and keeps that meaning.
+        all_metrics: log everything in docs/metrics.md, some 50 numbers a row, instead of `MAIN_METRICS`.
+
+    Raises:
+        ValueError: a node that is no rule, a rule that has no node (pass it to `BandPOTrainer`), or settings that leave
+            no bounds per token; see `BandPOTrainer`.
     """
 
-    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "trust_region"]
-
-    trust_region: dict | str | None = field(
+    trust_region: dict | str | TrustRegion | None = field(
         default=None,
         metadata={"help": "Node of the trust region, e.g. {'type': 'band', 'divergence': 'kl', 'delta': 0.05}."},
     )
+    all_metrics: bool = field(
+        default=False, metadata={"help": "Log everything in docs/metrics.md instead of eight numbers a row."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given: Any = self.trust_region
+        if given is None:
+            return
+        if isinstance(given, str):
+            with contextlib.suppress(ValueError):  # refused below, as what it is
+                given = json.loads(given)
+        region = as_trust_region(given)
+        check_config(self)
+        _write(self, region)
+        if isinstance(self.trust_region, str):
+            raise ValueError(
+                f"trust_region of BandPOConfig must have a config node to be kept as, got {region!r}; pass it to "
+                "BandPOTrainer(trust_region=...), or derive it from bandpo.Region with fields of plain data"
+            )
 
 
 class BandPOTrainer(GRPOTrainer):
     """GRPO with a trust region per token (eq:bandpo_full), for the loss types grpo, bnpo, dr_grpo and dapo.
 
+        from datasets import Dataset
+        from trl import GRPOConfig
+        from bandpo import Band, lab
+        from bandpo.integrations.trl import BandPOTrainer
+
+        model, _ = lab.warm_start(p_work=0.3, seed=0)
+        args = GRPOConfig("runs/readme-trl", steps_per_generation=4, num_iterations=2, learning_rate=3e-4,
+                          max_completion_length=6, max_steps=8, logging_steps=8, bf16=False)
+        trainer = BandPOTrainer(                                    # was: GRPOTrainer(
+            str(model), lab.reward, args, Dataset.from_list(lab.prompts(64, seed=0)),
+            trust_region=Band("kl", delta=0.05))
+        trainer.train()
+        print(trainer.state.log_history[0]["bandpo/clip/high_fraction"])
+
+    The rules: `Band`, `Clip`, `DCPO`, `RIPO`, `TRGPPO`; made of others: `Relaxed`, `Capped`, `BySign`, `Decaying`,
+    `Table`; or one of your own, a `bandpo.Region`.
+
     A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`)
     so that their product exceeds `gradient_accumulation_steps`; the paper takes 4 steps a batch. With TRL's defaults
     there is one step, the ratio is 1, and no rule does anything: the trainer says so at start.
 
+    The metrics, under `bandpo/` in every row of the trainer's own: the eight of `MAIN_METRICS`, with
+    `BandPOConfig(all_metrics=True)` all of docs/metrics.md; summed over micro-batches and processes. Under
+    `eval_bandpo/` in those of an evaluation, and in what `evaluate` returns.
+
+    The rule is kept as `trust_region` in `trainer.args`, a copy of the `args` given, and so in `training_args.bin` and
+    in what trackers show of the settings; `epsilon` there names it too. The model card has it.
+
     Args:
         model: as for `GRPOTrainer`, like everything not named here.
-        reward_funcs: see TRL.
         args: a `GRPOConfig` or `BandPOConfig`; `epsilon` and `epsilon_high` must keep their defaults.
         trust_region: the rule, or its config node; by default that of `BandPOConfig`, else `Band("kl", 0.05)`.
+        named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
 
     Raises:
-        ValueError: the rule is given twice, or the settings leave no bounds per token: sequence-level importance
+        ValueError: two rules are given, or the settings leave no bounds per token: sequence-level importance
             sampling, a loss without a hard clip (cispo, sapo, vespo, luspo), Liger kernels; or the sampler's
             temperature is not that of the log-probabilities.
     """
+
+    # For the model card.
+    _tag_names: ClassVar = ["trl", "grpo", "bandpo"]
+    _name = "BandPO"
+    _paper: ClassVar = {"title": TITLE, "id": "2603.04918", "citation": CITATION}
 
     def __init__(
         self,
         model: Any,
         reward_funcs: Any = None,
         args: GRPOConfig | None = None,
-        *positional: Any,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        reward_processing_classes: Any = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        *,
         trust_region: TrustRegion | Mapping[str, Any] | None = None,
+        peft_config: Any = None,
         **named: Any,
     ) -> None:
-        node = getattr(args, "trust_region", None)
-        if node is not None and trust_region is not None:
-            raise ValueError("trust_region is given twice: to BandPOTrainer and in BandPOConfig; keep one")
+        if args is None:
+            name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "")
+            args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
+        node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
         self.trust_region: TrustRegion = Band() if given is None else as_trust_region(given)
+        if not (node is None or trust_region is None or node == _node(self.trust_region)):
+            raise ValueError(
+                f"trust_region is given twice, to BandPOTrainer as {self.trust_region!r} and in its args as {node}; "
+                "keep one"
+            )
+        check_config(args)
+        _warn(args, self.trust_region)
+        kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
+        if type(kept) is GRPOConfig:
+            kept.__class__ = BandPOConfig
+        rule = str(_write(kept, self.trust_region))
+        if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
+            vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
+        self._name = f"{self._name} (trust region {rule})"
         self._clip_metrics: dict[str, Metrics] = {}
         self._loss_inputs: dict[str, Any] | None = None
-        if args is not None:
-            check_config(args, self.trust_region)
-        super().__init__(model, reward_funcs, args, *positional, **named)
-        if args is None:
-            check_config(cast(GRPOConfig, self.args), self.trust_region)
+        super().__init__(
+            model,
+            reward_funcs,
+            kept,
+            train_dataset,
+            eval_dataset,
+            processing_class,
+            reward_processing_classes,
+            callbacks,
+            optimizers,
+            peft_config=peft_config,
+            **named,
+        )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         epsilons = self.epsilon_low, self.epsilon_high
@@ -131,34 +268,62 @@ class BandPOTrainer(GRPOTrainer):
             sums |= {"entropy": torch.where(mask, entropies.float(), 0.0).sum(), "entropy_tokens": mask.sum()}
         if bounds.capped is not None:
             sums["capped"] = (bounds.capped & mask).sum()
+        delta = cast(GRPOConfig, self.args).delta
+        if delta is not None:
+            # TRL caps the ratio before it is clipped: where A > 0 that stops what a wider bound would let pass, and
+            # where A < 0 what is beyond both.
+            above = log_ratio > bounds.log_high
+            held = torch.where(advantages > 0, ~above, above & (advantages < 0))
+            sums["dual_clipped"] = ((log_ratio.exp() > delta) & held & mask).sum()
         log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         metrics = Metrics.of(log_ratio, bounds.clamp(log_ratio), old_logps, advantages, mask, sums)
-        mode = self._mode()
+        if torch.distributed.is_initialized():  # here, where every process passes; a log may be one process's own
+            metrics = metrics.all_reduce()
+        mode = "train" if cast(torch.nn.Module, self.model).training else "eval"
         known = self._clip_metrics.get(mode)
         self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
 
-    def _mode(self) -> str:
-        return "train" if cast(torch.nn.Module, self.model).training else "eval"
+    def _take(self, mode: str, prefix: str) -> dict[str, float]:
+        metrics = self._clip_metrics.pop(mode, None)
+        values = {} if metrics is None else metrics.compute()
+        names = values if getattr(self.args, "all_metrics", False) else MAIN_METRICS
+        # Undefined values (a share of nothing) are left out: trackers warn about NaN.
+        return {prefix + name: value for name, value in values.items() if name in names and value == value}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add our metrics, summed over all micro-batches and ranks since the last log, under `bandpo/`.
+        """Add our metrics since the last row, under `bandpo/`, to the trainer's own rows; rows of yours are left alone.
 
-        With several processes all of them must call it, as the trainer does: the sums are reduced here.
+        Nothing waits for the other processes here, so a callback may log on one of them.
         """
-        mode = self._mode()
-        metrics = self._clip_metrics.pop(mode, None)
-        if metrics is not None:
-            if torch.distributed.is_initialized():
-                metrics = metrics.all_reduce()
-            prefix = "bandpo/" if mode == "train" else "eval_bandpo/"
-            # Undefined values (a share of nothing) are left out: trackers warn about NaN.
-            logs |= {prefix + name: value for name, value in metrics.compute().items() if value == value}
+        if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
+            logs |= self._take("train", "bandpo/")
         super().log(logs, start_time)
 
+    def evaluation_loop(self, *args: Any, **named: Any) -> Any:
+        """TRL's, with our metrics beside its loss."""
+        output: Any = super().evaluation_loop(*args, **named)
+        output.metrics.update(self._take("eval", f"{named.get('metric_key_prefix', 'eval')}_bandpo/"))
+        return output
 
-def check_config(args: GRPOConfig, region: TrustRegion) -> None:
-    """Raise ValueError for settings under which the region cannot act as written, warn where it cannot act at all."""
-    if args.epsilon != 0.2 or args.epsilon_high is not None:
+
+def _node(region: TrustRegion) -> dict[str, Any] | str:
+    """The rule's config node; how it prints, if it has none that JSON can hold."""
+    try:
+        return json.loads(json.dumps(cast(Any, region).to_config()))
+    except (AttributeError, TypeError, ValueError):
+        return repr(region)
+
+
+def _write(args: Any, region: TrustRegion) -> dict[str, Any] | str:
+    """The rule, where TRL has its epsilon; returns its node."""
+    args.trust_region = node = _node(region)
+    args.epsilon = _Replaced(f"replaced by the trust region {node}")
+    return node
+
+
+def check_config(args: GRPOConfig) -> None:
+    """Raise ValueError for settings under which no region can act as written."""
+    if not (args.epsilon == 0.2 or isinstance(args.epsilon, _Replaced)) or args.epsilon_high is not None:
         raise ValueError(
             f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; "
             "leave them at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
@@ -181,23 +346,28 @@ def check_config(args: GRPOConfig, region: TrustRegion) -> None:
             f"temperature must be positive and the sampler's own: log-probabilities are taken at temperature "
             f"{args.temperature}, tokens sampled at {sampler}; a band depends on the probability sampled from"
         )
-    if args.top_p != 1 or args.top_k not in (0, -1, None) or args.min_p or args.repetition_penalty != 1:
+
+
+def _warn(args: GRPOConfig, region: TrustRegion) -> None:
+    """Warn of settings under which the region acts on other tokens than it should, or not at all."""
+    chosen = vars(args) | cast(dict[str, Any], args.generation_kwargs or {})
+    if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
         warnings.warn(
-            f"top_p = {args.top_p}, top_k = {args.top_k}, min_p = {args.min_p}, repetition_penalty = "
-            f"{args.repetition_penalty}: tokens are not sampled from the probabilities that bounds are computed from",
-            stacklevel=4,
+            f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from",
+            stacklevel=3,
         )
     if args.delta is not None:
         logger.warning(
-            "delta = %s is TRL's two-sided clip (for negative advantages the ratio counts as at most that), no radius",
+            "delta = %s is TRL's two-sided clip, no radius: the ratio counts as at most that, and so it also stops "
+            "tokens of positive advantage where their bound is wider",
             args.delta,
         )
-    steps = (args.steps_per_generation or 1) * args.num_iterations / args.gradient_accumulation_steps
-    if steps <= 1 and region != Clip(1.0, float("inf")):
+    reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps
+    if accumulation % reuse == 0 and region != Clip(1.0, float("inf")):
         warnings.warn(
-            "no rule acts: each batch is used for one optimizer step (steps_per_generation "
-            f"{args.steps_per_generation} x num_iterations {args.num_iterations} / gradient_accumulation_steps "
-            f"{args.gradient_accumulation_steps}), so the ratio is 1 and nothing is clipped; set "
-            "steps_per_generation to 4 x gradient_accumulation_steps for 4 steps",
-            stacklevel=4,
+            "no rule acts: each batch is used for one optimizer step (gradient_accumulation_steps "
+            f"{accumulation} is a multiple of steps_per_generation {args.steps_per_generation} x num_iterations "
+            f"{args.num_iterations}), so the ratio is 1 and nothing is clipped; set steps_per_generation to "
+            "4 x gradient_accumulation_steps for 4 steps",
+            stacklevel=3,
         )
