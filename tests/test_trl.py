@@ -447,7 +447,9 @@ def test_the_signature_shows_what_trls_has():
     shown = [name for name in ours if name not in ("trust_region", "peft_config", "named")]
     assert shown == list(theirs)[: len(shown)]
     assert {"train_dataset", "callbacks", "optimizers", "peft_config"} <= set(ours)
-    assert {name: ours[name].default for name in shown} == {name: theirs[name].default for name in shown}
+    required = {name for name in shown if theirs[name].default is inspect.Parameter.empty}
+    assert required <= {"self", "model", "reward_funcs"}  # rewards may come from an environment since TRL 1.8
+    assert all(ours[name].default == theirs[name].default for name in {*shown} - required)
 
 
 def test_the_docstrings_example_is_the_readmes_and_its_rules_and_metrics_are_all():
