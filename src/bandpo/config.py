@@ -170,6 +170,8 @@ FIXED = {
     "ignore_data_skip": "resuming goes on with the next prompts",
     "enable_jit_checkpoint": "a checkpoint must be where the next step generates",
 }
+# What transformers renamed in 5.23; recipes have the new name, and mean the same with an older release.
+FORMERLY = {"activation_checkpointing": "gradient_checkpointing"}
 
 
 def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -322,6 +324,8 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
         if key in FIXED:
             raise UserError(f"trainer.{key} cannot be set: {FIXED[key]}")
+        if key not in hints:
+            key = FORMERLY.get(key, key)
         if key not in hints:
             raise UserError(f"unknown key 'trainer.{key}'{nearest(key, list(hints))}")
         if key.endswith("_strategy") and value is False:

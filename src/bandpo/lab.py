@@ -264,7 +264,13 @@ def tokenizer():
 
     words = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(SYMBOLS)}, unk_token="<pad>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<pad>", padding_side="left")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        eos_token="<end>",
+        pad_token="<pad>",
+        padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],  # transformers 4 would add token_type_ids
+    )
 
 
 def fresh_model(seed: int):

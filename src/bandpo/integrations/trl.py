@@ -238,11 +238,10 @@ class BandPOTrainer(GRPOTrainer):
             self._loss_inputs = None
             self.epsilon_low, self.epsilon_high = epsilons
 
-    def _get_per_token_logps_and_entropies(
-        self, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         out = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self._loss_inputs is not None:  # asked for by the loss, which reads the epsilons next
+            # (log-probabilities, entropies); TRL 1.7 appended a third item.
             self._set_bounds(self._loss_inputs, out[0].detach(), out[1])
         return out
 
@@ -341,10 +340,9 @@ def check_config(args: GRPOConfig) -> None:
             "importance_sampling_level must be 'token' for a trust region per token, got "
             f"{args.importance_sampling_level!r}: one ratio per sequence has no token probability to take bounds from"
         )
-    if args.use_liger_kernel:
-        raise ValueError(
-            "use_liger_kernel must be False beside a trust region (deprecated in TRL, and not tested here)"
-        )
+    for name in ("use_liger_kernel", "use_liger_loss"):  # the latter until TRL 0.27
+        if getattr(args, name, False):
+            raise ValueError(f"{name} must be False beside a trust region (deprecated in TRL, and not tested here)")
     sampler = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", args.temperature)
     if not args.temperature > 0 or sampler != args.temperature:
         raise ValueError(

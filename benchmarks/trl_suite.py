@@ -1,0 +1,266 @@
+"""TRL's own tests of its GRPOTrainer, with BandPOTrainer in its place.
+
+    git clone --depth 1 --branch v1.9.0 https://github.com/huggingface/trl       # the installed release
+    python benchmarks/trl_suite.py trl [--write] [-k EXPRESSION]
+
+tests/test_grpo_trainer.py of that folder runs twice, with GRPOTrainer itself and with BandPOTrainer under the rule that
+each test's epsilons are. The models and data that it names are on a hub; here they are made: text models of the named
+architecture, two layers and random weights, with a tokenizer of bytes, and some lines of text. Each test then is
+
+    passed    under both; its trainings are compared bit for bit, weights and log
+    refused   by BandPOTrainer, with its reason: settings that leave no bounds per token
+    not here  skipped or failed under GRPOTrainer too: vision models, vLLM, a GPU, token numbers of the real tokenizer
+    failed    under BandPOTrainer only
+
+`--write` appends a row to benchmarks/trl_suite.csv. This file is also the plug-in that the two runs of pytest load.
+"""
+
+import argparse
+import collections
+import copy
+import csv
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+import xml.etree.ElementTree as ElementTree
+import zlib
+from pathlib import Path
+from typing import Any
+
+# Set for the runs of pytest, before anything reads them: the folder of the made hub, and where trainings are noted.
+PLUGGED_IN = "BANDPO_TRL_SUITE" in os.environ
+SUITE = "tests/test_grpo_trainer.py"
+PROMPTS = [f"Line {i} of {19} is {'short' if i % 3 else 'somewhat longer'}, and" for i in range(1, 20)]
+# Of every architecture that has them.
+SIZES = {
+    "hidden_size": 8,
+    "intermediate_size": 32,
+    "moe_intermediate_size": 16,
+    "head_dim": 2,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 2048,
+}
+
+
+def tokenizer(template: Path) -> Any:
+    """One token a byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    symbols = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *special]
+    words = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(symbols)}, []))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token=special[0],
+        eos_token=special[2],
+        additional_special_tokens=special[1:2],
+        chat_template=template.read_text(encoding="utf-8") if template.exists() else None,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def make_hub(home: Path, names: list[str]) -> None:
+    """A cache of the model hub with these models in it, for HF_HOME."""
+    import torch
+    import transformers
+    import trl
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    for name in names:
+        found = re.fullmatch(r"trl-internal-testing/tiny-(\w+?)For(CausalLM|SequenceClassification)[-.\w]*", name)
+        kind = found and getattr(transformers, f"{found[1]}Config", None)
+        if not kind:
+            continue
+        template = "qwen3.jinja" if "Qwen3" in name else "qwen2_5.jinja"
+        words = tokenizer(Path(trl.__file__).parent / "chat_templates" / template)
+        ids = {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "eos_token_id": words.eos_token_id}
+        known = vars(kind()).keys()
+        config = kind(**{key: value for key, value in SIZES.items() if key in known}, **ids, bos_token_id=None)
+        torch.manual_seed(zlib.crc32(name.encode()))
+        folder = home / "hub" / f"models--{name.replace('/', '--')}"
+        made = folder / "snapshots" / ("0" * 40)
+        if found[2] == "CausalLM":
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        else:
+            config.num_labels = 1
+            model = transformers.AutoModelForSequenceClassification.from_config(config)
+        model.save_pretrained(made)
+        words.save_pretrained(made)
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text("0" * 40)
+
+
+def plug_in() -> None:
+    """What the runs of pytest find: made data, and the trainer under test, whose trainings are noted."""
+    import datasets
+    import pytest
+    import torch
+    import trl
+
+    theirs, load = trl.GRPOTrainer, datasets.load_dataset
+
+    def load_dataset(name: str, config: str | None = None, split: str | None = None, streaming: bool = False) -> Any:
+        if name != "trl-internal-testing/zen":
+            return load(name, config, split=split)
+        chat = config == "conversational_prompt_only"
+        rows = [{"prompt": [{"role": "user", "content": text}] if chat else text} for text in PROMPTS]
+        parts: Any = {"train": datasets.Dataset.from_list(rows[:17]), "test": datasets.Dataset.from_list(rows[17:])}
+        if streaming:
+            parts = {key: part.to_iterable_dataset() for key, part in parts.items()}
+        whole = (datasets.IterableDatasetDict if streaming else datasets.DatasetDict)(parts)
+        return whole if split is None else whole[split]
+
+    def train(self: Any, *args: Any, **named: Any) -> Any:
+        out = super(theirs, self).train(*args, **named)
+        weights = hashlib.sha256()
+        for value in self.model.state_dict().values():
+            weights.update(value.detach().cpu().float().numpy().tobytes())
+        clock = ("step_time", "runtime", "per_second")
+        log = [
+            {key: value for key, value in row.items() if "bandpo/" not in key and not key.endswith(clock)}
+            for row in self.state.log_history
+        ]
+        with Path(os.environ["BANDPO_TRL_SUITE"]).open("a", encoding="utf-8") as file:
+            test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+            file.write(json.dumps([test, weights.hexdigest(), repr(log)]) + "\n")
+        return out
+
+    def settings(self: Any) -> None:
+        self.use_cpu = self.use_cpu or not torch.cuda.is_available()  # TRL's tests are for a GPU
+        prepare(self)
+
+    prepare = trl.GRPOConfig.__post_init__
+    datasets.load_dataset, theirs.train, trl.GRPOConfig.__post_init__ = load_dataset, train, settings
+    if os.environ["BANDPO_TRL_SUITE_TRAINER"] == theirs.__name__:
+        return
+    from bandpo import Clip
+    from bandpo.integrations import trl as ours
+
+    class Ours(ours.BandPOTrainer):
+        """Under the rule that the epsilons are."""
+
+        def __init__(self, model: Any, reward_funcs: Any = None, args: Any = None, *others: Any, **named: Any) -> None:
+            region = Clip(0.2, 0.2)
+            if args is not None:
+                region = Clip(args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high)
+                args = copy.copy(args)
+                args.epsilon, args.epsilon_high = 0.2, None
+            try:
+                super().__init__(model, reward_funcs, args, *others, trust_region=region, **named)
+            except ValueError as error:
+                if traceback.extract_tb(error.__traceback__)[-1].filename != ours.__file__:
+                    raise
+                pytest.skip(f"refused: {error}")
+
+    trl.GRPOTrainer = Ours
+
+
+def results(folder: Path, home: Path, trainer: str, expression: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """What became of each test ("passed", or why not), and the trainings of each."""
+    report, notes = home / f"{trainer}.xml", home / f"{trainer}.jsonl"
+    own = {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "BANDPO_TRL_SUITE": str(notes),
+        "BANDPO_TRL_SUITE_TRAINER": trainer,
+    }
+    options = ["-p", "trl_suite", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={report}", "-k", expression]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--disable-warnings", *options, SUITE]
+    done = subprocess.run(command, cwd=folder, env=os.environ | own, stdout=subprocess.PIPE, text=True, check=False)
+    if not report.exists():
+        raise SystemExit(f"the tests of {folder} did not run:\n{done.stdout[-2000:]}")
+    (home / f"{trainer}.txt").write_text(done.stdout, encoding="utf-8")
+    tests = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        tests[name] = "passed" if bad is None else " ".join((bad.get("message") or bad.tag).split())[:200]
+    trainings = collections.defaultdict(list)
+    for line in notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []:
+        test, *what = json.loads(line)
+        trainings[test.partition("::")[2]].append(repr(what))
+    return tests, trainings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a clone of TRL's repository, at the installed release")
+    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only these tests, as for pytest")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    if not (args.folder / SUITE).is_file():
+        parser.error(f"folder must be a clone of TRL's repository, with {SUITE} in it, got {args.folder}")
+    import transformers
+    import trl
+
+    from bandpo.provenance import source_commit
+
+    suite = (args.folder / "VERSION").read_text().strip()
+    if suite.split(".")[:2] != trl.__version__.split(".")[:2]:
+        print(f"note: the tests are of TRL {suite}, installed is {trl.__version__}", file=sys.stderr)
+    text = (args.folder / SUITE).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as home:
+        make_hub(Path(home), sorted(set(re.findall(r'"(trl-internal-testing/tiny-[^"]+)"', text))))
+        theirs, before = results(args.folder, Path(home), "GRPOTrainer", args.k)
+        ours, after = results(args.folder, Path(home), "BandPOTrainer", args.k)
+        shown = (Path(home) / "BandPOTrainer.txt").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = {"passed": {}, "refused": {}, "not here": {}, "failed": {}}
+    for test, outcome in theirs.items():
+        mine = ours.get(test, "did not run")
+        refused = mine.partition("refused: ")[2]
+        kind = (
+            "not here" if outcome != "passed" else "refused" if refused else "passed" if mine == "passed" else "failed"
+        )
+        found[kind][test] = refused if kind == "refused" else outcome if kind == "not here" else mine
+    same = [before[test] == after[test] for test in found["passed"] if before[test]]
+    if found["failed"]:
+        print(shown)
+    for kind in ("not here", "refused", "failed"):
+        print(f"\n{kind}:")
+        for reason, count in collections.Counter(found[kind].values()).most_common():
+            print(f"  {count:3}  {reason}")
+    row = {
+        "suite": suite,
+        "trl": trl.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "tests": len(theirs),
+        **{kind.replace(" ", "_"): len(tests) for kind, tests in found.items()},
+        "tests_that_train": len(same),
+        "bit_for_bit": sum(same),
+        "commit": source_commit(),
+    }
+    print(f"\n{row}")
+    if args.write:
+        path = Path(__file__).with_suffix(".csv")
+        new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+    raise SystemExit(bool(found["failed"]) or not all(same))
+
+
+if PLUGGED_IN:
+    plug_in()
+elif __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Which releases of TRL the trainer works with: its tests under each, in an environment of that release's own.
+
+    python benchmarks/trl_versions.py [1.9.2 ...] [--of-its-time] [--keep FOLDER] [--write]
+
+Each release is tried with the transformers of its time and with the newest one, which pip takes where only TRL is
+pinned. An environment is laid over the one that runs this command: TRL, transformers, and what these two want otherwise
+are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. tests/test_trl.py runs in it,
+the contract with TRL, and from TRL 1.0 on tests/test_train.py, `bandpo train`; warnings of old releases do not count.
+`--write` replaces the rows of these releases in benchmarks/trl_versions.csv; the exit code is that of the worst row.
+"""
+
+import argparse
+import csv
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from packaging.version import Version
+
+from bandpo.provenance import source_commit
+
+ROOT = Path(__file__).parent.parent
+# The last patch of every minor, and a transformers from the days of its release.
+RELEASES = {
+    "0.24.0": "4.57.1",
+    "0.25.1": "4.57.1",
+    "0.26.2": "4.57.3",
+    "0.27.2": "5.0.0",
+    "0.28.0": "5.1.0",
+    "0.29.1": "5.3.0",
+    "1.0.0": "5.4.0",
+    "1.1.0": "5.5.3",
+    "1.2.0": "5.5.4",
+    "1.3.0": "5.6.2",
+    "1.4.0": "5.8.0",
+    "1.5.1": "5.9.0",
+    "1.6.0": "5.11.0",
+    "1.7.1": "5.12.1",
+    "1.8.0": "5.12.1",
+    "1.9.2": "5.14.1",
+    "1.10.0": "5.14.1",
+    "1.11.0": "5.15.1",
+    "1.12.0": "5.15.1",
+    "1.13.0": "5.17.0",
+    "1.14.2": "5.19.0",
+    "1.15.0": "5.19.0",
+    "1.16.0": "5.19.0",
+}
+SUITES = {"contract": ["tests/test_trl.py"], "train": ["tests/test_train.py", "-k", "not killed"]}
+# Before it TRL has no `log_metric`, by which rewards report, and before 0.26 no `num_generations_eval`.
+TRAIN_FROM = Version("1.0")
+COLUMNS = [
+    *("trl", "transformers", "python", "torch", "huggingface_hub", "datasets"),
+    *(f"{suite}_{count}" for suite in SUITES for count in ("passed", "failed", "skipped")),
+    *("result", "commit"),
+]
+
+
+def pinned(name: str) -> str:
+    """The version in constraints.txt."""
+    (line,) = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith(f"{name}==")]
+    return line.partition("==")[2]
+
+
+def environment(folder: Path, trl: str, transformers: str) -> Path:
+    """A virtual environment over the running one, with these two; returns its Python. torch stays what it is."""
+    python = folder / "bin" / "python"
+    if [*folder.glob("lib/python*/site-packages/trl-*")]:
+        return python.absolute()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    below = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
+    (own,) = folder.glob("lib/python*/site-packages")
+    (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
+    # TRL 0.28 to 1.13 imports requests without naming it; datasets 5.2 no longer brings it.
+    wanted = [f"trl=={trl}", f"transformers=={transformers}", f"torch=={pinned('torch')}"]
+    wanted += ["accelerate", "datasets", "requests"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *wanted],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return python.absolute()
+
+
+def test(python: Path, suite: list[str]) -> tuple[dict[str, int], list[str]]:
+    """How many tests passed, failed and were skipped, and the names of those that failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        done = subprocess.run(
+            [python, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}", *suite],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if not report.exists():
+            return {"passed": 0, "failed": 1, "skipped": 0}, done.stdout.splitlines()[-1:]
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    bad = []
+    for case in cases:
+        if case.find("failure") is not None:
+            bad.append(case.get("name", "?"))
+        elif (error := case.find("error")) is not None:  # in an import: the last line says which
+            bad.append(re.findall(r"^E +(.*)", error.text or "?", re.MULTILINE)[-1])
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    if bad:
+        print(done.stdout)
+    return {"passed": len(cases) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}, bad
+
+
+def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
+    out: dict[str, object] = {"trl": trl, "transformers": transformers, "python": platform.python_version()}
+    try:
+        python = environment(folder, trl, transformers)
+    except subprocess.CalledProcessError as error:
+        return {**out, "result": f"no environment: pip ended with {error.returncode}"}
+    ask = "from importlib.metadata import version; print(*map(version, ['torch', 'huggingface_hub', 'datasets']))"
+    found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+    out |= zip(("torch", "huggingface_hub", "datasets"), found, strict=True)
+    failed = []
+    for name, suite in SUITES.items():
+        if name == "train" and (failed or Version(trl) < TRAIN_FROM):
+            continue
+        counts, failed = test(python, suite)
+        out |= {f"{name}_{key}": value for key, value in counts.items()}
+    return {**out, "result": "failed: " + ", ".join(failed) if failed else "passed", "commit": source_commit()}
+
+
+def write(rows: list[dict[str, object]]) -> None:
+    """Replace the rows of these environments, and keep the others."""
+    path = Path(__file__).with_suffix(".csv")
+    found: list[dict[str, object]] = []
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            found += csv.DictReader(file)
+    merged = {(str(each["trl"]), str(each["transformers"])): each for each in [*found, *rows]}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(merged[key] for key in sorted(merged, key=lambda key: [*map(Version, key)]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases of TRL; by default all")
+    parser.add_argument("--of-its-time", action="store_true", help="only with the transformers of each release's time")
+    parser.add_argument("--keep", type=Path, help="where to keep environments, and to take them from if they are there")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    unknown = sorted(set(args.versions) - set(RELEASES))
+    if unknown:
+        parser.error(f"unknown release of TRL: {', '.join(unknown)}; this command knows {', '.join(RELEASES)}")
+    worst = False
+    for trl in args.versions or RELEASES:
+        for transformers in dict.fromkeys([RELEASES[trl], *([] if args.of_its_time else [pinned("transformers")])]):
+            with tempfile.TemporaryDirectory() as folder:
+                found = row((args.keep or Path(folder)) / f"{trl}-{transformers}", trl, transformers)
+            print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
+            worst = worst or found["result"] != "passed"
+            if args.write:
+                write([found])
+    raise SystemExit(worst)
+
+
+if __name__ == "__main__":
+    main()
