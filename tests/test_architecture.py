@@ -55,6 +55,8 @@ LAYERS = [
         "config",
         "workers",
         "equivalence",
+        "quantities",
+        "answers",
         "grading",
         "rewards",
         "sources",

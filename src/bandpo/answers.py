@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .quantities import split_unit
+from .quantities import number, split_unit
 
 # Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
 LONGEST = 500
@@ -142,7 +142,7 @@ _DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '
 _WRAPPERS = ("\\boxed{", "\\fbox{", "\\textbf{", "\\mathbf{", "\\boldsymbol{", "\\mathrm{", "\\underline{", "{")
 _COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
 _TEXT = re.compile(r"\\(?:text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"\\[;:!>]|\\q?quad(?![a-z])|\\ |~|\N{NO-BREAK SPACE}")
+_SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|~|\N{NO-BREAK SPACE}")
 # The same mathematics in other signs.
 _SIGNS = {
     "\N{MINUS SIGN}": "-",
@@ -164,11 +164,20 @@ _SIGNS = {
     "∈": "\\in ",
 }
 
+_NAMED = [
+    (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
+    (re.compile(r"(?i)(?<![a-z\\])infinity"), r"\\infty "),
+    (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
+    (re.compile(r"(?i)per cent\b"), "percent"),
+]
+
 
 def plain(text: str) -> str:
     r"""Without \text{} and the like, colours, kinds of spaces; signs of Unicode as commands."""
     for sign, command in _SIGNS.items():
         text = text.replace(sign, command)
+    for pattern, command in _NAMED:
+        text = pattern.sub(command, text)
     text = _COLOR.sub("", text)
     text = _TEXT.sub(lambda match: f" {match[1]} ", text) if "\\" in text else text
     return _SPACE.sub(" ", text)
@@ -192,7 +201,7 @@ def bare(text: str) -> str:
     return text
 
 
-_SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|\\[!,;:]")
+_SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<!\\)\\[!,;:]")
 
 
 def compact(text: str) -> str:
@@ -207,7 +216,7 @@ _NOUNS = (
     "answer|value|result|solution|sum|total|area|volume|length|width|height|perimeter|radius|diameter|number|numbers|"
     "remainder|quotient|product|difference|probability|ratio|median|mean|mode|average|measure|angle|distance|cost|price|"
     "minimum|maximum|smallest|largest|least|greatest|integer|ways|solutions|required|desired|correct|final|possible|"
-    "positive|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to|x"
+    "positive|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
 )
 _STARTS = "the|our|my|its|this|that|a|it|he|she|they|we|you|there|so|thus|hence|therefore|then|and|finally|in"
 _ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|find|obtain|answer|so|thus|hence|therefore|then|be|a total of"
@@ -215,7 +224,7 @@ _ENDS += "|the year|in|the ratio|option|choice"
 _FORMULA = r"(?:\$[^$]+\$|\\\(.+?\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b))"
 _LEAD = re.compile(
     rf"(?i)(?:(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+)*"
-    rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|=|:)[\s,:]*(?=\S)"
+    rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:])[\s,:]*(?=\S)"
 )
 _TRAIL = re.compile(
     r"(?i)[\s,]+(?:in total|total|altogether|overall|"
@@ -240,7 +249,12 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _PRIMES = re.compile(r"[\d)}]\s*(?:'|\\prime)")
 _BASE = re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_")
 _EQUALS = re.compile(r"(?<![<>!:\\=])=(?!=)")
+_TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
 _DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
+# A power of powers of numbers: nobody can write it out.
+_TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
+_END = re.compile(r"[(\[]\s*-?\\infty\s*,|,\s*\+?\\infty\s*[)\]]")
+_INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
 
 
 class Reading(NamedTuple):
@@ -264,10 +278,12 @@ def read(text: str, right: str) -> Reading | None:
         if values is None:
             return None
     last, unit = split_unit(bare(values[-1]), letters)
+    if unit == "degree" and _TRIGONOMETRY.search(last):  # of the angle, not of its sine
+        last, unit = values[-1], None
     values = (*(split_unit(bare(value), letters)[0] for value in values[:-1]), bare(last))
     if "(" in last and last.endswith(")") and (twice := re.fullmatch(r"(.+?)\s+\(([a-z -]+)\)", last)):
         values = (*values[:-1], twice[1], twice[2])  # 42 (forty-two)
-    if all(value and not _changed(value, right, letters) for value in values):
+    if all(value and (number(value) or not _changed(value, right, letters)) for value in values):
         return Reading(values, unit)
     return None
 
@@ -284,15 +300,22 @@ def _sides(text: str) -> tuple[str, ...] | None:
     text = text.partition("\\approx")[0] if "\\approx" in text else text
     if re.search(r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])|,.*=", text):  # x = 1 or x = 2 is a list
         return (text,)
-    sides = [side.strip() for side in _EQUALS.split(text)]
+    sides = [side.strip() for side in _split(text)]
     if len(sides) == 1:
         return (text,)
-    if _is_name(sides[-1]) and len(sides) == 2:  # 42 = x
+    if len(sides) == 2 and _is_name(sides[1]) and not _is_name(sides[0]):  # 42 = x
         sides.reverse()
     *first, last = sides
-    if any(not side for side in sides) or _LETTERS.search(_COMMAND.sub(" ", text)) and re.search(r"(?i)\bnot\b|n't", text):
+    if any(not side for side in sides) or "\\not" in text or _LETTERS.search(_COMMAND.sub(" ", text)) and re.search(r"(?i)\bnot\b|n't", text):
         return None
     return (*(side for side in first if not _is_name(side)), last)
+
+
+def _split(text: str) -> list[str]:
+    """At every "=" that is not within braces, as that of a sum is."""
+    cuts = [match.start() for match in _EQUALS.finditer(text)]
+    cuts = [cut for cut in cuts if text.count("{", 0, cut) == text.count("}", 0, cut)]
+    return [text[start:stop] for start, stop in zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(text)], strict=True)]
 
 
 def _is_name(side: str) -> bool:
@@ -307,8 +330,8 @@ def _changed(value: str, right: str, letters: str) -> bool:
     """Is there anything in it that the parser would drop, or take for a product of letters?"""
     if not _COMMANDS.issuperset(_COMMAND.findall(value)) and not set(_COMMAND.findall(right)) >= set(_COMMAND.findall(value)):
         return True
-    for pattern in (_PRIMES, _BASE, _DOTS):
-        if pattern.search(value) and not pattern.search(right):
+    for pattern in (_PRIMES, _BASE, _DOTS, _INFINITE, _TOWER):
+        if pattern.search(_END.sub("", value)) and not pattern.search(right):
             return True
     depth = deepest = 0
     for sign in value:

@@ -48,10 +48,10 @@ _REWRITTEN = [
 _BRACKETS = {"\\langle": "(", "\\rangle": ")", "\\lbrace": "\\{", "\\rbrace": "\\}"}
 _INDEX = re.compile(r"_\{?\s*i\s*=")
 _TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
-_DEGREES = re.compile(r"\^\s*\{?\s*\\circ")
+_DEGREES = re.compile(r"(?:(\d+(?:\.\d+)?)\s*)?\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
 _INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
-# Bits of the largest number that is computed: Python writes no longer ones.
-_BITS = 14_000
+# Bits of the largest number that is computed.
+_BITS = 50_000
 _TERMS = 10_000
 
 
@@ -65,6 +65,7 @@ class _Reader(latex2sympy2._Latex2Sympy):
     The two stages: first without full context, which gives the same tree or an error, in half the time.
     """
 
+    modes = (PredictionMode.SLL, PredictionMode.LL)
     mode = PredictionMode.LL
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -80,8 +81,7 @@ class _Reader(latex2sympy2._Latex2Sympy):
 
     def parse(self, latex_str: str) -> Any:
         self.i_is_index = bool(_INDEX.search(latex_str))
-        self.convert_degrees = bool(_TRIGONOMETRY.search(latex_str))
-        for self.mode in (PredictionMode.SLL, PredictionMode.LL):
+        for self.mode in self.modes:
             try:
                 return super().parse(latex_str)
             except _Refused:
@@ -93,7 +93,11 @@ class _Reader(latex2sympy2._Latex2Sympy):
 
     def convert_atom_expr(self, atom_expr: Any) -> Any:
         found = super().convert_atom_expr(atom_expr)
-        return sympy.I if str(found) == "i" and not self.i_is_index else found
+        if self.i_is_index:
+            return found
+        if isinstance(found, sympy.Pow) and str(found.base) == "i":
+            return sympy.Pow(sympy.I, found.exp, evaluate=False)
+        return sympy.I if str(found) == "i" else found
 
     # These three are computed at once by the reader.
 
@@ -155,8 +159,8 @@ def _parse(answer: str) -> Any:
         answer = f"${_DELIMITER.sub('', answer)}$"
     for pattern, new in _REWRITTEN:
         answer = pattern.sub(new, answer)
-    if _DEGREES.search(answer) and not _TRIGONOMETRY.search(answer):
-        answer = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)", "", answer)
+    # The sine of 30 degrees is that of pi / 6; where only degrees are added, they are the unit.
+    answer = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})" if _TRIGONOMETRY.search(answer) else r"\1", answer)
     read = parse(answer, _LATEX, parsing_timeout=0)
     # The last of what it returns is the string that it parsed; alone, it was not parsed.
     if len(read) < 2 or isinstance(read[0], str):
@@ -179,20 +183,19 @@ def size(expr: Any) -> float:
         case sympy.Float():
             bits = max(1.0, abs(math.log2(abs(expr))) if expr else 1.0)
         case sympy.Pow():
-            base, exponent = map(size, expr.args)
-            bits = max(base, 2.0) * _value(exponent)
+            bits = max(size(expr.base), 2.0) * max(1.0, _value(expr.exp))
         case sympy.exp():
-            bits = 1.5 * _value(size(expr.args[0]))
+            bits = 1.5 * _value(expr.args[0])
         case sympy.factorial() | sympy.gamma() | sympy.factorial2():
-            count = _value(size(expr.args[0]))
+            count = _value(expr.args[0])
             bits = count * math.log2(count + 2)
         case sympy.binomial():
-            above, below = (_value(size(arg)) for arg in expr.args)
+            above, below = map(_value, expr.args)
             bits = min(above, 2 * below * math.log2(above + 2))
             if sympy.Integer(0) not in expr.args and above > _BITS and below > 100:
                 raise _Refused
         case sympy.Sum() | sympy.Product():
-            terms = sum(_value(size(end)) for limits in expr.args[1:] for end in limits[1:])
+            terms = sum(_value(end) for limits in expr.args[1:] for end in limits[1:])
             bits = size(expr.args[0]) * (terms if isinstance(expr, sympy.Product) else 1)
             if terms > _TERMS:
                 raise _Refused
@@ -205,11 +208,12 @@ def size(expr: Any) -> float:
     return bits
 
 
-def _value(bits: float) -> float:
-    """The largest number of so many bits."""
+def _value(expr: Any) -> float:
+    """As large it may be."""
+    bits = size(expr)
     if bits > 40:
         raise _Refused
-    return 2.0**bits
+    return abs(float(expr)) if isinstance(expr, sympy.Rational) and expr.q else 2.0**bits
 
 
 # ---- kind and value
@@ -218,9 +222,13 @@ def _value(bits: float) -> float:
 def _equal(gold: Any, answer: Any) -> bool:
     for expr in (answer, gold):
         size(expr)
-    if not _same_kind(_unnamed(gold), _unnamed(answer)) or not _same_infinities(gold, answer):
+    one, other = gold, answer
+    if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
+        one, other = _unnamed(gold), _unnamed(answer)
+    # First what takes least.
+    if not _same_kind(one, other) or not _same_infinities(one, other) or not _same_value(one, other):
         return False
-    return verify([gold], [answer], timeout_seconds=0) and _same_value(_unnamed(gold), _unnamed(answer))
+    return verify([gold], [answer], timeout_seconds=0)
 
 
 def _unnamed(expr: Any) -> Any:
@@ -256,22 +264,19 @@ def _same_kind(gold: Any, answer: Any) -> bool:
     if kinds == {"set", "interval"}:  # a union of sets, but not the open interval that is a point
         return not any(isinstance(expr, sympy.Interval) for expr in (gold, answer))
     if kinds == {"set"} and len(gold.args) == len(answer.args):
-        return sorted(map(_kind, gold.args)) == sorted(map(_kind, answer.args)) or _points(gold) == _points(answer)
+        one, other = (sorted(_kind(arg).replace("interval", "point") for arg in expr.args) for expr in (gold, answer))
+        return one == other
     return len(kinds) == 1 or kinds in _ALIKE
 
-
-def _points(expr: Any) -> list[bool]:
-    return sorted(_kind(arg) in ("point", "interval") for arg in expr.args)
 
 
 def _same_infinities(gold: Any, answer: Any) -> bool:
     """None, or the same alone, or only as ends of intervals."""
     if not answer.has(*_INFINITE) and not gold.has(*_INFINITE):
         return True
-    one, other = _unnamed(gold), _unnamed(answer)
-    if one in (sympy.oo, -sympy.oo):
-        return one == other
-    return all(_only_ends(expr) for expr in (one, other))
+    if gold in (sympy.oo, -sympy.oo):
+        return gold == answer
+    return all(_only_ends(expr) for expr in (gold, answer))
 
 
 def _only_ends(expr: Any) -> bool:

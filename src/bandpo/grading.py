@@ -90,7 +90,7 @@ class _Pair:
         return Grade(0.0, shown) if shown is not None else Grade(0.0, None, "unparsed")
 
 
-_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-Ja-j])[\])]?\.?", re.IGNORECASE)
+_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?\.?", re.IGNORECASE)
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
 _BASED = re.compile(r"(\w+?)\s*_\s*\{?\s*(\w+)\s*\}?")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
@@ -129,9 +129,10 @@ def _right(answer: str) -> _Right:
         normal = str(found.value) + (f" {unit}" if unit else "")
         return _Right(text, compacted, kind, value, unit, found, normal)
     for name, pattern in (("clock", _CLOCK), ("choice", _CHOICE), ("based", _BASED)):
-        if pattern.fullmatch(text) and (name != "based" or text[0].isdigit()):
+        # i and e are numbers, a and b letters of a formula; a choice is a capital.
+        if pattern.fullmatch(text) and (name == "clock" or text[0].isdigit() or text.strip("()[].").isupper()):
             return _Right(text, compacted, name, text, None, None, _as_written(name, text) or compacted)
-    if _choices(text) is not None:
+    if text.isupper() and _choices(text) is not None:
         return _Right(text, compacted, "choice", text, None, None, _as_written("choice", text) or compacted)
     if words := _words(text):
         return _Right(text, compacted, "words", text, None, None, words)
@@ -177,10 +178,12 @@ def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
     if wanted.number is None:
         return []
     value, places = wanted.number
-    hundredth, hundredfold = Number(value / 100, places + 2 if places else 0), Number(value * 100, max(0, places - 2))
+    if (wanted.unit == "percent") == (unit == "percent"):
+        return [wanted.number]
     if wanted.unit == "percent":
-        return [wanted.number] if unit == "percent" else [wanted.number, hundredth]
-    return [wanted.number, hundredfold] if unit == "percent" else [wanted.number]
+        return [wanted.number, Number(value / 100, places + 2 if places else 0)]
+    hundredfold = Number(value * 100, max(0, places - 2))
+    return [hundredfold, wanted.number] if value.denominator == 1 and not places else [hundredfold]
 
 
 def _exact(text: str) -> str:

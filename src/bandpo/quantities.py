@@ -83,7 +83,9 @@ def equal(one: Number, other: Number) -> bool:
         return True
     for decimal, exact in ((one, other), (other, one)):
         if decimal.places >= 6 and not exact.places and not _terminates(exact.value):
-            return abs(decimal.value - exact.value) < Fraction(1, 10**decimal.places)
+            # Or as right as a computer's number of double precision.
+            allowed = max(Fraction(1, 10**decimal.places), abs(exact.value) / 2**52)
+            return abs(decimal.value - exact.value) < allowed
     return False
 
 
@@ -142,7 +144,6 @@ _NAMES = {
     "Hz": "hertz",
     "mph": "",
     "kph": "kmh",
-    "C": "celsius",
     "point": "",
     "way": "",
 }
@@ -179,12 +180,12 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
     """
     text = _UNIT_FRACTION.sub(r" \1/\2", text.strip())
     for sign, unit in _MONEY:
-        if text.casefold().startswith(sign):
+        if text.casefold().startswith(sign) and (sign != "$" or text.count("$") == 1):  # $42$ is a formula
             value = text[len(sign) :].strip()
             rest, other = split_unit(value, letters)
             return (rest, unit) if other == unit else (value, unit)
     for match in _BOUNDARY.finditer(text, max(0, len(text) - _LONGEST_UNIT)):
-        if match.start() and (unit := _unit(text[match.end() :], letters, joined=match.start() == match.end())):
+        if match.start() and text[match.start() - 1] not in "+-*/^=(,<>&" and (unit := _unit(text[match.end() :], letters, joined=match.start() == match.end())):
             return text[: match.start()].strip(), unit
     return text, None
 
