@@ -189,7 +189,7 @@ def bare(text: str) -> str:
     while text != before:
         before = text
         text = re.sub(r"(?<!\\)[.,;:\u3002\uff0c\uff1b]+$", "", text.strip().strip("*`").strip())
-        text = text[2:-2] if text.startswith("__") and text.endswith("__") else text
+        text = re.sub(r"^__|__$", "", text)
         for opening, closing in _DELIMITERS:
             inner = text[len(opening) : -len(closing)]
             if text.startswith(opening) and text.endswith(closing) and closing not in inner and inner:
@@ -251,6 +251,8 @@ _BASE = re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_")
 _EQUALS = re.compile(r"(?<![<>!:\\=])=(?!=)")
 _TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
 _DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
+# 1 % 0 and 0x1F are a programmer's, and nothing to the parser but products with 0.
+_CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]")
 # A power of powers of numbers: nobody can write it out.
 _TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
 _END = re.compile(r"[(\[]\s*-?\\infty\s*,|,\s*\+?\\infty\s*[)\]]")
@@ -330,7 +332,7 @@ def _changed(value: str, right: str, letters: str) -> bool:
     """Is there anything in it that the parser would drop, or take for a product of letters?"""
     if not _COMMANDS.issuperset(_COMMAND.findall(value)) and not set(_COMMAND.findall(right)) >= set(_COMMAND.findall(value)):
         return True
-    for pattern in (_PRIMES, _BASE, _DOTS, _INFINITE, _TOWER):
+    for pattern in (_PRIMES, _BASE, _DOTS, _INFINITE, _TOWER, _CODE):
         if pattern.search(_END.sub("", value)) and not pattern.search(right):
             return True
     depth = deepest = 0

@@ -9,6 +9,7 @@ math-verify parses and compares. Three rules of ours decide what is let through 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -35,8 +36,10 @@ _REWRITTEN = [
     (re.compile(r"\\[dt]binom"), r"\\binom"),
     (re.compile(r"\\log_\{?e\}?(?![a-z])"), r"\\ln"),
     (re.compile(r"\\(?:big|Big|bigg)(?=[()\[\]|\\])"), ""),
-    (re.compile(r"\{([^{}]*)\\over([^{}]*)\}"), r"\\frac{\1}{\2}"),
-    (re.compile(r"\{([^{}]*)\\choose([^{}]*)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\{([^{}]*)\\over([^{}]*)\}|(\w+)\s*\\over\s*(\w+)"), r"\\frac{\1\3}{\2\4}"),
+    (re.compile(r"\{([^{}]*)\\choose([^{}]*)\}|(\w+)\s*\\choose\s*(\w+)"), r"\\binom{\1\3}{\2\4}"),
+    (re.compile(r"\\\{\s*\\\}"), r"\\emptyset "),
+    (re.compile(r"(\\sqrt\[\w+\])\s*(\d)"), r"\1{\2}"),
     (re.compile(r"\\l(?:angle|brace)|\\r(?:angle|brace)"), lambda m: _BRACKETS[m[0]]),
     (re.compile(r"°|\\degree"), r"^{\\circ}"),
     (re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
@@ -98,6 +101,12 @@ class _Reader(latex2sympy2._Latex2Sympy):
         if isinstance(found, sympy.Pow) and str(found.base) == "i":
             return sympy.Pow(sympy.I, found.exp, evaluate=False)
         return sympy.I if str(found) == "i" else found
+
+    def parse_number(self, text: str) -> Any:
+        """Decimals as what they are; many places are somebody's rounding, and compared as such."""
+        found = super().parse_number(text)
+        whole, _, places = text.partition(".")
+        return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
 
     # These three are computed at once by the reader.
 
@@ -179,11 +188,11 @@ def size(expr: Any) -> float:
         return 1.0
     match expr:
         case sympy.Rational():
-            bits = float(max(expr.p.bit_length(), expr.q.bit_length(), 1))
+            bits = math.log2(max(abs(expr.p), expr.q, 1))
         case sympy.Float():
             bits = max(1.0, abs(math.log2(abs(expr))) if expr else 1.0)
         case sympy.Pow():
-            bits = max(size(expr.base), 2.0) * max(1.0, _value(expr.exp))
+            bits = size(expr.base) * max(1.0, _value(expr.exp))
         case sympy.exp():
             bits = 1.5 * _value(expr.args[0])
         case sympy.factorial() | sympy.gamma() | sympy.factorial2():
@@ -199,8 +208,10 @@ def size(expr: Any) -> float:
             bits = size(expr.args[0]) * (terms if isinstance(expr, sympy.Product) else 1)
             if terms > _TERMS:
                 raise _Refused
-        case sympy.Mul() | sympy.Add():
+        case sympy.Mul():
             bits = sum(map(size, expr.args))
+        case sympy.Add():
+            bits = max(map(size, expr.args)) + math.log2(len(expr.args))
         case _:
             bits = max((size(arg) for arg in expr.args), default=3.0)
     if bits > _BITS:
@@ -228,7 +239,11 @@ def _equal(gold: Any, answer: Any) -> bool:
     # First what takes least.
     if not _same_kind(one, other) or not _same_infinities(one, other) or not _same_value(one, other):
         return False
-    return verify([gold], [answer], timeout_seconds=0)
+    same = [answer]
+    if isinstance(answer, sympy.logic.boolalg.Boolean) and gold.free_symbols == answer.free_symbols:
+        with contextlib.suppress(Exception):
+            same.append(answer.as_set())  # 5 >= x >= -2 for -2 <= x <= 5
+    return verify([gold], same, timeout_seconds=0, allow_set_relation_comp=True)
 
 
 def _unnamed(expr: Any) -> Any:

@@ -150,7 +150,8 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
     if wanted.kind not in ("number", "formula"):
-        written = _as_written(wanted.kind, answer) or _as_written(wanted.kind, without_words(answer))
+        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in (without_words(answer), answer)]
+        written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
         return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)
     reading = read(answer, wanted.text)
     if reading is None or _CLOCK.fullmatch(reading.values[-1]):

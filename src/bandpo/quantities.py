@@ -24,6 +24,7 @@ _FRACTION = re.compile(
     r"([-+]?)\s*(?:([0-9]+)(?:\s*(?=\\[dtc]?frac)|\s+(?=[0-9]+\s*/)))?"
     r"(?:\\[dtc]?frac\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))|([0-9]+)\s*/\s*([0-9]+))"
 )
+_NEGATIVE = re.compile(r"(?i)(?:minus|negative)\s+(?=[\w\\])")
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 _SMALL += "seventeen eighteen nineteen".split()
 _TENS = {name: 10 * (i + 2) for i, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())}
@@ -51,15 +52,15 @@ def number(text: str) -> Number | None:
             int(again), (10 ** len(again) - 1) * 10 ** len(decimals)
         )
         return Number(-value if sign == "-" else value)
+    if match := _NEGATIVE.match(text):
+        positive = number(text[match.end() :])
+        return Number(-positive.value, positive.places) if positive and positive.value > 0 else None
     return _in_words(text)
 
 
 def _in_words(text: str) -> Number | None:
     """Up to 999, and simple parts: "seven", "forty-two", "two thirds", "one half"."""
     words = text.casefold().replace("-", " ").split()
-    if words[:1] in (["minus"], ["negative"]):
-        positive = _in_words(" ".join(words[1:])) if len(words) > 1 else None
-        return positive and Number(-positive.value)
     if not words or not all(word in _VALUES or word in _PARTS or word == "hundred" for word in words):
         return None
     if len(words) == 2 and words[1] in _PARTS and words[0] in _VALUES:
