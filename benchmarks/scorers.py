@@ -2,7 +2,7 @@ r"""Where scorers disagree: ours, verl's and TRL's, on answers whose rightness i
 
     python benchmarks/scorers.py            # what the scorers of this environment say
     python benchmarks/scorers.py --write    # and write it to benchmarks/scorers.csv; columns of others stay as they are
-    python benchmarks/scorers.py --tricky first     # what `math` misjudges of the first half of benchmarks/tricky.yaml
+    python benchmarks/scorers.py --tricky first     # what `math` misjudges of the first part of benchmarks/tricky.yaml
     python benchmarks/scorers.py --tricky all --write    # of both, and write it to benchmarks/tricky.csv
     python benchmarks/scorers.py --page     # docs/scorers.md from the rows
 
@@ -81,7 +81,7 @@ INTRODUCTION = r"""# The scorers
 Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the last `\boxed{}`, with
 the formula that it stands in, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold and full
 stops are taken off. What stands beside a value must be in a list of what leaves it as it is ("the answer is", a unit,
-"in total", "x ="); anything else ("half of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
+"in total", "x ="); anything else ("part of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
 compared exactly; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s of
 processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it
 calls equal must also be of one kind (a point is no set) and have one value in numbers, without infinities; nothing is
@@ -130,10 +130,10 @@ Decisions, where readers differ:
 ## Tricky answers
 
 benchmarks/tricky.yaml has them with a verdict that was written before any was graded, most of them tricks; where readers
-differ without the question they are marked doubtful, and not counted. The scorer was mended with the first half at
+differ without the question they are marked doubtful, and not counted. The scorer was mended with the first part at
 hand; the second was run once, at the end. Both were written by those who wrote the scorer, and the tricks of a bug
 report that led to it are in both: this is no estimate for other people's answers. The scorer before had misjudged 9.7 %
-and 18.7 % of the right and the wrong ones in the first half, 11.2 % and 19.3 % in the second.
+and 18.7 % of the right and the wrong ones in the first part, 11.2 % and 19.3 % in the second.
 
 {tricky}
 
@@ -199,21 +199,21 @@ def available() -> dict:
 
 
 class Tricky(NamedTuple):
-    half: str
+    part: str
     gold: str
     text: str
     right: int
 
 
 def tricky() -> list[Tricky]:
-    """Those that are counted. Which half an answer is in hangs on a checksum of it, not on anybody's choice."""
+    """Those that are counted. Which part an answer is in hangs on a checksum of it, not on anybody's choice."""
     found = []
     for group in yaml.safe_load(TRICKY.read_text(encoding="utf-8")):
         for verdict, right in (("right", 1), ("wrong", 0)):
             for answer in group.get(verdict, []):
-                half = ("first", "second")[zlib.crc32(f"{group['gold']}\t{answer}".encode()) % 2]
+                part = group.get("part") or ("first", "second")[zlib.crc32(f"{group['gold']}\t{answer}".encode()) % 2]
                 text = answer if group.get("whole") else f"Answer: {answer}"
-                found.append(Tricky(half, group["gold"], text, right))
+                found.append(Tricky(part, group["gold"], text, right))
     return found
 
 
@@ -225,13 +225,13 @@ def misjudged(cases: list[Tricky]) -> list[Tricky]:
 def _tricky_page() -> str:
     cases = tricky()
     with MISJUDGED.open(newline="", encoding="utf-8") as file:
-        wrong = [Tricky(row["half"], row["gold"], row["text"], int(row["right"])) for row in csv.DictReader(file)]
-    lines = ["| half | verdict | answers | misjudged | |", "|---|---|---|---|---|"]
-    for half in ("first", "second"):
+        wrong = [Tricky(row["part"], row["gold"], row["text"], int(row["right"])) for row in csv.DictReader(file)]
+    lines = ["| part | verdict | answers | misjudged | |", "|---|---|---|---|---|"]
+    for part in ("first", "second", "third"):
         for right, name in ((1, "right"), (0, "wrong")):
-            number = sum(case.half == half and case.right == right for case in cases)
-            bad = sum(case.half == half and case.right == right for case in wrong)
-            lines.append(f"| {half} | {name} | {number} | {bad} | {100 * bad / number:.1f} % |")
+            number = sum(case.part == part and case.right == right for case in cases)
+            bad = sum(case.part == part and case.right == right for case in wrong)
+            lines.append(f"| {part} | {name} | {number} | {bad} | {100 * bad / number:.1f} % |")
     lines += ["", "| misjudged | right answer | reader | `math` |", "|---|---|---|---|"]
     lines += [f"| {_code(c.text.removeprefix('Answer: '))} | {_code(c.gold)} | {c.right} | {1 - c.right} |" for c in wrong]
     return "\n".join(lines)
@@ -305,13 +305,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--tricky", choices=["first", "second", "all"])
+    parser.add_argument("--tricky", choices=["first", "second", "third", "all"])
     args = parser.parse_args()
     if args.tricky:
-        cases = [case for case in tricky() if args.tricky in (case.half, "all")]
+        cases = [case for case in tricky() if args.tricky in (case.part, "all")]
         found = misjudged(cases)
         for case in found:
-            print(case.half, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
+            print(case.part, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
         for right, name in ((1, "right"), (0, "wrong")):
             number, bad = (sum(case.right == right for case in some) for some in (cases, found))
             print(f"of {number} {name} answers {bad} misjudged ({100 * bad / number:.1f} %)")
