@@ -162,7 +162,7 @@ def _grade(rows):
 
 def _parse_all(rows):
     pairs = [[row["answer"], grading.final_answer(row["text"]) or ""] for row in rows]
-    return grading._pool().map([[right, grading._bare(answer)] for right, answer in pairs if answer])
+    return grading._pool().map([[right, grading.bare(answer)] for right, answer in pairs if answer])
 
 
 def _parser_pairs(rows):

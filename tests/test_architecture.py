@@ -62,6 +62,8 @@ LAYERS = [
         "config",
         "workers",
         "equivalence",
+        "quantities",
+        "answers",
         "grading",
         "rewards",
         "sources",

@@ -1,5 +1,6 @@
 """The two scorers: what counts as the answer, and when it is right. Their cases are in benchmarks/scorers.py."""
 
+import csv
 import importlib.util
 import random
 import subprocess
@@ -15,6 +16,7 @@ from math_verify import LatexExtractionConfig, parse, verify
 from bandpo import grading
 from bandpo.config import UserError
 from bandpo.grading import Grade, final_answer, grade
+from bandpo.workers import Pool, Stopped
 
 ROOT = Path(__file__).parent.parent
 
@@ -57,6 +59,29 @@ def test_the_recorded_rows_are_what_the_scorers_say(scorers):
 
 def test_the_page_is_current(scorers):
     assert scorers.PAGE.read_text(encoding="utf-8") == scorers.page()
+
+
+def shares(scorers, cases):
+    """Misjudged, of the right and of the wrong answers."""
+    bad = scorers.misjudged(cases)
+    return [sum(c.right == right for c in bad) / sum(c.right == right for c in cases) for right in (1, 0)]
+
+
+def test_tricky_answers_are_judged_as_beforehand(scorers):
+    """One in twelve; all of them are the next."""
+    cases = scorers.tricky()
+    assert max(shares(scorers, cases[::12])) <= 0.02
+    assert len(cases) > 2600
+    assert 0.35 < sum(case.right for case in cases) / len(cases) < 0.65
+    with scorers.MISJUDGED.open(newline="", encoding="utf-8") as file:
+        recorded = {(row["gold"], row["text"]) for row in csv.DictReader(file)}
+    assert {(case.gold, case.text) for case in scorers.misjudged(cases[::12])} <= recorded
+
+
+@pytest.mark.slow
+def test_all_tricky_answers(scorers):
+    for part in ("first", "second", "third"):
+        assert max(shares(scorers, [case for case in scorers.tricky() if case.part == part])) <= 0.02
 
 
 # Recorded from the public scorer: the first five right, the others wrong.
@@ -141,7 +166,7 @@ def test_equal_answers_have_equal_strings():
     forms = ["0.5", "\\frac{1}{2}", "\\dfrac{2}{4}", "$1/2$", "+.50", "\\frac{\\sqrt{4}}{4}"]
     for right in ("\\frac{1}{2}", "0.50", "7"):
         assert {g.answer for g in grade([f"Answer: {f}" for f in forms[:5]], [right] * 5)} == {"1/2"}
-    assert [g.answer for g in grade([f"Answer: {f}" for f in forms], ["\\frac12"] * 6)][5] == "\\frac12"
+    assert [g.answer for g in grade([f"Answer: {f}" for f in forms], ["\\frac12"] * 6)][5] == "1/2"
     assert grade(["Answer: 042", "Answer: 43"], ["42"] * 2) == [Grade(1.0, "42"), Grade(0.0, "43")]
     assert grade(["Answer: Tuesday", "Answer: it depends"], ["tuesday", "42"]) == [
         Grade(1.0, "tuesday"),
@@ -183,26 +208,25 @@ def test_the_faster_parser_makes_the_same_of_it():
     """ANTLR's two stages against its usual one: same values, same answers that cannot be parsed."""
     code = """
 import sys
-from latex2sympy2_extended import latex2sympy2
-theirs = latex2sympy2._Latex2Sympy
 from bandpo import equivalence
-assert latex2sympy2._Latex2Sympy is equivalence._TwoStage is not theirs
+from math_verify import parser
 texts = [line for line in sys.stdin.read().split("\\n") if line]
-def read(parser):
-    latex2sympy2._Latex2Sympy = parser
-    from math_verify import parser as module
+def read(modes):
+    equivalence._Reader.modes = modes
     for name in ("parse_latex_cached", "extract_latex"):
-        getattr(module, name).cache_clear()
-    return [[str(part) for part in equivalence._parse(text)] for text in texts]
-ours, plain = read(equivalence._TwoStage), read(theirs)
+        getattr(parser, name).cache_clear()
+    return [str(equivalence._parse(text)) for text in texts]
+both = equivalence._Reader.modes
+ours, plain = read(both), read(both[1:])
 assert ours == plain, [x for x in zip(texts, ours, plain) if x[1] != x[2]]
-print(sum(len(x) == 2 for x in ours), len(ours))
+print(sum(x != "None" for x in ours), len(ours))
 """
     rewards = benchmark("rewards")
     pairs = rewards._parser_pairs(rewards.made(5, group=1, count=80))
     soup = (grading._by_value(text, "x+1") for text in rewards.hostile(5, 80))
-    texts = {text for pair in pairs for text in (pair.right, pair.answer)}
-    texts |= {p.answer for p in soup if isinstance(p, grading._Pair) and len(p.answer) < 60 and p.answer.isprintable()}
+    texts = {text for pair in pairs for text in grading._task(pair)}
+    soup = {text for p in soup if isinstance(p, grading._Pair) for text in p.values}
+    texts |= {text for text in soup if len(text) < 60 and text.isprintable()}
     run = subprocess.run(
         [sys.executable, "-c", code], input="\n".join(sorted(texts)), capture_output=True, text=True, timeout=300
     )
@@ -225,9 +249,100 @@ def test_hostile_strings_are_wrong_and_cost_little():
     assert grade(["Answer: \\frac{3}{2\\sqrt{3}}"], ["\\frac{\\sqrt{3}}{2}"])[0].score == 1
 
 
-def test_a_comparison_without_end_is_stopped():
-    grades = grade(["Answer: $(9^9)^{(9^9)^9}$", "Answer: $1+x$", "Answer: " + "9" * 501], ["42", "x+1", "42"])
-    assert grades == [Grade(0.0, None, "timeout"), Grade(1.0, "x+1"), Grade(0.0, None, "unparsed")]
+def answering(monkeypatch, result):
+    """The workers give the same to every question; what they were asked is returned."""
+    asked = []
+    pool = types.SimpleNamespace(map=lambda tasks: asked.extend(tasks) or [result] * len(tasks))
+    monkeypatch.setattr(grading, "_pool", lambda: pool)
+    return asked
+
+
+def test_a_comparison_that_was_stopped_is_wrong_and_says_so(monkeypatch):
+    answering(monkeypatch, Stopped.TIME)
+    grades = grade(["Answer: $1+x$", "Answer: 42", "Answer: " + "9" * 501], ["y+1", "42", "42"])
+    assert grades == [Grade(0.0, None, "timeout"), Grade(1.0, "42"), Grade(0.0, None, "unparsed")]
+
+
+CONSTANTS = [
+    *(r"\max(\infty,2)", r"2^{\ln(\infty)}", r"\log_2(2^{\infty})", r"2^{\infty!}", r"\exp(\infty!)", r"|\infty|"),
+    *(
+        r"\infty",
+        r"\infty!!!!",
+        r"\infty-\infty",
+        r"\frac{0}{0}",
+        r"\tan(\frac{\pi}{2})",
+        r"\log 0",
+        "|38/86/0|",
+        "x=x",
+    ),
+    *(
+        r"\sum_{n=1}^{\infty} n",
+        r"\lim_{x\to 0}\frac{1}{x}",
+        r"\Gamma(-1)",
+        "nan",
+        "zoo",
+        "oo",
+        r"\text{true}",
+        r"\mathbb{R}",
+    ),
+]
+RIGHTS = ["7919", "0.617", r"\frac{17}{23}", r"2\sqrt{31}", r"\{1,2\}", "x^2+1"]
+
+
+def test_no_answer_is_right_for_every_question():
+    search = benchmark("constants")
+    texts = [f"Answer: ${constant}$" for constant in CONSTANTS for _ in RIGHTS]
+    assert not any(g.score for g in grade(texts, RIGHTS * len(CONSTANTS)))
+    search.RIGHT = RIGHTS
+    answers = search.made(seed=1, count=100)
+    assert search.search(answers) == {}
+    assert len(answers) > 70
+
+
+def test_the_workers_believe_no_infinity_either():
+    """Asked without the reading before them; and nothing depends on what was asked before."""
+    tasks = [[right, constant] for constant in CONSTANTS[:20] for right in ("42", "0", "2\\sqrt{31}")]
+    tasks += [["\\infty", "2^{\\infty}-1"], ["-\\infty", "\\infty"], ["0", "e^{-\\infty} + \\infty"]]
+    found = []
+    for order in (tasks, tasks[::-1]):
+        pool = Pool("bandpo.equivalence:compare", seconds=20, size=1)
+        found.append(dict(zip(map(tuple, order), map(tuple, pool.map(order)), strict=True)))
+        pool.close()
+    assert found[0] == found[1]
+    assert {task for task, (equal, _) in found[0].items() if equal} == set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        (r"\infty", r"\infty"),
+        ("-\\infty", "negative infinity"),
+        ("x = \\infty", r"\infty"),
+        ("[0, +\\infty)", r"[0,\infty)"),
+    ],
+)
+def test_an_infinity_is_right_for_the_same(answer, right):
+    assert grade([f"Answer: ${answer}$"], [right])[0].score == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(r"\binom{20000}{10000}", r"\Gamma(1600)", r"\gcd(10^{5000},10^{5000})", r"\frac{0}{0}\cdot i", "(10^6)!"),
+        *(
+            "(9^9)^{(9^9)^9}",
+            r"\binom{10^9}{10^8}",
+            r"\sum_{i=1}^{10^9} i^{99}",
+            r"\Gamma(10^9)",
+            "7!!!!!",
+            "2^{-10^{12}}",
+        ),
+        *("e^{e^{e^{e^{e^7}}}}", r"\sqrt[10^9]{2^{10^9}}", r"\gcd(99999999999!, 7)", "(" * 40 + "8" + ")" * 40),
+    ],
+)
+def test_what_is_too_large_to_write_out_is_wrong_and_stops_no_worker(answer):
+    graded = grade([f"Answer: ${answer}$"], ["7"])[0]
+    assert (graded.score, graded.status == "timeout") == (0.0, False)
 
 
 def test_what_is_no_scorer():
@@ -248,9 +363,7 @@ def test_without_math_verify(monkeypatch):
 
 def test_a_tower_of_powers_reaches_no_parser(monkeypatch):
     """Many different ones, a second each, would be what a training step waits for."""
-    asked = []
-    pool = types.SimpleNamespace(map=lambda pairs: asked.extend(pairs) or [[False, None]] * len(pairs))
-    monkeypatch.setattr(grading, "_pool", lambda: pool)
+    asked = answering(monkeypatch, [False, None])
     texts = [f"Answer: $9^{{9^{{9^{{{k}}}}}}}$" for k in range(500)] + ["Answer: 2^2^2", "Answer: $2^{10 ^ 9}$"]
     assert {g.status for g in grade(texts, ["42"] * len(texts))} == {"unparsed"}
     assert grade([r"\boxed{2^{2^{10}}}"], ["2^{2^{10}}"])[0].score == 1

@@ -4,6 +4,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from bandpo.rewards import (
     resolve,
     text_of,
 )
-from bandpo.workers import Pool
+from bandpo.workers import Pool, Stopped
 
 # ---- exact
 
@@ -152,9 +153,12 @@ def test_the_rewards_are_the_scorers():
         math_reward(TEXTS, answer=ANSWERS[1:])
 
 
-def test_the_share_that_cannot_be_read_is_logged():
+def test_the_share_that_cannot_be_read_is_logged(monkeypatch):
     logged = {}
-    math_reward([*TEXTS, "Answer: $(9^9)^{(9^9)^9}$"], answer=[*ANSWERS, "42"], log_metric=logged.__setitem__)
+    monkeypatch.setattr(grading, "_pool", lambda: SimpleNamespace(map=lambda tasks: [Stopped.TIME] * len(tasks)))
+    math_reward(
+        ["Answer: 1", *TEXTS[1:], "Answer: $1+y$"], answer=["1", *ANSWERS[1:], "42"], log_metric=logged.__setitem__
+    )
     assert logged == {"reward/unparsed": 0.2, "reward/timeout": 0.2, "reward/error": 0}
 
 

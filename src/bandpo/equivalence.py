@@ -1,27 +1,81 @@
-"""Two short LaTeX strings compared by math-verify; this runs in worker processes (`workers.py`), for it may not end."""
+r"""Short LaTeX strings compared by math-verify; this runs in worker processes (`workers.py`), for it may not end.
+
+math-verify parses and compares. Three rules of ours decide what is let through to it, and what it says is believed:
+
+- *size*: nothing is evaluated that could not be written out, so that an answer such as 9^{9^9} is wrong at once;
+- *kind*: a point is no set, a column no row, and an infinity is equal only to the same plain infinity;
+- *value*: two things that it calls equal must have the same value in numbers, too. sympy takes 42 - oo for 0.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import math
 import re
 from typing import Any
 
+import sympy
 from antlr4.atn.PredictionMode import PredictionMode
-from latex2sympy2_extended import latex2sympy2
+from latex2sympy2_extended import NormalizationConfig, latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
+from sympy.core import cache, random
 
 logging.disable(logging.CRITICAL)  # it warns that it has no limit of time; the worker's own is a hard one
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|\\\[(?:(?!\\\]).)+\\\])"
 _LIST = re.compile(rf"{_FORMULA}(?:\s*(?:[,;]|[,;]?\s*(?:and|or))\s*{_FORMULA})*")
 _DELIMITER = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]")
-_LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
+# Units are taken off before, from a list of them: its own has "by", "more", "o" and "ab".
+_NORMAL = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+_LATEX = [LatexExtractionConfig(boxed_match_priority=-1, normalization_config=_NORMAL)]
+# What its grammar does not know, in what it does.
+_REWRITTEN = [
+    (re.compile(r"\\(?:[bp])mod(?![a-z])"), r"\\mod"),
+    (re.compile(r"\\varnothing"), r"\\emptyset"),
+    (re.compile(r"\\[dt]binom"), r"\\binom"),
+    (re.compile(r"\\log_\{?e\}?(?![a-z])"), r"\\ln"),
+    (re.compile(r"\\(?:big|Big|bigg)(?=[()\[\]|\\])"), ""),
+    (re.compile(r"\{([^{}]*)\\over([^{}]*)\}|(\w+)\s*\\over\s*(\w+)"), r"\\frac{\1\3}{\2\4}"),
+    (re.compile(r"\{([^{}]*)\\choose([^{}]*)\}|(\w+)\s*\\choose\s*(\w+)"), r"\\binom{\1\3}{\2\4}"),
+    (re.compile(r"\\\{\s*\\\}"), r"\\emptyset "),
+    (re.compile(r"(\\sqrt\[\w+\])\s*(\d)"), r"\1{\2}"),
+    (re.compile(r"\\l(?:angle|brace)|\\r(?:angle|brace)"), lambda m: _BRACKETS[m[0]]),
+    (re.compile(r"°|\\degree"), r"^{\\circ}"),
+    (re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![A-Za-z\\])(sin|cos|tan|log|ln|pi)(?![A-Za-z])"), r"\\\1"),
+    (re.compile(r"(?:,\s*)?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"), ","),
+    # To its grammar 2(21) and 2{21} are mixed numbers, 23.
+    (re.compile(r"(?<![_^\\A-Za-z}.\d])(\d+)\s*(?=[({]\s*\d)"), r"\1\\cdot "),
+]
+_BRACKETS = {"\\langle": "(", "\\rangle": ")", "\\lbrace": "\\{", "\\rbrace": "\\}"}
+_INDEX = re.compile(r"_\{?\s*i\s*=")
+_TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
+_DEGREES = re.compile(r"(?:(\d+(?:\.\d+)?)\s*)?\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
+_INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+# Bits of the largest number that is computed.
+_BITS = 50_000
+_TERMS = 10_000
 
 
-class _TwoStage(latex2sympy2._Latex2Sympy):
-    """ANTLR's two stages: first without full context, which gives the same tree or an error, in half the time."""
+class _Refused(Exception):
+    """An answer that is not looked at any further; it is wrong."""
 
+
+class _Reader(latex2sympy2._Latex2Sympy):
+    """math-verify's reader of LaTeX, with ANTLR in two stages, letters as they are, and nothing computed while it reads.
+
+    The two stages: first without full context, which gives the same tree or an error, in half the time.
+    """
+
+    modes = (PredictionMode.SLL, PredictionMode.LL)
     mode = PredictionMode.LL
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        # x is not X, and \Pi not \pi; the same letters are the same symbols in the right answer and in the other.
+        self.config = latex2sympy2.ConversionConfig(lowercase_symbols=False)
+        self.is_real = True
 
     def create_parser(self, latex_str: str) -> Any:
         parser = super().create_parser(latex_str)
@@ -29,36 +83,261 @@ class _TwoStage(latex2sympy2._Latex2Sympy):
         return parser
 
     def parse(self, latex_str: str) -> Any:
-        for self.mode in (PredictionMode.SLL, PredictionMode.LL):
+        self.i_is_index = bool(_INDEX.search(latex_str))
+        for self.mode in self.modes:
             try:
                 return super().parse(latex_str)
+            except _Refused:
+                raise
             except Exception:
                 if self.mode == PredictionMode.LL:
                     raise
         raise AssertionError
 
+    def convert_atom_expr(self, atom_expr: Any) -> Any:
+        found = super().convert_atom_expr(atom_expr)
+        if self.i_is_index:
+            return found
+        if isinstance(found, sympy.Pow) and str(found.base) == "i":
+            return sympy.Pow(sympy.I, found.exp, evaluate=False)
+        return sympy.I if str(found) == "i" else found
+
+    def parse_number(self, text: str) -> Any:
+        """Decimals as what they are; many places are somebody's rounding, and compared as such."""
+        found = super().parse_number(text)
+        whole, _, places = text.partition(".")
+        return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
+
+    # These three are computed at once by the reader.
+
+    def convert_binom(self, binom: Any) -> Any:
+        return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
+
+    def convert_func_arg(self, arg: Any) -> Any:
+        found = super().convert_func_arg(arg)
+        size(found)
+        name = arg.parentCtx.func_normal_single_arg()
+        if name is not None and name.start.text in ("\\Gamma", "\\gamma") and size(found) > 12:
+            raise _Refused
+        return found
+
+    def handle_gcd_lcm(self, f: str, args: Any) -> Any:
+        if any(size(arg) > 1000 for arg in args):
+            raise _Refused
+        return super().handle_gcd_lcm(f, args)
+
+
+latex2sympy2._Latex2Sympy = _Reader  # looked up by this name wherever math-verify parses
+
 
 def compare(task: list[str]) -> list[Any]:
-    """[equal, text of the second's value or None where it cannot be parsed] of [right answer, answer]."""
-    right, answer = task
-    read = _parse(answer)
-    # The last of what it returns is the string that it parsed; alone, it was not parsed.
-    if len(read) < 2:
+    """[all equal, text of the last's value or None where one cannot be parsed] of [right answer, answer, ...]."""
+    right, *answers = task
+    # sympy tries its facts in a random order, and keeps what it found: where two of them contradict one another (about
+    # factorials of oo, say) a grade would depend on what was graded before.
+    random.seed(0)
+    cache.clear_cache()
+    try:
+        read = [_parse(answer) for answer in answers]
+        if any(value is None for value in read):
+            return [False, None]
+        gold = _parse_right(right)
+        same = gold is not None and all(_equal(gold, value) for value in read)
+        return [same, _shown(read[-1])]
+    except MemoryError:
+        raise
+    except Exception:  # whatever an answer does to sympy is no right answer
         return [False, None]
-    equal = verify(list(_parse_right(right)), read, timeout_seconds=0)
-    return [equal, str(read[0])]
 
 
-latex2sympy2._Latex2Sympy = _TwoStage  # looked up by this name wherever math-verify parses
+def _shown(value: Any) -> str | None:
+    try:
+        return str(value)[:1000]
+    except Exception:
+        return None
 
 
 @functools.lru_cache(maxsize=1000)
-def _parse_right(answer: str) -> tuple[Any, ...]:
-    return tuple(_parse(answer))
+def _parse_right(answer: str) -> Any:
+    return _parse(answer)
 
 
-def _parse(answer: str) -> list[Any]:
+def _parse(answer: str) -> Any:
     """As one formula, unless it is a list of them ("$x = 1$ or $x = 2$"): of others the parser would take the last."""
     if not _LIST.fullmatch(answer):
         answer = f"${_DELIMITER.sub('', answer)}$"
-    return parse(answer, _LATEX, parsing_timeout=0)
+    for pattern, new in _REWRITTEN:
+        answer = pattern.sub(new, answer)
+    # The sine of 30 degrees is that of pi / 6; where only degrees are added, they are the unit.
+    answer = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})" if _TRIGONOMETRY.search(answer) else r"\1", answer)
+    read = parse(answer, _LATEX, parsing_timeout=0)
+    # The last of what it returns is the string that it parsed; alone, it was not parsed.
+    if len(read) < 2 or isinstance(read[0], str):
+        return None
+    return read[0]
+
+
+# ---- size
+
+
+def size(expr: Any) -> float:
+    """At most so many bits has the value, or any part of it; raises _Refused for what is too large to be computed."""
+    if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
+        return max(map(size, expr), default=1.0)
+    if not isinstance(expr, sympy.Basic):
+        return 1.0
+    match expr:
+        case sympy.Rational():
+            bits = math.log2(max(abs(expr.p), expr.q, 1))
+        case sympy.Float():
+            bits = max(1.0, abs(math.log2(abs(expr))) if expr else 1.0)
+        case sympy.Pow():
+            bits = size(expr.base) * max(1.0, _value(expr.exp))
+        case sympy.exp():
+            bits = 1.5 * _value(expr.args[0])
+        case sympy.factorial() | sympy.gamma() | sympy.factorial2():
+            count = _value(expr.args[0])
+            bits = count * math.log2(count + 2)
+        case sympy.binomial():
+            above, below = map(_value, expr.args)
+            bits = min(above, 2 * below * math.log2(above + 2))
+            if sympy.Integer(0) not in expr.args and above > _BITS and below > 100:
+                raise _Refused
+        case sympy.Sum() | sympy.Product():
+            terms = sum(_value(end) for limits in expr.args[1:] for end in limits[1:])
+            bits = size(expr.args[0]) * (terms if isinstance(expr, sympy.Product) else 1)
+            if terms > _TERMS:
+                raise _Refused
+        case sympy.Mul():
+            bits = sum(map(size, expr.args))
+        case sympy.Add():
+            bits = max(map(size, expr.args)) + math.log2(len(expr.args))
+        case _:
+            bits = max((size(arg) for arg in expr.args), default=3.0)
+    if bits > _BITS:
+        raise _Refused
+    return bits
+
+
+def _value(expr: Any) -> float:
+    """As large it may be."""
+    bits = size(expr)
+    if bits > 40:
+        raise _Refused
+    return abs(float(expr)) if isinstance(expr, sympy.Rational) and expr.q else 2.0**bits
+
+
+# ---- kind and value
+
+
+def _equal(gold: Any, answer: Any) -> bool:
+    for expr in (answer, gold):
+        size(expr)
+    one, other = gold, answer
+    if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
+        one, other = _unnamed(gold), _unnamed(answer)
+    # First what takes least.
+    if not _same_kind(one, other) or not _same_infinities(one, other) or not _same_value(one, other):
+        return False
+    same = [answer]
+    if isinstance(answer, sympy.logic.boolalg.Boolean) and gold.free_symbols == answer.free_symbols:
+        with contextlib.suppress(Exception):
+            same.append(answer.as_set())  # 5 >= x >= -2 for -2 <= x <= 5
+    return verify([gold], same, timeout_seconds=0, allow_set_relation_comp=True)
+
+
+def _unnamed(expr: Any) -> Any:
+    """The 42 of x = 42; in a list of such, all of them."""
+    if isinstance(expr, sympy.Eq) and (
+        expr.lhs.is_Symbol or isinstance(expr.lhs, (sympy.Tuple, sympy.Function, sympy.Interval))
+    ):
+        return expr.rhs
+    if isinstance(expr, sympy.FiniteSet) and expr.args and all(isinstance(arg, sympy.Eq) for arg in expr.args):
+        return sympy.FiniteSet(*(_unnamed(arg) for arg in expr.args))
+    return expr
+
+
+_KINDS = [
+    ("matrix", (sympy.MatrixBase, sympy.MatrixExpr)),
+    ("point", (sympy.Tuple,)),
+    ("set", (sympy.FiniteSet,)),
+    ("interval", (sympy.Set,)),
+    ("relation", (sympy.logic.boolalg.Boolean,)),
+    ("value", (sympy.Expr,)),
+]
+# math-verify reads (1, 2) as an interval or as a point, by the size of the numbers; a union of sets may be a set, and
+# an inequality is another way to write an interval.
+_ALIKE = [{"point", "interval"}, {"set", "interval"}, {"relation", "interval"}]
+
+
+def _kind(expr: Any) -> str:
+    return next((name for name, types in _KINDS if isinstance(expr, types)), "none")
+
+
+def _same_kind(gold: Any, answer: Any) -> bool:
+    kinds = {_kind(gold), _kind(answer)}
+    if kinds == {"matrix"}:
+        return getattr(gold, "shape", None) == getattr(answer, "shape", None)
+    if kinds == {"set", "interval"}:  # a union of sets, but not the open interval that is a point
+        return not any(isinstance(expr, sympy.Interval) for expr in (gold, answer))
+    if kinds == {"set"} and len(gold.args) == len(answer.args):
+        one, other = (sorted(_kind(arg).replace("interval", "point") for arg in expr.args) for expr in (gold, answer))
+        return one == other
+    return len(kinds) == 1 or kinds in _ALIKE
+
+
+def _same_infinities(gold: Any, answer: Any) -> bool:
+    """None, or the same alone, or only as ends of intervals."""
+    if not answer.has(*_INFINITE) and not gold.has(*_INFINITE):
+        return True
+    if gold in (sympy.oo, -sympy.oo):
+        return gold == answer
+    return all(_only_ends(expr) for expr in (gold, answer))
+
+
+def _only_ends(expr: Any) -> bool:
+    if isinstance(expr, sympy.Interval) or isinstance(expr, sympy.Tuple) and len(expr.args) == 2:
+        ends = [arg for arg in expr.args[:2] if arg not in (sympy.oo, -sympy.oo)]
+        return not any(end.has(*_INFINITE) for end in ends)
+    if isinstance(expr, sympy.Set):
+        return all(_only_ends(arg) for arg in expr.args)
+    return not expr.has(*_INFINITE)
+
+
+def _same_value(gold: Any, answer: Any) -> bool:
+    """In numbers, at two places for each letter; what has no number (sets, relations) is believed."""
+    if not isinstance(gold, sympy.Expr) or not isinstance(answer, sympy.Expr):
+        return True
+    letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
+    exact = not gold.has(sympy.Float) and not answer.has(sympy.Float)
+    if gold in (sympy.oo, -sympy.oo):
+        return gold == answer
+    agreed = False
+    for start in (2, 5, 11):
+        places = {letter: sympy.Rational(start + 3 * i, 7 + i) for i, letter in enumerate(letters)}
+        if any(isinstance(bound, sympy.Sum | sympy.Product) for bound in (gold, answer)) or _counts(gold, answer):
+            places = {letter: sympy.Integer(start + i) for i, letter in enumerate(letters)}
+        one, other = (_number(expr, places) for expr in (gold, answer))
+        if one is None or other is None:
+            if not letters:
+                return False
+            continue
+        if abs(one - other) > (1e-9 if exact else 1e-6) * max(1, abs(one)):
+            return False
+        agreed = True
+    return agreed
+
+
+def _counts(*exprs: Any) -> bool:
+    """Do they hold what is defined for whole numbers?"""
+    return any(expr.has(sympy.Sum, sympy.Product, sympy.binomial, sympy.factorial) for expr in exprs)
+
+
+def _number(expr: Any, places: dict[Any, Any]) -> Any:
+    """A number of sympy's with 20 digits, which may be larger than those of Python; None if it is none."""
+    value = expr.subs(places).doit()
+    size(value)
+    value = sympy.N(value, 20, maxn=200)
+    if not value.is_number or value.has(*_INFINITE, sympy.AccumBounds) or value.atoms(sympy.Function):
+        return None
+    return value

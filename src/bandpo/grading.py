@@ -15,18 +15,17 @@ import importlib.util
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal
 
+from .answers import LONGEST, bare, compact, final_answer, plain, read, without_words
 from .config import UserError
 from .divergences import nearest
+from .quantities import Number, equal, number, split_unit
 from .workers import Pool, Raised, Stopped
 
 SCORERS = ("math", "dapo-strict")
-# Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
-LONGEST = 500
 # Processor time of one comparison. Nearly all take less than 0.1 s.
 SECONDS = 1.0
 
@@ -69,7 +68,7 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math") ->
     _check_math_verify()
     grades = [_by_value(text, str(answer)) for text, answer in zip(texts, answers, strict=True)]
     open_pairs = list(dict.fromkeys(pair for pair in grades if isinstance(pair, _Pair)))
-    found = dict(zip(open_pairs, _pool().map([[pair.right, pair.answer] for pair in open_pairs]), strict=True))
+    found = dict(zip(open_pairs, _pool().map([_task(pair) for pair in open_pairs]), strict=True))
     return [pair.grade(found[pair]) if isinstance(pair, _Pair) else pair for pair in grades]
 
 
@@ -78,10 +77,10 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math") ->
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two answers that only a parser can compare."""
+    """A right answer and what must be equal to it, which only a parser can compare."""
 
     right: str
-    answer: str
+    values: tuple[str, ...]
 
     def grade(self, found: list | Stopped | Raised) -> Grade:
         if isinstance(found, (Stopped, Raised)):
@@ -92,22 +91,68 @@ class _Pair:
         return Grade(0.0, shown) if shown is not None else Grade(0.0, None, "unparsed")
 
 
+_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?\.?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
+_BASED = re.compile(r"(\w+?)\s*_\s*\{?\s*(\w+)\s*\}?")
+_PROSE = re.compile(r"[A-Za-z]{3,}")
+# These are mathematics without a backslash too.
+_MATHEMATICS = {
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "log",
+    "exp",
+    "sqrt",
+    "and",
+    "inf",
+    "infty",
+    "infinity",
+    "mod",
+}
+_ARTICLES = re.compile(r"^(?:an?|the|it is|it's)\s+")
+
+
 @dataclass(frozen=True)
 class _Right:
-    """A right answer, made ready."""
+    """A right answer, made ready.
+
+    `kind` is how answers are compared with it: `number` and `formula` by value; `words`, `choice` (A to J), `clock`
+    (10:30, which is a time or a ratio) and `based` (101_2) as they are written.
+    """
 
     text: str
     compact: str
-    number: tuple[Fraction, bool] | None
-    words: str
+    kind: Literal["number", "formula", "words", "choice", "clock", "based"]
+    value: str
+    unit: str | None
+    number: Number | None
     normal: str
 
 
 @functools.lru_cache(maxsize=10_000)
 def _right(answer: str) -> _Right:
-    text = _bare(answer)
-    compact, number, words = _compact(text), _number(text), _words(text)
-    return _Right(text, compact, number, words, str(number[0]) if number else words or compact)
+    text = bare(plain(answer))
+    compacted = compact(text)
+    value, unit = split_unit(text)
+    value = bare(value)
+    found = number(value)
+    kind = "formula"
+    if found is not None:
+        kind = "number"
+        normal = str(found.value) + (f" {unit}" if unit else "")
+        return _Right(text, compacted, kind, value, unit, found, normal)
+    for name, pattern in (("clock", _CLOCK), ("choice", _CHOICE), ("based", _BASED)):
+        # i and e are numbers, a and b letters of a formula; a choice is a capital.
+        if pattern.fullmatch(text) and (name == "clock" or text[0].isdigit() or text.strip("()[].").isupper()):
+            return _Right(text, compacted, name, text, None, None, _as_written(name, text) or compacted)
+    if text.isupper() and _choices(text) is not None:
+        return _Right(text, compacted, "choice", text, None, None, _as_written("choice", text) or compacted)
+    if words := _words(text):
+        return _Right(text, compacted, "words", text, None, None, words)
+    return _Right(text, compacted, kind, value, unit, None, compacted)
 
 
 def _by_value(text: str, right: str) -> Grade | _Pair:
@@ -115,169 +160,93 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     answer = final_answer(text)
     if answer is None or len(answer) > LONGEST:
         return _UNPARSED
-    answer = _bare(answer)
-    if "=" not in wanted.text:
-        answer = _bare(_NAMED.sub("", answer))
+    answer = bare(plain(answer))
     if not answer:
         return _UNPARSED
-    if _compact(answer) == wanted.compact:
+    if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
-    number = _number(answer)
-    if number is None and (words := _words(answer)):
-        if wanted.words:
-            return Grade(float(words == wanted.words), words)
-        # "42 apples", "the value is $x^2$": the only number, or the only formula, among words that leave it as it is.
-        formulas = _FORMULA.findall(answer)
-        formulas += [word for word in _FORMULA.sub(" ", answer).split() if _DIGIT.search(word)]
-        if len(formulas) != 1 or not _CHANGING.isdisjoint(words.split()):
-            return _UNPARSED
-        answer = _bare(formulas[0])
-        number = _number(answer)
-    if _TOWER.search(answer) and not _TOWER.search(wanted.text):
+    if wanted.kind not in ("number", "formula"):
+        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in (without_words(answer), answer)]
+        written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
+        return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)
+    reading = read(answer, wanted.text)
+    if reading is None or _CLOCK.fullmatch(reading.values[-1]):
         return _UNPARSED
-    if number is None or wanted.number is None:
-        return _Pair(_plain(wanted.number) or wanted.text, _plain(number) or answer)
-    (value, is_decimal), (right_value, right_is_decimal) = number, wanted.number
-    if value == right_value:
-        return Grade(1.0, wanted.normal)
-    # Where there is a decimal, math-verify compares six places; what is so close is its to decide.
-    if (is_decimal or right_is_decimal) and abs(value - right_value) < Fraction(1, 10**5):
-        return _Pair(wanted.text, answer)
-    return Grade(0.0, str(value))
+    *_, value = reading.values
+    found = number(value)
+    if reading.unit != wanted.unit and reading.unit and (wanted.unit or reading.unit == "percent"):
+        if not {reading.unit, wanted.unit} <= {"percent", None}:
+            return Grade(0.0, f"{found.value if found else compact(value)} {reading.unit}")
+    rights = _in_percent(wanted, reading.unit)
+    if len(reading.values) == 1 and found is not None and wanted.number is not None:
+        if any(equal(found, right_number) for right_number in rights):
+            return Grade(1.0, wanted.normal)
+        return Grade(0.0, str(found.value) + (f" {reading.unit}" if reading.unit else ""))
+    if reading.unit == "percent" and wanted.unit is None:
+        value = f"\\frac{{{value}}}{{100}}"
+    return _Pair(right, (*(_exact(part) for part in reading.values[:-1]), _exact(value)))
 
 
 _UNPARSED = Grade(0.0, None, "unparsed")
-# "Answer: ...", "**Answer:** ...", "The answer is: ...", with the colon of Chinese text too.
-_MARK = r"[*_`\s]{0,8}"
-_ANSWER = re.compile(rf"(?i:answer|答案){_MARK}(?:is{_MARK})?[:\uff1a]")
-_ANSWER_IS = re.compile(r"(?i:answer is)\b")
-_NEXT_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
-_DISPLAY = {"$$": "$$", r"\[": r"\]"}
-_DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')]
-# What may stand around a whole answer without changing it.
-_WRAPPERS = ("\\boxed{", "\\fbox{", "\\text{", "\\textbf{", "\\mathbf{", "\\mathrm{", "\\mbox{", "{")
-_NAMED = re.compile(r"^[A-Za-z](?:_\w|_\{\w+\})?\s*=(?!.*=)")
-# A power of powers of numbers, which nobody can write out: to stop a parser at it takes a second each time.
-_TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
-_FORMULA = re.compile(r"\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]")
-_DIGIT = re.compile(r"\d")
-_INTEGER = r"(?:[0-9]{1,3}(?:(?:,|\{,\}|,\\!|\\,| )[0-9]{3})+|[0-9]+)"
-_DECIMAL_NUMBER = re.compile(rf"([-+]?)\s*({_INTEGER}?)(\.[0-9]*)?")
-_RATIO = re.compile(
-    r"([-+]?)\s*(?:\\[dt]?frac\s*\{\s*([-+]?[0-9]+)\s*\}\s*\{\s*([-+]?[0-9]+)\s*\}|([0-9]+)\s*/\s*([0-9]+))"
-)
-_COMMAND = re.compile(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_LETTERS = re.compile(r"[A-Za-z]{3,}")
-# Words beside which a number is not the answer: "not 42", "negative 42", "42 million".
-_CHANGING = {"not", "except", "than", "minus", "negative", "dozen", "hundred", "thousand", "million", "billion"}
-# These are mathematics without a backslash too.
-_FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "and", "infty", "inf", "infinity"}
 
 
-def final_answer(text: str) -> str | None:
-    r"""What a text gives as its answer; None where it gives none.
-
-    The line of the last "Answer:" that is followed by anything (in the same line or the next), else the contents of the
-    last `\boxed{}`, else the sentence after the last "answer is".
-    """
-    for mark in _last_first(_ANSWER, text):
-        if line := _line(text, mark.end()):
-            return line
-    start = text.rfind("\\boxed{")
-    if start >= 0:
-        end = _closing(text, start + len("\\boxed"))
-        return text[start + len("\\boxed{") : end] if end is not None else None
-    mark = next(_last_first(_ANSWER_IS, text), None)
-    return _line(text, mark.end()) if mark is not None else None
+def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
+    """What the right number may be written as: 25 % is 0.25, and the 25 of a question that asks for percent."""
+    if wanted.number is None:
+        return []
+    value, places = wanted.number
+    if (wanted.unit == "percent") == (unit == "percent"):
+        return [wanted.number]
+    if wanted.unit == "percent":
+        return [wanted.number, Number(value / 100, places + 2 if places else 0)]
+    hundredfold = Number(value * 100, max(0, places - 2))
+    return [hundredfold, wanted.number] if value.denominator == 1 and not places else [hundredfold]
 
 
-def _last_first(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Where it matches, from the end, which mostly is near it; what is near is given twice."""
-    for start in (max(0, len(text) - 1000), 0):
-        yield from reversed(list(pattern.finditer(text, start)))
-
-
-def _line(text: str, start: int) -> str | None:
-    """The first line from there that holds anything, or a displayed formula over several."""
-    rest = text[start : start + 2 * LONGEST].lstrip("*_` \t\r\n")
-    for opening, closing in _DISPLAY.items():
-        if rest.startswith(opening) and (end := rest.find(closing, len(opening))) >= 0:
-            return rest[len(opening) : end]
-    line = rest.partition("\n")[0]
-    return _NEXT_SENTENCE.split(line, maxsplit=1)[0].strip() or None
-
-
-def _closing(text: str, opening: int) -> int | None:
-    """Where the brace at `opening` is closed."""
-    depth = 0
-    for brace in re.finditer(r"(?<!\\)[{}]", text[opening : opening + 2 * LONGEST]):
-        depth += 1 if brace.group() == "{" else -1
-        if depth == 0:
-            return opening + brace.start()
-    return None
-
-
-def _bare(text: str) -> str:
-    """Without what may stand around an answer: white space, Markdown, delimiters, boxes, full stops, currency."""
-    text = text.replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
-    before = None
-    while text != before:
-        before = text
-        text = re.sub(r"(?<!\\)[.,;:\u3002\uff0c\uff1b]+$", "", text.strip().strip("*`").strip())
-        if (start := text.rfind("\\boxed{")) >= 0 and (end := _closing(text, start + len("\\boxed"))) is not None:
-            text = text[start + len("\\boxed{") : end]
-        for opening, closing in _DELIMITERS:
-            inner = text[len(opening) : -len(closing)]
-            if text.startswith(opening) and text.endswith(closing) and closing not in inner and inner:
-                text = inner
-        for wrapper in _WRAPPERS:
-            if text.startswith(wrapper) and _closing(text, len(wrapper) - 1) == len(text) - 1:
-                text = text[len(wrapper) : -1]
-        text = text.removeprefix("\\displaystyle").removeprefix("\\$").lstrip("€£¥")
-        if text.count("$") == 1:  # a price, or a delimiter without its other half
-            text = text.strip("$")
-    return text
-
-
-_SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|\\[!,;:]")
-
-
-def _compact(text: str) -> str:
-    """The same for what looks the same: \\dfrac, spaces, \\left and \\right."""
-    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
-    text = re.sub(r"\\(?:left|right)(?![A-Za-z])", "", text)
-    return _SPACES.sub("", text)
-
-
-def _number(text: str) -> tuple[Fraction, bool] | None:
-    """(value, written as a decimal) of 42, 042, 4.20, 1,000, 3/4 or \\frac{3}{4}."""
-    if match := _DECIMAL_NUMBER.fullmatch(text):
-        sign, whole, decimals = match.groups()
-        whole = re.sub(r"[^0-9]", "", whole)
-        if whole or (decimals and len(decimals) > 1):
-            return Fraction(f"{sign}{whole or 0}{decimals or ''}"), decimals is not None
-    if match := _RATIO.fullmatch(text):
-        sign, *parts = match.groups()
-        above, below = (int(part) for part in parts if part is not None)
-        if below:
-            return Fraction(-above if sign == "-" else above, below), False
-    return None
-
-
-def _plain(number: tuple[Fraction, bool] | None) -> str | None:
-    """Without separators, which are products to a parser; decimals stay as they were written."""
-    return None if number is None or number[1] else str(number[0])
+def _exact(text: str) -> str:
+    """Without separators, which are products to a parser, and decimals as fractions if they are short enough to be so."""
+    found = number(text)
+    return text if found is None or found.places >= 6 else str(found.value)
 
 
 def _words(text: str) -> str:
     """The text in lower case, without punctuation, if it is prose and no formula; else nothing."""
-    found = _LETTERS.findall(_COMMAND.sub(" ", text))
-    if text.lower() == "no" or any(word.lower() not in _FUNCTIONS for word in found):
-        return " ".join(re.findall(r"\w+", text.casefold()))
+    if "\\" in text:
+        return ""
+    found = _PROSE.findall(text)
+    if text.casefold() in ("no", "yes") or any(word.casefold() not in _MATHEMATICS for word in found):
+        return _ARTICLES.sub("", " ".join(re.findall(r"\w+", text.casefold())))
     return ""
 
 
+def _choices(text: str) -> str | None:
+    """Letters of choices, in order: "B, D"."""
+    letters = [_CHOICE.fullmatch(part.strip()) for part in re.split(r",\s*(?:and\s)?|\sand\s", text)]
+    return ",".join(sorted({match[1].upper() for match in letters if match})) if all(letters) else None
+
+
+def _as_written(kind: str, text: str) -> str | None:
+    """The normal form of what is compared as it is written; None if the text is nothing of that kind."""
+    match kind:
+        case "choice":
+            return _choices(text)
+        case "words":
+            return _words(text) or None
+        case "clock" if match := _CLOCK.fullmatch(text):
+            half = f" {match[2].lower()}m" if match[2] else ""
+            return re.sub(r"\s*(?::|\\colon|\s+to)\s*", ":", match[1]) + half
+        case "based" if match := _BASED.fullmatch(text):
+            return f"{match[1]}_{match[2]}"
+    return None
+
+
 # ---- math: the workers
+
+
+def _task(pair: _Pair) -> list[str]:
+    wanted = _right(pair.right)
+    return [_exact(wanted.value) if wanted.kind == "number" else wanted.value, *pair.values]
+
 
 _POOL: Pool | None = None
 _POOL_LOCK = threading.Lock()

@@ -1,0 +1,371 @@
+r"""What a text gives as its answer: where it stands, and what may stand around it without changing it.
+
+Whatever is not known to leave an answer as it is, is a reason to refuse it: the words before and after a value, its
+unit, the LaTeX commands, the sides of an equation are looked up in lists of what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .quantities import number, split_unit
+
+# Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
+LONGEST = 500
+# Brackets within brackets: to read deeper ones takes a parser more time than it is worth.
+DEEPEST = 12
+
+# ---- where it stands
+
+# "Answer: ...", "**Answer:** ...", "The answer is: ...", with the colon of Chinese text too.
+_MARK = r"[*_`\s]{0,8}"
+_ANSWER = re.compile(rf"(?i:answer|答案){_MARK}(?:is{_MARK})?[:\uff1a]")
+_ANSWER_IS = re.compile(r"(?i:answer is)\b")
+_NEXT_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
+_DISPLAY = {"$$": "$$", r"\[": r"\]"}
+# A tag around the answer ends with it.
+_TAG = re.compile(r"\s*</?\w+>\s*$")
+
+
+def final_answer(text: str) -> str | None:
+    r"""What a text gives as its answer; None where it gives none.
+
+    The line of the last "Answer:" that is followed by anything (in the same line or the next), else the last `\boxed{}`
+    with what is computed with it, else the sentence after the last "answer is".
+    """
+    for mark in _last_first(_ANSWER, text):
+        if line := _line(text, mark.end()):
+            return line
+    if (start := text.rfind("\\boxed{")) >= 0:
+        return _boxed(text, start)
+    mark = next(_last_first(_ANSWER_IS, text), None)
+    return _line(text, mark.end()) if mark is not None else None
+
+
+def _last_first(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Where it matches, from the end, which mostly is near it; what is near is given twice."""
+    for start in (max(0, len(text) - 1000), 0):
+        yield from reversed(list(pattern.finditer(text, start)))
+
+
+def _line(text: str, start: int) -> str | None:
+    """The first line from there that holds anything, or a displayed formula over several."""
+    rest = text[start : start + 2 * LONGEST].lstrip("*_` \t\r\n")
+    for opening, closing in _DISPLAY.items():
+        if rest.startswith(opening) and (end := rest.find(closing, len(opening))) >= 0:
+            return rest[len(opening) : end]
+    line = _TAG.sub("", rest.partition("\n")[0])
+    return _NEXT_SENTENCE.split(line, maxsplit=1)[0].strip() or None
+
+
+# What belongs to a formula when no $ says where it begins: signs, digits, commands, single letters before "=".
+_BEFORE_BOX = re.compile(
+    r"(?:\\[A-Za-z]+|(?<![A-Za-z\\])[A-Za-z](?=\s*[=<>])|[-+*/^_=<>|()\[\]{}!\d]|(?<=\d)\.(?=\d)|\s)*$"
+)
+_AFTER_BOX = re.compile(
+    r"\s*(?:[-+*/^_=<>!%{]|\.\d|\\(?:cdot|times|div|neq?|[gl]eq?|pm|approx|%)|[A-Za-z\\](?![A-Za-z]))"
+    r"(?:\\[A-Za-z]+|[-+*/^_=<>|()\[\]{}!%\d]|\.\d|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])|\s)*|"
+)
+# Between boxes that are one answer together.
+_NEXT_BOX = re.compile(r"[\s$]*(?:,|;|and|or|,\s*(?:and|or)|\\text\{\s*(?:and|or)\s*\}|\s)[\s$]*")
+# Beside a box nearly every word is harmless; these, within three words of it, are not.
+_BEFORE = {"not", "never", "cannot", "neither", "nor", "half", "twice", "thrice", "double", "triple", "least", "most"}
+_BEFORE |= {"than", "about", "approximately", "nearly", "almost", "roughly", "around", "maybe", "perhaps", "probably"}
+_BEFORE |= {"possibly", "negative", "minus", "except", "without", "root", "reciprocal", "either"}
+_AFTER = {"not", "wrong", "incorrect", "false", "squared", "cubed", "or", "percent", "thousand", "million", "billion"}
+_AFTER |= {"hundred", "dozen", "trillion"}
+
+
+def _boxed(text: str, start: int) -> str | None:
+    """The last box, which is in a sentence, with the formula around it: the 2 of 2\\boxed{42}, not the words."""
+    end = _closing(text, start + len("\\boxed"))
+    if end is None:
+        return None
+    content, begin = text[start + len("\\boxed{") : end], start
+    # \boxed{1} and \boxed{2} are one answer.
+    near = max(0, start - LONGEST)
+    while (other := text.rfind("\\boxed{", near, begin)) >= 0:
+        stop = _closing(text, other + len("\\boxed"))
+        between = text[stop + 1 : begin] if stop is not None and stop < begin else "no"
+        if not _NEXT_BOX.fullmatch(between):
+            break
+        content, begin = text[other + len("\\boxed{") : stop] + (between.replace("$", "") or " ") + content, other
+    line = text.rfind("\n", 0, begin) + 1
+    before, after = text[line:begin], text[end + 1 :].partition("\n")[0]
+    sentence = _NEXT_SENTENCE.split(before)[-1], _NEXT_SENTENCE.split(after, maxsplit=1)[0]
+    before, after = sentence
+    words = re.findall(r"[A-Za-z']+", re.sub(r"\$[^$]*\$|\\[A-Za-z]+", " ", before))[-3:]
+    if not _BEFORE.isdisjoint(word.casefold() for word in words) or any(word.endswith("n't") for word in words):
+        return None
+    if not _AFTER.isdisjoint(word.casefold() for word in re.findall(r"[A-Za-z']+", after)[:3]):
+        return None
+    if before.count("$") % 2:
+        before, after = before.rpartition("$")[2], after.partition("$")[0]
+    else:
+        before, after = _BEFORE_BOX.search(before.rstrip("*_`"))[0], _AFTER_BOX.match(after)[0]  # pyright: ignore
+    before, after = before.strip(" \t*:"), after.strip(" \t.,;*!")
+    return f"{before}{_as_group(content, before)}{after}" if before or after else content
+
+
+def _as_group(content: str, before: str) -> str:
+    """The contents of a box as a factor, a base or an exponent of what stands around it."""
+    if not before or before.endswith(("=", "(", "{", "$")) or "," in content:
+        return f"{{{content}}}" if before.endswith(("^", "}")) else content
+    return f"\\cdot({content})" if before[-1].isdigit() else f"({content})"
+
+
+def _unboxed(text: str) -> str:
+    """Without boxes, which change no value: what stands beside them does."""
+    while (start := text.rfind("\\boxed{")) >= 0 and (end := _closing(text, start + len("\\boxed"))) is not None:
+        before, content, after = text[:start].rstrip(), text[start + len("\\boxed{") : end], text[end + 1 :]
+        if after[:1] in ("^", "_", "!", ".", "{", "\\") or after[:1].isalnum() or before[-1:].isdigit():
+            content = _as_group(content, before or "(" if after[:1] not in ("^", "_", "!") else before or "^(")
+            if not before:
+                content = f"({content})"
+        text = f"{text[:start]}{content}{after}"
+    return text
+
+
+def _closing(text: str, opening: int) -> int | None:
+    """Where the brace at `opening` is closed."""
+    depth = 0
+    for brace in re.finditer(r"(?<!\\)[{}]", text[opening : opening + 2 * LONGEST]):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return opening + brace.start()
+    return None
+
+
+# ---- what may stand around it
+
+_DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')]
+_WRAPPERS = ("\\boxed{", "\\fbox{", "\\textbf{", "\\mathbf{", "\\boldsymbol{", "\\mathrm{", "\\underline{", "{")
+_COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
+_TEXT = re.compile(r"\\(?:text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+_SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|~|\N{NO-BREAK SPACE}")
+# The same mathematics in other signs.
+_SIGNS = {
+    "\N{MINUS SIGN}": "-",
+    "\N{EN DASH}": "-",
+    "−": "-",
+    "π": "\\pi ",
+    "∞": "\\infty ",
+    "√": "\\sqrt",
+    "×": "\\times ",
+    "·": "\\cdot ",
+    "÷": "/",
+    "≤": "\\le ",
+    "≥": "\\ge ",
+    "≠": "\\ne ",
+    "≈": "\\approx ",
+    "±": "\\pm ",
+    "∅": "\\emptyset ",
+    "∪": "\\cup ",
+    "∈": "\\in ",
+}
+
+_NAMED = [
+    (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
+    (re.compile(r"(?i)(?<![a-z\\])infinity"), r"\\infty "),
+    (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
+    (re.compile(r"(?i)per cent\b"), "percent"),
+]
+
+
+def plain(text: str) -> str:
+    r"""Without \text{} and the like, colours, kinds of spaces; signs of Unicode as commands."""
+    for sign, command in _SIGNS.items():
+        text = text.replace(sign, command)
+    for pattern, command in _NAMED:
+        text = pattern.sub(command, text)
+    text = _COLOR.sub("", text)
+    text = _TEXT.sub(lambda match: f" {match[1]} ", text) if "\\" in text else text
+    return _SPACE.sub(" ", text)
+
+
+def bare(text: str) -> str:
+    """Without what may stand around a whole answer: white space, Markdown, delimiters, boxes, full stops."""
+    before = None
+    while text != before:
+        before = text
+        text = re.sub(r"(?<!\\)[.,;:\u3002\uff0c\uff1b]+$", "", text.strip().strip("*`").strip())
+        text = re.sub(r"^__|__$", "", text)
+        for opening, closing in _DELIMITERS:
+            inner = text[len(opening) : -len(closing)]
+            if text.startswith(opening) and text.endswith(closing) and closing not in inner and inner:
+                text = inner
+        for wrapper in _WRAPPERS:
+            if text.startswith(wrapper) and _closing(text, len(wrapper) - 1) == len(text) - 1:
+                text = text[len(wrapper) : -1]
+        text = text.removeprefix("\\displaystyle").removeprefix("\\therefore")
+    return text
+
+
+_SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<!\\)\\[!,;:]")
+
+
+def compact(text: str) -> str:
+    """The same for what looks the same: \\dfrac, spaces, \\left and \\right."""
+    text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
+    text = re.sub(r"\\(?:left|right|big|Big|bigg)(?![A-Za-z])", "", text)
+    return _SPACES.sub("", text)
+
+
+# Words before a value that leave it as it is, if the last of them is one of `_ENDS`.
+_NOUNS = (
+    "answer|value|result|solution|sum|total|area|volume|length|width|height|perimeter|radius|diameter|number|numbers|"
+    "remainder|quotient|product|difference|probability|ratio|median|mean|mode|average|measure|angle|distance|cost|price|"
+    "minimum|maximum|smallest|largest|least|greatest|integer|ways|solutions|required|desired|correct|final|possible|"
+    "positive|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
+)
+_STARTS = "the|our|my|its|this|that|a|it|he|she|they|we|you|there|so|thus|hence|therefore|then|and|finally|in"
+_ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|find|obtain|answer|so|thus|hence|therefore|then|be|a total of"
+_ENDS += "|the year|in|the ratio|option|choice"
+_FORMULA = r"(?:\$[^$]+\$|\\\(.+?\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b))"
+_LEAD = re.compile(
+    rf"(?i)(?:(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+)*"
+    rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:])[\s,:]*(?=\S)"
+)
+_TRAIL = re.compile(
+    r"(?i)[\s,]+(?:in total|total|altogether|overall|"
+    r"(?:is|as) (?:the|our|my) (?:(?:final|correct|required|desired) )?(?:answer|value|result|solution))$|"
+    r"\s+of (?:them|these|those)$|\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
+)
+# What nobody writes beside an answer, and what would change it.
+_AND = re.compile(r"(?<![A-Za-z\\]),?\s*\b(?:and|or)\b\s*(?![A-Za-z]*\})")
+_LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
+_FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "sqrt", "max", "min", "gcd", "lcm", "mod"}
+_FUNCTIONS |= {
+    "and",
+    "or",
+    "pi",
+    "inf",
+    "infty",
+    "infinity",
+    "matrix",
+    "pmatrix",
+    "bmatrix",
+    "array",
+    "cc",
+    "ccc",
+    "choose",
+}
+# What the parser is asked to read; another command is a reason to refuse.
+_COMMANDS = set(
+    """frac dfrac tfrac cfrac sqrt pi infty cdot times div pm mp left right big Big bigg circ degree over
+    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm mod bmod pmod binom dbinom tbinom choose
+    lfloor rfloor lceil rceil lvert rvert vert le leq ge geq lt gt ne neq approx in cup cap setminus emptyset varnothing
+    sum prod int lim to mathbb begin end lbrace rbrace langle rangle colon overline bar Gamma
+    alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi
+    omega Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell angle triangle prime mid""".split()
+)
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
+_PRIMES = re.compile(r"[\d)}]\s*(?:'|\\prime)")
+_BASE = re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_")
+_EQUALS = re.compile(r"(?<![<>!:\\=])=(?!=)")
+_TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
+_DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
+# 1 % 0 and 0x1F are a programmer's, and nothing to the parser but products with 0.
+_CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]")
+# A power of powers of numbers: nobody can write it out.
+_TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
+_END = re.compile(r"[(\[]\s*-?\\infty\s*,|,\s*\+?\\infty\s*[)\]]")
+_INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
+
+
+class Reading(NamedTuple):
+    """An answer's value, which may be given in several equal ways (6 \\cdot 7 = 42), and its unit."""
+
+    values: tuple[str, ...]
+    unit: str | None
+
+
+def read(text: str, right: str) -> Reading | None:
+    """What an answer says, of a bare `text`; None where anything stands beside it that may change it.
+
+    What the right answer has too (its letters, commands, "=") is no reason to refuse.
+    """
+    text = without_words(text)
+    text = bare(_TRAIL.sub("", text))
+    letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
+    values, unit = (text,), None
+    if not _EQUALS.search(right):
+        values = _sides(text)
+        if values is None:
+            return None
+    last, unit = split_unit(bare(values[-1]), letters)
+    if unit == "degree" and _TRIGONOMETRY.search(last):  # of the angle, not of its sine
+        last, unit = values[-1], None
+    values = (*(split_unit(bare(value), letters)[0] for value in values[:-1]), bare(last))
+    if "(" in last and last.endswith(")") and (twice := re.fullmatch(r"(.+?)\s+\(([a-z -]+)\)", last)):
+        values = (*values[:-1], twice[1], twice[2])  # 42 (forty-two)
+    if all(value and (number(value) or not _changed(value, right, letters)) for value in values):
+        return Reading(values, unit)
+    return None
+
+
+def without_words(text: str) -> str:
+    """The same without the words before it that leave it as it is: "The answer is"."""
+    text = bare(_unboxed(text))
+    lead = _LEAD.match(text)
+    return bare(text[lead.end() :]) if lead else text
+
+
+def _sides(text: str) -> tuple[str, ...] | None:
+    """The sides of a chain of equations that are values; the others are names, such as x, f(2), m+n or "area"."""
+    text = text.partition("\\approx")[0] if "\\approx" in text else text
+    if re.search(r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])|,.*=", text):  # x = 1 or x = 2 is a list
+        return (text,)
+    sides = [side.strip() for side in _split(text)]
+    if len(sides) == 1:
+        return (text,)
+    if len(sides) == 2 and _is_name(sides[1]) and not _is_name(sides[0]):  # 42 = x
+        sides.reverse()
+    *first, last = sides
+    if (
+        any(not side for side in sides)
+        or "\\not" in text
+        or _LETTERS.search(_COMMAND.sub(" ", text))
+        and re.search(r"(?i)\bnot\b|n't", text)
+    ):
+        return None
+    return (*(side for side in first if not _is_name(side)), last)
+
+
+def _split(text: str) -> list[str]:
+    """At every "=" that is not within braces, as that of a sum is."""
+    cuts = [match.start() for match in _EQUALS.finditer(text)]
+    cuts = [cut for cut in cuts if text.count("{", 0, cut) == text.count("}", 0, cut)]
+    return [text[start:stop] for start, stop in zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(text)], strict=True)]
+
+
+def _is_name(side: str) -> bool:
+    letters = _COMMAND.sub(lambda match: " x " if match[1] in _GREEK else " ", re.sub(r"\$", "", side))
+    return bool(re.search(r"(?<!\d)[A-Za-df-hj-z]", letters) or re.search(r"[A-Za-z]{2}", letters))
+
+
+_GREEK = set("alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi omega angle Delta".split())
+
+
+def _changed(value: str, right: str, letters: str) -> bool:
+    """Is there anything in it that the parser would drop, or take for a product of letters?"""
+    if not _COMMANDS.issuperset(_COMMAND.findall(value)) and not set(_COMMAND.findall(right)) >= set(
+        _COMMAND.findall(value)
+    ):
+        return True
+    for pattern in (_PRIMES, _BASE, _DOTS, _INFINITE, _TOWER, _CODE):
+        if pattern.search(_END.sub("", value)) and not pattern.search(right):
+            return True
+    depth = deepest = 0
+    for sign in value:
+        depth += (sign in "([{") - (sign in ")]}")
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        return True
+    words = _LETTERS.findall(_COMMAND.sub(" ", value))
+    known = set(_LETTERS.findall(_COMMAND.sub(" ", right)))
+    return any(
+        w.casefold() not in _FUNCTIONS and w not in known and not (letters and set(w) <= set(letters)) for w in words
+    )

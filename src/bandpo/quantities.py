@@ -1,0 +1,260 @@
+"""Numbers and their units as people write them: "1 1/2", "forty-two", "0.\\overline{3}", "60 mph", "\\$42", "25\\%"."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+# ---- numbers
+
+
+class Number(NamedTuple):
+    """An exact value, and how many decimal places it was written with; none for a fraction or a whole number."""
+
+    value: Fraction
+    places: int = 0
+
+
+_WHOLE = r"(?:[0-9]{1,3}(?:(?:,|\{,\}|,\\!|\\,| )[0-9]{3})+|[0-9]+)"
+_DECIMAL = re.compile(rf"([-+]?)\s*({_WHOLE}?)(?:\.([0-9]*))?")
+_REPEATING = re.compile(r"([-+]?)\s*([0-9]*)\.([0-9]*)\\(?:overline|bar)\{([0-9]+)\}")
+# 3/4, \frac{3}{4}, and with a whole number before it: 1 3/4 and 1\frac{3}{4}.
+_FRACTION = re.compile(
+    r"([-+]?)\s*(?:([0-9]+)(?:\s*(?=\\[dtc]?frac)|\s+(?=[0-9]+\s*/)))?"
+    r"(?:\\[dtc]?frac\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))|([0-9]+)\s*/\s*([0-9]+))"
+)
+_NEGATIVE = re.compile(r"(?i)(?:minus|negative)\s+(?=[\w\\])")
+_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
+_SMALL += "seventeen eighteen nineteen".split()
+_TENS = {name: 10 * (i + 2) for i, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())}
+_VALUES = {name: i for i, name in enumerate(_SMALL)} | _TENS
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "fourth": 4,
+    "quarter": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "eighth": 8,
+    "tenth": 10,
+}
+_PARTS |= {f"{name}s": value for name, value in list(_PARTS.items()) if name not in ("half", "halves")}
+
+
+def number(text: str) -> Number | None:
+    """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3} or "forty-two"."""
+    if match := _DECIMAL.fullmatch(text):
+        sign, whole, decimals = match.groups()
+        whole = re.sub(r"[^0-9]", "", whole)
+        if whole or decimals:
+            return Number(Fraction(f"{sign}{whole or 0}.{decimals or 0}"), len(decimals or ""))
+    if match := _FRACTION.fullmatch(text):
+        sign, whole, *parts = match.groups()
+        above, below = (int(part) for part in parts if part is not None)
+        if below and (not whole or (above >= 0 and below > 0)):
+            value = int(whole or 0) + Fraction(above, below)
+            return Number(-value if sign == "-" else value)
+    if match := _REPEATING.fullmatch(text):
+        sign, whole, decimals, again = match.groups()
+        value = Fraction(f"{whole or 0}.{decimals or 0}") + Fraction(
+            int(again), (10 ** len(again) - 1) * 10 ** len(decimals)
+        )
+        return Number(-value if sign == "-" else value)
+    if match := _NEGATIVE.match(text):
+        positive = number(text[match.end() :])
+        return Number(-positive.value, positive.places) if positive and positive.value > 0 else None
+    return _in_words(text)
+
+
+def _in_words(text: str) -> Number | None:
+    """Up to 999, and simple parts: "seven", "forty-two", "two thirds", "one half"."""
+    words = text.casefold().replace("-", " ").split()
+    if not words or not all(word in _VALUES or word in _PARTS or word == "hundred" for word in words):
+        return None
+    if len(words) == 2 and words[1] in _PARTS and words[0] in _VALUES:
+        return Number(Fraction(_VALUES[words[0]], _PARTS[words[1]]))
+    hundreds = 0
+    if len(words) > 1 and words[1] == "hundred" and words[0] in _SMALL[1:10]:
+        hundreds, words = 100 * _VALUES[words[0]], words[2:]
+    match words:
+        case []:
+            return Number(Fraction(hundreds)) if hundreds else None
+        case [one] if one in _VALUES:
+            return Number(Fraction(hundreds + _VALUES[one]))
+        case [ten, one] if ten in _TENS and one in _SMALL[1:10]:
+            return Number(Fraction(hundreds + _TENS[ten] + _VALUES[one]))
+    return None
+
+
+def equal(one: Number, other: Number) -> bool:
+    """In value; a decimal stands for what it cannot write out (1/3) if it has six places or more, and all are right."""
+    if one.value == other.value:
+        return True
+    for decimal, exact in ((one, other), (other, one)):
+        if decimal.places >= 6 and not exact.places and not _terminates(exact.value):
+            # Or as right as a computer's number of double precision.
+            allowed = max(Fraction(1, 10**decimal.places), abs(exact.value) / 2**52)
+            return abs(decimal.value - exact.value) < allowed
+    return False
+
+
+def _terminates(value: Fraction) -> bool:
+    below = value.denominator
+    for prime in (2, 5):
+        while below % prime == 0:
+            below //= prime
+    return below == 1
+
+
+# ---- units
+
+# One name for every way to write a unit. A single letter is a unit only after a space or in \text{}: 5m may be 5 times m.
+_NAMES = {
+    "mm": "millimeter millimetre",
+    "cm": "centimeter centimetre",
+    "m": "meter metre",
+    "km": "kilometer kilometre",
+    "inch": "inche in",
+    "ft": "foot feet",
+    "yd": "yard",
+    "mi": "mile",
+    "s": "second sec",
+    "min": "minute",
+    "h": "hour hr",
+    "day": "",
+    "week": "wk",
+    "month": "",
+    "year": "yr",
+    "g": "gram gm",
+    "kg": "kilogram",
+    "mg": "milligram",
+    "oz": "ounce",
+    "ton": "tonne",
+    "L": "liter litre l",
+    "mL": "milliliter millilitre ml",
+    "gal": "gallon",
+    "cup": "",
+    "quart": "",
+    "pint": "",
+    "acre": "",
+    "unit": "",
+    "degree": "deg",
+    "radian": "rad",
+    "dollar": "usd buck",
+    "cent": "",
+    "euro": "eur",
+    "pound": "lb gbp",
+    "yen": "jpy",
+    "rupee": "",
+    "percent": "",
+    "N": "newton",
+    "J": "joule",
+    "W": "watt",
+    "Hz": "hertz",
+    "mph": "",
+    "kph": "kmh",
+    "point": "",
+    "way": "",
+}
+_UNITS = {name: unit for unit, names in _NAMES.items() for name in (unit, *names.split())}
+_UNITS |= {f"{name}s": unit for name, unit in _UNITS.items() if len(name) > 1}
+_WHOLE_UNITS = {"mph": "mi/h", "kph": "km/h"}
+_SIGNS = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "¢": "cent", "%": "percent", "°": "degree"}
+_MONEY = [("us\\$", "dollar"), ("us$", "dollar"), ("\\$", "dollar"), ("$", "dollar")]
+_MONEY += [("€", "euro"), ("£", "pound"), ("¥", "yen")]
+_SQUARED = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
+# Things are counted by a plural, and these words may stand before it.
+_ADJECTIVES = {
+    "different",
+    "distinct",
+    "possible",
+    "such",
+    "positive",
+    "whole",
+    "unique",
+    "ordered",
+    "integer",
+    "total",
+}
+_ADJECTIVES |= {"square", "real", "prime", "red", "blue", "green", "white", "black"} - {"more"}
+_PLURALS = {"people", "children", "men", "women", "sheep", "fish", "mice", "geese", "teeth", "dice", "vertices"}
+# They end like a plural, and change the number or say that it is not one.
+_NO_THINGS = {
+    "times",
+    "plus",
+    "minus",
+    "is",
+    "was",
+    "has",
+    "does",
+    "as",
+    "this",
+    "thus",
+    "its",
+    "less",
+    "unless",
+    "yes",
+}
+_NO_THINGS |= {"perhaps", "halves", "quarters", "tens", "hundreds", "thousands", "millions", "billions", "trillions"}
+_NO_THINGS |= {"dozens", "scores", "grosses", "tenths", "guess", "squares", "cubes", "roots", "powers", "multiples"}
+_NO_THINGS |= {"mods", "ones", "others", "always", "towards", "versus", "bases", "radians", "logs", "inverses", "vs"}
+_ORDINAL_PARTS = re.compile(r"(?:third|(?!mon|pa|mo|leng|wid|dep|tru|you|heal|clo|dea|bir|bo|ba)\w*[a-z]th)s?")
+_SIGN = re.compile(r"\\?%|[$€£¥¢°]|\\\$|\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])")
+_ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?([A-Za-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?|([²³]))?")
+_PER = re.compile(r"\s*/\s*|\s+per\s+")
+_UNIT_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([A-Za-z]+)\s*\}\s*\{\s*([A-Za-z]+)\s*\}\s*$")
+# A unit may begin after a digit, a closing bracket or a space.
+_BOUNDARY = re.compile(r"(?<=[\d)}\]$.])(?=[^\d\s)}\]$.,])|(?<=\S)\s+(?=\S)|(?=\\?%$)|(?<=\\pi)\s*(?=[°^])")
+_LONGEST_UNIT = 50
+
+
+def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
+    """(what stands before the unit, the unit's one name); None without a unit.
+
+    `letters` are variables: "5 m" has no metres if m is one of them.
+    """
+    text = _UNIT_FRACTION.sub(r" \1/\2", text.strip())
+    for sign, unit in _MONEY:
+        if text.casefold().startswith(sign) and (sign != "$" or text.count("$") == 1):  # $42$ is a formula
+            value = text[len(sign) :].strip()
+            rest, other = split_unit(value, letters)
+            return (rest, unit) if other == unit else (value, unit)
+    for match in _BOUNDARY.finditer(text, max(0, len(text) - _LONGEST_UNIT)):
+        if (
+            match.start()
+            and text[match.start() - 1] not in "+-*/^=(,<>&"
+            and (unit := _unit(text[match.end() :], letters, joined=match.start() == match.end()))
+        ):
+            return text[: match.start()].strip(), unit
+    return text, None
+
+
+def _unit(text: str, letters: str, joined: bool) -> str | None:
+    if _SIGN.fullmatch(text):
+        return next((unit for sign, unit in _SIGNS.items() if sign in text), "degree")
+    above, *below = _PER.split(re.sub(r"\s+(old|of age)$", "", text.replace(".", "")))
+    names = [_one_unit(part, letters, joined) for part in (above, *below)]
+    if len(names) <= 2 and None not in names:
+        return "/".join(_WHOLE_UNITS.get(name, name) for name in names if name)
+    *before, thing = text.casefold().split()
+    if joined or not thing.isalpha() or thing in _NO_THINGS or _ORDINAL_PARTS.fullmatch(thing):
+        return None
+    if thing not in _PLURALS and not re.fullmatch(r"\w+(?<!s)(?<!u)s", thing):
+        return None
+    return thing if all(word in _ADJECTIVES for word in before) else None
+
+
+def _one_unit(text: str, letters: str, joined: bool) -> str | None:
+    match = _ONE_UNIT.fullmatch(text.strip())
+    if not match:
+        return None
+    word, name, power, sign = match.groups()
+    if len(name) == 1 and (joined or name in letters):
+        return None
+    unit = _UNITS.get(name) or _UNITS.get(name.casefold() if len(name) > 1 else name)
+    if unit is None or (word and (power or sign)):
+        return None
+    power = _SQUARED[word] if word else f"^{power}" if power else {"²": "^2", "³": "^3"}.get(sign, "")
+    return unit + power
