@@ -22,7 +22,8 @@ from bandpo.config import UserError
 
 HERE = Path(__file__).parent
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-ACCELERATE = ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0"]
+# With --cpu it starts a single process, unless there is MPI; the recipe's use_cpu decides.
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
 # Both iterations take the whole batch of a round, in two halves, so that it is the same however it is shared. Plain
 # descent: Adam would make a difference of rounding as large as any other.
 CHANGES = {

@@ -726,6 +726,7 @@ def test_processes_share_the_batch_of_the_recipe(home, tmp_path):
         settings, _ = train._trainer_settings(config_, tmp_path, count)
         assert settings["per_device_train_batch_size"] * count == 8
         assert settings["per_device_eval_batch_size"] * count == 8
+        assert settings.get("ddp_find_unused_parameters", False) == (count > 1)
     with pytest.raises(UserError, match=r"trainer.per_device_train_batch_size is 8, .* 3 processes cannot share"):
         train._trainer_settings(config_, tmp_path, 3)
 

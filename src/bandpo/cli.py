@@ -230,7 +230,8 @@ def _parser() -> argparse.ArgumentParser:
         help="train one model from a recipe (without a recipe: the lab)",
         description="Train one model under one rule, from a recipe such as recipes/trl/band-kl.yaml; any setting can "
         "be given as key=value, e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6. Without a recipe: the lab. "
-        "Several processes: torchrun --nproc-per-node N -m bandpo train ..., or accelerate launch; they share the "
+        "Several processes: torchrun --nproc-per-node N -m bandpo train ..., or accelerate launch --multi_gpu "
+        "--num_processes N -m bandpo train ... (on CPUs too, with trainer.use_cpu); they share the "
         "recipe's batch, so that per_device_train_batch_size stays that of all together.",
     )
     train.add_argument("recipe", nargs="?", help="a YAML file")

@@ -311,6 +311,9 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         )
     settings = {
         "report_to": "none",
+        # Otherwise torch rearranges its buckets of gradients after the first step, whichever that is: sums over four
+        # processes are then rounded in another way in a resumed run.
+        **({"ddp_find_unused_parameters": True} if count > 1 else {}),
         **config.trainer,
         "logging_steps": logging,
         "output_dir": str(folder / "checkpoints"),
