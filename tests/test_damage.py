@@ -337,6 +337,19 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(here, capsys, monkeyp
     assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
 
 
+def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, capsys, monkeypatch):
+    path = Path("eval/grades-exact.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert main(["score", "eval"]) == 2
+    assert capsys.readouterr().err == "error: eval/grades-exact.jsonl: No space left on device\n"
+    path.write_bytes(path.read_bytes()[:-5])  # the line that did not fit
+    assert main(["score", "eval"]) == 0
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", "verl.yaml", "--plan"]])
 def test_output_to_a_full_disk_is_one_line_and_output_to_nobody_none(here, args):
