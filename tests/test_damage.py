@@ -321,6 +321,9 @@ def test_a_device_is_written_to_and_a_link_stays(here, capsys):
     assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
 
 
+PLANNED = str(Path(__file__).parent.parent / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml")
+
+
 def full(*arguments):
     raise OSError(28, "No space left on device")
 
@@ -351,7 +354,7 @@ def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, capsys
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", "verl.yaml", "--plan"]])
+@pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", PLANNED, "--plan"]])
 def test_output_to_a_full_disk_is_one_line_and_output_to_nobody_none(here, args):
     command = [sys.executable, "-c", "import sys; from bandpo.cli import main; sys.exit(main())", *args]
     with Path("/dev/full").open("w") as nowhere:
