@@ -86,7 +86,7 @@ MISTAKES = {
     "generations": ([*RECIPE, "trainer.num_generations=1"], "trainer: GRPO requires at least 2 generations"),
     "scheduler": ([*RECIPE, "trainer.lr_scheduler_type=flat"], "trainer: flat is not a valid SchedulerType"),
     "vllm": ([*RECIPE, "trainer.use_vllm=true"], "trainer: vLLM is not available"),
-    "tracker": ([*RECIPE, "trainer.report_to=comet_ml"], "trainer: CometCallback requires comet-ml to be installed"),
+    "tracker": ([*RECIPE, "trainer.report_to=comet_ml"], "trainer: CometCallback requires comet-ml"),
     "logging": ([*RECIPE, "trainer.logging_steps=0.5"], "trainer.logging_steps must be a positive integer, got 0.5"),
     "output is a file": ([*RECIPE, "output=recipe.yaml"], "recipe.yaml"),
     "nothing to resume": ([*RECIPE, "--resume"], "run holds no run to resume; start one without --resume"),
