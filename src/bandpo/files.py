@@ -329,7 +329,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             return
         target = path.resolve()
         short = os.fsdecode(os.fsencode(target.name)[:200])  # a name has 255 bytes at most
-        part = target.with_name(f".{short}.{os.getpid()}")
+        part = target.with_name(f".{short}.part")  # of a process that was killed, the next one takes it
         try:
             with part.open("wb") as file:
                 file.write(content)
