@@ -86,7 +86,7 @@ MISTAKES = {
     "generations": ([*RECIPE, "trainer.num_generations=1"], "trainer: GRPO requires at least 2 generations"),
     "scheduler": ([*RECIPE, "trainer.lr_scheduler_type=flat"], "trainer: flat is not a valid SchedulerType"),
     "vllm": ([*RECIPE, "trainer.use_vllm=true"], "trainer: vLLM is not available"),
-    "tracker": ([*RECIPE, "trainer.report_to=comet_ml"], "trainer: CometCallback requires comet-ml to be installed"),
+    "tracker": ([*RECIPE, "trainer.report_to=comet_ml"], "trainer: CometCallback requires comet-ml"),
     "logging": ([*RECIPE, "trainer.logging_steps=0.5"], "trainer.logging_steps must be a positive integer, got 0.5"),
     "output is a file": ([*RECIPE, "output=recipe.yaml"], "recipe.yaml"),
     "nothing to resume": ([*RECIPE, "--resume"], "run holds no run to resume; start one without --resume"),
@@ -426,3 +426,15 @@ def test_signals_that_somebody_else_has_taken_are_left_alone(here, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")  # the launcher's
     main(["train", "a=1"])
     assert seen == [signal.SIG_IGN, signal.SIG_DFL]
+
+
+def test_a_training_whose_reader_goes_away_goes_on(here, monkeypatch, capsys):
+    """`bandpo train recipe.yaml | head -1` ended with the next row, without a word."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w", buffering=1) as nobody, monkeypatch.context() as patch:  # noqa: PTH123
+        patch.setattr(sys, "stdout", nobody)
+        assert main(RECIPE) == 0
+    assert json.loads(Path("run/run.json").read_text())["finished"]
+    assert Path("run/metrics.jsonl").read_text().count("\n") >= 1
+    assert "Traceback" not in capsys.readouterr().err

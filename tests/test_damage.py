@@ -321,6 +321,9 @@ def test_a_device_is_written_to_and_a_link_stays(here, capsys):
     assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
 
 
+PLANNED = str(Path(__file__).parent.parent / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml")
+
+
 def full(*arguments):
     raise OSError(28, "No space left on device")
 
@@ -337,8 +340,21 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(here, capsys, monkeyp
     assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
 
 
+def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, capsys, monkeypatch):
+    path = Path("eval/grades-exact.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert main(["score", "eval"]) == 2
+    assert capsys.readouterr().err == "error: eval/grades-exact.jsonl: No space left on device\n"
+    path.write_bytes(path.read_bytes()[:-5])  # the line that did not fit
+    assert main(["score", "eval"]) == 0
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", "verl.yaml", "--plan"]])
+@pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", PLANNED, "--plan"]])
 def test_output_to_a_full_disk_is_one_line_and_output_to_nobody_none(here, args):
     command = [sys.executable, "-c", "import sys; from bandpo.cli import main; sys.exit(main())", *args]
     with Path("/dev/full").open("w") as nowhere:

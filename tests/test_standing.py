@@ -320,7 +320,8 @@ def test_html_is_one_page_that_needs_nothing_else(made):
     parser.feed(page.split("\n", 1)[1])
     assert parser.open == []
     assert parser.outside == []
-    assert "http" not in page
+    assert "http:" not in page
+    assert "https:" not in page
     assert "Qwen &amp; 3B" in page
     assert {len(row) for row in parser.rows} == {1, 4}
     assert sum(len(row) == 4 for row in parser.rows) == 5

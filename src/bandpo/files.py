@@ -320,7 +320,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         UserError: the path is a folder.
         OSError: it cannot be written; the error names the path.
     """
-    try:
+    with _naming(path):
         if path.exists() and not path.is_file():
             if path.is_dir():
                 raise UserError(f"{path}: is a folder; expected the name of a file to write")
@@ -328,7 +328,8 @@ def write_atomically(path: Path, content: bytes) -> None:
                 file.write(content)
             return
         target = path.resolve()
-        part = target.with_name(f".{target.name[:200]}.{os.getpid()}")
+        short = os.fsdecode(os.fsencode(target.name)[:200])  # a name has 255 bytes at most
+        part = target.with_name(f".{short}.part")  # of a process that was killed, the next one takes it
         try:
             with part.open("wb") as file:
                 file.write(content)
@@ -337,6 +338,13 @@ def write_atomically(path: Path, content: bytes) -> None:
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """An error of the system names the path, which that of a full disk does not."""
+    try:
+        yield
     except OSError as error:
         if error.errno is None:
             raise
@@ -370,23 +378,22 @@ class Appender:
 
     def add(self, *rows: Mapping[str, Any]) -> None:
         content = memoryview(b"".join(map(line_of, rows)))
-        try:
+        with _naming(self.path):
             while content:  # the system may take less than all of it
                 content = content[self._file.write(content) :]
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
         if time.monotonic() - self._synced > SECONDS_BETWEEN_SYNCS:
             self.sync()
 
     def sync(self) -> None:
         """Onto the disk."""
-        os.fsync(self._file.fileno())
+        with _naming(self.path):
+            os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
     def close(self) -> None:
         if not self._file.closed:
-            self.sync()
-            self._held.close()
+            with self._held:
+                self.sync()
 
     def __enter__(self) -> Appender:
         return self

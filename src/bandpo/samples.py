@@ -49,6 +49,9 @@ class _Sampling(TypedDict):
     n: Annotated[int, pydantic.Field(ge=1, lt=2**31)]
     temperature: _Share
     max_tokens: _Count
+    top_p: NotRequired[_Share]
+    top_k: NotRequired[int]
+    seed: NotRequired[_Count]
 
 
 class _Data(TypedDict):

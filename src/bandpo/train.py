@@ -289,7 +289,7 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
     try:
         return make(**settings)
     except (ValueError, ImportError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "to be installed" not in str(error):  # a tracker says it so
+        if isinstance(error, RuntimeError) and "Callback requires" not in str(error):  # a tracker that is missing
             raise
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
