@@ -16,24 +16,124 @@ import time
 from bandpo.grading import grade
 
 RIGHT = [
-    *("42", "0.617", r"\frac{17}{23}", r"2\sqrt{31}", r"\{1,2\}", "x^2+2x+1", "(3,7)", r"\frac{\pi}{6}", "25\\%", "3+4i"),
+    *(
+        "42",
+        "0.617",
+        r"\frac{17}{23}",
+        r"2\sqrt{31}",
+        r"\{1,2\}",
+        "x^2+2x+1",
+        "(3,7)",
+        r"\frac{\pi}{6}",
+        "25\\%",
+        "3+4i",
+    ),
     *("[5,9)", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", "Tuesday", "x > 8", "10:30", "101_2", r"(-\infty,6]"),
 ]
 _ATOMS = [
-    *(r"\infty", r"-\infty", "0", "1", "2", "42", "x", "i", "e", r"\pi", "nan", "zoo", "oo", r"\frac{0}{0}", r"\frac{1}{0}"),
-    *("10^{99}", "99!", r"\emptyset", r"\mathbb{R}", "-1", "0.5", r"\text{true}", r"\text{undefined}", "n", "C", "?", "-0"),
+    *(
+        r"\infty",
+        r"-\infty",
+        "0",
+        "1",
+        "2",
+        "42",
+        "x",
+        "i",
+        "e",
+        r"\pi",
+        "nan",
+        "zoo",
+        "oo",
+        r"\frac{0}{0}",
+        r"\frac{1}{0}",
+    ),
+    *(
+        "10^{99}",
+        "99!",
+        r"\emptyset",
+        r"\mathbb{R}",
+        "-1",
+        "0.5",
+        r"\text{true}",
+        r"\text{undefined}",
+        "n",
+        "C",
+        "?",
+        "-0",
+    ),
 ]
 _AROUND = [
-    *(r"|{}|", r"{}!", r"\sqrt{{{}}}", r"\ln({})", r"\exp({})", r"\sin({})", r"\tan({})", r"\lfloor {} \rfloor", "({})"),
-    *(r"\log_2({})", r"\Gamma({})", r"-{}", r"\{{{}\}}", r"\boxed{{{}}}", r"{}\%", r"{}^\circ", r"\text{{{}}}", r"\${}"),
-    *(r"\overline{{{}}}", r"\lim_{{n \to \infty}} {}", r"\sum_{{n=1}}^{{\infty}} {}", r"\int_0^{{\infty}} {} dx", "x={}"),
-    *(r"\begin{{pmatrix}} {} \end{{pmatrix}}", "the answer is {}", "{} cm", "any {}", r"\operatorname{{{}}}", r"\arctan({})"),
+    *(
+        r"|{}|",
+        r"{}!",
+        r"\sqrt{{{}}}",
+        r"\ln({})",
+        r"\exp({})",
+        r"\sin({})",
+        r"\tan({})",
+        r"\lfloor {} \rfloor",
+        "({})",
+    ),
+    *(
+        r"\log_2({})",
+        r"\Gamma({})",
+        r"-{}",
+        r"\{{{}\}}",
+        r"\boxed{{{}}}",
+        r"{}\%",
+        r"{}^\circ",
+        r"\text{{{}}}",
+        r"\${}",
+    ),
+    *(
+        r"\overline{{{}}}",
+        r"\lim_{{n \to \infty}} {}",
+        r"\sum_{{n=1}}^{{\infty}} {}",
+        r"\int_0^{{\infty}} {} dx",
+        "x={}",
+    ),
+    *(
+        r"\begin{{pmatrix}} {} \end{{pmatrix}}",
+        "the answer is {}",
+        "{} cm",
+        "any {}",
+        r"\operatorname{{{}}}",
+        r"\arctan({})",
+    ),
 ]
 _BETWEEN = [
     *("{}+{}", "{}-{}", r"{} \cdot {}", "{}/{}", "{}^{{{}}}", r"\frac{{{}}}{{{}}}", r"\max({},{})", r"\min({},{})"),
-    *(r"\binom{{{}}}{{{}}}", r"\gcd({},{})", r"{} \mod {}", "({},{})", "[{},{})", "{},{}", r"\{{{},{}\}}", "{}={}", "{}<{}"),
-    *(r"{}\ne{}", r"{}\approx{}", r"{} \pm {}", r"{} \cup {}", r"{} \cap {}", r"{}\in{}", "{} or {}", "{}:{}", "{}_{{{}}}"),
-    *(r"{}\boxed{{{}}}", r"{} \le {}", r"\log_{{{}}}{{{}}}", "{} {}", r"\sum_{{n={}}}^{{{}}} n", r"\lim_{{n\to {}}} {}"),
+    *(
+        r"\binom{{{}}}{{{}}}",
+        r"\gcd({},{})",
+        r"{} \mod {}",
+        "({},{})",
+        "[{},{})",
+        "{},{}",
+        r"\{{{},{}\}}",
+        "{}={}",
+        "{}<{}",
+    ),
+    *(
+        r"{}\ne{}",
+        r"{}\approx{}",
+        r"{} \pm {}",
+        r"{} \cup {}",
+        r"{} \cap {}",
+        r"{}\in{}",
+        "{} or {}",
+        "{}:{}",
+        "{}_{{{}}}",
+    ),
+    *(
+        r"{}\boxed{{{}}}",
+        r"{} \le {}",
+        r"\log_{{{}}}{{{}}}",
+        "{} {}",
+        r"\sum_{{n={}}}^{{{}}} n",
+        r"\lim_{{n\to {}}} {}",
+    ),
 ]
 
 
@@ -68,7 +168,11 @@ def main() -> None:
         for answer, rights in search(answers[start : start + 500]).items():
             faults += 1
             print(repr(answer), rights)
-        print(f"{min(start + 500, len(answers))} answers, {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{min(start + 500, len(answers))} answers, {time.perf_counter() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
     print(f"{len(answers)} answers against {len(RIGHT)} right ones: {faults} right for more than one")
 
 

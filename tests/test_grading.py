@@ -265,8 +265,26 @@ def test_a_comparison_that_was_stopped_is_wrong_and_says_so(monkeypatch):
 
 CONSTANTS = [
     *(r"\max(\infty,2)", r"2^{\ln(\infty)}", r"\log_2(2^{\infty})", r"2^{\infty!}", r"\exp(\infty!)", r"|\infty|"),
-    *(r"\infty", r"\infty!!!!", r"\infty-\infty", r"\frac{0}{0}", r"\tan(\frac{\pi}{2})", r"\log 0", "|38/86/0|", "x=x"),
-    *(r"\sum_{n=1}^{\infty} n", r"\lim_{x\to 0}\frac{1}{x}", r"\Gamma(-1)", "nan", "zoo", "oo", r"\text{true}", r"\mathbb{R}"),
+    *(
+        r"\infty",
+        r"\infty!!!!",
+        r"\infty-\infty",
+        r"\frac{0}{0}",
+        r"\tan(\frac{\pi}{2})",
+        r"\log 0",
+        "|38/86/0|",
+        "x=x",
+    ),
+    *(
+        r"\sum_{n=1}^{\infty} n",
+        r"\lim_{x\to 0}\frac{1}{x}",
+        r"\Gamma(-1)",
+        "nan",
+        "zoo",
+        "oo",
+        r"\text{true}",
+        r"\mathbb{R}",
+    ),
 ]
 RIGHTS = ["7919", "0.617", r"\frac{17}{23}", r"2\sqrt{31}", r"\{1,2\}", "x^2+1"]
 
@@ -296,7 +314,12 @@ def test_the_workers_believe_no_infinity_either():
 
 @pytest.mark.parametrize(
     ("answer", "right"),
-    [(r"\infty", r"\infty"), ("-\\infty", "negative infinity"), ("x = \\infty", r"\infty"), ("[0, +\\infty)", r"[0,\infty)")],
+    [
+        (r"\infty", r"\infty"),
+        ("-\\infty", "negative infinity"),
+        ("x = \\infty", r"\infty"),
+        ("[0, +\\infty)", r"[0,\infty)"),
+    ],
 )
 def test_an_infinity_is_right_for_the_same(answer, right):
     assert grade([f"Answer: ${answer}$"], [right])[0].score == 1
@@ -306,7 +329,14 @@ def test_an_infinity_is_right_for_the_same(answer, right):
     "answer",
     [
         *(r"\binom{20000}{10000}", r"\Gamma(1600)", r"\gcd(10^{5000},10^{5000})", r"\frac{0}{0}\cdot i", "(10^6)!"),
-        *("(9^9)^{(9^9)^9}", r"\binom{10^9}{10^8}", r"\sum_{i=1}^{10^9} i^{99}", r"\Gamma(10^9)", "7!!!!!", "2^{-10^{12}}"),
+        *(
+            "(9^9)^{(9^9)^9}",
+            r"\binom{10^9}{10^8}",
+            r"\sum_{i=1}^{10^9} i^{99}",
+            r"\Gamma(10^9)",
+            "7!!!!!",
+            "2^{-10^{12}}",
+        ),
         *("e^{e^{e^{e^{e^7}}}}", r"\sqrt[10^9]{2^{10^9}}", r"\gcd(99999999999!, 7)", "(" * 40 + "8" + ")" * 40),
     ],
 )

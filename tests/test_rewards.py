@@ -156,7 +156,9 @@ def test_the_rewards_are_the_scorers():
 def test_the_share_that_cannot_be_read_is_logged(monkeypatch):
     logged = {}
     monkeypatch.setattr(grading, "_pool", lambda: SimpleNamespace(map=lambda tasks: [Stopped.TIME] * len(tasks)))
-    math_reward(["Answer: 1", *TEXTS[1:], "Answer: $1+y$"], answer=["1", *ANSWERS[1:], "42"], log_metric=logged.__setitem__)
+    math_reward(
+        ["Answer: 1", *TEXTS[1:], "Answer: $1+y$"], answer=["1", *ANSWERS[1:], "42"], log_metric=logged.__setitem__
+    )
     assert logged == {"reward/unparsed": 0.2, "reward/timeout": 0.2}
 
 

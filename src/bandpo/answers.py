@@ -61,7 +61,9 @@ def _line(text: str, start: int) -> str | None:
 
 
 # What belongs to a formula when no $ says where it begins: signs, digits, commands, single letters before "=".
-_BEFORE_BOX = re.compile(r"(?:\\[A-Za-z]+|(?<![A-Za-z\\])[A-Za-z](?=\s*[=<>])|[-+*/^_=<>|()\[\]{}!\d]|(?<=\d)\.(?=\d)|\s)*$")
+_BEFORE_BOX = re.compile(
+    r"(?:\\[A-Za-z]+|(?<![A-Za-z\\])[A-Za-z](?=\s*[=<>])|[-+*/^_=<>|()\[\]{}!\d]|(?<=\d)\.(?=\d)|\s)*$"
+)
 _AFTER_BOX = re.compile(
     r"\s*(?:[-+*/^_=<>!%{]|\.\d|\\(?:cdot|times|div|neq?|[gl]eq?|pm|approx|%)|[A-Za-z\\](?![A-Za-z]))"
     r"(?:\\[A-Za-z]+|[-+*/^_=<>|()\[\]{}!%\d]|\.\d|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])|\s)*|"
@@ -216,12 +218,15 @@ _NOUNS = (
     "answer|value|result|solution|sum|total|area|volume|length|width|height|perimeter|radius|diameter|number|numbers|"
     "remainder|quotient|product|difference|probability|ratio|median|mean|mode|average|measure|angle|distance|cost|price|"
     "minimum|maximum|smallest|largest|least|greatest|integer|ways|solutions|required|desired|correct|final|possible|"
-    "positive|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
+    "positive|center|centre|vertex|point|coordinates|midpoint|roots|zeros|term|coefficient|constant|limit|rate|amount|count|"
+    "percentage|age|weight|mass|profit|score|side|hypotenuse|derivative|integral|determinant|range|domain|period|interval|"
+    "set|line|midline|circle|common|factor|divisor|multiple|digit|digits|sequence|matrix|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
 )
 _STARTS = "the|our|my|its|this|that|a|it|he|she|they|we|you|there|so|thus|hence|therefore|then|and|finally|in"
-_ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|find|obtain|answer|so|thus|hence|therefore|then|be|a total of"
+_ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|needs|find|obtain|answer|so|thus|hence|therefore|then|be|a total of"
 _ENDS += "|the year|in|the ratio|option|choice"
-_FORMULA = r"(?:\$[^$]+\$|\\\(.+?\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b))"
+_FORMULA = r"(?:\$[^$]+\$|\\\(.+?\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b)"
+_FORMULA += r"|(?-i:[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
 _LEAD = re.compile(
     rf"(?i)(?:(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+)*"
     rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:])[\s,:]*(?=\S)"
@@ -229,13 +234,27 @@ _LEAD = re.compile(
 _TRAIL = re.compile(
     r"(?i)[\s,]+(?:in total|total|altogether|overall|"
     r"(?:is|as) (?:the|our|my) (?:(?:final|correct|required|desired) )?(?:answer|value|result|solution))$|"
-    r"\s+of (?:them|these|those)$|\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
+    r"\s+(?:left|remaining|apart|long|wide|tall|high|away)$|\s+of (?:them|these|those)$|\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
 )
 # What nobody writes beside an answer, and what would change it.
 _AND = re.compile(r"(?<![A-Za-z\\]),?\s*\b(?:and|or)\b\s*(?![A-Za-z]*\})")
 _LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "sqrt", "max", "min", "gcd", "lcm", "mod"}
-_FUNCTIONS |= {"and", "or", "pi", "inf", "infty", "infinity", "matrix", "pmatrix", "bmatrix", "array", "cc", "ccc", "choose"}
+_FUNCTIONS |= {
+    "and",
+    "or",
+    "pi",
+    "inf",
+    "infty",
+    "infinity",
+    "matrix",
+    "pmatrix",
+    "bmatrix",
+    "array",
+    "cc",
+    "ccc",
+    "choose",
+}
 # What the parser is asked to read; another command is a reason to refuse.
 _COMMANDS = set(
     """frac dfrac tfrac cfrac sqrt pi infty cdot times div pm mp left right big Big bigg circ degree over
@@ -308,7 +327,12 @@ def _sides(text: str) -> tuple[str, ...] | None:
     if len(sides) == 2 and _is_name(sides[1]) and not _is_name(sides[0]):  # 42 = x
         sides.reverse()
     *first, last = sides
-    if any(not side for side in sides) or "\\not" in text or _LETTERS.search(_COMMAND.sub(" ", text)) and re.search(r"(?i)\bnot\b|n't", text):
+    if (
+        any(not side for side in sides)
+        or "\\not" in text
+        or _LETTERS.search(_COMMAND.sub(" ", text))
+        and re.search(r"(?i)\bnot\b|n't", text)
+    ):
         return None
     return (*(side for side in first if not _is_name(side)), last)
 
@@ -330,7 +354,9 @@ _GREEK = set("alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau ph
 
 def _changed(value: str, right: str, letters: str) -> bool:
     """Is there anything in it that the parser would drop, or take for a product of letters?"""
-    if not _COMMANDS.issuperset(_COMMAND.findall(value)) and not set(_COMMAND.findall(right)) >= set(_COMMAND.findall(value)):
+    if not _COMMANDS.issuperset(_COMMAND.findall(value)) and not set(_COMMAND.findall(right)) >= set(
+        _COMMAND.findall(value)
+    ):
         return True
     for pattern in (_PRIMES, _BASE, _DOTS, _INFINITE, _TOWER, _CODE):
         if pattern.search(_END.sub("", value)) and not pattern.search(right):
@@ -343,4 +369,6 @@ def _changed(value: str, right: str, letters: str) -> bool:
         return True
     words = _LETTERS.findall(_COMMAND.sub(" ", value))
     known = set(_LETTERS.findall(_COMMAND.sub(" ", right)))
-    return any(w.casefold() not in _FUNCTIONS and w not in known and not (letters and set(w) <= set(letters)) for w in words)
+    return any(
+        w.casefold() not in _FUNCTIONS and w not in known and not (letters and set(w) <= set(letters)) for w in words
+    )

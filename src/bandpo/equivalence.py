@@ -108,6 +108,13 @@ class _Reader(latex2sympy2._Latex2Sympy):
         whole, _, places = text.partition(".")
         return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
 
+    def convert_interval(self, expr: Any) -> Any:
+        """Of (4, -3) it makes a point; of [4, -3], too, which is nothing."""
+        found = super().convert_interval(expr)
+        if isinstance(found, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
+            raise _Refused
+        return found
+
     # These three are computed at once by the reader.
 
     def convert_binom(self, binom: Any) -> Any:
@@ -248,7 +255,9 @@ def _equal(gold: Any, answer: Any) -> bool:
 
 def _unnamed(expr: Any) -> Any:
     """The 42 of x = 42; in a list of such, all of them."""
-    if isinstance(expr, sympy.Eq) and (expr.lhs.is_Symbol or isinstance(expr.lhs, (sympy.Tuple, sympy.Function, sympy.Interval))):
+    if isinstance(expr, sympy.Eq) and (
+        expr.lhs.is_Symbol or isinstance(expr.lhs, (sympy.Tuple, sympy.Function, sympy.Interval))
+    ):
         return expr.rhs
     if isinstance(expr, sympy.FiniteSet) and expr.args and all(isinstance(arg, sympy.Eq) for arg in expr.args):
         return sympy.FiniteSet(*(_unnamed(arg) for arg in expr.args))
@@ -282,7 +291,6 @@ def _same_kind(gold: Any, answer: Any) -> bool:
         one, other = (sorted(_kind(arg).replace("interval", "point") for arg in expr.args) for expr in (gold, answer))
         return one == other
     return len(kinds) == 1 or kinds in _ALIKE
-
 
 
 def _same_infinities(gold: Any, answer: Any) -> bool:

@@ -95,7 +95,22 @@ _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\
 _BASED = re.compile(r"(\w+?)\s*_\s*\{?\s*(\w+)\s*\}?")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
 # These are mathematics without a backslash too.
-_MATHEMATICS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "and", "inf", "infty", "infinity", "mod"}
+_MATHEMATICS = {
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "log",
+    "exp",
+    "sqrt",
+    "and",
+    "inf",
+    "infty",
+    "infinity",
+    "mod",
+}
 _ARTICLES = re.compile(r"^(?:an?|the|it is|it's)\s+")
 
 

@@ -29,7 +29,17 @@ _SMALL = "zero one two three four five six seven eight nine ten eleven twelve th
 _SMALL += "seventeen eighteen nineteen".split()
 _TENS = {name: 10 * (i + 2) for i, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())}
 _VALUES = {name: i for i, name in enumerate(_SMALL)} | _TENS
-_PARTS = {"half": 2, "halves": 2, "third": 3, "fourth": 4, "quarter": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "fourth": 4,
+    "quarter": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "eighth": 8,
+    "tenth": 10,
+}
 _PARTS |= {f"{name}s": value for name, value in list(_PARTS.items()) if name not in ("half", "halves")}
 
 
@@ -156,11 +166,37 @@ _MONEY = [("us\\$", "dollar"), ("us$", "dollar"), ("\\$", "dollar"), ("$", "doll
 _MONEY += [("€", "euro"), ("£", "pound"), ("¥", "yen")]
 _SQUARED = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 # Things are counted by a plural, and these words may stand before it.
-_ADJECTIVES = {"different", "distinct", "possible", "such", "positive", "whole", "unique", "ordered", "integer", "total"}
+_ADJECTIVES = {
+    "different",
+    "distinct",
+    "possible",
+    "such",
+    "positive",
+    "whole",
+    "unique",
+    "ordered",
+    "integer",
+    "total",
+}
 _ADJECTIVES |= {"square", "real", "prime", "red", "blue", "green", "white", "black"} - {"more"}
 _PLURALS = {"people", "children", "men", "women", "sheep", "fish", "mice", "geese", "teeth", "dice", "vertices"}
 # They end like a plural, and change the number or say that it is not one.
-_NO_THINGS = {"times", "plus", "minus", "is", "was", "has", "does", "as", "this", "thus", "its", "less", "unless", "yes"}
+_NO_THINGS = {
+    "times",
+    "plus",
+    "minus",
+    "is",
+    "was",
+    "has",
+    "does",
+    "as",
+    "this",
+    "thus",
+    "its",
+    "less",
+    "unless",
+    "yes",
+}
 _NO_THINGS |= {"perhaps", "halves", "quarters", "tens", "hundreds", "thousands", "millions", "billions", "trillions"}
 _NO_THINGS |= {"dozens", "scores", "grosses", "tenths", "guess", "squares", "cubes", "roots", "powers", "multiples"}
 _NO_THINGS |= {"mods", "ones", "others", "always", "towards", "versus", "bases", "radians", "logs", "inverses", "vs"}
@@ -186,7 +222,11 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
             rest, other = split_unit(value, letters)
             return (rest, unit) if other == unit else (value, unit)
     for match in _BOUNDARY.finditer(text, max(0, len(text) - _LONGEST_UNIT)):
-        if match.start() and text[match.start() - 1] not in "+-*/^=(,<>&" and (unit := _unit(text[match.end() :], letters, joined=match.start() == match.end())):
+        if (
+            match.start()
+            and text[match.start() - 1] not in "+-*/^=(,<>&"
+            and (unit := _unit(text[match.end() :], letters, joined=match.start() == match.end()))
+        ):
             return text[: match.start()].strip(), unit
     return text, None
 
