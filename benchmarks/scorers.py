@@ -81,9 +81,9 @@ INTRODUCTION = r"""# The scorers
 Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the last `\boxed{}`, with
 the formula that it stands in, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold and full
 stops are taken off. What stands beside a value must be in a list of what leaves it as it is ("the answer is", a unit,
-"in total", "x ="); anything else ("part of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
-compared exactly; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s of
-processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it
+"in total", "x ="); anything else ("half of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
+compared exactly; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s
+of processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it
 calls equal must also be of one kind (a point is no set) and have one value in numbers, without infinities; nothing is
 computed that has more than 50,000 bits. An answer of more than 500 characters is not looked at. Right is 1, wrong is 0;
 in verl 1 and -1.
@@ -129,11 +129,15 @@ Decisions, where readers differ:
 
 ## Tricky answers
 
-benchmarks/tricky.yaml has them with a verdict that was written before any was graded, most of them tricks; where readers
-differ without the question they are marked doubtful, and not counted. The scorer was mended with the first part at
-hand; the second was run once, at the end. Both were written by those who wrote the scorer, and the tricks of a bug
-report that led to it are in both: this is no estimate for other people's answers. The scorer before had misjudged 9.7 %
-and 18.7 % of the right and the wrong ones in the first part, 11.2 % and 19.3 % in the second.
+benchmarks/tricky.yaml has them with a verdict that was written before any was graded, most of them tricks; where
+readers differ without the question they are marked doubtful, and not counted. All were written by those who wrote the
+scorer, and the tricks of a report that led to it are among them: this is no estimate for other people's answers. The
+scorer
+before misjudged 9.7 % of the right and 18.7 % of the wrong answers of the first part, 11.2 % and 19.3 % of the second.
+It was mended with the first part at hand. The second was run once after that: 20 of 525 right answers (3.8 %) and 2 of
+805 wrong ones (0.2 %) were misjudged; then what it had shown was mended. A third part was written, and run once: 3 of
+85 (3.5 %) and 1 of 125 (0.8 %). These are the numbers of answers not seen before; since what they showed was mended
+too, it is now
 
 {tricky}
 

@@ -149,11 +149,10 @@ _SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|~|
 _SIGNS = {
     "\N{MINUS SIGN}": "-",
     "\N{EN DASH}": "-",
-    "−": "-",
     "π": "\\pi ",
     "∞": "\\infty ",
     "√": "\\sqrt",
-    "×": "\\times ",
+    "\N{MULTIPLICATION SIGN}": "\\times ",
     "·": "\\cdot ",
     "÷": "/",
     "≤": "\\le ",
@@ -162,7 +161,7 @@ _SIGNS = {
     "≈": "\\approx ",
     "±": "\\pm ",
     "∅": "\\emptyset ",
-    "∪": "\\cup ",
+    "\N{UNION}": "\\cup ",
     "∈": "\\in ",
 }
 
@@ -218,12 +217,15 @@ _NOUNS = (
     "answer|value|result|solution|sum|total|area|volume|length|width|height|perimeter|radius|diameter|number|numbers|"
     "remainder|quotient|product|difference|probability|ratio|median|mean|mode|average|measure|angle|distance|cost|price|"
     "minimum|maximum|smallest|largest|least|greatest|integer|ways|solutions|required|desired|correct|final|possible|"
-    "positive|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
+    "positive|center|centre|vertex|point|coordinates|midpoint|roots|zeros|term|coefficient|constant|limit|rate|amount|count|"
+    "percentage|age|weight|mass|profit|score|side|hypotenuse|derivative|integral|determinant|range|domain|period|interval|"
+    "set|line|midline|circle|common|factor|divisor|multiple|digit|digits|sequence|matrix|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
 )
 _STARTS = "the|our|my|its|this|that|a|it|he|she|they|we|you|there|so|thus|hence|therefore|then|and|finally|in"
-_ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|find|obtain|answer|so|thus|hence|therefore|then|be|a total of"
-_ENDS += "|the year|in|the ratio|option|choice"
-_FORMULA = r"(?:\$[^$]+\$|\\\(.+?\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b))"
+_ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|needs|find|obtain|answer|so|thus|hence|therefore"
+_ENDS += "|then|be|a total of|the year|in|the ratio|option|choice"
+_FORMULA = r"(?:\$[^$]+\$|\\\(.+?\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b)"
+_FORMULA += r"|(?-i:(?!Half|Twice|Not|None|Never)[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
 _LEAD = re.compile(
     rf"(?i)(?:(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+)*"
     rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:])[\s,:]*(?=\S)"
@@ -231,7 +233,8 @@ _LEAD = re.compile(
 _TRAIL = re.compile(
     r"(?i)[\s,]+(?:in total|total|altogether|overall|"
     r"(?:is|as) (?:the|our|my) (?:(?:final|correct|required|desired) )?(?:answer|value|result|solution))$|"
-    r"\s+of (?:them|these|those)$|\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
+    r"\s+(?:left|remaining|apart|long|wide|tall|high|away)$|\s+of (?:them|these|those)$|"
+    r"\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
 )
 # What nobody writes beside an answer, and what would change it.
 _AND = re.compile(r"(?<![A-Za-z\\]),?\s*\b(?:and|or)\b\s*(?![A-Za-z]*\})")
@@ -255,11 +258,13 @@ _FUNCTIONS |= {
 # What the parser is asked to read; another command is a reason to refuse.
 _COMMANDS = set(
     """frac dfrac tfrac cfrac sqrt pi infty cdot times div pm mp left right big Big bigg circ degree over
-    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm mod bmod pmod binom dbinom tbinom choose
+    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm mod bmod pmod
+    binom dbinom tbinom choose
     lfloor rfloor lceil rceil lvert rvert vert le leq ge geq lt gt ne neq approx in cup cap setminus emptyset varnothing
     sum prod int lim to mathbb begin end lbrace rbrace langle rangle colon overline bar Gamma
-    alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi
-    omega Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell angle triangle prime mid""".split()
+    alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon
+    phi varphi chi psi
+    omega Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell angle triangle prime mid""".split()  # noqa: SIM905
 )
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _PRIMES = re.compile(r"[\d)}]\s*(?:'|\\prime)")
@@ -327,8 +332,7 @@ def _sides(text: str) -> tuple[str, ...] | None:
     if (
         any(not side for side in sides)
         or "\\not" in text
-        or _LETTERS.search(_COMMAND.sub(" ", text))
-        and re.search(r"(?i)\bnot\b|n't", text)
+        or (_LETTERS.search(_COMMAND.sub(" ", text)) and re.search(r"(?i)\bnot\b|n't", text))
     ):
         return None
     return (*(side for side in first if not _is_name(side)), last)
@@ -346,7 +350,8 @@ def _is_name(side: str) -> bool:
     return bool(re.search(r"(?<!\d)[A-Za-df-hj-z]", letters) or re.search(r"[A-Za-z]{2}", letters))
 
 
-_GREEK = set("alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi omega angle Delta".split())
+_GREEK = {"alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "nu"}
+_GREEK |= {"rho", "sigma", "tau", "phi", "varphi", "omega", "angle", "Delta"}
 
 
 def _changed(value: str, right: str, letters: str) -> bool:

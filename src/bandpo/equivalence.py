@@ -63,7 +63,7 @@ class _Refused(Exception):
 
 
 class _Reader(latex2sympy2._Latex2Sympy):
-    """math-verify's reader of LaTeX, with ANTLR in two stages, letters as they are, and nothing computed while it reads.
+    """math-verify's reader of LaTeX, in two stages, with letters as they are, and nothing computed yet.
 
     The two stages: first without full context, which gives the same tree or an error, in half the time.
     """
@@ -84,13 +84,14 @@ class _Reader(latex2sympy2._Latex2Sympy):
 
     def parse(self, latex_str: str) -> Any:
         self.i_is_index = bool(_INDEX.search(latex_str))
-        for self.mode in self.modes:
+        for mode in self.modes:
+            self.mode = mode
             try:
                 return super().parse(latex_str)
             except _Refused:
                 raise
             except Exception:
-                if self.mode == PredictionMode.LL:
+                if mode == PredictionMode.LL:
                     raise
         raise AssertionError
 
@@ -105,8 +106,15 @@ class _Reader(latex2sympy2._Latex2Sympy):
     def parse_number(self, text: str) -> Any:
         """Decimals as what they are; many places are somebody's rounding, and compared as such."""
         found = super().parse_number(text)
-        whole, _, places = text.partition(".")
+        _, _, places = text.partition(".")
         return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
+
+    def convert_interval(self, expr: Any) -> Any:
+        """Of (4, -3) it makes a point; of [4, -3], too, which is nothing."""
+        found = super().convert_interval(expr)
+        if isinstance(found, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
+            raise _Refused
+        return found
 
     # These three are computed at once by the reader.
 
@@ -183,7 +191,8 @@ def _parse(answer: str) -> Any:
 def size(expr: Any) -> float:
     """At most so many bits has the value, or any part of it; raises _Refused for what is too large to be computed."""
     if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
-        return max(map(size, expr), default=1.0)
+        parts: Any = expr
+        return max(map(size, parts), default=1.0)
     if not isinstance(expr, sympy.Basic):
         return 1.0
     match expr:
@@ -204,7 +213,7 @@ def size(expr: Any) -> float:
             if sympy.Integer(0) not in expr.args and above > _BITS and below > 100:
                 raise _Refused
         case sympy.Sum() | sympy.Product():
-            terms = sum(_value(end) for limits in expr.args[1:] for end in limits[1:])
+            terms = sum(_value(end) for limits in expr.args[1:] for end in limits.args[1:])
             bits = size(expr.args[0]) * (terms if isinstance(expr, sympy.Product) else 1)
             if terms > _TERMS:
                 raise _Refused
@@ -239,7 +248,7 @@ def _equal(gold: Any, answer: Any) -> bool:
     # First what takes least.
     if not _same_kind(one, other) or not _same_infinities(one, other) or not _same_value(one, other):
         return False
-    same = [answer]
+    same: list[Any] = [answer]
     if isinstance(answer, sympy.logic.boolalg.Boolean) and gold.free_symbols == answer.free_symbols:
         with contextlib.suppress(Exception):
             same.append(answer.as_set())  # 5 >= x >= -2 for -2 <= x <= 5
@@ -296,7 +305,7 @@ def _same_infinities(gold: Any, answer: Any) -> bool:
 
 
 def _only_ends(expr: Any) -> bool:
-    if isinstance(expr, sympy.Interval) or isinstance(expr, sympy.Tuple) and len(expr.args) == 2:
+    if isinstance(expr, sympy.Interval) or (isinstance(expr, sympy.Tuple) and len(expr.args) == 2):
         ends = [arg for arg in expr.args[:2] if arg not in (sympy.oo, -sympy.oo)]
         return not any(end.has(*_INFINITE) for end in ends)
     if isinstance(expr, sympy.Set):

@@ -139,12 +139,12 @@ def _right(answer: str) -> _Right:
     value, unit = split_unit(text)
     value = bare(value)
     found = number(value)
-    kind = "formula"
     if found is not None:
-        kind = "number"
         normal = str(found.value) + (f" {unit}" if unit else "")
-        return _Right(text, compacted, kind, value, unit, found, normal)
-    for name, pattern in (("clock", _CLOCK), ("choice", _CHOICE), ("based", _BASED)):
+        return _Right(text, compacted, "number", value, unit, found, normal)
+    written: list[tuple[Literal["clock", "choice", "based"], re.Pattern[str]]]
+    written = [("clock", _CLOCK), ("choice", _CHOICE), ("based", _BASED)]
+    for name, pattern in written:
         # i and e are numbers, a and b letters of a formula; a choice is a capital.
         if pattern.fullmatch(text) and (name == "clock" or text[0].isdigit() or text.strip("()[].").isupper()):
             return _Right(text, compacted, name, text, None, None, _as_written(name, text) or compacted)
@@ -152,7 +152,7 @@ def _right(answer: str) -> _Right:
         return _Right(text, compacted, "choice", text, None, None, _as_written("choice", text) or compacted)
     if words := _words(text):
         return _Right(text, compacted, "words", text, None, None, words)
-    return _Right(text, compacted, kind, value, unit, None, compacted)
+    return _Right(text, compacted, "formula", value, unit, None, compacted)
 
 
 def _by_value(text: str, right: str) -> Grade | _Pair:
@@ -174,9 +174,9 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
         return _UNPARSED
     *_, value = reading.values
     found = number(value)
-    if reading.unit != wanted.unit and reading.unit and (wanted.unit or reading.unit == "percent"):
-        if not {reading.unit, wanted.unit} <= {"percent", None}:
-            return Grade(0.0, f"{found.value if found else compact(value)} {reading.unit}")
+    # Without the question, a bare right answer leaves the unit open, and so does a bare answer.
+    if None not in (reading.unit, wanted.unit) and reading.unit != wanted.unit:
+        return Grade(0.0, f"{found.value if found else compact(value)} {reading.unit}")
     rights = _in_percent(wanted, reading.unit)
     if len(reading.values) == 1 and found is not None and wanted.number is not None:
         if any(equal(found, right_number) for right_number in rights):
@@ -204,7 +204,7 @@ def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
 
 
 def _exact(text: str) -> str:
-    """Without separators, which are products to a parser, and decimals as fractions if they are short enough to be so."""
+    """Without separators, which are products to a parser, and short decimals as fractions."""
     found = number(text)
     return text if found is None or found.places >= 6 else str(found.value)
 

@@ -25,9 +25,9 @@ _FRACTION = re.compile(
     r"(?:\\[dtc]?frac\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))|([0-9]+)\s*/\s*([0-9]+))"
 )
 _NEGATIVE = re.compile(r"(?i)(?:minus|negative)\s+(?=[\w\\])")
-_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
-_SMALL += "seventeen eighteen nineteen".split()
-_TENS = {name: 10 * (i + 2) for i, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())}
+_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()  # noqa: SIM905
+_SMALL += ["seventeen", "eighteen", "nineteen"]
+_TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 _VALUES = {name: i for i, name in enumerate(_SMALL)} | _TENS
 _PARTS = {
     "half": 2,
@@ -110,7 +110,7 @@ def _terminates(value: Fraction) -> bool:
 
 # ---- units
 
-# One name for every way to write a unit. A single letter is a unit only after a space or in \text{}: 5m may be 5 times m.
+# One name for every way to write a unit. A single letter is a unit only after a space: 5m may be 5 times m.
 _NAMES = {
     "mm": "millimeter millimetre",
     "cm": "centimeter centimetre",
@@ -178,7 +178,7 @@ _ADJECTIVES = {
     "integer",
     "total",
 }
-_ADJECTIVES |= {"square", "real", "prime", "red", "blue", "green", "white", "black"} - {"more"}
+_ADJECTIVES |= {"square", "real", "prime", "red", "blue", "green", "white", "black"}
 _PLURALS = {"people", "children", "men", "women", "sheep", "fish", "mice", "geese", "teeth", "dice", "vertices"}
 # They end like a plural, and change the number or say that it is not one.
 _NO_THINGS = {
@@ -222,12 +222,9 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
             rest, other = split_unit(value, letters)
             return (rest, unit) if other == unit else (value, unit)
     for match in _BOUNDARY.finditer(text, max(0, len(text) - _LONGEST_UNIT)):
-        if (
-            match.start()
-            and text[match.start() - 1] not in "+-*/^=(,<>&"
-            and (unit := _unit(text[match.end() :], letters, joined=match.start() == match.end()))
-        ):
-            return text[: match.start()].strip(), unit
+        start, end = match.span()
+        if start and text[start - 1] not in "+-*/^=(,<>&" and (unit := _unit(text[end:], letters, start == end)):
+            return text[:start].strip(), unit
     return text, None
 
 
