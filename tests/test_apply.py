@@ -244,6 +244,13 @@ def test_functional_transforms_give_what_autograd_gives():
     assert torch.equal(each[:, 0], expected)
 
 
+def test_the_value_of_a_weight_is_its_log_pi_down_to_a_million_nats():
+    for log_pi, counts_as in ((-2e3, -2e3), (-9e5, -9e5), (-2e6, -1e6)):
+        one = torch.tensor([[log_pi]])
+        loss, _ = policy_loss(one, one, torch.ones(1), torch.ones(1, 1), Clip(0.2, 0.2), apply="weight")
+        assert loss.item() == -counts_as
+
+
 def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials():
     bounds = Clip(0.2, 0.2).bounds(torch.zeros(1, 1, dtype=F64))
     for apply, expected in (("weight", 0.0), ("mask", 1.1), ("clip", 1.1), ("preserve", 1.1)):

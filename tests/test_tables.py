@@ -1,6 +1,7 @@
 """The looked-up bounds of float32 log-probabilities against the solved ones of float64."""
 
 import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -187,6 +188,10 @@ def test_a_table_knows_where_a_cap_holds():
     assert (looked_up != exact).sum() <= 2  # in the cell where it begins
     assert exact.any()
     assert not exact.all()
+    # There the bound is below the cap, so it is not the cap that has set it.
+    inside = -torch.linspace(4, 8, 20001)
+    table = Table(region).bounds(inside)
+    assert not (table.capped & (table.log_high < math.log(10.0) - 1e-6)).any()
 
 
 def test_a_table_is_a_value():
@@ -386,3 +391,5 @@ def test_the_proof_counts_the_left_end_of_a_cell():
     assert table._bits == 6
     real = (table.bounds(-x).log_high - Ramp().bounds(-x).log_high).abs() / x
     assert real.max() <= table.error + 1e-6
+    # In a parallelogram that is twice as wide as high, the middle is half of its height off.
+    assert table.error == pytest.approx(1 / 256, rel=1e-4)

@@ -35,6 +35,7 @@ def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
         log_ratio: log r = log pi - log pi_old, any shape, r p <= 1.
         old_logps: log p, same shape.
     """
+    _check_dtypes(log_ratio=log_ratio, old_logps=old_logps)
     dtype = output_dtype(log_ratio)
     log_p = working_copy(old_logps).clamp(max=LOG_P_MAX)
     log_c = log1mexp(working_copy(log_ratio) + log_p) - log1mexp(log_p)
@@ -105,10 +106,11 @@ def band_bounds(
         delta_high: another radius for the upper bound.
 
     Returns:
-        Bounds of the log-ratio, detached, computed in float64 and returned in at least float32.
+        Bounds of the log-ratio, detached, computed in float64 and returned in at least float32. Both have the shape
+        that `old_logps` and all radii broadcast to.
 
     Raises:
-        ValueError: a radius is not positive; the divergence is unknown.
+        ValueError: old_logps is not floating point; a radius is not positive; the divergence is unknown.
 
     The paper's tail token, p = 0.08 (sec:bottlenecks): a fixed clip of 0.2 lets it grow by 0.016, the band of radius
     0.05 by 0.113.
@@ -121,12 +123,13 @@ def band_bounds(
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
+    _check_dtypes(old_logps=old_logps)
     kind = _lookup(divergence)
     # The solver of a divergence without a formula reads the radius.
     low, high = _radii(delta, delta_low, delta_high, old_logps, on_cpu=kind.log_bounds is None)
     size = piece_size(old_logps)
     if old_logps.numel() <= size or isinstance(low, Tensor) or isinstance(high, Tensor):
-        return Bounds(*_bounds(old_logps, kind, low, high))
+        return Bounds(*torch.broadcast_tensors(*_bounds(old_logps, kind, low, high)))
     ends = torch.empty((2, *old_logps.shape), dtype=output_dtype(old_logps), device=old_logps.device)
     flat, found = old_logps.flatten(), ends.flatten(1)
     for start in range(0, flat.numel(), size):
@@ -173,6 +176,12 @@ def check_radius(name: str, delta: Radius) -> None:
         raise ValueError(f"{name} must be a positive number or tensor, got {delta!r}")
 
 
+def _check_dtypes(**arguments: Tensor) -> None:
+    for name, x in arguments.items():
+        if not x.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {x.dtype}")
+
+
 _lookup = divergence  # the functions below have an argument of that name
 
 
@@ -202,6 +211,7 @@ def _radius(delta: Radius, like: Tensor, on_cpu: bool) -> Radius:
 
 def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) -> Tensor:
     """g_f(p, r) in float64."""
+    _check_dtypes(log_ratio=log_ratio, old_logps=old_logps)
     kind = _lookup(divergence)
     old, moved = working_copy(old_logps), working_copy(log_ratio)
     log_p = old.clamp(LOG_P_MIN, LOG_P_MAX)
