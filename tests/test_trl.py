@@ -235,9 +235,8 @@ def test_eight_numbers_a_row_unless_all_are_asked_for(tmp_path):
     ours = [{key for key in row if key.startswith("bandpo/")} for row in short]
     assert set.union(*ours) == {f"bandpo/{name}" for name in MAIN_METRICS}
     assert {f"bandpo/tokens/{name}" for name in BINS} < long[0].keys()
-    assert [{**row, "step_time": 0} for row in short] == [
-        {key: 0 if key == "step_time" else row[key] for key in kept} for row, kept in zip(long, short, strict=True)
-    ]
+    for row, kept in zip(long, short, strict=True):
+        assert {key: row[key] for key in kept if key != "step_time"} == {k: kept[k] for k in kept if k != "step_time"}
 
 
 class LogsByItself(TrainerCallback):
@@ -438,7 +437,9 @@ def test_a_region_given_to_the_trainer_is_kept_with_what_it_made(tmp_path, regio
 
 def test_without_args_there_is_a_folder_and_the_papers_band(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cpu = functools.partial(BandPOConfig, use_cpu=True, bf16=False, activation_checkpointing=False)
+    old = "activation_checkpointing" not in BandPOConfig.__dataclass_fields__
+    off = {"gradient_checkpointing" if old else "activation_checkpointing": False}
+    cpu = functools.partial(BandPOConfig, use_cpu=True, bf16=False, **off)
     monkeypatch.setattr("bandpo.integrations.trl.BandPOConfig", cpu)
     model = tiny.model()
     model.config._name_or_path = "some/tiny"
