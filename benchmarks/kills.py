@@ -339,7 +339,7 @@ def differences(kind: Kind, whole: Path, folder: Path) -> dict[str, int]:
     def differs(name: Path) -> bool:
         return content(whole / name) != content(folder / name)
 
-    half = [path for path in folder.rglob("*") if path.name.endswith((".tmp", ".part", ".lock"))]
+    half = [path for path in folder.rglob("*") if path.name.endswith((".tmp", ".part"))]
     return {
         "lost": (wanted - found).total(),
         "doubled": (found - wanted).total(),

@@ -524,7 +524,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
 def test_a_process_of_multiprocessing_ends_with_its_parent(tmp_path, name):
     file = tmp_path / "parent.py"
     file.write_text(CHILD.format(package=str(Path(workers.__file__).parent)))

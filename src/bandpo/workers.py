@@ -483,7 +483,8 @@ class _Worker:
 def end_with_parent() -> None:
     """In a process of `multiprocessing`: end at once when its parent is gone, however that ended.
 
-    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent.
+    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent; one that ends
+    in an orderly way has to kill it, as Python waits for its children.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
