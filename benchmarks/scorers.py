@@ -113,7 +113,7 @@ Every answer gets a grade, whatever it does, and no answer ends a training or an
 | `timeout` | the comparison was ended at its limit of time or memory, or crashed its process twice | 0 |
 | `error` | the scorer itself failed on it | 0 |
 
-`error` should not occur. A warning (`RuntimeWarning`) tells of the first one in a process, with the exception, its place
+`error` should not occur. A warning (`RuntimeWarning`) tells of the first one in a process: the exception, its place,
 and the answer: please report it, for an answer that is wrongly graded is a fault of bandpo or of math-verify. The later
 ones are counted and not said; TRL logs the share as `reward/error`, beside `reward/unparsed` and `reward/timeout`, and
 an evaluation stores the status with each sample. A scorer that can grade nothing (math-verify is missing, or judges
