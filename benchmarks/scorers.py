@@ -150,6 +150,27 @@ too, it is now
 
     python benchmarks/rewards.py --write
     python benchmarks/rewards.py --hostile 100000 --write
+    python benchmarks/rewards.py --million 1000000 --write    # generated answers of all kinds
+
+Every answer gets a grade, whatever it does, and no answer ends a training or an evaluation. The status says which:
+
+| status | what happened | score |
+|---|---|---|
+| `ok` | an answer was read, and compared | 1 or 0 |
+| `unparsed` | nothing was found that can be read as an answer | 0 |
+| `timeout` | the comparison was ended at its limit of time or memory, or crashed its process twice | 0 |
+| `error` | the scorer itself failed on it | 0 |
+
+`error` should not occur. A warning (`RuntimeWarning`) tells of the first one in a process: the exception, its place,
+and the answer: please report it, for an answer that is wrongly graded is a fault of bandpo or of math-verify. The later
+ones are counted and not said; TRL logs the share as `reward/error`, beside `reward/unparsed` and `reward/timeout`, and
+an evaluation stores the status with each sample. A scorer that can grade nothing (math-verify is missing, or judges
+`x+1` and `1+x` to be different) is an error at the start instead.
+
+The limits are the kernel's. One process loads math-verify, and forks the workers; so a worker that is ended costs some
+hundredths of a second, not an import. It is replaced after 1,000 comparisons, and whenever one has failed in it. All of
+them end with the process that grades, however it ends: on Linux at once. Elsewhere each worker is started by itself, as
+forks are not safe there, and ends with its comparison.
 
 `bandpo train` writes the time that the reward took, and its share, to `timing.jsonl`, a line per logged step:
 `metrics.jsonl` has nothing that depends on the clock. verl logs `timing_s/reward`.
