@@ -54,6 +54,14 @@ def test_float32_bounds_are_float64_ones_rounded(name):
     assert tokens > 12_500
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_bounds_hold_down_to_the_smallest_radius(name):
+    some = np.concatenate(list(benchmark.single(2)))
+    for delta in (1e-10, 1e-9):
+        row = measured(name, delta, np.float32, [benchmark.special(name, delta, np.float32), some])
+        assert worst(row, *BOTH) <= 1.25, f"delta = {delta}: {row}"
+
+
 def test_float32_bounds_of_kl_without_a_table_are_float64_ones_rounded_too():
     """With a radius per token, as in a compiled graph, there is no table: the solver answers."""
     some = np.concatenate(list(benchmark.single(4)))

@@ -348,6 +348,27 @@ def test_an_exported_graph_knows_its_divergence_by_name(tmp_path):
     assert float(done.stdout) == expected
 
 
+FAR_KINKS = Divergence(
+    "far kinks",
+    lambda u: 0.1 * (u - 1) ** 2 / (u + 1) + 5 * (0.02 - u).clamp(min=0) + 5 * (u - 3).clamp(min=0),
+)
+
+
+def test_bounds_at_kinks_are_bisected_where_the_radius_is_a_tensor():
+    """Secants left one of these at a divergence of 0.06 for 0.05."""
+    log_p = torch.cat([torch.linspace(-9, -0.01, 3000), torch.tensor([-0.8881144523620605])])
+    compiled = torch.compile(lambda x, delta: band_bounds(x, FAR_KINKS, delta), backend="eager", fullgraph=True)
+    for kind in (FAR_KINKS, *(Divergence(name, f) for name, f in KINKED.items())):
+        number = band_bounds(log_p, kind, 0.05)
+        for found in (
+            band_bounds(log_p, kind, torch.tensor(0.05, dtype=torch.float64)),
+            band_bounds(log_p, kind, torch.full_like(log_p, 0.05, dtype=torch.float64)),
+            *([compiled(log_p, torch.full_like(log_p, 0.05, dtype=torch.float64))] if kind is FAR_KINKS else []),
+        ):
+            torch.testing.assert_close(found.log_low, number.log_low, rtol=3e-7, atol=1e-8)
+            torch.testing.assert_close(found.log_high, number.log_high, rtol=3e-7, atol=1e-8)
+
+
 def test_float64_bounds_at_kinks_are_bisected_too():
     kind = Divergence("mixed", KINKED["mixed"])
     log_p = -8 * torch.rand(500, generator=torch.Generator().manual_seed(1))

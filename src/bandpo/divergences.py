@@ -41,17 +41,17 @@ class Divergence:
 
     Args:
         name: what a config file calls it, after `register_divergence`.
-        f: the generator, elementwise on float64 tensors: convex, f(1) = 0, not linear; f(0) may be inf, a kink at 1 is
-            allowed.
+        f: the generator, elementwise on float64 tensors: convex, f(1) = 0, not linear; f(0) may be inf, kinks are
+            allowed. It may overflow to inf far from 1, but only from values of 1e141 on. This is checked for u from
+            1e-6 to 1e6, to about 1e-9 of f.
         direction: how the divergence is written, for people; "D_f(pi || pi_old)" if empty.
         log_bounds: optional `(log_p, delta) -> (log_low, log_high)` for log_p in [-inf, 0], saturation included. Its
             dtype, float32 or float64, says how precise the result must be; it is best computed in float64 always.
         log_f: optional, f as a function of log u in [-inf, 700], with its minimum 0 at log u = 0 and no cancellation
-            near it. With f alone, float64 results lose digits for small radii; float32 ones do not. Where f has
-            kinks, bounds for radii in tensors may be off by 1e-3; those for a number are not.
+            near it. With f alone, float64 results lose digits for small radii; float32 ones do not.
 
     Raises:
-        ValueError: f is not a generator; the message names the point u at which it fails.
+        ValueError: f is not a generator; the message names the points u at which it fails.
 
     >>> import torch, bandpo
     >>> squared = bandpo.Divergence("squared", lambda u: (u - 1) ** 2)      # Pearson's chi2, by its generator only
@@ -248,8 +248,8 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
     if abs(at_one) > 1e-12:
         raise ValueError(f"f of divergence {name!r} must be 0 at u = 1, f(1) = {at_one:.4g}")
     u, value, rough = u[value < torch.inf], value[value < torch.inf], rough.view(-1, 8)[value < torch.inf]
-    # The terms of a sum may be far larger than the sum: how much of it is rounding is seen in third differences, and the
-    # median of neighbours tells rounding, which is everywhere, from a kink.
+    # The terms of a sum may be far larger than the sum: how much of it is rounding is seen in third differences, and
+    # the median of neighbours tells rounding, which is everywhere, from a kink.
     noise = rough.diff(n=3).abs().amax(1).nan_to_num(0.0, 0.0)
     noise = torch.nn.functional.pad(noise[None], (16, 16), "replicate")[0].unfold(0, 33, 1).median(1).values
     linear = True
