@@ -14,6 +14,7 @@ import functools
 import logging
 import math
 import re
+import traceback
 from typing import Any
 
 import sympy
@@ -154,7 +155,11 @@ def compare(task: list[str]) -> list[Any]:
         return [same, _shown(read[-1])]
     except MemoryError:
         raise
-    except Exception:  # whatever an answer does to sympy is no right answer
+    except _Refused:
+        return [False, None]
+    except Exception as error:  # whatever an answer does to sympy is no right answer; what fails here is our own fault
+        if traceback.extract_tb(error.__traceback__, limit=-1)[0].filename == __file__:
+            raise
         return [False, None]
 
 
