@@ -73,7 +73,7 @@ def kinds(home: Path) -> dict[str, Kind]:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         recipe.make(home)
-        (home / "bandpo.py").write_text(SCRIPT)
+        (home / "start.py").write_text(SCRIPT)
         for number in range(4):
             rows = [{"question": f"What is {i} + {number}?", "answer": str(i + number)} for i in range(200)]
             (home / f"sums{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -180,10 +180,10 @@ class Command:
                 if self.pid == 0:
                     run_here(arguments, log.fileno())
             else:
-                launch = [sys.executable, "-P", str(home / "bandpo.py")]
+                launch = [sys.executable, "-P", str(home / "start.py")]
                 if kind.processes > 1:
                     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-                    launch += [f"--nproc-per-node={kind.processes}", str(home / "bandpo.py")]
+                    launch += [f"--nproc-per-node={kind.processes}", str(home / "start.py")]
                 paths = [*sys.path[:1], str(ROOT / "tests"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
                 self.pid = subprocess.Popen(
                     [*launch, *arguments],
