@@ -110,13 +110,13 @@ class BandPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: Any = self.trust_region
+        given = self.trust_region
         if given is None:
             return
         if isinstance(given, str):
             with contextlib.suppress(ValueError):  # refused below, as what it is
                 given = json.loads(given)
-        region = as_trust_region(given)
+        region = as_trust_region(cast(Any, given))
         check_config(self)
         _write(self, region)
         if isinstance(self.trust_region, str):
