@@ -79,7 +79,8 @@ def environment(folder: Path, trl: str, transformers: str) -> Path:
     (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
     # TRL 0.28 to 1.13 imports requests without naming it; datasets 5.2 no longer brings it.
     wanted = [f"trl=={trl}", f"transformers=={transformers}", f"torch=={pinned('torch')}"]
-    wanted += ["accelerate", "datasets", "requests"]
+    # 1.14 and 1.15 import their kernels from Triton, which a CPU build of torch does not bring, and then need them.
+    wanted += ["accelerate", "datasets", "requests", *(["triton"] if trl.startswith(("1.14.", "1.15.")) else [])]
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *wanted],
         check=True,
