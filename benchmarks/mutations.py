@@ -205,7 +205,7 @@ FAULTS = [
         "divergences.py",
         "for apart in (1, 4, 16, 64, 256):",
         "for apart in (1,):",
-        "band::test_a_bump_on_a_convex_generator_is_seen",
+        "band::test_what_is_no_generator_is_refused_with_the_point_where_it_fails",
     ),
     Fault(
         "a generator that jumps to infinity passes for one that overflows",
