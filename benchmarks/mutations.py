@@ -178,6 +178,63 @@ FAULTS = [
         "log_high.add_(rise * beyond)",
         "tables",
     ),
+    # ---- what is kept, and what is checked
+    Fault(
+        "what is kept is made under the mode of its first user",
+        "numerics.py",
+        "torch.no_grad(), _disable_current_modes(), torch",
+        "torch.no_grad(), torch",
+        "tables::test_nothing_made_under_a_mode_of_torch_is_kept",
+    ),
+    Fault(
+        "secants at kinks, for radii in tensors",
+        "divergences.py",
+        "smooth = self._is_smooth()",
+        "smooth = True",
+        "tables::test_bounds_at_kinks_are_bisected_where_the_radius_is_a_tensor",
+    ),
+    Fault(
+        "a check of f without the rounding of its terms",
+        "divergences.py",
+        "rounding + 16 * noise[apart:-apart]",
+        "rounding",
+        "band::test_rounding_does_not_make_a_convex_sum_of_hinges_concave",
+    ),
+    Fault(
+        "a check of f that looks at neighbours only",
+        "divergences.py",
+        "for apart in (1, 4, 16, 64, 256):",
+        "for apart in (1,):",
+        "band::test_what_is_no_generator_is_refused_with_the_point_where_it_fails",
+    ),
+    Fault(
+        "a generator that jumps to infinity passes for one that overflows",
+        "divergences.py",
+        "if not (last >= _FAR and (beyond",
+        "if not ((beyond",
+        "band::test_what_is_no_generator_is_refused_with_the_point_where_it_fails",
+    ),
+    Fault(
+        "the proof of a table takes the whole height of a parallelogram",
+        "combinators.py",
+        "rise * (1 - rise / width) / x",
+        "rise * 1 / x",
+        "tables::test_the_proof_counts_the_left_end_of_a_cell",
+    ),
+    Fault(
+        "the cell of a table in which a cap begins counts as capped",
+        "combinators.py",
+        "bounds.capped[:-2] & bounds.capped[1:-1]",
+        "bounds.capped[:-2] | bounds.capped[1:-1]",
+        "tables::test_a_table_knows_where_a_cap_holds",
+    ),
+    Fault(
+        "a weight's value ends at a thousand nats",
+        "surrogates.py",
+        "_LOWEST_LOG_PI = -1e6",
+        "_LOWEST_LOG_PI = -1e3",
+        "apply::test_the_value_of_a_weight_is_its_log_pi_down_to_a_million_nats",
+    ),
     # ---- divergences.py
     Fault(
         "KL in the other direction",

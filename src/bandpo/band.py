@@ -1,6 +1,7 @@
 """The Band operator: an f-divergence ball around the old policy, projected to an interval of each token's log-ratio."""
 
-# pyright: reportUnnecessaryIsInstance=false, reportUnknownMemberType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -129,7 +130,9 @@ def band_bounds(
     low, high = _radii(delta, delta_low, delta_high, old_logps, on_cpu=kind.log_bounds is None)
     size = piece_size(old_logps)
     if old_logps.numel() <= size or isinstance(low, Tensor) or isinstance(high, Tensor):
-        return Bounds(*torch.broadcast_tensors(*_bounds(old_logps, kind, low, high)))
+        log_low, log_high = _bounds(old_logps, kind, low, high)
+        shape = torch.broadcast_shapes(log_low.shape, log_high.shape)
+        return Bounds(log_low.expand(shape), log_high.expand(shape))
     ends = torch.empty((2, *old_logps.shape), dtype=output_dtype(old_logps), device=old_logps.device)
     flat, found = old_logps.flatten(), ends.flatten(1)
     for start in range(0, flat.numel(), size):

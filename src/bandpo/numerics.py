@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
 # Solvers stop at p = e^-300, where squares of p are still normal numbers, and continue by the limit p -> 0.
 LOG_P_MIN = -300.0
@@ -35,7 +35,7 @@ def listed(x: Any) -> list[Any]:
 
 
 @contextmanager
-def made_to_last() -> Iterator[None]:
+def made_to_last() -> Generator[None]:
     """For what is made once and kept: of plain numbers on the CPU, whatever mode of torch its first user is in.
 
     A fake tensor that was kept would break every later call, and one of inference mode the gradients of some.
