@@ -171,7 +171,9 @@ def test_importing_bandpo_loads_torch_and_no_framework():
     torch_alone, both = torch_first
     new = both - torch_alone
     roots = {name.split(".")[0] for name in new}
-    assert not roots & {*HOMES, "yaml", "triton", "ray", "vllm", "accelerate", "sympy", "numpy", "torch"}
+    assert not roots & {*HOMES, "yaml", "triton", "ray", "vllm", "accelerate", "sympy", "numpy"}
+    # Two that hold the modes which are off while a divergence is checked; the compiler would be hundreds.
+    assert sum(name.startswith("torch.") for name in new) <= 4, sorted(new)
     assert {name.removeprefix("bandpo.") for name in new if name.startswith("bandpo.")} == TORCH_ONLY
     lazy, both = bandpo_first
     assert "torch" not in lazy

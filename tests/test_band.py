@@ -410,7 +410,7 @@ def test_a_linear_part_of_the_generator_changes_nothing():
         ),
         (lambda u: torch.where(u > 3, torch.inf, (u - 1) ** 2), r"up to an overflow from 1e\+141 on; f\(3\) = 4 and"),
         (
-            lambda u: (u - 1).abs() - 0.05 * (0.01 - u).clamp(min=0) ** 2,
+            lambda u: (u - 1).abs() - 0.01 * (0.01 - u).clamp(min=0) ** 2,
             "must be convex, but f",
         ),  # hardly, and far from 1
         (lambda u: torch.log(torch.cosh(u - 1)), r"f\(711\.\d+\) = 709\.8 and f\(711\.\d+\) = inf"),
