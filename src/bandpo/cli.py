@@ -588,7 +588,11 @@ def _figures(args: argparse.Namespace) -> None:
 
     fields = Parameters.__dataclass_fields__.keys() & vars(args).keys()
     parameters = Parameters(**{name: getattr(args, name) for name in fields})
-    for path, caption in write_figures(args.output, parameters, args.only):
+    try:
+        drawn = write_figures(args.output, parameters, args.only)
+    except ValueError as error:  # of the core, about a rule or a divergence that was named
+        raise UserError(str(error)) from error
+    for path, caption in drawn:
         print(f"{path}.pdf .svg .png\n  {caption}")
     print(args.output)
 
