@@ -587,8 +587,8 @@ def _figures(args: argparse.Namespace) -> None:
     from .figures import Parameters, write_figures
 
     fields = Parameters.__dataclass_fields__.keys() & vars(args).keys()
-    parameters = Parameters(**{name: getattr(args, name) for name in fields})
     try:
+        parameters = Parameters(**{name: getattr(args, name) for name in fields})
         drawn = write_figures(args.output, parameters, args.only)
     except ValueError as error:  # of the core, about a rule or a divergence that was named
         raise UserError(str(error)) from error
