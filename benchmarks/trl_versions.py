@@ -110,7 +110,7 @@ def test(python: Path, suite: list[str]) -> tuple[dict[str, int], list[str]]:
         if case.find("failure") is not None:
             bad.append(case.get("name", "?"))
         elif (error := case.find("error")) is not None:  # in an import: the last line says which
-            bad.append(re.findall(r"^E +(.*)", error.text or "?", re.MULTILINE)[-1])
+            bad.append((re.findall(r"^E +(.*)", error.text or "", re.MULTILINE) or ["?"])[-1])
     skipped = sum(case.find("skipped") is not None for case in cases)
     if bad:
         print(done.stdout)

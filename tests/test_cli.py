@@ -392,6 +392,16 @@ def test_the_help_names_every_method_of_the_lab(capsys, monkeypatch):
     assert all(f"{scene.defaults['rounds']} in {name}" in " ".join(words) for name, scene in lab.SCENES.items())
 
 
+@pytest.fixture
+def signals_as_usual():
+    """The tests themselves may have been started by nohup."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_as_usual")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("consequence", [None, OSError(5, "Input/output error"), RuntimeError("a worker is gone")])
 def test_a_signal_ends_a_command_in_one_line_and_with_its_code(here, capsys, monkeypatch, name, consequence):
@@ -412,6 +422,7 @@ def test_a_signal_ends_a_command_in_one_line_and_with_its_code(here, capsys, mon
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
+@pytest.mark.usefixtures("signals_as_usual")
 def test_signals_that_somebody_else_has_taken_are_left_alone(here, monkeypatch):
     def look(*args):
         seen.append(signal.getsignal(signal.SIGHUP))

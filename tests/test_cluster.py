@@ -209,7 +209,7 @@ def error_of(capsys, *arguments):
         (["trust_region.delta=-1"], "trust_region: delta of Band must be"),
         (["dual_clip.x=1"], "dual_clip.x cannot be set: dual_clip is None, not a mapping"),
         (["something"], "'something' is no setting; write key=value"),
-        (["data.seed=[1"], "the value of data.seed is not YAML: '[1'"),
+        (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["--nodes", "2"], "--nodes 2 needs --address"),
         (
             ["--address", "http://head:8265"],

@@ -235,7 +235,23 @@ def test_yaml_that_will_not_do_is_one_line(here, capsys, text, message):
     assert not Path("ran").exists()
 
 
-TEXTS = ["[" * 10_000, "&a [*a]", "{a: 1, a: 2}", '"\\ud800"', '"\\0"', "9" * 5000, "2024-13-45", "{", "\0", "a\ud800"]
+TEXTS = [
+    "!!bool maybe",
+    "!!timestamp foo",
+    "!!int ''",
+    "!!int '-'",
+    "!!float ''",
+    "[" * 10_000,
+    "&a [*a]",
+    "{a: 1, a: 2}",
+    '"\\ud800"',
+    '"\\0"',
+    "9" * 5000,
+    "2024-13-45",
+    "{",
+    "\0",
+    "a\ud800",
+]
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))

@@ -505,7 +505,7 @@ def test_why_an_answer_ended_is_kept(said, kept):
         assert {x.finish for x in drawn(Server("m", fake.url), requests(1), Sampling(max_tokens=5)).values()} == {kept}
 
 
-SECRET = "sk-0123456789abcdef"
+SECRET = "sk-proj-" + "0123456789abcdef" * 8  # longer than what is quoted of a value
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])

@@ -238,6 +238,41 @@ print(sum(x != "None" for x in ours), len(ours))
 # ---- what goes wrong
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: " + r"\(1\) " * 80 + "x",
+        "1 " * 20_000 + r"x \boxed{7}",
+        "x=" * 20_000 + r" \boxed{7}",
+        r"\text{ " * 10_000 + r"\boxed{7}",
+        "( " * 20_000 + r"\boxed{7}",
+    ],
+    ids=["formulas", "digits", "equations", "commands", "brackets"],
+)
+def test_no_answer_takes_the_caller_long(text):
+    """What stands around a value is read in the process that trains: in time that grows with the length alone."""
+    began = time.process_time()
+    grading.grade([text], ["7"])
+    assert time.process_time() - began < 5  # it was minutes, or years
+
+
+@pytest.mark.parametrize("right", ["1" * 5000, "0." + "1" * 5000, r"\frac{1}{" + "1" * 5000 + "}"])
+def test_a_right_answer_of_any_length_can_be_asked_for(right):
+    assert grading.grade(["Answer: 7"], [right])[0].score == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        (r"$\frac{1}{2}\cdot\vartheta$", r"\frac{\vartheta}{2}"),
+        (r"$(-\infty,\infty)$", r"\mathbb{R}"),
+        (r"$(-\infty,\infty)$", "7"),
+    ],
+)
+def test_commands_that_both_have_and_the_whole_line(answer, right):
+    assert grading.grade([f"Answer: {answer}"], [right])[0].score == (right != "7")
+
+
 def test_hostile_strings_are_wrong_and_cost_little():
     texts = [text for text in benchmark("rewards").hostile(1, 1008) if "{9^" not in text]
     began, before = time.monotonic(), grading._pool().map([["1", "2"]])

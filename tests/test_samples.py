@@ -309,14 +309,17 @@ def test_samples_of_nobody_knows_what_are_refused(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n": 0}, "n must be at least 1, got 0"),
-        ({"temperature": -1.0}, "temperature must be 0 or more, got -1.0"),
-        ({"temperature": float("nan")}, "temperature must be 0 or more, got nan"),
+        ({"n": 0}, "n must be from 1 to 100,000, got 0"),
+        ({"n": 2**31}, "n must be from 1 to 100,000, got 2147483648"),
+        ({"temperature": float("inf")}, "temperature must be 0 or more, and finite, got inf"),
+        ({"seed": 10**20}, "seed must be 0 or more, and below"),
+        ({"temperature": -1.0}, "temperature must be 0 or more, and finite, got -1.0"),
+        ({"temperature": float("nan")}, "temperature must be 0 or more, and finite, got nan"),
         ({"temperature": 0.0}, "n must be 1, got 32"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
-        ({"top_k": 0}, r"top_k must be -1 \(all\) or at least 1, got 0"),
-        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        ({"seed": -1}, "seed must be 0 or more, got -1"),
+        ({"top_k": 0}, r"top_k must be -1 \(all\) or from 1 to 2\^31, got 0"),
+        ({"max_tokens": 0}, r"max_tokens must be at least 1, and below 2\^31, got 0"),
+        ({"seed": -1}, "seed must be 0 or more, and below 2.53, got -1"),
     ],
 )
 def test_sampling_that_makes_no_sense_is_refused(changes, message):

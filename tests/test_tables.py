@@ -14,7 +14,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import bandpo
-from bandpo import DCPO, RIPO, Band, Bounds, Capped, Clip, Decaying, Divergence, Region, Relaxed, Table, band_bounds
+from bandpo import (
+    DCPO,
+    RIPO,
+    Band,
+    Bounds,
+    Capped,
+    Clip,
+    Decaying,
+    Divergence,
+    Region,
+    Relaxed,
+    Table,
+    band_bounds,
+    divergence_at,
+)
 from bandpo.divergences import divergence
 from bandpo.words import label_of
 
@@ -367,6 +381,27 @@ def test_bounds_at_kinks_are_bisected_where_the_radius_is_a_tensor():
         ):
             torch.testing.assert_close(found.log_low, number.log_low, rtol=3e-7, atol=1e-8)
             torch.testing.assert_close(found.log_high, number.log_high, rtol=3e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("kink", [1.0001, 1.0003, 1.001, 1.3])
+@pytest.mark.parametrize("weight", [0.03, 3.0])
+def test_bounds_at_a_kink_close_to_1_are_on_the_edge_of_the_ball(kink, weight):
+    """The inverse of f is a power from its knots on down to 1; a kink in there left g at twice the radius."""
+    kind = Divergence("close", lambda u: (u.sqrt() - 1) ** 2 + weight * (u - kink).clamp(min=0))
+    log_p = torch.linspace(-3, -0.01, 300, dtype=torch.float64)
+    for delta in (1.7e-5, 1e-3, 0.05):
+        for radius in (delta, torch.tensor(delta, dtype=torch.float64)):
+            bounds = band_bounds(log_p, kind, radius)
+            for side in (bounds.log_low, bounds.log_high):
+                g = divergence_at(side, log_p, kind)
+                inside = (side > -torch.inf) & (side < -log_p)  # not saturated
+                torch.testing.assert_close(g[inside], torch.full_like(g[inside], delta), rtol=1e-6, atol=1e-12)
+
+
+def test_a_table_of_a_rule_is_one_graph_on_a_device_that_has_none_yet():
+    table = Table(Band("kl", 0.05))
+    log_low = torch.compile(lambda x: table.bounds(x).log_low, backend="eager", fullgraph=True)
+    assert log_low(torch.zeros(3, device="meta")).device.type == "meta"
 
 
 def test_float64_bounds_at_kinks_are_bisected_too():

@@ -627,6 +627,14 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(finished):
     assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
 
 
+def test_processes_that_do_not_meet_train_nothing(home, tmp_path, monkeypatch):
+    """Each would train a model of its own, with a part of the batch, into the same folder."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="MASTER_ADDR|2 processes were started"):  # accelerate's words, or ours
+        run(recipe.node(home, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopped, home, tmp_path):
     def state(folder):
         return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}

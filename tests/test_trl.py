@@ -255,7 +255,7 @@ def one_of_two_processes(rank, folder):
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, but not used: the group is there
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", f"file://{folder}/store", datetime.timedelta(seconds=60), world_size=2, rank=rank
+        "gloo", f"file://{folder}/store", datetime.timedelta(minutes=10), world_size=2, rank=rank
     )
     args = full(folder, max_steps=8, logging_steps=8, per_device_train_batch_size=8, ddp_find_unused_parameters=False)
     trainer = build(Recording, args, Band("kl", 0.05))

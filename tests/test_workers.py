@@ -292,7 +292,7 @@ def test_a_template_that_is_killed_in_the_middle_of_tasks(pool, tmp_path):
 def test_a_template_that_does_not_answer_is_replaced(pool, monkeypatch):
     pool.map(GOOD)
     before = template_of(pool)
-    monkeypatch.setattr(workers, "_REPLY_SECONDS", 0.2)
+    monkeypatch.setattr(workers, "_REPLY_SECONDS", 2)
     os.kill(before, signal.SIGSTOP)
     assert pool.map([["leave"]]) == [Stopped.DIED]
     assert gone([before])

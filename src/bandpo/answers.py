@@ -104,7 +104,9 @@ def _boxed(text: str, start: int) -> str | None:
     if before.count("$") % 2:
         before, after = before.rpartition("$")[2], after.partition("$")[0]
     else:
-        before, after = _BEFORE_BOX.search(before.rstrip("*_`"))[0], _AFTER_BOX.match(after)[0]  # pyright: ignore
+        # What is longer is no answer that is looked at; and a search of all of a long line takes its length squared.
+        before = _BEFORE_BOX.search(before.rstrip("*_`")[-2 * LONGEST :])[0]  # pyright: ignore
+        after = _AFTER_BOX.match(after)[0]  # pyright: ignore
     before, after = before.strip(" \t*:"), after.strip(" \t.,;*!")
     return f"{before}{_as_group(content, before)}{after}" if before or after else content
 
@@ -224,7 +226,8 @@ _NOUNS = (
 _STARTS = "the|our|my|its|this|that|a|it|he|she|they|we|you|there|so|thus|hence|therefore|then|and|finally|in"
 _ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|needs|find|obtain|answer|so|thus|hence|therefore"
 _ENDS += "|then|be|a total of|the year|in|the ratio|option|choice"
-_FORMULA = r"(?:\$[^$]+\$|\\\(.+?\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b)"
+# Each \(...\) ends at the first \): else so many of them could be cut in as many ways as there are subsets.
+_FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b)"
 _FORMULA += r"|(?-i:(?!Half|Twice|Not|None|Never)[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
 _LEAD = re.compile(
     rf"(?i)(?:(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+)*"
@@ -276,7 +279,7 @@ _DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
 _CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]")
 # A power of powers of numbers: nobody can write it out.
 _TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
-_END = re.compile(r"[(\[]\s*-?\\infty\s*,|,\s*\+?\\infty\s*[)\]]")
+_END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*[)\]]")
 _INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
 
 
@@ -356,9 +359,7 @@ _GREEK |= {"rho", "sigma", "tau", "phi", "varphi", "omega", "angle", "Delta"}
 
 def _changed(value: str, right: str, letters: str) -> bool:
     """Is there anything in it that the parser would drop, or take for a product of letters?"""
-    if not _COMMANDS.issuperset(_COMMAND.findall(value)) and not set(_COMMAND.findall(right)) >= set(
-        _COMMAND.findall(value)
-    ):
+    if not (_COMMANDS | set(_COMMAND.findall(right))).issuperset(_COMMAND.findall(value)):
         return True
     for pattern in (_PRIMES, _BASE, _DOTS, _INFINITE, _TOWER, _CODE):
         if pattern.search(_END.sub("", value)) and not pattern.search(right):

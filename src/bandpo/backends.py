@@ -513,11 +513,9 @@ class Server:
             raise UserError(f"{self.where} sent {len(content):,} bytes as an answer of {sampling.max_tokens} tokens; "
                             f"more than {most:,} are not believed")  # fmt: skip
         try:
-            answer = json_line(content, self.where, schema)
+            answer = json_line(self._blanked(content), self.where, schema)
         except UserError as error:
-            raise UserError(
-                f"{self._blanked(str(error))}; an answer in OpenAI's protocol was asked for, is the address right?"
-            ) from None
+            raise UserError(f"{error}; an answer in OpenAI's protocol was asked for, is the address right?") from None
         (choice,) = answer["choices"]
         text = choice["text"] if schema is _ToText else choice["message"].get("content")
         ended = choice.get("finish_reason")
@@ -549,9 +547,11 @@ class Server:
             case _:
                 return UserError(f"{where} sent no answer that can be read ({type(error).__name__}: {reason})")
 
-    def _blanked(self, text: str) -> str:
-        """Without the key, which some servers repeat. What is shorter stands for no key at all ("none", "EMPTY")."""
-        return text.replace(self.key, "[key]") if len(self.key) >= 8 else text
+    def _blanked(self, said: Any) -> Any:
+        """Text or bytes without the key, which some servers repeat. What is shorter is no key ("none", "EMPTY")."""
+        if len(self.key) < 8:
+            return said
+        return said.replace(self.key, "[key]") if isinstance(said, str) else said.replace(self.key.encode(), b"[key]")
 
 
 async def _cancel_all() -> None:

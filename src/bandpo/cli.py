@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if line is None:
                 error.add_note(
                     "error: this is a fault of bandpo itself, not of what you gave it. Please report it, with these "
-                    f"lines and: {shlex.join(['bandpo', *argv])}"
+                    f"lines and: {without_password(shlex.join(['bandpo', *argv]))}"
                 )
                 raise
             if len(line) > 1000:  # what it quotes may be of any length

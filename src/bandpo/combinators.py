@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .bounds import Bounds
-from .numerics import Octaves, listed, made_to_last, output_dtype
+from .numerics import Octaves, is_traced, listed, made_to_last, output_dtype
 from .rules import Band, Clip, cap
 from .trust_regions import Context, Region, TrustRegion, check_number, check_region
 
@@ -237,10 +237,11 @@ class Table(Region):
         """Those of the region, within `error`."""
         old = old_logps.detach()
         x = (-old).to(torch.float32).clamp(min=0).flatten()
-        if x.device not in self._knots:
+        if x.device not in self._knots and not is_traced(x):
             with made_to_last():
                 self._knots[x.device] = [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
-        low, fall, high, rise, capped, limits = self._knots[x.device]
+        knots = self._knots.get(x.device) or [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
+        low, fall, high, rise, capped, limits = knots
         cell, start = Octaves(_FIRST, _END, self._bits).find(x)
         offset = (x - start) / start
         r_low = torch.addcmul(low.index_select(0, cell), fall.index_select(0, cell), offset)

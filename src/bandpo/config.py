@@ -6,6 +6,7 @@ A recipe may name another one as its `base`, or a `scene` of the lab; it then on
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -87,8 +88,8 @@ class RunConfig(_Node):
     data: DataConfig = DataConfig()
     reward: str = "lab"
     trust_region: dict[str, Any] = {"type": "band", "divergence": "kl", "delta": 0.05}
-    rounds: pydantic.StrictInt = pydantic.Field(ge=1)
-    seed: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
+    rounds: pydantic.StrictInt = pydantic.Field(ge=1, le=10**9)
+    seed: pydantic.StrictInt = pydantic.Field(default=0, ge=0, lt=2**32)
     output: str = "runs/bandpo"
     save_every: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
     threads: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
@@ -328,6 +329,8 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
             key = FORMERLY.get(key, key)
         if key not in hints:
             raise UserError(f"unknown key 'trainer.{key}'{nearest(key, list(hints))}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"trainer.{key} must be a finite number, got {value}")
         if key.endswith("_strategy") and value is False:
             value = "no"  # which YAML takes for a truth value
         hint = hints[key]

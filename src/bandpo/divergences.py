@@ -25,8 +25,6 @@ from .numerics import excess, expm1, is_number, is_traced, made_to_last
 from .solver import Interval, Radius, invert, kl_log_bounds, tilt_log_bounds
 from .tables import BandTable
 
-# For an f with kinks: then the solver bisects, as a rule.
-_STEPS_AT_KINKS = 60
 # More than the largest radius, 1e10, over the smallest probability that is solved, e^-300.
 _FAR = 1e141
 # Radii whose tables are made to see whether f has kinks.
@@ -91,7 +89,7 @@ class Divergence:
             if table.fits and log_p.dtype == torch.float32:
                 return table.bounds(log_p)
             smooth = table.fits
-        return tilt_log_bounds(log_p, delta, self.generator, self._inverse(), None if smooth else _STEPS_AT_KINKS)
+        return tilt_log_bounds(log_p, delta, self.generator, self._inverse(), smooth)
 
     def _inverse(self) -> Tensor:
         """What `invert` says of the generator, made when it is first needed."""

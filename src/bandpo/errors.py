@@ -11,4 +11,4 @@ class UserError(ValueError):
 
 def without_password(text: str) -> str:
     """A text as it may be shown and written: of an address in it, what stands before the @ is blanked out."""
-    return re.sub(r"://[^/@\s]+@", "://***@", text)
+    return re.sub(r"://[^/\s]+@", "://***@", text)

@@ -125,7 +125,13 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     except UserError:
         raise
-    except (ValueError, OverflowError, RecursionError) as error:  # of a date, of an integer with 5,000 digits
+    except (
+        ValueError,
+        OverflowError,
+        RecursionError,
+        AttributeError,
+        LookupError,
+    ) as error:  # of a date, of an integer with 5,000 digits
         raise UserError(f"{where}: a value in it cannot be read: {' '.join(str(error).split())}") from None
     _check(value, where, shown=True)
     return value
@@ -419,7 +425,7 @@ _CLEARLY = r"(?:hub|auth|access|api|bearer)_token|api_?key|access_?key|secret(?:
 _NAME = rf"(?:(?:[\w.-]*[._-])?(?:{_CLEARLY})|(?:[\w.]*\.)?token)"
 _SECRET = re.compile(_NAME, re.I)
 # key=value in a command, and what a URL has before its @.
-_IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\s@]+(?=@)", re.I)
+_IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\s]+(?=@)", re.I)
 
 
 def secret_in(node: Any, above: str = "") -> str | None:
@@ -429,7 +435,7 @@ def secret_in(node: Any, above: str = "") -> str | None:
         if isinstance(value, Mapping):
             if found := secret_in(value, f"{name}."):
                 return found
-        elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s@]+@", value)):
+        elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s]+@", value)):
             return name
     return None
 

@@ -175,8 +175,10 @@ def warm_start(
     with contextlib.ExitStack() as held:
         folder = _writable(start.folders, held, say)
         if (skill := _kept(folder)) is None:  # nobody has made it while we waited
-            if folder.exists():
+            if folder.exists() or folder.is_symlink():
                 say(f"the warm start in {folder} is damaged; it is made again")
+                # Before the work: what cannot be removed is found out now.
+                shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
             skill = _make(start, folder, say)
     return folder, skill
 
@@ -244,7 +246,6 @@ def _make(start: WarmStart, folder: Path, say: Callable[[str], None]) -> dict[st
         torch.set_num_threads(threads)
     part = _part(folder)
     save_start(part, model, skill)
-    shutil.rmtree(folder, ignore_errors=True)
     part.replace(folder)
     return skill
 

@@ -45,6 +45,8 @@ _PARTS |= {f"{name}s": value for name, value in list(_PARTS.items()) if name not
 
 def number(text: str) -> Number | None:
     """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3} or "forty-two"."""
+    if len(text) > 1000:  # int() takes no more than 4,300 digits
+        return None
     if match := _DECIMAL.fullmatch(text):
         sign, whole, decimals = match.groups()
         whole = re.sub(r"[^0-9]", "", whole)

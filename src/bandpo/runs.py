@@ -138,8 +138,8 @@ _METRICS = dict[str, int | float | bool | None]
 
 
 def _finite(value: float | None) -> float | None:
-    """A number, or None for what is none."""
-    return None if value is None or not math.isfinite(value) else value
+    """A number, or None for what is none, or too large to be summed."""
+    return None if value is None or not abs(value) < 1e300 else value
 
 
 # ----------------------------------------------------------------------------------------------- what is shown of a run

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -56,7 +57,7 @@ class _Sampling(TypedDict):
 
 class _Data(TypedDict):
     __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
-    rows: _Count
+    rows: Annotated[int, pydantic.Field(ge=1, lt=2**53)]
     sha256: str
 
 
@@ -70,7 +71,7 @@ class Facts(TypedDict):
     backend: NotRequired[str]
     scorer: str
     sampling: _Sampling
-    data: dict[str, _Data]
+    data: Annotated[dict[str, _Data], pydantic.Field(min_length=1)]
     versions: NotRequired[dict[str, str]]
     versions_before: NotRequired[dict[str, str]]
     command: NotRequired[str]
@@ -141,12 +142,12 @@ class Sampling:
 
     def __post_init__(self) -> None:
         wrong = {
-            "n must be at least 1": self.n < 1,
-            "temperature must be 0 or more": not self.temperature >= 0,
+            "n must be from 1 to 100,000": not 1 <= self.n <= 100_000,
+            "temperature must be 0 or more, and finite": not 0 <= self.temperature < math.inf,
             "top_p must be in (0, 1]": not 0 < self.top_p <= 1,
-            "top_k must be -1 (all) or at least 1": self.top_k != -1 and self.top_k < 1,
-            "max_tokens must be at least 1": self.max_tokens < 1,
-            "seed must be 0 or more": self.seed < 0,
+            "top_k must be -1 (all) or from 1 to 2^31": self.top_k != -1 and not 1 <= self.top_k < 2**31,
+            "max_tokens must be at least 1, and below 2^31": not 1 <= self.max_tokens < 2**31,
+            "seed must be 0 or more, and below 2^53": not 0 <= self.seed < 2**53,
         }
         for rule, broken in wrong.items():
             if broken:
@@ -342,8 +343,10 @@ class Evaluation:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
-        self._write_facts()
+        try:
+            self._write_facts()  # while the folder is still ours
+        finally:
+            self._file.close()
 
 
 def _difference(key: str, before: Any, now: Any) -> str:

@@ -171,7 +171,7 @@ def invert(generator: Generator) -> Tensor:
 
 
 def tilt_log_bounds(
-    log_p: Tensor, delta: Radius, generator: Generator, inverse: Tensor, steps: int | None = None
+    log_p: Tensor, delta: Radius, generator: Generator, inverse: Tensor, smooth: bool = True
 ) -> Interval:
     """Both bounds for any convex f.
 
@@ -186,9 +186,10 @@ def tilt_log_bounds(
         delta: the radius.
         generator: f as a function of log u, in [-inf, 700].
         inverse: from `invert`.
-        steps: evaluations of g; by default as many as a smooth f needs.
+        smooth: False for an f with kinks, where secants overshoot, and between whose knots the inverse may be anything:
+            then t is bisected, from all that it can be.
     """
-    steps = steps or _STEPS[log_p.dtype]
+    steps = _STEPS[log_p.dtype] if smooth else None
     log_p = working_copy(log_p)
     beyond = log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN
     log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
@@ -224,6 +225,10 @@ def falling_curve(log_odds: Tensor, delta: float, generator: Generator, inverse:
     return torch.where(rare, down_r, up_c), torch.where(rare, down_c, up_r)
 
 
+# log |t| of all tilts that matter, and how often that interval is halved.
+_LEAST_LOG_T, _MOST_LOG_T, _BISECTIONS = -40.0, 690.0, 60
+
+
 class _Coin:
     """The coin (mu, nu), mu <= 1/2, and how far it may be tilted to either side."""
 
@@ -234,15 +239,18 @@ class _Coin:
     def ratios(self, t: Tensor) -> Interval:
         """log r of mu and log c of nu after a tilt by t."""
         log_z = torch.log1p(self.mu * expm1(t.clamp(max=600))) + (t - 600).clamp(min=0)
-        return t - log_z, -log_z
+        return torch.where(t > 1, -torch.log(self.mu + self.nu * torch.exp(-t)), t - log_z), -log_z
 
     def divergence(self, t: Tensor) -> Tensor:
         """g_f after a tilt by t."""
         log_r, log_c = self.ratios(t)
         return self.mu * self.generator(log_r) + self.nu * self.generator(log_c)
 
-    def farthest(self, sign: int, delta: Tensor, steps: int) -> Interval:
-        """log r and log c where g_f = delta, with mu rising (sign 1) or falling (-1); the simplex limit if nowhere."""
+    def farthest(self, sign: int, delta: Tensor, steps: int | None) -> Interval:
+        """log r and log c where g_f = delta, with mu rising (sign 1) or falling (-1); the simplex limit if nowhere.
+
+        After so many steps of secants; None: by bisection.
+        """
         limit = log_r, log_c = (
             (-self.log_mu, torch.full_like(self.mu, -torch.inf))
             if sign > 0
@@ -250,6 +258,22 @@ class _Coin:
         )
         most = self.mu * self.generator(log_r) + self.nu * self.generator(log_c)
         most = torch.where(most.isnan(), torch.inf, most)
+        t = self._bisection(sign, delta) if steps is None else self._secants(sign, delta, most, steps)
+        log_r, log_c = self.ratios(t)
+        saturated = most <= delta
+        return torch.where(saturated, limit[0], log_r), torch.where(saturated, limit[1], log_c)
+
+    def _bisection(self, sign: int, delta: Tensor) -> Tensor:
+        """The tilt, from within the ball: log |t| to 1e-15, for any convex f."""
+        low, high = torch.full_like(self.mu, _LEAST_LOG_T), torch.full_like(self.mu, _MOST_LOG_T)
+        for _ in range(_BISECTIONS):
+            x = 0.5 * (low + high)
+            inside = self.divergence(sign * torch.exp(x)) <= delta
+            low, high = torch.where(inside, x, low), torch.where(inside, high, x)
+        return sign * torch.exp(low)
+
+    def _secants(self, sign: int, delta: Tensor, most: Tensor, steps: int) -> Tensor:
+        """The tilt, for a smooth f; `most` is the largest g."""
         # Far below its largest value g itself is the better coordinate; a scale of 1000 delta makes it that.
         scale = torch.minimum(most, 1000 * delta)
 
@@ -288,12 +312,7 @@ class _Coin:
             x = torch.where(away, 0.5 * (low + high) if step > 0 else x.clamp(low, high), x)
             move = torch.where(away, last - x, move)
         # Not e^x: g was found at `size`, and the rounding of x, which may be 300, is more than that of the last move.
-        t = sign * size * torch.exp(-move)
-        log_r, log_c = self.ratios(t)
-        if sign > 0:
-            log_r = torch.where(t > 1, -torch.log(self.mu + self.nu * torch.exp(-t)), log_r)
-        saturated = most <= delta
-        return torch.where(saturated, limit[0], log_r), torch.where(saturated, limit[1], log_c)
+        return sign * size * torch.exp(-move)
 
     def _bracket(self, sign: int, delta: Tensor) -> Interval:
         """log |t| with g_f <= delta, and with g_f >= delta."""
@@ -307,7 +326,7 @@ class _Coin:
             room = loses - gains * expm1(rise)
             tilt_of_rise = torch.where(room > 0, rise + loss - torch.log(room.clamp(min=1e-320)), torch.inf)
             tilt_of_fall = fall + torch.log1p(-loses / gains * expm1(-fall))
-            found.append(torch.log(torch.minimum(tilt_of_rise, tilt_of_fall)).clamp(-40, 690))
+            found.append(torch.log(torch.minimum(tilt_of_rise, tilt_of_fall)).clamp(_LEAST_LOG_T, _MOST_LOG_T))
         return found[0], found[1]
 
     def _inverse(self, side: int, y: Tensor, end: int) -> Tensor:

@@ -244,8 +244,9 @@ def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
 
 def _json_rows(path: Path) -> Rows:
     """Lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
-    start = next((line for line in lines_of(path) if line.removeprefix(BOM_UTF8).strip()), b"")
-    if start.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+    with path.open("rb") as file:
+        start = file.read(2**12).removeprefix(BOM_UTF8).lstrip()
+    if start.startswith(b"["):
         for number, row in enumerate(read_json(path, list[Any], shown=False, most=2**31), 1):
             if not isinstance(row, dict):
                 raise ValueError(f"row {number} must be an object with names and values, got {shortened(row)}")

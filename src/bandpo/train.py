@@ -104,6 +104,11 @@ def _run(
     is_new = not (folder / "checkpoints").exists()
     arguments = _trainer(BandPOConfig, **settings)
     state = PartialState()  # of the processes, which have met by now
+    if state.num_processes != processes.count():
+        raise UserError(
+            f"{processes.count()} processes were started (WORLD_SIZE), but this one has met {state.num_processes - 1} "
+            "others; start them by torchrun or accelerate launch, or unset WORLD_SIZE for one process"
+        )
     if torch.distributed.is_initialized():
         # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
         # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
@@ -326,6 +331,8 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         "disable_tqdm": True,
         "all_metrics": True,
     }
+    if count > 1 and not torch.cuda.is_available():
+        settings.setdefault("use_cpu", True)  # else each would train alone
     batches = {"per_device_train_batch_size": 8}
     if config.data.eval_size or config.data.eval_path is not None:
         batches["per_device_eval_batch_size"] = 8
