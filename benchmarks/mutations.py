@@ -661,28 +661,28 @@ FAULTS = [
         "workers.py",
         "(parent.join(), os._exit(1))",
         "parent.join()",
-        "tests/test_workers.py::test_a_process_of_multiprocessing_ends_with_its_parent",
+        "workers::test_a_process_of_multiprocessing_ends_with_its_parent",
     ),
     Fault(
         "a damaged warm start is used",
         "lab.py",
         'return skill if skill.pop("files") == _hashes(folder) else None',
         'return skill if skill.pop("files") else None',
-        "tests/test_lab.py::test_what_is_damaged_in_the_cache_is_made_again",
+        "lab::test_what_is_damaged_in_the_cache_is_made_again",
     ),
     Fault(
         "a run does not lock its folder",
         "train.py",
         'with locked(folder / ".lock") if processes.is_first() else contextlib.nullcontext():',
         "with contextlib.nullcontext():",
-        "tests/test_train.py::test_a_folder_that_another_process_writes_to_is_refused_and_left_alone",
+        "train::test_a_folder_that_another_process_writes_to_is_refused_and_left_alone",
     ),
     Fault(
         "what fails on the way out hides the signal",
         "cli.py",
         "raise KeyboardInterrupt(received[0]) from error",
         "raise",
-        "tests/test_cli.py::test_a_signal_ends_a_command_in_one_line_and_with_its_code",
+        "cli::test_a_signal_ends_a_command_in_one_line_and_with_its_code",
     ),
 ]
 
