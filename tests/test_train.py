@@ -630,7 +630,7 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(finished):
 def test_processes_that_do_not_meet_train_nothing(home, tmp_path, monkeypatch):
     """Each would train a model of its own, with a part of the batch, into the same folder."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="MASTER_ADDR|2 processes were started"):  # accelerate's words, or ours
+    with pytest.raises(UserError, match=r"MASTER_ADDR|2 processes were started"):  # accelerate's words, or ours
         run(recipe.node(home, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
