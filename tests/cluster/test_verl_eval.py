@@ -26,7 +26,7 @@ from bandpo import evaluate
 from bandpo.backends import Request, VLLM
 from bandpo.cli import main
 from bandpo.config import UserError
-from bandpo.samples import Sampling, read_questions, read_samples, seed_of
+from bandpo.samples import Sampling, read_facts, read_questions, read_samples, seed_of
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
@@ -39,7 +39,7 @@ if __name__ == "__main__":
     def texts(requests, sampling):
         return {str(request.key): answer.text for request, answer in engine.draw(requests, sampling)}
 
-    questions, sampling = read_questions(folder / "out"), Sampling(n=6, max_tokens=8)
+    questions, sampling = read_questions(folder / "out", read_facts(folder / "out")), Sampling(n=6, max_tokens=8)
     every = [Request((q.prompt, i), q.content, seed_of(0, q, i)) for q in questions for i in range(6)]
     alone = {}
     for request in every[::7]:

@@ -208,8 +208,9 @@ def test_in_verls_reward_worker_and_gone_with_it(tmp_path):
         data = batch(["answer is 3+4", "answer is 3+5", "answer is 7"], ["7"] * 3, encode=tokenizer.encode)
         results = ray.get(worker.compute_score_batch.remote(data), timeout=120)
         assert [r["reward_score"] for r in results] == [1, -1, 1]
-        everyone = psutil.Process().children(recursive=True)
-        mine = [p for p in everyone if "bandpo/workers.py" in " ".join(p.cmdline()) and p.ppid() != os.getpid()]
+        pid = ray.get(worker.__ray_call__.remote(lambda self: os.getpid()))
+        family = psutil.Process(pid).children(recursive=True)
+        mine = [p for p in family if "bandpo/workers.py" in " ".join(p.cmdline())]
         assert mine
         ray.kill(worker)
         _, alive = psutil.wait_procs(mine, timeout=10)
