@@ -627,11 +627,14 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(finished):
     assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
 
 
-def test_processes_that_do_not_meet_train_nothing(home, tmp_path, monkeypatch):
+def test_processes_that_do_not_meet_train_nothing(home, tmp_path):
     """Each would train a model of its own, with a part of the batch, into the same folder."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match=r"MASTER_ADDR|2 processes were started"):  # accelerate's words, or ours
-        run(recipe.node(home, tmp_path / "run"))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.node(home, tmp_path / "run")))
+    command = [sys.executable, "-m", "bandpo", "train", str(tmp_path / "recipe.yaml")]
+    env = {**os.environ, "WORLD_SIZE": "2"}  # and nothing else of a launcher's
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.search("^error: .*(MASTER_ADDR|2 processes were started)", done.stderr, re.MULTILINE)
     assert not (tmp_path / "run").exists()
 
 
