@@ -530,7 +530,8 @@ def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():
     """The step that it interrupts hangs in the event loop; closing the generator beside it was a RuntimeError."""
 
     def script(body, count):
-        if count == 3:  # the caller waits for this one
+        if count == 3:
+            time.sleep(0.5)  # until the caller waits, and for nothing else
             os.kill(os.getpid(), signal.SIGINT)
         return 200 if count < 3 else "slow"
 
