@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .quantities import number, split_unit
+from .quantities import VALUES, number, split_unit
 
 # Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
 LONGEST = 500
@@ -21,7 +21,7 @@ DEEPEST = 12
 
 # "Answer: ...", "**Answer:** ...", "The answer is: ...", with the colon of Chinese text too.
 _MARK = r"[*_`\s]{0,8}"
-_ANSWER = re.compile(rf"(?i:answer|答案){_MARK}(?:is{_MARK})?[:\uff1a]")
+_ANSWER = re.compile(rf"(?i:answer|答案){_MARK}(?:is{_MARK})?[:\uff1a](?:\s*####)?")
 _ANSWER_IS = re.compile(r"(?i:answer is)\b")
 _NEXT_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
 _DISPLAY = {"$$": "$$", r"\[": r"\]"}
@@ -146,7 +146,7 @@ _DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '
 _WRAPPERS = ("\\boxed{", "\\fbox{", "\\textbf{", "\\mathbf{", "\\boldsymbol{", "\\mathrm{", "\\underline{", "{")
 _COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
 _TEXT = re.compile(r"\\(?:text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|~|\N{NO-BREAK SPACE}")
+_SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|(?<!^)~|\N{NO-BREAK SPACE}")
 # The same mathematics in other signs.
 _SIGNS = {
     "\N{MINUS SIGN}": "-",
@@ -165,13 +165,28 @@ _SIGNS = {
     "∅": "\\emptyset ",
     "\N{UNION}": "\\cup ",
     "∈": "\\in ",
+    "²": "^2",
+    "³": "^3",
+    "{:}": ":",
 }
+# The same in words.
+_NUMBER_OR_LETTER = r"([0-9]+|[a-z])(?![A-Za-z0-9])"
 
 _NAMED = [
     (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])infinity"), r"\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
     (re.compile(r"(?i)per cent\b"), "percent"),
+    (re.compile(r"(?i)(?<![a-z])plus or minus (?=[0-9$\\])"), r"\\pm "),
+    (re.compile(rf"(?i)(?:the )?\bsquare root of {_NUMBER_OR_LETTER}"), r"\\sqrt{\1}"),
+    (re.compile(r"(?i)\b([0-9]+) factorial\b"), r"\1!"),
+    (re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1\3}{\2\4}"),
+    (re.compile(rf"(?i)\blog base {_NUMBER_OR_LETTER} of "), r"\\log_{\1} "),
+    (re.compile(rf"(?i) (?:raised )?to the power (?:of )?{_NUMBER_OR_LETTER}"), r"^{\1}"),
+    (re.compile(r"(?<![\w)])\*\*([^*]+)\*\*"), r"\1"),  # bold; before a power of Python
+    (re.compile(r"(?<=[\w)}$.])\*\*(?=[\s,;:]|$)"), ""),  # the end of bold that began before the answer
+    (re.compile(r"(?<=[\w)])\*\*(?=[\w(])"), "^"),
+    (re.compile(r"\\\\\[[0-9.]+(?:pt|ex|em)\]"), r"\\\\"),  # the space between two rows
 ]
 
 
@@ -221,11 +236,11 @@ _NOUNS = (
     "minimum|maximum|smallest|largest|least|greatest|integer|ways|solutions|required|desired|correct|final|possible|"
     "positive|center|centre|vertex|point|coordinates|midpoint|roots|zeros|term|coefficient|constant|limit|rate|amount|count|"
     "percentage|age|weight|mass|profit|score|side|hypotenuse|derivative|integral|determinant|range|domain|period|interval|"
-    "set|line|midline|circle|common|factor|divisor|multiple|digit|digits|sequence|matrix|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
+    "set|all|real|line|midline|circle|common|factor|divisor|multiple|digit|digits|sequence|matrix|expression|function|equation|slope|degree|speed|time|year|day|month|expected|of|for|to"
 )
 _STARTS = "the|our|my|its|this|that|a|it|he|she|they|we|you|there|so|thus|hence|therefore|then|and|finally|in"
 _ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|needs|find|obtain|answer|so|thus|hence|therefore"
-_ENDS += "|then|be|a total of|the year|in|the ratio|option|choice"
+_ENDS += "|then|be|a total of|the year|in|the ratio|a ratio of|at|option|choice"
 # Each \(...\) ends at the first \): else so many of them could be cut in as many ways as there are subsets.
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b)"
 _FORMULA += r"|(?-i:(?!Half|Twice|Not|None|Never)[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
@@ -233,9 +248,54 @@ _LEAD = re.compile(
     rf"(?i)(?:(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+)*"
     rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:])[\s,:]*(?=\S)"
 )
+# A sentence that says the value of a thing: "The vertex is at (3, -1)", "She earns 540". It says so of its subject; so
+# none of these words may be in it, and what is said of the answer itself ("half the answer is") is left to `_LEAD`.
+_CHANGING = set(
+    """not no never none neither nor cannot can may might could would should half halves twice thrice double doubled triple
+    tripled wrong incorrect false mistaken if unless whether maybe perhaps possibly probably likely guess guessed think
+    believe suppose assume seems appears about approximate approximately nearly almost roughly around than but however
+    instead wait except without or either anything everything other-than minus times plus estimate estimated bound
+    bounds rounded exceeds lacks misses excludes differs fails doubles triples squares cubes halves less more fewer
+    answer answers result results solution solutions it's isn't until ruled unlike say let""".split()  # noqa: SIM905
+)
+_VERB = re.compile(
+    r"\b(?:is|are|was|were|be|has|have|had|equals?|gets?|needs?|costs?|reach|meet|intersect|take|give|make|earn|pay|run|walk"
+    r"|contain|measure|[a-z]{2,}(?<![sui])s|scored|earned|saved|spent|sold|bought|paid|made|ate|drove|ran|won)\b"
+    r"(?:\s+(?:exactly|equal to|simply|just|given by|a total of|at|the point|located at|therefore|thus|then|all|real"
+    r"|the interval|the set|the vector|the matrix|the ratio|a ratio of|in|on|x))*[\s,:]+"
+    rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
+)
+_FORMULAS = re.compile(r"\$[^$]*[A-Za-z][^$]*\$|\\\((?:(?!\\\)).)*[A-Za-z](?:(?!\\\)).)*\\\)")
+_SUBJECT = re.compile(r"[A-Za-z0-9,'()\s-]*[A-Za-z$][A-Za-z0-9,'()\s-]*")
+_MOST_WORDS = 25
+
+
+def changes(words: str) -> bool:
+    """Is there a word in them that may change what is beside them?"""
+    found = re.findall(r"[a-z'-]+", words.casefold())
+    return len(found) > _MOST_WORDS or any(word in _CHANGING or word.endswith("n't") for word in found)
+
+
+def _said(text: str, verb: re.Pattern[str]) -> str:
+    """What a sentence says of its subject; the text itself if it is none."""
+    for match in reversed(list(verb.finditer(text))):
+        subject = _FORMULAS.sub(" x ", text[: match.start()])
+        if _SUBJECT.fullmatch(subject) and not changes(text[: match.end()]):
+            return text[match.end() :]
+    return text
+
+
+# What may follow a value.
+_BEHIND = re.compile(
+    r"\s+(?:(?:a|an|per|each|every) [a-z]+|(?:of|for|in) (?:the|these|those|all|his|her|their|its) (?P<of>[a-z ,'-]{3,60})"
+    r"|(?P<ways>ways) (?:to|of|in which) (?P<to>[a-z ,'-]{3,80})|\((?P<remark>[A-Za-z]+(?:[ ,.'-]+[A-Za-z]+){2,})\))$"
+)
 _TRAIL = re.compile(
     r"(?i)[\s,]+(?:in total|total|altogether|overall|"
-    r"(?:is|as) (?:the|our|my) (?:(?:final|correct|required|desired) )?(?:answer|value|result|solution))$|"
+    r"(?:is|as) (?:the|our|my) (?:(?:final|correct|required|desired) )?(?:answer|value|result|solution)|"
+    r"as (?:required|desired|expected|needed|claimed)|"
+    r"which is (?:an? |the )?(?:(?:positive|negative|even|odd|whole|prime|rational|irrational|perfect|real|final|required|"
+    r"correct) )*(?:prime|even|odd|positive|negative|integer|number|square|cube|fraction|answer|value|correct|rational))$|"
     r"\s+(?:left|remaining|apart|long|wide|tall|high|away)$|\s+of (?:them|these|those)$|"
     r"\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
 )
@@ -283,6 +343,13 @@ _END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*[)\]]")
 _INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
 
 
+# 42 (forty-two), \\frac{1}{2} (or 0.5): both must be right.
+_TWICE = re.compile(r"(.+?)\s+\((?:(?:or|i\.e\.,?|that is,?|=|\\approx|equivalently,?)\s*([^()]+)|([a-z -]+))\)")
+# The letter of a choice beside its value: (B) 7, B. 7, 7 (B).
+_LETTER = re.compile(r"^(?:\(?[A-J]\)\s*[:.]?\s+|[A-J][.:]\s+)(?=\S)")
+_LETTER_AFTER = re.compile(r"\s+\((?:option |choice )?[A-J]\)$")
+
+
 class Reading(NamedTuple):
     """An answer's value, which may be given in several equal ways (6 \\cdot 7 = 42), and its unit."""
 
@@ -295,8 +362,11 @@ def read(text: str, right: str) -> Reading | None:
 
     What the right answer has too (its letters, commands, "=") is no reason to refuse.
     """
-    text = without_words(text)
-    text = bare(_TRAIL.sub("", text))
+    text = bare(_said(without_words(text), _VERB))
+    behind = None if "/" in (split_unit(text)[1] or "") else _BEHIND.search(text)
+    if behind and not any(changes(each or "") for each in behind.groups()):
+        text = text[: behind.start()] + (" ways" if behind["ways"] else "")
+    text = bare(_LETTER_AFTER.sub("", _LETTER.sub("", _TRAIL.sub("", text), count=1)))
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
     values, unit = (text,), None
     if not _EQUALS.search(right):
@@ -307,8 +377,8 @@ def read(text: str, right: str) -> Reading | None:
     if unit == "degree" and _TRIGONOMETRY.search(last):  # of the angle, not of its sine
         last, unit = values[-1], None
     values = (*(split_unit(bare(value), letters)[0] for value in values[:-1]), bare(last))
-    if "(" in last and last.endswith(")") and (twice := re.fullmatch(r"(.+?)\s+\(([a-z -]+)\)", last)):
-        values = (*values[:-1], twice[1], twice[2])  # 42 (forty-two)
+    if "(" in last and (twice := _TWICE.fullmatch(last)):
+        values = (*values[:-1], twice[1], twice[2] or twice[3])
     if all(value and (number(value) or not _changed(value, right, letters)) for value in values):
         return Reading(values, unit)
     return None
@@ -319,6 +389,16 @@ def without_words(text: str) -> str:
     text = bare(_unboxed(text))
     lead = _LEAD.match(text)
     return bare(text[lead.end() :]) if lead else text
+
+
+def said(text: str) -> str:
+    """The end of a sentence that says something of its subject: the ellipse of "The graph is an ellipse"."""
+    return _said(text, _IS)
+
+
+_IS = re.compile(
+    r"\b(?:is|are|was|be|represents|describes|falls|choose|pick|select|arrives|leaves|starts|ends)\s+(?:(?:on|in|at)\s+)?"
+)
 
 
 def _sides(text: str) -> tuple[str, ...] | None:

@@ -175,7 +175,25 @@ def _parse_right(answer: str) -> Any:
     return _parse(answer)
 
 
+_BUILDER = re.compile(r"\$?\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\\colon|\|)\s*([^{}]+)\\\}\$?")
+_JOINED = re.compile(r"\s*\$?\s*(?:,\s*)?(?<![A-Za-z\\])(or|and)(?![A-Za-z])\s*\$?\s*")
+_ORDER = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t)(?![a-z])")
+
+
 def _parse(answer: str) -> Any:
+    """A set by its conditions, for "x < 1 or x > 2" and \\{x : x < 1\\}; else what is parsed at once."""
+    builder = _BUILDER.fullmatch(answer.strip())
+    conditions = builder[2] if builder else answer
+    parts = _JOINED.split(conditions)
+    if (builder or len(parts) > 1) and len({*parts[1::2]}) <= 1 and all(map(_ORDER.search, parts[::2])):
+        found = [_parsed(part) for part in parts[::2]]
+        if all(isinstance(each, sympy.logic.boolalg.Boolean) and len(each.free_symbols) == 1 for each in found):
+            sets = [each.as_set() for each in found]
+            return sympy.Intersection(*sets) if "and" in parts[1::2] else sympy.Union(*sets)
+    return _parsed(answer)
+
+
+def _parsed(answer: str) -> Any:
     """As one formula, unless it is a list of them ("$x = 1$ or $x = 2$"): of others the parser would take the last."""
     if not _LIST.fullmatch(answer):
         answer = f"${_DELIMITER.sub('', answer)}$"
@@ -247,6 +265,11 @@ def _value(expr: Any) -> float:
 def _equal(gold: Any, answer: Any) -> bool:
     for expr in (answer, gold):
         size(expr)
+    if isinstance(gold, sympy.Tuple) and isinstance(answer, sympy.FiniteSet) and len(gold) == len(answer):
+        # x = 3, y = -1 for the point (3, -1)
+        named = sorted(answer.args, key=str)
+        if all(isinstance(each, sympy.Eq) and each.lhs.is_Symbol for each in named):
+            answer = sympy.Tuple(*(each.rhs for each in named))
     one, other = gold, answer
     if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
         one, other = _unnamed(gold), _unnamed(answer)

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .answers import LONGEST, bare, compact, final_answer, plain, read, without_words
+from .answers import LONGEST, bare, changes, compact, final_answer, plain, read, said, without_words
 from .config import UserError
 from .divergences import nearest
-from .quantities import Number, equal, number, split_unit
+from .quantities import VALUES, Number, equal, number, split_unit
 from .workers import Pool, Raised, Stopped
 
 SCORERS = ("math", "dapo-strict")
@@ -91,9 +91,15 @@ class _Pair:
         return Grade(0.0, shown) if shown is not None else Grade(0.0, None, "unparsed")
 
 
-_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?\.?", re.IGNORECASE)
+_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?[.:]?", re.IGNORECASE)
+# The letter beside the value: (B) 7.
+_CHOSEN = re.compile(
+    r"(\(?[A-J]\)|[A-J](?=[.:]))\s*[:.,]?\s+(?!.*(?<![A-Za-z])[A-J](?![A-Za-z]))(.*)"
+    r"|(\(?[A-J]\)?) is the (?:only )?(?:correct |right |best )?(?:answer|option|choice)(?: that works)?"
+)
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
-_BASED = re.compile(r"(\w+?)\s*_\s*\{?\s*(\w+)\s*\}?")
+# 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
+_BASED = re.compile(r"(\w+?)\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
 # These are mathematics without a backslash too.
 _MATHEMATICS = {
@@ -112,7 +118,7 @@ _MATHEMATICS = {
     "infinity",
     "mod",
 }
-_ARTICLES = re.compile(r"^(?:an?|the|it is|it's)\s+")
+_ARTICLES = re.compile(r"^(?:on |in )?(?:an?|the|it is|it's|on|in)\s+")
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,8 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
     if wanted.kind not in ("number", "formula"):
-        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in (without_words(answer), answer)]
+        forms = [without_words(answer), answer, bare(said(answer))]
+        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]
         written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
         return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)
     reading = read(answer, wanted.text)
@@ -177,9 +184,12 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     # Without the question, a bare right answer leaves the unit open, and so does a bare answer.
     if None not in (reading.unit, wanted.unit) and reading.unit != wanted.unit:
         return Grade(0.0, f"{found.value if found else compact(value)} {reading.unit}")
-    rights = _in_percent(wanted, reading.unit)
-    if len(reading.values) == 1 and found is not None and wanted.number is not None:
-        if any(equal(found, right_number) for right_number in rights):
+    numbers = [number(each) for each in reading.values]
+    if found is not None and None not in numbers and wanted.number is not None:
+        # 35/100 = 35 %: the first has no unit.
+        rights, bares = _in_percent(wanted, reading.unit), _in_percent(wanted, None)
+        same = [any(equal(each, one) for one in rights + bares) for each in numbers[:-1] if each]
+        if all(same) and any(equal(found, one) for one in rights):
             return Grade(1.0, wanted.normal)
         return Grade(0.0, str(found.value) + (f" {reading.unit}" if reading.unit else ""))
     if reading.unit == "percent" and wanted.unit is None:
@@ -229,14 +239,15 @@ def _as_written(kind: str, text: str) -> str | None:
     """The normal form of what is compared as it is written; None if the text is nothing of that kind."""
     match kind:
         case "choice":
-            return _choices(text)
+            chosen = _CHOSEN.fullmatch(text)
+            return _choices(chosen[1] or chosen[3] if chosen and not changes(chosen[2] or "") else text)
         case "words":
             return _words(text) or None
         case "clock" if match := _CLOCK.fullmatch(text):
             half = f" {match[2].lower()}m" if match[2] else ""
             return re.sub(r"\s*(?::|\\colon|\s+to)\s*", ":", match[1]) + half
         case "based" if match := _BASED.fullmatch(text):
-            return f"{match[1]}_{match[2]}"
+            return f"{match[1]}_{VALUES.get(match[2], match[2])}"
     return None
 
 
