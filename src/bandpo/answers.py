@@ -165,10 +165,13 @@ _SIGNS = {
     "∅": "\\emptyset ",
     "\N{UNION}": "\\cup ",
     "∈": "\\in ",
-    "²": "^2",
-    "³": "^3",
     "{:}": ":",
+    ",\\!": ",",
+    "\\geqslant": "\\ge ",
+    "\\leqslant": "\\le ",
 }
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
+_LEVEL = str.maketrans(_RAISED + _LOWERED, "0123456789-0123456789")
 # The same in words.
 _NUMBER_OR_LETTER = r"([0-9]+|[a-z])(?![A-Za-z0-9])"
 
@@ -196,6 +199,8 @@ def plain(text: str) -> str:
         text = text.replace(sign, command)
     for pattern, command in _NAMED:
         text = pattern.sub(command, text)
+    for command, signs in (("^", _RAISED), ("_", _LOWERED)):
+        text = re.sub(f"[{signs}]+", lambda found: f"{command}{{{found[0].translate(_LEVEL)}}}", text)  # noqa: B023
     text = _COLOR.sub("", text)
     text = _TEXT.sub(lambda match: f" {match[1]} ", text) if "\\" in text else text
     return _SPACE.sub(" ", text)
@@ -251,21 +256,22 @@ _LEAD = re.compile(
 # A sentence that says the value of a thing: "The vertex is at (3, -1)", "She earns 540". It says so of its subject; so
 # none of these words may be in it, and what is said of the answer itself ("half the answer is") is left to `_LEAD`.
 _CHANGING = set(
-    """not no never none neither nor cannot can may might could would should half halves twice thrice double doubled triple
-    tripled wrong incorrect false mistaken if unless whether maybe perhaps possibly probably likely guess guessed think
-    believe suppose assume seems appears about approximate approximately nearly almost roughly around than but however
-    instead wait except without or either anything everything other-than minus times plus estimate estimated bound
-    bounds rounded exceeds lacks misses excludes differs fails doubles triples squares cubes halves less more fewer
-    answer answers result results solution solutions it's isn't until ruled unlike say let""".split()  # noqa: SIM905
+    """not no never none neither nor cannot can may might could would should half halves twice thrice double doubled
+    doubles triple tripled triples squares cubes wrong incorrect false mistaken if unless whether maybe perhaps possibly
+    probably likely guess guessed think believe suppose assume seems appears about approximate approximately nearly
+    almost roughly around than but however instead wait except without or either anything everything minus times plus
+    estimate estimated bound bounds rounded exceeds lacks misses excludes differs fails less more fewer it's until ruled
+    unlike say let answer answers result results solution solutions""".split()  # noqa: SIM905
 )
 _VERB = re.compile(
     r"\b(?:is|are|was|were|be|has|have|had|equals?|gets?|needs?|costs?|reach|meet|intersect|take|give|make|earn|pay|run|walk"
-    r"|contain|measure|[a-z]{2,}(?<![sui])s|scored|earned|saved|spent|sold|bought|paid|made|ate|drove|ran|won)\b"
-    r"(?:\s+(?:exactly|equal to|simply|just|given by|a total of|at|the point|located at|therefore|thus|then|all|real"
-    r"|the interval|the set|the vector|the matrix|the ratio|a ratio of|in|on|x))*[\s,:]+"
+    r"|contain|measure|[a-z]{2,}(?<![sui])s|scored|earned|made|lost|saved|spent|sold|bought|paid|ate|drove|ran|won)\b"
+    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|all|real|in|on|x"
+    r"|the (?:interval|set|vector|matrix|ratio)|(?-i:[A-Z][a-z]+)"
+    r"|an? (?:total|sum|profit|loss|length|distance|value|area|volume|score|speed|probability|ratio) of))*[\s,:]+"
     rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
 )
-_FORMULAS = re.compile(r"\$[^$]*[A-Za-z][^$]*\$|\\\((?:(?!\\\)).)*[A-Za-z](?:(?!\\\)).)*\\\)")
+_FORMULAS = re.compile(r"\$([^$]*)\$|\\\(((?:(?!\\\)).)*)\\\)")
 _SUBJECT = re.compile(r"[A-Za-z0-9,'()\s-]*[A-Za-z$][A-Za-z0-9,'()\s-]*")
 _MOST_WORDS = 25
 
@@ -279,7 +285,9 @@ def changes(words: str) -> bool:
 def _said(text: str, verb: re.Pattern[str]) -> str:
     """What a sentence says of its subject; the text itself if it is none."""
     for match in reversed(list(verb.finditer(text))):
-        subject = _FORMULAS.sub(" x ", text[: match.start()])
+        subject = _FORMULAS.sub(
+            lambda found: " x " if re.search("[A-Za-z]", found[0]) else " 0 ", text[: match.start()]
+        )
         if _SUBJECT.fullmatch(subject) and not changes(text[: match.end()]):
             return text[match.end() :]
     return text
@@ -287,15 +295,17 @@ def _said(text: str, verb: re.Pattern[str]) -> str:
 
 # What may follow a value.
 _BEHIND = re.compile(
-    r"\s+(?:(?:a|an|per|each|every) [a-z]+|(?:of|for|in) (?:the|these|those|all|his|her|their|its) (?P<of>[a-z ,'-]{3,60})"
-    r"|(?P<ways>ways) (?:to|of|in which) (?P<to>[a-z ,'-]{3,80})|\((?P<remark>[A-Za-z]+(?:[ ,.'-]+[A-Za-z]+){2,})\))$"
+    r"(?:\s+(?:(?:a|an|per|each|every) [a-z]+"
+    r"|(?:of|for|in) (?:the|these|those|all|his|her|their|its) (?P<of>[a-z ,'-]{3,60})"
+    r"|(?P<ways>ways) (?:to|of|in which) (?P<to>[a-z ,'-]{3,80})|\((?P<remark>[A-Za-z]+(?:[ ,.'-]+[A-Za-z]+){2,})\))"
+    r"|,\s+including (?P<including>[a-z ,'-]+))$"
 )
 _TRAIL = re.compile(
     r"(?i)[\s,]+(?:in total|total|altogether|overall|"
     r"(?:is|as) (?:the|our|my) (?:(?:final|correct|required|desired) )?(?:answer|value|result|solution)|"
     r"as (?:required|desired|expected|needed|claimed)|"
-    r"which is (?:an? |the )?(?:(?:positive|negative|even|odd|whole|prime|rational|irrational|perfect|real|final|required|"
-    r"correct) )*(?:prime|even|odd|positive|negative|integer|number|square|cube|fraction|answer|value|correct|rational))$|"
+    r"which is (?:an? |the )?(?:(?:positive|negative|even|odd|whole|prime|rational|perfect|real|final|required) )*"
+    r"(?:prime|even|odd|positive|negative|integer|number|square|cube|fraction|answer|value|correct|rational))$|"
     r"\s+(?:left|remaining|apart|long|wide|tall|high|away)$|\s+of (?:them|these|those)$|"
     r"\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
 )
@@ -339,7 +349,7 @@ _DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
 _CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]")
 # A power of powers of numbers: nobody can write it out.
 _TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
-_END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*[)\]]")
+_END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*(?:\\right\s*)?[)\]]")
 _INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
 
 
@@ -370,18 +380,21 @@ def read(text: str, right: str) -> Reading | None:
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
     values, unit = (text,), None
     if not _EQUALS.search(right):
-        values = _sides(text)
+        values = _sides(_POINT_NAME.sub(r"\1", text))
         if values is None:
             return None
-    last, unit = split_unit(bare(values[-1]), letters)
-    if unit == "degree" and _TRIGONOMETRY.search(last):  # of the angle, not of its sine
-        last, unit = values[-1], None
-    values = (*(split_unit(bare(value), letters)[0] for value in values[:-1]), bare(last))
+    *values, (last, unit) = [_without_unit(bare(value), letters) for value in values]
+    values = (*(value for value, _ in values), bare(last))
     if "(" in last and (twice := _TWICE.fullmatch(last)):
         values = (*values[:-1], twice[1], twice[2] or twice[3])
     if all(value and (number(value) or not _changed(value, right, letters)) for value in values):
         return Reading(values, unit)
     return None
+
+
+def _without_unit(text: str, letters: str) -> tuple[str, str | None]:
+    value, unit = split_unit(text, letters)
+    return (text, None) if unit == "degree" and _TRIGONOMETRY.search(value) else (value, unit)
 
 
 def without_words(text: str) -> str:
@@ -397,8 +410,11 @@ def said(text: str) -> str:
 
 
 _IS = re.compile(
-    r"\b(?:is|are|was|be|represents|describes|falls|choose|pick|select|arrives|leaves|starts|ends)\s+(?:(?:on|in|at)\s+)?"
+    r"\b(?:at|is|are|was|be|represents|describes|falls|choose|pick|select|arrives|leaves|starts|ends)\s+(?:(?:on|in|at)\s+)?"
 )
+
+
+_POINT_NAME = re.compile(r"^(\$?)\([a-z](?:, ?[a-z])+\)\s*=\s*")  # (x, y) = (2, 6) or (6, 2)
 
 
 def _sides(text: str) -> tuple[str, ...] | None:

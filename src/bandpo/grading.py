@@ -99,7 +99,8 @@ _CHOSEN = re.compile(
 )
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
 # 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
-_BASED = re.compile(r"(\w+?)\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
+_BASED = re.compile(r"\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
+_NAMED_RATIO = re.compile(r"^[A-Za-z :]+=\s*(.+)")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
 # These are mathematics without a backslash too.
 _MATHEMATICS = {
@@ -172,7 +173,7 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
     if wanted.kind not in ("number", "formula"):
-        forms = [without_words(answer), answer, bare(said(answer))]
+        forms = [without_words(answer), answer, bare(said(answer)), *_NAMED_RATIO.findall(answer)]
         forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]
         written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
         return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)

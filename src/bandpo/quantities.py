@@ -39,7 +39,7 @@ _PARTS |= {f"{name}s": value for name, value in _PARTS.items()} | {"halves": 2}
 
 
 def number(text: str) -> Number | None:
-    """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3, 2 million or "forty-two"."""
+    """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 or "forty-two"."""
     if len(text) > 1000:  # int() takes no more than 4,300 digits
         return None
     if match := _DECIMAL.fullmatch(text):
@@ -200,6 +200,9 @@ _ADJECTIVES = {
     "ordered",
     "integer",
     "total",
+    "more",
+    "additional",
+    "extra",
 }
 _ADJECTIVES |= {"square", "real", "prime", "red", "blue", "green", "white", "black"}
 _PLURALS = {"people", "children", "men", "women", "sheep", "fish", "mice", "geese", "teeth", "dice", "vertices"}
