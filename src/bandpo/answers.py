@@ -172,6 +172,7 @@ _SIGNS = {
 }
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
 _LEVEL = str.maketrans(_RAISED + _LOWERED, "0123456789-0123456789")
+_ROOT = re.compile(r"√\s*([0-9.]+|[a-z])")
 # The same in words.
 _NUMBER_OR_LETTER = r"([0-9]+|[a-z])(?![A-Za-z0-9])"
 
@@ -195,6 +196,7 @@ _NAMED = [
 
 def plain(text: str) -> str:
     r"""Without \text{} and the like, colours, kinds of spaces; signs of Unicode as commands."""
+    text = _ROOT.sub(r"\\sqrt{\1}", text)
     for sign, command in _SIGNS.items():
         text = text.replace(sign, command)
     for pattern, command in _NAMED:
@@ -256,17 +258,19 @@ _LEAD = re.compile(
 # A sentence that says the value of a thing: "The vertex is at (3, -1)", "She earns 540". It says so of its subject; so
 # none of these words may be in it, and what is said of the answer itself ("half the answer is") is left to `_LEAD`.
 _CHANGING = set(
-    """not no never none neither nor cannot can may might could would should half halves twice thrice double doubled
-    doubles triple tripled triples squares cubes wrong incorrect false mistaken if unless whether maybe perhaps possibly
+    """not no never none neither nor cannot can may might could would should half halves twice thrice doubled
+    doubles tripled triples squares cubes wrong incorrect false mistaken if unless whether maybe perhaps possibly
     probably likely guess guessed think believe suppose assume seems appears about approximate approximately nearly
     almost roughly around than but however instead wait except without or either anything everything minus times plus
     estimate estimated bound bounds rounded exceeds lacks misses excludes differs fails less more fewer it's until ruled
-    unlike say let answer answers result results solution solutions""".split()  # noqa: SIM905
+    unlike say let opposite previous contains includes knows likes divides follows precedes""".split()  # noqa: SIM905
 )
 _VERB = re.compile(
-    r"\b(?:is|are|was|were|be|has|have|had|equals?|gets?|needs?|costs?|reach|meet|intersect|take|give|make|earn|pay|run|walk"
-    r"|contain|measure|[a-z]{2,}(?<![sui])s|scored|earned|made|lost|saved|spent|sold|bought|paid|ate|drove|ran|won)\b"
-    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|all|real|in|on|x"
+    r"\b(?:is|are|was|were|be|has|have|had|equals?|gets?|needs?|costs?|reach|meet|take|give|make|earn|pay|run|walk"
+    r"|measure|[a-z]{2,}(?<![sui])s|increased|decreased|grew|fell|rose|scored|earned"
+    r"|made|lost|saved|spent|sold|bought|paid|ate|drove|ran|won)\b"
+    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|all|real|in|on|by|x"
+    r"|her|him|them|us|me|you"
     r"|the (?:interval|set|vector|matrix|ratio)|(?-i:[A-Z][a-z]+)"
     r"|an? (?:total|sum|profit|loss|length|distance|value|area|volume|score|speed|probability|ratio) of))*[\s,:]+"
     rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
@@ -283,22 +287,30 @@ def changes(words: str) -> bool:
 
 
 def _said(text: str, verb: re.Pattern[str]) -> str:
-    """What a sentence says of its subject; the text itself if it is none."""
-    for match in reversed(list(verb.finditer(text))):
-        subject = _FORMULAS.sub(
-            lambda found: " x " if re.search("[A-Za-z]", found[0]) else " 0 ", text[: match.start()]
-        )
-        if _SUBJECT.fullmatch(subject) and not changes(text[: match.end()]):
-            return text[match.end() :]
+    """What a sentence says of its subject; the text itself if it is none, or says more than that."""
+    found = list(verb.finditer(text))
+    if len(found) != 1:
+        return text
+    subject = _FORMULAS.sub(lambda each: " x " if re.search("[A-Za-z]", each[0]) else " 0 ", text[: found[0].start()])
+    whole = _WHOLE_ANSWER.match(subject) or not _OF_ANSWER.search(subject)
+    if whole and _SUBJECT.fullmatch(subject) and not changes(text[: found[0].end()]):
+        return text[found[0].end() :]
     return text
 
 
+# What is said of the answer itself must be said of all of it: not of "the square of the answer".
+_OF_ANSWER = re.compile(r"(?i)\b(?:answer|result|solution)s?\b")
+_WHOLE_ANSWER = re.compile(
+    r"(?i)\W*(?:(?:so|thus|hence|therefore|then|and|the|our|my|this|that),? )*(?:(?!of|to|and|from|by)[a-z]+ ){0,3}"
+    r"(?:answer|result|solution)s?\b"
+)
 # What may follow a value.
 _BEHIND = re.compile(
     r"(?:\s+(?:(?:a|an|per|each|every) [a-z]+"
     r"|(?:of|for|in) (?:the|these|those|all|his|her|their|its) (?P<of>[a-z ,'-]{3,60})"
     r"|(?P<ways>ways) (?:to|of|in which) (?P<to>[a-z ,'-]{3,80})|\((?P<remark>[A-Za-z]+(?:[ ,.'-]+[A-Za-z]+){2,})\))"
-    r"|,\s+including (?P<including>[a-z ,'-]+))$"
+    r"|,\s+including (?P<including>[a-z ,'-]+)"
+    r"|(?<=[a-z]{2}) (?:to(?! the)|on|at|from|for|in|with) (?P<what>[a-z ,'-]{3,60}))$"
 )
 _TRAIL = re.compile(
     r"(?i)[\s,]+(?:in total|total|altogether|overall|"
@@ -379,6 +391,8 @@ def read(text: str, right: str) -> Reading | None:
     text = bare(_LETTER_AFTER.sub("", _LETTER.sub("", _TRAIL.sub("", text), count=1)))
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
     values, unit = (text,), None
+    if "mod" not in right:
+        text = _MODULO.sub(r"\1\2", text)
     if not _EQUALS.search(right):
         values = _sides(_POINT_NAME.sub(r"\1", text))
         if values is None:
@@ -414,6 +428,7 @@ _IS = re.compile(
 )
 
 
+_MODULO = re.compile(r"^(\$?)[A-Za-z]\s*\\equiv\s*(.+?)\s*\\pmod\s*\{?[0-9]+\}?")  # N \\equiv 809 \\pmod{1000}
 _POINT_NAME = re.compile(r"^(\$?)\([a-z](?:, ?[a-z])+\)\s*=\s*")  # (x, y) = (2, 6) or (6, 2)
 
 

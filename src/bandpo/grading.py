@@ -193,7 +193,8 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
         if all(same) and any(equal(found, one) for one in rights):
             return Grade(1.0, wanted.normal)
         return Grade(0.0, str(found.value) + (f" {reading.unit}" if reading.unit else ""))
-    if reading.unit == "percent" and wanted.unit is None:
+    in_percent = found is not None and any(equal(found, one) for one in _in_percent(wanted, "percent")[1:])
+    if reading.unit == "percent" and wanted.unit is None and not in_percent:
         value = f"\\frac{{{value}}}{{100}}"
     return _Pair(right, (*(_exact(part) for part in reading.values[:-1]), _exact(value)))
 

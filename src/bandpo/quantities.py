@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from fractions import Fraction
 from typing import NamedTuple
@@ -63,18 +62,17 @@ def number(text: str) -> Number | None:
         positive = number(text[match.end() :])
         return Number(-positive.value, positive.places) if positive and positive.value > 0 else None
     if match := _SCIENTIFIC.fullmatch(text):
-        return _scaled(number(match[1]), Fraction(10), int(match[2]))
+        return _scaled(number(match[1]), Fraction(10) ** int(match[2]), int(match[2]))
     if match := _SCALED.fullmatch(text):
-        return _scaled(number(match[1]), Fraction(_SCALES[match[2].casefold()]))
+        scale = _SCALES[match[2].casefold()]
+        return _scaled(number(match[1]), Fraction(scale), len(str(scale)) - 1)
     value = _in_words(text.casefold().replace("-", " ").replace(",", " ").split())
     return Number(value) if value is not None else None
 
 
-def _scaled(found: Number | None, scale: Fraction, power: int = 1) -> Number | None:
-    if found is None:
-        return None
-    factor = scale**power
-    return Number(found.value * factor, max(0, found.places - math.floor(math.log10(factor))))
+def _scaled(found: Number | None, scale: Fraction, digits: int) -> Number | None:
+    """Times a scale of so many digits, by which the point moves."""
+    return found and Number(found.value * scale, max(0, found.places - digits))
 
 
 def _in_words(words: list[str]) -> Fraction | None:
