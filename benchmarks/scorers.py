@@ -80,8 +80,9 @@ INTRODUCTION = r"""# The scorers
 **`math`**, the default, compares values. The answer is the line of the last "Answer:" (Markdown, and the colon of
 Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the last `\boxed{}`, with
 the formula that it stands in, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold and full
-stops are taken off. What stands beside a value must be in a list of what leaves it as it is ("the answer is", a unit,
-"in total", "x ="); anything else ("half of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
+stops are taken off. What stands beside a value must be known to leave it as it is: words of a list ("the answer is", a
+unit, "in total", "x ="), or a sentence that says one value of its subject, without a word that could change it ("The
+vertex is at (3, -1)"). Anything else ("half of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
 compared exactly; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s
 of processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it
 calls equal must also be of one kind (a point is no set) and have one value in numbers, without infinities; nothing is
@@ -129,15 +130,23 @@ Decisions, where readers differ:
 
 ## Tricky answers
 
-benchmarks/tricky.yaml has them with a verdict that was written before any was graded, most of them tricks; where
-readers differ without the question they are marked doubtful, and not counted. All were written by those who wrote the
-scorer, and the tricks of a report that led to it are among them: this is no estimate for other people's answers. The
-scorer
-before misjudged 9.7 % of the right and 18.7 % of the wrong answers of the first part, 11.2 % and 19.3 % of the second.
-It was mended with the first part at hand. The second was run once after that: 20 of 525 right answers (3.8 %) and 2 of
-805 wrong ones (0.2 %) were misjudged; then what it had shown was mended. A third part was written, and run once: 3 of
-85 (3.5 %) and 1 of 125 (0.8 %). These are the numbers of answers not seen before; since what they showed was mended
-too, it is now
+benchmarks/tricky.yaml has them with a verdict that was written before any was graded; where readers differ without the
+question they are marked doubtful, and not counted. The first three parts are tricks, by those who wrote the scorer.
+Parts four to seven were written from the decisions above alone, by language models that had not seen the scorer or the
+other parts: four and five look for rare ways to be right, six and seven are what models write. Each part was run once before
+anything was mended for it, and what it showed was then mended, so that only this first run says something about answers
+not seen before:
+
+| part | right, refused | wrong, rewarded | the same, by the scorer as it was before |
+|---|---|---|---|
+| second | 20 of 525 (3.8 %) | 2 of 805 (0.2 %) | 11.2 %, 19.3 % |
+| third | 3 of 85 (3.5 %) | 1 of 125 (0.8 %) | |
+| fourth | 82 of 350 (23.4 %) | 0 of 350 | |
+| fifth | 20 of 350 (5.7 %) | 0 of 350 | 16.6 %, 0 % |
+| sixth | 9 of 320 (2.8 %) | 0 of 320 | 9.4 %, 0 % |
+| seventh | 4 of 320 (1.2 %) | 0 of 320 | 5.9 %, 0 % |
+
+Now it is
 
 {tricky}
 
@@ -252,7 +261,7 @@ def _tricky_page() -> str:
     with MISJUDGED.open(newline="", encoding="utf-8") as file:
         wrong = [Tricky(row["part"], row["gold"], row["text"], int(row["right"])) for row in csv.DictReader(file)]
     lines = ["| part | verdict | answers | misjudged | |", "|---|---|---|---|---|"]
-    for part in ("first", "second", "third"):
+    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh"):
         for right, name in ((1, "right"), (0, "wrong")):
             number = sum(case.part == part and case.right == right for case in cases)
             bad = sum(case.part == part and case.right == right for case in wrong)

@@ -71,7 +71,7 @@ def test_tricky_answers_are_judged_as_beforehand(scorers):
     """One in twelve; all of them are the next."""
     cases = scorers.tricky()
     assert max(shares(scorers, cases[::12])) <= 0.02
-    assert len(cases) > 2600
+    assert len(cases) > 5500
     assert 0.35 < sum(case.right for case in cases) / len(cases) < 0.65
     with scorers.MISJUDGED.open(newline="", encoding="utf-8") as file:
         recorded = {(row["gold"], row["text"]) for row in csv.DictReader(file)}
@@ -80,7 +80,7 @@ def test_tricky_answers_are_judged_as_beforehand(scorers):
 
 @pytest.mark.slow
 def test_all_tricky_answers(scorers):
-    for part in ("first", "second", "third"):
+    for part in {case.part for case in scorers.tricky()}:
         assert max(shares(scorers, [case for case in scorers.tricky() if case.part == part])) <= 0.02
 
 

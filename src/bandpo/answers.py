@@ -1,14 +1,15 @@
 r"""What a text gives as its answer: where it stands, and what may stand around it without changing it.
 
 Whatever is not known to leave an answer as it is, is a reason to refuse it: the words before and after a value, its
-unit, the LaTeX commands, the sides of an equation are looked up in lists of what is allowed.
+unit, the LaTeX commands, the sides of an equation are looked up in lists of what is allowed. Before it there may also be
+a sentence that says the value of its subject, in which no word could change it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .quantities import VALUES, number, split_unit
 
@@ -176,7 +177,7 @@ _ROOT = re.compile(r"√\s*([0-9.]+|[a-z])")
 # The same in words.
 _NUMBER_OR_LETTER = r"([0-9]+|[a-z])(?![A-Za-z0-9])"
 
-_NAMED = [
+_NAMED: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])infinity"), r"\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
@@ -187,6 +188,10 @@ _NAMED = [
     (re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1\3}{\2\4}"),
     (re.compile(rf"(?i)\blog base {_NUMBER_OR_LETTER} of "), r"\\log_{\1} "),
     (re.compile(rf"(?i) (?:raised )?to the power (?:of )?{_NUMBER_OR_LETTER}"), r"^{\1}"),
+    (re.compile(r"(?i) raised to the ([0-9]+)(?:st|nd|rd|th) power"), r"^{\1}"),
+    (re.compile(r"\b([a-z]) (?:is|must be) greater than (?=[-0-9$\\])"), r"\1 > "),
+    (re.compile(r"\b([a-z]) (?:is|must be) less than (?=[-0-9$\\])"), r"\1 < "),
+    (re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"), lambda found: f"{VALUES[found[1].casefold()]}\\pi "),
     (re.compile(r"(?<![\w)])\*\*([^*]+)\*\*"), r"\1"),  # bold; before a power of Python
     (re.compile(r"(?<=[\w)}$.])\*\*(?=[\s,;:]|$)"), ""),  # the end of bold that began before the answer
     (re.compile(r"(?<=[\w)])\*\*(?=[\w(])"), "^"),
@@ -266,11 +271,11 @@ _CHANGING = set(
     unlike say let opposite previous contains includes knows likes divides follows precedes""".split()  # noqa: SIM905
 )
 _VERB = re.compile(
-    r"\b(?:is|are|was|were|be|has|have|had|equals?|gets?|needs?|costs?|reach|meet|take|give|make|earn|pay|run|walk"
-    r"|measure|[a-z]{2,}(?<![sui])s|increased|decreased|grew|fell|rose|scored|earned"
+    r"(?<!\\)\b(?:is|are|was|were|be|has|have|had|equals?|gets?|needs?|costs?|reach|meet|intersect|take|give|make|earn|pay|run"
+    r"|walk|measure|[a-z]{2,}(?<![sui])s|increased|decreased|grew|fell|rose|scored|earned"
     r"|made|lost|saved|spent|sold|bought|paid|ate|drove|ran|won)\b"
-    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|all|real|in|on|by|x"
-    r"|her|him|them|us|me|you"
+    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|all|real|in|on|by"
+    r"|x|her|him|them|us|me|you"
     r"|the (?:interval|set|vector|matrix|ratio)|(?-i:[A-Z][a-z]+)"
     r"|an? (?:total|sum|profit|loss|length|distance|value|area|volume|score|speed|probability|ratio) of))*[\s,:]+"
     rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
@@ -318,7 +323,7 @@ _TRAIL = re.compile(
     r"as (?:required|desired|expected|needed|claimed)|"
     r"which is (?:an? |the )?(?:(?:positive|negative|even|odd|whole|prime|rational|perfect|real|final|required) )*"
     r"(?:prime|even|odd|positive|negative|integer|number|square|cube|fraction|answer|value|correct|rational))$|"
-    r"\s+(?:left|remaining|apart|long|wide|tall|high|away)$|\s+of (?:them|these|those)$|"
+    r"\s+(?:left|remaining|each|apiece|apart|long|wide|tall|high|away)$|\s+of (?:them|these|those)$|"
     r"\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
 )
 # What nobody writes beside an answer, and what would change it.
@@ -385,8 +390,9 @@ def read(text: str, right: str) -> Reading | None:
     What the right answer has too (its letters, commands, "=") is no reason to refuse.
     """
     text = bare(_said(without_words(text), _VERB))
-    behind = None if "/" in (split_unit(text)[1] or "") else _BEHIND.search(text)
-    if behind and not any(changes(each or "") for each in behind.groups()):
+    while "/" not in (split_unit(text)[1] or "") and (behind := _BEHIND.search(text)):
+        if any(changes(each or "") for each in behind.groups()):
+            break
         text = text[: behind.start()] + (" ways" if behind["ways"] else "")
     text = bare(_LETTER_AFTER.sub("", _LETTER.sub("", _TRAIL.sub("", text), count=1)))
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
