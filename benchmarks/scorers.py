@@ -133,9 +133,9 @@ Decisions, where readers differ:
 benchmarks/tricky.yaml has them with a verdict that was written before any was graded; where readers differ without the
 question they are marked doubtful, and not counted. The first three parts are tricks, by those who wrote the scorer.
 Parts four to seven were written from the decisions above alone, by language models that had not seen the scorer or the
-other parts: four and five look for rare ways to be right, six and seven are what models write. Each part was run once before
-anything was mended for it, and what it showed was then mended, so that only this first run says something about answers
-not seen before:
+other parts: four and five look for rare ways to be right, six and seven are what models write. Each part was run once
+before anything was mended for it, and what it showed was then mended; so only this first run says something about
+answers not seen before:
 
 | part | right, refused | wrong, rewarded | the same, by the scorer as it was before |
 |---|---|---|---|

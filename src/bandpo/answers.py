@@ -1,8 +1,8 @@
 r"""What a text gives as its answer: where it stands, and what may stand around it without changing it.
 
 Whatever is not known to leave an answer as it is, is a reason to refuse it: the words before and after a value, its
-unit, the LaTeX commands, the sides of an equation are looked up in lists of what is allowed. Before it there may also be
-a sentence that says the value of its subject, in which no word could change it.
+unit, the LaTeX commands, the sides of an equation are looked up in lists of what is allowed. Before it there may also
+be a sentence that says the value of its subject, in which no word could change it.
 """
 
 from __future__ import annotations
