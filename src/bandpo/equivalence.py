@@ -267,8 +267,8 @@ def _equal(gold: Any, answer: Any) -> bool:
         size(expr)
     if isinstance(gold, sympy.Tuple) and isinstance(answer, sympy.FiniteSet) and len(gold) == len(answer):
         # x = 3, y = -1 for the point (3, -1)
-        named = sorted(answer.args, key=str)
-        if all(isinstance(each, sympy.Eq) and each.lhs.is_Symbol for each in named):
+        named = [each for each in sorted(answer.args, key=str) if isinstance(each, sympy.Eq) and each.lhs.is_Symbol]
+        if len(named) == len(gold):
             answer = sympy.Tuple(*(each.rhs for each in named))
     one, other = gold, answer
     if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
