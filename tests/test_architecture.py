@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module may import modules of its own layer that stand before it, and all of the layers below.
 LAYERS = [
-    ["numerics", "bounds", "solver", "tables", "closed_forms", "divergences", "band"],  # maths
+    ["errors", "numerics", "bounds", "solver", "tables", "closed_forms", "divergences", "band"],  # maths
     # policy
     [
         "trust_regions",
@@ -47,7 +47,6 @@ LAYERS = [
     ],
     # application
     [
-        "errors",
         "files",
         "provenance",
         "processes",

@@ -15,7 +15,7 @@ import bandpo
 from bandpo import Band, Capped, Clip, Relaxed
 from bandpo.cli import main
 from bandpo.cluster import load, plan
-from bandpo.config import UserError
+from bandpo.errors import UserError
 
 PAPER = Path(__file__).parent.parent / "recipes" / "paper"
 # The hub's name and the paper's steps.

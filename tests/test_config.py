@@ -9,7 +9,8 @@ import yaml
 
 from bandpo import Band, Clip, config, train, trust_region
 from bandpo.compare import METHODS, plan
-from bandpo.config import FIXED, RESERVED, UserError, build, load, merge
+from bandpo.config import FIXED, RESERVED, build, load, merge
+from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
 
 RECIPES = Path(__file__).parent.parent / "recipes"

@@ -10,8 +10,9 @@ import pytest
 import recipe
 
 from bandpo import lab
-from bandpo.config import UserError, build
+from bandpo.config import build
 from bandpo.data import prepare
+from bandpo.errors import UserError
 
 PROMPTS_A_ROUND = 4
 

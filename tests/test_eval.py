@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bandpo import backends, evaluate, lab, questions, scores
 from bandpo.backends import Drawn, Request, SeededChoice, Server, Transformers, exponential
 from bandpo.cli import main
-from bandpo.config import UserError
+from bandpo.errors import UserError
 from bandpo.evaluation import pass_at_k
 from bandpo.samples import Question, Sample, Sampling, read_facts, read_graded, read_samples
 

@@ -14,7 +14,7 @@ import pytest
 from math_verify import LatexExtractionConfig, parse, verify
 
 from bandpo import grading
-from bandpo.config import UserError
+from bandpo.errors import UserError
 from bandpo.grading import Grade, final_answer, grade
 from bandpo.workers import Pool, Stopped
 

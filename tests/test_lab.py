@@ -16,7 +16,7 @@ import torch
 
 from bandpo import lab
 from bandpo.compare import METHODS, estimate, plan, run_all
-from bandpo.config import UserError
+from bandpo.errors import UserError
 
 
 def ids(text):

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from bandpo import data, lab, preparation, sources
 from bandpo.cli import main
-from bandpo.config import UserError, build
+from bandpo.config import build
+from bandpo.errors import UserError
 from bandpo.files import locked
 from bandpo.leaks import RUN, SHARE, Leaks, same_text, words
 from bandpo.preparation import Settings, evaluation_set, file_hash, find, prepare

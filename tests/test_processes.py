@@ -18,7 +18,7 @@ from transformers import Qwen2ForCausalLM
 
 import bandpo
 from bandpo import checkpoints, config, show, train
-from bandpo.config import UserError
+from bandpo.errors import UserError
 
 HERE = Path(__file__).parent
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bandpo import grading
-from bandpo.config import UserError
+from bandpo.errors import UserError
 from bandpo.rewards import (
     RewardError,
     compute_score,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bandpo.config import UserError
+from bandpo.errors import UserError
 from bandpo.samples import (
     Appender,
     Evaluation,

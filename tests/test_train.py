@@ -19,8 +19,8 @@ import torch
 import yaml
 
 from bandpo import checkpoints, config, lab, train
-from bandpo.config import UserError
 from bandpo.data import prepare
+from bandpo.errors import UserError
 from bandpo.files import locked
 
 

@@ -10,7 +10,7 @@ import recipe
 import yaml
 
 from bandpo import config, lab, show, train
-from bandpo.config import UserError
+from bandpo.errors import UserError
 from bandpo.evaluation import pass_at_k
 from bandpo.runs import read_runs
 from bandpo.validation import DATA, ROW, Validation, metrics

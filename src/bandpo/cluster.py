@@ -21,8 +21,7 @@ from typing import Any
 import yaml
 
 from .config import merge, read_recipe
-from .divergences import nearest
-from .errors import UserError
+from .errors import UserError, nearest
 from .files import parse_yaml
 from .trust_regions import trust_region
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from . import processes
-from .config import RunConfig, UserError, build, check_same_run, is_finished, merge
-from .divergences import nearest
+from .config import RunConfig, build, check_same_run, is_finished, merge
+from .errors import UserError, nearest
 from .lab import SCENES, WarmStart, warm_start
 from .trust_regions import trust_region
 from .words import label_of, parse_region

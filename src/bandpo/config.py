@@ -16,8 +16,7 @@ from typing import Any, Literal
 import pydantic
 import yaml
 
-from .divergences import nearest
-from .errors import UserError
+from .errors import UserError, nearest
 from .files import checked, parse_yaml, read_yaml, secret_in
 from .lab import SCENES
 from .runs import read_info

@@ -11,7 +11,8 @@ import torch
 from datasets import Dataset
 
 from . import lab
-from .config import DataConfig, RunConfig, UserError
+from .config import DataConfig, RunConfig
+from .errors import UserError
 from .rewards import Reward, guarded, resolve, text_of
 from .sources import file_rows, hub_rows, reasoning_gym_items
 

@@ -11,7 +11,6 @@ A move of one token from p to q = r p costs least when all other tokens are resc
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .closed_forms import chi2_log_bounds, hellinger_log_bounds, neyman_log_bounds, tv_log_bounds
+from .errors import nearest
 from .numerics import excess, expm1, is_number, is_traced, made_to_last
 from .solver import Interval, Radius, invert, kl_log_bounds, tilt_log_bounds
 from .tables import BandTable
@@ -214,12 +214,6 @@ def _as_number(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """ ", did you mean ...?" if a known word is close, else nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:

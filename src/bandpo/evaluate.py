@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from . import lab, questions
 from .backends import VLLM, Backend, Request, Server, Transformers, choose, weights_of
-from .config import UserError
+from .errors import UserError
 from .provenance import hardware, source_commit, versions
 from .questions import QuestionSet
 from .runs import read_info

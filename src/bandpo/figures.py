@@ -28,8 +28,8 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from .band import divergence_at
 from .charts import DASHES, LIGHT
 from .combinators import Capped
-from .divergences import divergence, nearest
-from .errors import UserError
+from .divergences import divergence
+from .errors import UserError, nearest
 from .explain import stretches
 from .rules import DCPO, Band, Clip
 from .trust_regions import Region, TrustRegion

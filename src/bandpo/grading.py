@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .answers import LONGEST, bare, compact, final_answer, plain, read, without_words
-from .config import UserError
-from .divergences import nearest
+from .errors import UserError, nearest
 from .quantities import Number, equal, number, split_unit
 from .workers import Pool, Raised, Stopped
 

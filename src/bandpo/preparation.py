@@ -31,8 +31,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from . import __version__
-from .divergences import nearest
-from .errors import UserError
+from .errors import UserError, nearest
 from .files import locked, read_json, write_atomically
 from .leaks import Leaks, same_text
 from .sources import GROUPS, SOURCES, Rows, Source, copied_files, file_rows, hub_rows, reasoning_gym_items, value_at

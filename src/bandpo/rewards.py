@@ -17,7 +17,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from .config import UserError
+from .errors import UserError
 from .grading import Grade, grade
 
 Reward = Callable[..., Sequence[float | None]]

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import lab
-from .divergences import nearest
-from .errors import UserError
+from .errors import UserError, nearest
 from .evaluation import summarize
 from .files import Appender
 from .grading import SCORERS, Grade, grade

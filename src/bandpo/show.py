@@ -17,7 +17,8 @@ from rich.text import Text
 
 from . import processes
 from .compare import DEFAULT_METHODS, Job, estimate, plan, run_all
-from .config import UserError, is_finished, load
+from .config import is_finished, load
+from .errors import UserError
 from .files import locked
 from .lab import SCENES
 from .runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs

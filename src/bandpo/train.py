@@ -28,8 +28,9 @@ from accelerate.utils import broadcast_object_list
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 from . import checkpoints, lab, processes
-from .config import RunConfig, UserError, check_same_run, is_finished
+from .config import RunConfig, check_same_run, is_finished
 from .data import prepare
+from .errors import UserError
 from .files import locked, write_atomically
 from .integrations.trl import BandPOConfig, BandPOTrainer
 from .provenance import hardware, source_commit, versions

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 from torch import Tensor
 
 from .bounds import Bounds
-from .divergences import Divergence, nearest
+from .divergences import Divergence
+from .errors import nearest
 
 
 @dataclass(frozen=True, eq=False)

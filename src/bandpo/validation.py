@@ -16,7 +16,8 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 
 from . import questions
-from .config import RunConfig, UserError
+from .config import RunConfig
+from .errors import UserError
 from .evaluation import best_at_k_bootstrap, mean_at_k, pass_at_k, powers
 from .rewards import Reward
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
-from .divergences import nearest
-from .errors import UserError
+from .errors import UserError, nearest
 from .files import parse_yaml
 from .rules import DCPO, RIPO, Band, Clip
 from .trust_regions import _KINDS, Region, TrustRegion, trust_region

@@ -25,7 +25,7 @@ from pathlib import Path
 from bandpo import evaluate
 from bandpo.backends import Request, VLLM
 from bandpo.cli import main
-from bandpo.config import UserError
+from bandpo.errors import UserError
 from bandpo.samples import Sampling, read_facts, read_questions, read_samples, seed_of
 
 if __name__ == "__main__":
