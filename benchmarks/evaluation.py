@@ -32,11 +32,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bandpo import lab, questions
-from bandpo.differences import compare
-from bandpo.evaluation import summarize
+from bandpo import lab
+from bandpo.data import questions
+from bandpo.evals.folder import read_facts, read_graded, read_samples
 from bandpo.provenance import source_commit
-from bandpo.samples import read_facts, read_graded, read_samples
+from bandpo.statistics.comparison import compare
+from bandpo.statistics.estimators import summarize
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
 MAIN = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import yaml
 
-from bandpo.grading import grade
+from bandpo.rewards.grading import grade
 
 ROOT = Path(__file__).resolve().parent.parent
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")

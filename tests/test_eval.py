@@ -24,12 +24,14 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo import backends, evaluate, lab, questions, scores
-from bandpo.backends import Drawn, Request, SeededChoice, Server, Transformers, exponential
+from bandpo import lab
 from bandpo.cli import main
+from bandpo.data import questions
 from bandpo.errors import UserError
-from bandpo.evaluation import pass_at_k
-from bandpo.samples import Question, Sample, Sampling, read_facts, read_graded, read_samples
+from bandpo.evals import backends, draw, grades
+from bandpo.evals.backends import Drawn, Request, SeededChoice, Server, Transformers, exponential
+from bandpo.evals.folder import Question, Sample, Sampling, read_facts, read_graded, read_samples
+from bandpo.statistics.estimators import pass_at_k
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -629,14 +631,14 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
 
 KILLED = """
 import os, signal, sys
-from bandpo import samples
+from bandpo.evals import folder
 from bandpo.cli import main
-add = samples.Evaluation.add
+add = folder.Evaluation.add
 def stop(self, sample):
     add(self, sample)
     if len(self.done) == 21:
         os.kill(os.getpid(), signal.SIGKILL)
-samples.Evaluation.add = stop
+folder.Evaluation.add = stop
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -665,14 +667,14 @@ def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys)
 
 
 def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeypatch):
-    add = evaluate.Evaluation.add
+    add = draw.Evaluation.add
 
     def interrupted(self, sample):
         add(self, sample)
         if len(self.done) == 21:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate.Evaluation, "add", interrupted)
+    monkeypatch.setattr(draw.Evaluation, "add", interrupted)
     assert ask(home, "out", "-n", "4") == 130
     assert capsys.readouterr().err.startswith("interrupted; the same command goes on\nbandpo eval ")
     monkeypatch.undo()
@@ -683,12 +685,12 @@ def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeyp
 
 def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setattr(evaluate, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
+    monkeypatch.setattr(draw, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
     with Fake(lambda body, count: 200 if count <= 20 else 503) as fake:
         options = ["-n", "4", "--base-url", fake.url, "--concurrency", "4"]
         assert ask(home, "out", *options) == 2
         assert "refused the request" in capsys.readouterr().err
-    monkeypatch.setattr(evaluate, "Server", Server)
+    monkeypatch.setattr(draw, "Server", Server)
     kept = read_samples(Path("out"))
     assert 17 <= len(kept) <= 20
     with Fake(lambda body, count: 200) as fake:
@@ -725,17 +727,17 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here):
     (run / "checkpoints" / "checkpoint-8").mkdir(parents=True)
     (run / "checkpoints" / "checkpoint-12").mkdir(parents=True)
     with pytest.raises(UserError, match=r"is not finished; its last checkpoint is runs/mine/checkpoints/checkpoint-12"):
-        evaluate.find_model("runs/mine")
+        draw.find_model("runs/mine")
     (run / "model").mkdir()
-    found = evaluate.find_model("runs/mine")
+    found = draw.find_model("runs/mine")
     assert (found.path, found.name, found.label, found.data) == ("runs/mine/model", "mine", "Band-KL 0.05", "runs/mine")
     with pytest.raises(UserError, match=r"runs is neither a model .* the runs below it are runs/mine"):
-        evaluate.find_model("runs")
-    local = evaluate.find_model(str(home / "model"))
+        draw.find_model("runs")
+    local = draw.find_model(str(home / "model"))
     assert (local.path, local.label) == (str(home / "model"), "model")
-    hub = evaluate.find_model("Qwen/Qwen2.5-0.5B")
+    hub = draw.find_model("Qwen/Qwen2.5-0.5B")
     assert (hub.path, hub.name, hub.label) == ("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")
-    served = evaluate.find_model("org/name", "http://localhost:1/v1")
+    served = draw.find_model("org/name", "http://localhost:1/v1")
     assert (served.path, served.name) == ("org/name", "name")
 
 
@@ -800,11 +802,11 @@ def test_questions_of_a_reasoning_gym_task(here):
 
 def test_questions_that_a_recipe_holds_out(home, here):
     from bandpo import config
-    from bandpo.data import prepare
+    from bandpo.data.rows import rows_and_reward
 
     node = recipe.node(home, Path("run"), data={"eval_size": 5}, reward="last-number")
     Path("mine.yaml").write_text(yaml.safe_dump(node))
-    _, held_out, _ = prepare(config.load("mine.yaml"))
+    _, held_out, _ = rows_and_reward(config.load("mine.yaml"))
     found = questions.read("mine.yaml")
     assert (found.name, found.scorer) == ("rows", "last-number")
     assert [(q.content, q.answer) for q in found.questions] == [(row["prompt"], row["answer"]) for row in held_out]
@@ -858,7 +860,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(home, here, capsys, args, 
 def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
     samples = [Sample("d", i, 0, 0, text, 1, finish) for i, text in enumerate(texts)]
     asked = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
-    return [(g.score, g.answer, g.status) for g in scores._grader(scorer, facts or {}, "d")(samples, asked)]
+    return [(g.score, g.answer, g.status) for g in grades._grader(scorer, facts or {}, "d")(samples, asked)]
 
 
 def test_each_scorer_says_what_it_read():
@@ -899,7 +901,7 @@ def test_the_labs_answers_are_graded_as_in_training():
 
 def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
     facts = {"task": "chain_sum", "items": 3, "options": {"seed": 5, "min_terms": 2, "max_terms": 2}}
-    items, score_answer = scores.reasoning_gym_items("chain_sum", 3, facts["options"])
+    items, score_answer = grades.reasoning_gym_items("chain_sum", 3, facts["options"])
     right = items[2]["answer"]
     assert score_answer(f"{right} it is", items[2]) not in (0, 1)
     found = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
@@ -914,8 +916,8 @@ def test_grading_goes_on_where_it_was_stopped_and_is_not_done_again(home, here, 
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     seen = []
-    exact = scores.exact
-    monkeypatch.setattr(scores, "exact", lambda texts, answer: seen.extend(texts) or exact(texts, answer))
+    exact = grades.exact
+    monkeypatch.setattr(grades, "exact", lambda texts, answer: seen.extend(texts) or exact(texts, answer))
     assert main(["score", "out"]) == 0
     assert path.read_bytes() == whole
     assert len(seen) == 48 - whole[: len(whole) // 2].count(b"\n")
