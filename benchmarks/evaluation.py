@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo import lab
-from bandpo.data import questions
+from bandpo.data import question_sets
 from bandpo.evals.folder import read_facts, read_graded, read_samples
 from bandpo.provenance import source_commit
 from bandpo.statistics.comparison import compare
@@ -144,7 +144,7 @@ def main() -> None:
         # As a file: the interpreter with vLLM need not have reasoning_gym.
         file = args.output / "chain_sum.jsonl"
         args.output.mkdir(parents=True, exist_ok=True)
-        held_out = questions.read(RECIPE).questions
+        held_out = question_sets.read(RECIPE).questions
         file.write_text("".join(json.dumps({"prompt": q.content, "answer": q.answer}) + "\n" for q in held_out))
         common = ["--data", str(file), "--no-chat", "--scorer", "last-number", "--max-tokens", "16"]
         pythons = {"transformers": sys.executable} | ({"vllm": args.vllm_python} if args.vllm_python else {})

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parent.parent
 
 CORE = {"errors", "numerics", "bounds", "band", "trust_regions", "losses"}
 HEAVY = {
-    "trl", "verl", "torchrl", "liger_kernel", "skyrl", "transformers", "tokenizers", "datasets", "reasoning_gym", "numpy",
+    "trl", "verl", "torchrl", "liger_kernel", "skyrl", "transformers", "tokenizers", "datasets", "reasoning_gym",
     "matplotlib", "filelock", "rich", "pydantic", "math_verify", "openai", "vllm", "yaml", "triton", "ray",
-    "accelerate", "sympy",
+    "accelerate", "sympy", "numpy",
 }  # fmt: skip
 
 

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from bandpo.cli import main
-from bandpo.data import questions
+from bandpo.data import question_sets
+from bandpo.data.questions import Question
 from bandpo.errors import UserError
 from bandpo.evals.draw import evaluate
-from bandpo.evals.folder import Evaluation, Question, Sample, Sampling
+from bandpo.evals.folder import Evaluation, Sample, Sampling
 from bandpo.evals.grades import grade_folder
 from bandpo.reports import page
 
@@ -306,7 +307,7 @@ def test_reading_the_questions_of_a_run_executes_nothing_of_it(here, monkeypatch
     node["trainer"] = {"per_device_train_batch_size": 2, "steps_per_generation": 1, "num_generations": 2}
     Path("run/config.yaml").write_text(yaml.safe_dump(node))
     before = list(sys.path)
-    assert len(questions.read("run").questions) == 4
+    assert len(question_sets.read("run").questions) == 4
     assert not Path("ran").exists()
     assert sys.path == before
     with pytest.raises(UserError, match=r"scorer must be one of .*got 'evil:reward'"):

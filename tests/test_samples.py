@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bandpo.data.questions import Question
 from bandpo.errors import UserError
 from bandpo.evals.folder import (
     Appender,
     Evaluation,
-    Question,
     Sample,
     Sampling,
     fingerprint,

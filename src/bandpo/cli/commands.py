@@ -653,8 +653,8 @@ def _list_data(args: argparse.Namespace) -> None:
 
 
 def _eval(args: argparse.Namespace) -> None:
-    from ..evals.draw import evaluate_and_show
     from ..evals.folder import Sampling
+    from .evals import evaluate_and_show
 
     sampling = Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_tokens, args.seed)
     data = [name for text in args.data for name in text.split(",") if name]
@@ -679,7 +679,7 @@ def _eval(args: argparse.Namespace) -> None:
 
 
 def _score(args: argparse.Namespace) -> None:
-    from ..evals.grades import score_and_show
+    from .evals import score_and_show
 
     score_and_show(args.folders, args.scorer, args.k, args.json)
 
@@ -687,7 +687,8 @@ def _score(args: argparse.Namespace) -> None:
 def _compare(args: argparse.Namespace) -> None:
     import json
 
-    from ..reports.table import compare_results, comparison_data, comparison_text, read_results
+    from ..evals.results import read_results
+    from ..reports.comparison import compare_results, comparison_data, comparison_text
 
     a, b = read_results([args.a, args.b], args.scorer, args.log)
     comparisons = compare_results(a, b, args.k)
@@ -698,7 +699,8 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _table(args: argparse.Namespace) -> None:
-    from ..reports.table import FORMATS, make_table, read_results
+    from ..evals.results import read_results
+    from ..reports.table import FORMATS, make_table
 
     by_name = {".html": "html", ".tex": "latex"}
     form = args.format or by_name.get(args.output.suffix if args.output else "", "markdown")

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ..config.recipe import is_finished, load
+from ..config.recipe import load
+from ..config.run_folder import is_finished
 from ..errors import UserError
 from ..files import locked
 from ..lab import SCENES

@@ -17,9 +17,8 @@ import pydantic
 import yaml
 
 from ..errors import UserError, nearest
-from ..files import checked, parse_yaml, read_yaml, secret_in
+from ..files import parse_yaml, read_yaml, secret_in
 from ..lab import SCENES
-from ..reports.runs import read_info
 from ..trust_regions.base import TrustRegion, trust_region
 from ..trust_regions.notation import label_of
 
@@ -249,30 +248,6 @@ def build(node: Mapping[str, Any]) -> RunConfig:
                 f"{ours} is {theirs!r} and scene is {scene!r}: the lab's model, data and reward go together"
             )
     return config if config.label else config.model_copy(update={"label": label_of(region)})
-
-
-def check_same_run(folder: Path, config: RunConfig) -> None:
-    """Raise UserError unless the folder holds a run of this configuration (its place may differ)."""
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} holds no run to resume; start one without --resume")
-    stored = _flat(checked(read_yaml(folder / "config.yaml"), dict[str, Any], str(folder / "config.yaml")))
-    now = _flat(yaml.safe_load(config.to_yaml()))
-    different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
-    if different:
-        raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether the folder holds a run that came to its end."""
-    return (folder / "run.json").exists() and read_info(folder)["finished"]
-
-
-def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
-    out: dict[str, Any] = {}
-    for key, value in node.items():
-        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return out
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

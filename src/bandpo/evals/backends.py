@@ -25,9 +25,10 @@ from annotated_types import Interval, Len
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
+from ..data.questions import Content
 from ..errors import UserError, without_password
 from ..files import json_line, shortened
-from .folder import Content, Sampling
+from .folder import Sampling
 
 
 @dataclass(frozen=True)

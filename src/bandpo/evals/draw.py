@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .. import lab
-from ..data import questions
-from ..data.questions import QuestionSet
+from ..config.run_folder import read_info
+from ..data import question_sets
+from ..data.question_sets import QuestionSet
 from ..errors import UserError
 from ..provenance import hardware, source_commit, versions
-from ..reports.runs import read_info
 from .backends import VLLM, Backend, Request, Server, Transformers, choose, weights_of
 from .folder import Evaluation, Sample, Sampling
-from .grades import check_scorer, score_and_show
+from .grades import check_scorer
 
 console = Console(highlight=False, markup=False)
 
@@ -90,7 +90,7 @@ def evaluate(
 
     Args:
         model: see `find_model`.
-        data: see `questions.read`; none: the held-out rows of the run, or the lab's questions.
+        data: see `question_sets.read`; none: the held-out rows of the run, or the lab's questions.
         sampling: how answers are drawn.
         backend: `auto`, `transformers`, `vllm` or `openai`.
         base_url: of a server, which makes the back end `openai`.
@@ -98,9 +98,9 @@ def evaluate(
         scorer: default: the one that fits the data.
         label: the model's name in tables.
         limit: of each data set, the first so many questions.
-        chat: see `questions.read`.
-        template: see `questions.read`.
-        copies: see `questions.read`.
+        chat: see `question_sets.read`.
+        template: see `question_sets.read`.
+        copies: see `question_sets.read`.
         batch: samples at once, with transformers.
         concurrency: requests at once, with a server.
         timeout: seconds that one answer of a server may take; default an hour.
@@ -120,7 +120,7 @@ def evaluate(
         if found.data is None:
             raise UserError("--data is missing; only the folder of a run and the lab have data of their own")
         data = [found.data]
-    sets = [questions.read(each, limit=limit, chat=chat, template=template, copies=copies) for each in data]
+    sets = [question_sets.read(each, limit=limit, chat=chat, template=template, copies=copies) for each in data]
     names = [each.name for each in sets]
     if len(set(names)) < len(names):
         raise UserError(f"--data names {max(names, key=names.count)} twice; give each data set once")
@@ -234,10 +234,3 @@ class _Display:
             console.print(
                 f"{self.done - self.before:,} samples in {time.monotonic() - self.began:.0f} s, {self.rate()}"
             )
-
-
-def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> None:
-    """`bandpo eval`."""
-    folder = evaluate(model, **options)
-    score_and_show([folder], None, ks, as_json=False)
-    print(folder)

@@ -16,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -24,12 +24,12 @@ import numpy as np
 import pydantic
 from typing_extensions import TypedDict
 
+from ..data.questions import Question
 from ..errors import UserError
 from ..files import Appender, check_text, line_of, read_json, read_json_lines, write_atomically
 from ..statistics.estimators import Graded
 
 Key = tuple[str, int, int]  # data set, prompt, sample
-Content = str | list[dict[str, Any]]  # text, or chat messages
 
 
 # ------------------------------------------------------------------------------------- what the files of a folder hold
@@ -154,33 +154,6 @@ class Sampling:
                 raise UserError(f"{rule}, got {getattr(self, rule.split()[0])!r}")
         if self.temperature == 0 and self.n > 1:
             raise UserError(f"at temperature 0 all samples of a prompt are the same; n must be 1, got {self.n}")
-
-
-@dataclass(frozen=True)
-class Question:
-    """A prompt and its answer. `more`: further columns, which a scorer may need."""
-
-    data: str
-    prompt: int
-    content: Content
-    answer: str
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def id(self) -> str:
-        """A hash of what is asked: the same question has the same in every folder."""
-        return hashlib.sha256(line_of(self.content)).hexdigest()[:16]
-
-    def row(self) -> dict[str, Any]:
-        name = "text" if isinstance(self.content, str) else "messages"
-        return {"data": self.data, "prompt": self.prompt, name: self.content, "answer": self.answer, **self.more}
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Question:
-        known = {"data", "prompt", "text", "messages", "answer"}
-        content = row["text"] if "text" in row else row["messages"]
-        more = {key: value for key, value in row.items() if key not in known}
-        return cls(row["data"], row["prompt"], content, row["answer"], more)
 
 
 @dataclass(frozen=True)

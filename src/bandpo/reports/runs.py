@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 import torch
-from typing_extensions import TypedDict
 
+from ..config.run_folder import Info, read_info
 from ..errors import UserError
-from ..files import checked, read_json, read_json_lines, read_yaml
+from ..files import checked, read_json_lines, read_yaml
 from ..trust_regions.base import Context, TrustRegion, trust_region
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
@@ -85,26 +85,6 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     if not folders:
         raise UserError("no runs given; expected at least one run folder")
     return [_read_run(folder) for folder in folders.values()]
-
-
-class Info(TypedDict):
-    """run.json, as far as it is used."""
-
-    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
-    label: str
-    seed: _Count
-    finished: bool
-    learning_rate: float | None
-    scene: NotRequired[str | None]
-    rounds: NotRequired[_Count | None]
-    steps_per_round: NotRequired[_Count | None]
-    wall_seconds: NotRequired[float | None]
-    command: NotRequired[str | None]
-
-
-def read_info(folder: Path) -> Info:
-    """run.json of a run's folder."""
-    return read_json(folder / "run.json", Info)
 
 
 def _read_run(folder: Path) -> Run:

@@ -14,7 +14,6 @@ import contextlib
 import enum
 import gc
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -478,20 +477,6 @@ class _Worker:
         code = self.kill()
         self.line.socket.close()
         return code
-
-
-def end_with_parent() -> None:
-    """In a process of `multiprocessing`: end at once when its parent is gone, however that ended.
-
-    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent; one that ends
-    in an orderly way has to kill it, as Python waits for its children.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), name="bandpo-parent", daemon=True).start()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _processors() -> int:

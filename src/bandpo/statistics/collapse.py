@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UserError
-from ..files import read_json, read_json_lines, shortened
 
 Floats = NDArray[np.float64]
 WINDOW = 8
@@ -179,32 +177,6 @@ def _break(reward: Floats, first: int, last: int) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------- logs
-
-
-def read_log(path: Path) -> Log:
-    """The log of a run: its folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
-
-    Raises:
-        ValueError: no such log, or one without a reward.
-    """
-    path = Path(path)
-    file = path / "metrics.jsonl" if path.is_dir() else path
-    if not file.exists():
-        raise UserError(f"{file}: No such file or directory; expected the log of a run")
-    if file.name == "trainer_state.json":
-        rows = read_json(file).get("log_history", [])
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise UserError(f"{file}: 'log_history' is {shortened(rows)}; a list of rows is expected")
-    else:
-        rows = [_row_of(row) for row in read_json_lines(file).rows]  # the end of its process may have cut off the last
-    return log_of(rows, str(file))
-
-
-def _row_of(row: dict[str, Any]) -> Mapping[str, Any]:
-    inner = row.get("data")
-    return {**inner, "step": row.get("step")} if isinstance(inner, dict) else row
-
-
 def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
     """Rows of metrics as a log: means over the lines of a round (or step).
 

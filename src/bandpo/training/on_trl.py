@@ -28,7 +28,8 @@ from accelerate.utils import broadcast_object_list
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 from .. import lab
-from ..config.recipe import RunConfig, check_same_run, is_finished
+from ..config.recipe import RunConfig
+from ..config.run_folder import check_same_run, is_finished
 from ..data.rows import rows_and_reward
 from ..errors import UserError
 from ..files import locked, write_atomically

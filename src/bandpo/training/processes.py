@@ -1,10 +1,12 @@
-"""Several processes that train together, as `torchrun` and `accelerate launch` start them."""
+"""Several processes that train together, as `torchrun` and `accelerate launch` start them, or `bandpo lab` itself."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 
 
 def count() -> int:
@@ -29,3 +31,17 @@ def end_with_launcher() -> None:
     ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
     if os.getppid() != launcher:
         os._exit(1)
+
+
+def end_with_parent() -> None:
+    """In a process of `multiprocessing`: end at once when its parent is gone, however that ended.
+
+    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent; one that ends
+    in an orderly way has to kill it, as Python waits for its children.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), name="bandpo-parent", daemon=True).start()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)

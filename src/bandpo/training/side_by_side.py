@@ -15,10 +15,10 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
-from ..config.recipe import RunConfig, build, check_same_run, is_finished, merge
+from ..config.recipe import RunConfig, build, merge
+from ..config.run_folder import check_same_run, is_finished
 from ..errors import UserError, nearest
 from ..lab import SCENES, WarmStart, warm_start
-from ..rewards.workers import end_with_parent
 from ..trust_regions.base import trust_region
 from ..trust_regions.notation import label_of, parse_region
 from . import processes
@@ -156,9 +156,9 @@ def run_all(
     left = [job for job in jobs if not is_finished(job.folder)]
     context = multiprocessing.get_context("spawn")
     manager = SyncManager(ctx=context)
-    manager.start(end_with_parent)
+    manager.start(processes.end_with_parent)
     others = multiprocessing.active_children()
-    with manager, ProcessPoolExecutor(max(1, min(workers, len(left))), context, end_with_parent) as pool:
+    with manager, ProcessPoolExecutor(max(1, min(workers, len(left))), context, processes.end_with_parent) as pool:
         messages = manager.Queue()
         listener = threading.Thread(target=_listen, args=(messages, left, on_row, say), daemon=True)
         listener.start()

@@ -16,7 +16,7 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 
 from ..config.recipe import RunConfig
-from ..data import questions
+from ..data import question_sets
 from ..errors import UserError
 from ..rewards.functions import Reward
 from ..statistics.estimators import best_at_k_bootstrap, mean_at_k, pass_at_k, powers
@@ -36,19 +36,19 @@ def validation_rows(config: RunConfig, held_out: Dataset | None, chat: bool) -> 
         chat: whether the model is trained on messages; questions then come as such too.
 
     Raises:
-        UserError: see `questions.read`, or a reward that cannot score other data.
+        UserError: see `question_sets.read`, or a reward that cannot score other data.
     """
     path = config.data.eval_path
     if path is None:
         if held_out is None:
             return None
-        name = questions.held_out_name(config)
+        name = question_sets.held_out_name(config)
         return held_out.add_column(DATA, [name] * len(held_out)).add_column(ROW, list(range(len(held_out))))
     if config.reward == "reasoning-gym":
         raise UserError("data.eval_path cannot go with reward 'reasoning-gym', which knows its own task only")
     rows = []
     for spec in path.split(","):
-        found = questions.read(spec, chat=chat)
+        found = question_sets.read(spec, chat=chat)
         for question in found.questions:
             source = question.more.get("data_source")
             # verl's key of the data; math_dapo is that of all to which nobody gave one.
