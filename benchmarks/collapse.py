@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.collapse import WINDOW, Collapse, collapse_of, find_collapse, read_log
+from bandpo.evals.results import read_log
+from bandpo.statistics.collapse import WINDOW, Collapse, collapse_of, find_collapse
 
 HERE = Path(__file__).resolve().parent
 ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "docs" / "evaluation.md"

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 
-from bandpo.grading import grade
+from bandpo.rewards.grading import grade
 
 RIGHT = [
     *(

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 import bandpo
-from bandpo import Band, Clip, Divergence, losses
+from bandpo import Band, Clip, Divergence
+from bandpo.losses import policy
 from bandpo.provenance import hardware, source_commit
 
 SHAPE = (8, 4096)
@@ -85,11 +86,11 @@ def without_metrics(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
     """The same loss, its metrics not computed: for comparison with lines that have none."""
 
     def call(new: Tensor) -> Tensor:
-        measure, losses.Metrics = losses.Metrics, Nothing  # type: ignore[misc]
+        measure, policy.Metrics = policy.Metrics, Nothing  # type: ignore[misc]
         try:
             return loss(new)
         finally:
-            losses.Metrics = measure  # type: ignore[misc]
+            policy.Metrics = measure  # type: ignore[misc]
 
     return call
 

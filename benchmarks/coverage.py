@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.differences import compare
-from bandpo.evaluation import (
+from bandpo.statistics.comparison import compare
+from bandpo.statistics.estimators import (
     Graded,
     average,
     best_at_k_bootstrap,

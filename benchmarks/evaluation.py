@@ -32,11 +32,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bandpo import lab, questions
-from bandpo.differences import compare
-from bandpo.evaluation import summarize
+from bandpo import lab
+from bandpo.data import question_sets
+from bandpo.evals.folder import read_facts, read_graded, read_samples
 from bandpo.provenance import source_commit
-from bandpo.samples import read_facts, read_graded, read_samples
+from bandpo.statistics.comparison import compare
+from bandpo.statistics.estimators import summarize
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
 MAIN = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -143,7 +144,7 @@ def main() -> None:
         # As a file: the interpreter with vLLM need not have reasoning_gym.
         file = args.output / "chain_sum.jsonl"
         args.output.mkdir(parents=True, exist_ok=True)
-        held_out = questions.read(RECIPE).questions
+        held_out = question_sets.read(RECIPE).questions
         file.write_text("".join(json.dumps({"prompt": q.content, "answer": q.answer}) + "\n" for q in held_out))
         common = ["--data", str(file), "--no-chat", "--scorer", "last-number", "--max-tokens", "16"]
         pythons = {"transformers": sys.executable} | ({"vllm": args.vllm_python} if args.vllm_python else {})

@@ -377,10 +377,10 @@ def main() -> int:
     place = args.output.resolve()
     os.environ |= {"BANDPO_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     os.environ |= {"OMP_NUM_THREADS": "1"}
-    import bandpo.evaluate
-    import bandpo.preparation
-    import bandpo.show
-    import bandpo.train  # noqa: F401  (the copies of this process have it then)
+    import bandpo.cli.training
+    import bandpo.data.preparation
+    import bandpo.evals.draw
+    import bandpo.training.on_trl  # noqa: F401  (the copies of this process have it then)
 
     known = kinds(place / "home")
     commit = subprocess.check_output(["git", "log", "-1", "--format=%h", "--", "src"], cwd=ROOT, text=True).strip()

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bandpo import trust_region
-from bandpo.compare import METHODS, plan, run_all
-from bandpo.runs import NUMBERS, Run, read_runs, summarize
-from bandpo.words import label_of
+from bandpo.reports.runs import NUMBERS, Run, read_runs, summarize
+from bandpo.training.side_by_side import METHODS, plan, run_all
+from bandpo.trust_regions.notation import label_of
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)

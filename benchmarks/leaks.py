@@ -17,7 +17,7 @@ import json
 import time
 from pathlib import Path
 
-from bandpo import leaks
+from bandpo.data import leaks
 from bandpo.provenance import source_commit
 
 EVALUATION = ("aime24", "amc23")

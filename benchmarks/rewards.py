@@ -38,9 +38,9 @@ from pathlib import Path
 
 import psutil
 
-from bandpo import grading
 from bandpo.provenance import hardware, source_commit
-from bandpo.workers import Stopped
+from bandpo.rewards import grading
+from bandpo.rewards.workers import Stopped
 
 ROWS, ANSWERS = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("answers.jsonl.gz")
 COLUMNS = [

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import yaml
 
-from bandpo.grading import grade
+from bandpo.rewards.grading import grade
 
 ROOT = Path(__file__).resolve().parent.parent
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
@@ -73,7 +73,7 @@ COLUMNS = ["text", "answer", "right", *SCORERS]
 
 INTRODUCTION = r"""# The scorers
 
-`bandpo.grading.grade(texts, answers, scorer)`; as rewards `math` and `dapo-strict` in a recipe of `bandpo train`,
+`bandpo.rewards.grade(texts, answers, scorer)`; as rewards `math` and `dapo-strict` in a recipe of `bandpo train`,
 `bandpo.rewards.math_reward` and `dapo_strict` in a TRL script, `compute_score` and `compute_score_dapo_strict` of
 `pkg://bandpo.rewards` in verl (`reward.custom_reward_function`).
 

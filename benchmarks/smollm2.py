@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo.config import RunConfig, load
-from bandpo.data import prepare
+from bandpo.config.recipe import RunConfig, load
+from bandpo.data.rows import rows_and_reward
 from bandpo.provenance import source_commit
-from bandpo.train import run
+from bandpo.training.on_trl import run
 
 SAMPLES = 16
 
@@ -28,7 +28,7 @@ SAMPLES = 16
 @torch.no_grad()
 def accuracy(model_path: str | Path, config: RunConfig) -> tuple[float, float]:
     """Mean and half-width of the 95 % interval over distinct held-out questions, SAMPLES answers each."""
-    _, held_out, reward = prepare(config)
+    _, held_out, reward = rows_and_reward(config)
     answers = dict(zip(held_out["prompt"], held_out["answer"], strict=True))
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(model_path, padding_side="left")

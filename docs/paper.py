@@ -434,7 +434,7 @@ def table_of_ends() -> str:
 def three_of_forty(name: str) -> float:
     """The divergence, in radii, of a policy of which three of 40 equal tokens are at their upper bound."""
     high = bandpo.band_bounds(at(1 / 40), name, 0.05).log_high.exp().item()
-    f = bandpo.divergences.divergence(name).f
+    f = bandpo.band.divergence(name).f
     u = torch.tensor([high, (40 - 3 * high) / 37], dtype=torch.float64)
     return (f(u) @ torch.tensor([3 / 40, 37 / 40], dtype=torch.float64)).item() / 0.05
 

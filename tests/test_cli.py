@@ -15,9 +15,9 @@ import torch
 import yaml
 
 import bandpo
-from bandpo import lab, show
-from bandpo.cli import main
-from bandpo.compare import DEFAULT_METHODS, METHODS
+from bandpo import lab
+from bandpo.cli import main, training
+from bandpo.training.side_by_side import DEFAULT_METHODS, METHODS
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +247,8 @@ class Called(Exception):
 def calls(monkeypatch):
     """The arguments that the commands pass on."""
     seen = {}
-    monkeypatch.setattr(show, "train_and_show", lambda *args: seen.update(train=args))
-    monkeypatch.setattr(show, "compare_and_show", lambda *args: seen.update(lab=args))
+    monkeypatch.setattr(training, "train_and_show", lambda *args: seen.update(train=args))
+    monkeypatch.setattr(training, "compare_and_show", lambda *args: seen.update(lab=args))
     return seen
 
 
@@ -330,7 +330,7 @@ def test_an_interruption_is_told_apart_from_a_mistake(here, capsys, monkeypatch)
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(show, "train_and_show", interrupted)
+    monkeypatch.setattr(training, "train_and_show", interrupted)
     assert main(["train", "a=1"]) == 130
     assert capsys.readouterr().err == "interrupted; the same command with --resume goes on\n"
 
@@ -340,7 +340,7 @@ def test_a_bug_is_not_hidden_behind_one_line(here, monkeypatch, error):
     def buggy(*args):
         raise error
 
-    monkeypatch.setattr(show, "train_and_show", buggy)
+    monkeypatch.setattr(training, "train_and_show", buggy)
     with pytest.raises(type(error)):
         main(["train", "a=1"])
 
@@ -415,7 +415,7 @@ def test_a_signal_ends_a_command_in_one_line_and_with_its_code(here, capsys, mon
             if consequence is not None:
                 raise consequence
 
-    monkeypatch.setattr(show, "train_and_show", ended)
+    monkeypatch.setattr(training, "train_and_show", ended)
     assert signal.getsignal(number) is signal.SIG_DFL
     assert main(["train", "a=1"]) == 128 + number
     assert capsys.readouterr().err == f"ended by {name}; the same command with --resume goes on\n"
@@ -428,7 +428,7 @@ def test_signals_that_somebody_else_has_taken_are_left_alone(here, monkeypatch):
         seen.append(signal.getsignal(signal.SIGHUP))
 
     seen = []
-    monkeypatch.setattr(show, "train_and_show", look)
+    monkeypatch.setattr(training, "train_and_show", look)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     try:
         main(["train", "a=1"])

@@ -14,8 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 import bandpo
 from bandpo import Band, Capped, Clip, Relaxed
 from bandpo.cli import main
-from bandpo.cluster import load, plan
-from bandpo.config import UserError
+from bandpo.errors import UserError
+from bandpo.training.on_verl import load, plan
 
 PAPER = Path(__file__).parent.parent / "recipes" / "paper"
 # The hub's name and the paper's steps.

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bandpo.collapse import WINDOW, collapse_of, find_collapse, log_of, read_log, trailing_mean
+from bandpo.evals.results import read_log
+from bandpo.statistics.collapse import WINDOW, collapse_of, find_collapse, log_of, trailing_mean
 
 ROOT = Path(__file__).parent.parent
 

@@ -22,9 +22,9 @@ from bandpo import (
     Relaxed,
     band_bounds,
     band_contains,
-    divergences,
     policy_loss,
 )
+from bandpo.band import divergences
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 

@@ -7,10 +7,12 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import Band, Clip, config, train, trust_region
-from bandpo.compare import METHODS, plan
-from bandpo.config import FIXED, RESERVED, UserError, build, load, merge
+from bandpo import Band, Clip, config, trust_region
+from bandpo.config.recipe import FIXED, RESERVED, build, load, merge
+from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
+from bandpo.training import on_trl
+from bandpo.training.side_by_side import METHODS, plan
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -379,14 +381,14 @@ def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
         ],
     )
     built = []
-    make = train.BandPOTrainer
+    make = on_trl.BandPOTrainer
 
     def watch(**settings):
         built.append(make(**settings))
         return built[-1]
 
-    monkeypatch.setattr(train, "BandPOTrainer", watch)
-    folder = train.run(found)
+    monkeypatch.setattr(on_trl, "BandPOTrainer", watch)
+    folder = on_trl.run(found)
     (trainer,) = built
     assert trainer.trust_region == Band("kl", 0.05)
     assert trainer.loss_type == "grpo"

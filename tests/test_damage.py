@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bandpo import questions, report
 from bandpo.cli import main
+from bandpo.data import question_sets
+from bandpo.data.questions import Question
 from bandpo.errors import UserError
-from bandpo.evaluate import evaluate
-from bandpo.samples import Evaluation, Question, Sample, Sampling
-from bandpo.scores import grade_folder
+from bandpo.evals.draw import evaluate
+from bandpo.evals.folder import Evaluation, Sample, Sampling
+from bandpo.evals.grades import grade_folder
+from bandpo.reports import page
 
 CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
 
@@ -48,7 +50,7 @@ def here(tmp_path, monkeypatch):
     """A working directory with all that commands read, whole."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(report, "svg", lambda *arguments, **options: "<svg></svg>")  # drawing takes seconds
+    monkeypatch.setattr(page, "svg", lambda *arguments, **options: "<svg></svg>")  # drawing takes seconds
     make_run(Path("run"))
     make_evaluation(Path("eval"))
     make_evaluation(Path("other"))
@@ -305,7 +307,7 @@ def test_reading_the_questions_of_a_run_executes_nothing_of_it(here, monkeypatch
     node["trainer"] = {"per_device_train_batch_size": 2, "steps_per_generation": 1, "num_generations": 2}
     Path("run/config.yaml").write_text(yaml.safe_dump(node))
     before = list(sys.path)
-    assert len(questions.read("run").questions) == 4
+    assert len(question_sets.read("run").questions) == 4
     assert not Path("ran").exists()
     assert sys.path == before
     with pytest.raises(UserError, match=r"scorer must be one of .*got 'evil:reward'"):
@@ -398,7 +400,7 @@ def test_a_fault_of_ours_keeps_its_traceback_and_asks_for_a_report(here, monkeyp
     def fault(*arguments, **options):
         raise ValueError("index out of range")
 
-    monkeypatch.setattr(report, "render", fault)
+    monkeypatch.setattr(page, "render", fault)
     with pytest.raises(ValueError, match="index") as caught:
         main(["report", "run"])
     assert "fault of bandpo itself" in caught.value.__notes__[0]

@@ -10,8 +10,9 @@ import pytest
 import recipe
 
 from bandpo import lab
-from bandpo.config import UserError, build
-from bandpo.data import prepare
+from bandpo.config.recipe import build
+from bandpo.data.rows import rows_and_reward
+from bandpo.errors import UserError
 
 PROMPTS_A_ROUND = 4
 
@@ -31,7 +32,7 @@ def prepared(tmp_path):
                 path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             data = {"source": "file", "path": str(path), **data}
         node = recipe.node(tmp_path, tmp_path / "run", rounds=rounds, seed=seed, reward=reward)
-        return prepare(build({**node, "data": data}))
+        return rows_and_reward(build({**node, "data": data}))
 
     return prepared
 
@@ -270,7 +271,7 @@ def test_settings_that_the_rows_cannot_meet_are_named(prepared, data, message):
 
 def test_the_lab_makes_as_many_prompts_as_the_run_needs(tmp_path):
     config = build({"scene": "storm", "rounds": 3, "seed": 5})
-    rows, held_out, reward = prepare(config)
+    rows, held_out, reward = rows_and_reward(config)
     assert list(rows) == lab.prompts(3 * 16, 5)
     assert held_out is None
     right = [lab.ANSWER, lab.SYMBOLS.index(rows[0]["answer"]), lab.END]

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from bandpo import doctor
 from bandpo.cli import main
-from bandpo.doctor import examine, installation, logged_names, plug_in, read_config
+from bandpo.training import doctor
+from bandpo.training.doctor import examine, installation, logged_names, plug_in, read_config
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 GOOD = [

@@ -24,12 +24,15 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo import backends, evaluate, lab, questions, scores
-from bandpo.backends import Drawn, Request, SeededChoice, Server, Transformers, exponential
+from bandpo import lab
 from bandpo.cli import main
-from bandpo.config import UserError
-from bandpo.evaluation import pass_at_k
-from bandpo.samples import Question, Sample, Sampling, read_facts, read_graded, read_samples
+from bandpo.data import question_sets
+from bandpo.data.questions import Question
+from bandpo.errors import UserError
+from bandpo.evals import backends, draw, grades
+from bandpo.evals.backends import Drawn, Request, SeededChoice, Server, Transformers, exponential
+from bandpo.evals.folder import Sample, Sampling, read_facts, read_graded, read_samples
+from bandpo.statistics.estimators import pass_at_k
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -629,14 +632,14 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
 
 KILLED = """
 import os, signal, sys
-from bandpo import samples
+from bandpo.evals import folder
 from bandpo.cli import main
-add = samples.Evaluation.add
+add = folder.Evaluation.add
 def stop(self, sample):
     add(self, sample)
     if len(self.done) == 21:
         os.kill(os.getpid(), signal.SIGKILL)
-samples.Evaluation.add = stop
+folder.Evaluation.add = stop
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -665,14 +668,14 @@ def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys)
 
 
 def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeypatch):
-    add = evaluate.Evaluation.add
+    add = draw.Evaluation.add
 
     def interrupted(self, sample):
         add(self, sample)
         if len(self.done) == 21:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate.Evaluation, "add", interrupted)
+    monkeypatch.setattr(draw.Evaluation, "add", interrupted)
     assert ask(home, "out", "-n", "4") == 130
     assert capsys.readouterr().err.startswith("interrupted; the same command goes on\nbandpo eval ")
     monkeypatch.undo()
@@ -683,12 +686,12 @@ def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeyp
 
 def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setattr(evaluate, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
+    monkeypatch.setattr(draw, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
     with Fake(lambda body, count: 200 if count <= 20 else 503) as fake:
         options = ["-n", "4", "--base-url", fake.url, "--concurrency", "4"]
         assert ask(home, "out", *options) == 2
         assert "refused the request" in capsys.readouterr().err
-    monkeypatch.setattr(evaluate, "Server", Server)
+    monkeypatch.setattr(draw, "Server", Server)
     kept = read_samples(Path("out"))
     assert 17 <= len(kept) <= 20
     with Fake(lambda body, count: 200) as fake:
@@ -725,17 +728,17 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here):
     (run / "checkpoints" / "checkpoint-8").mkdir(parents=True)
     (run / "checkpoints" / "checkpoint-12").mkdir(parents=True)
     with pytest.raises(UserError, match=r"is not finished; its last checkpoint is runs/mine/checkpoints/checkpoint-12"):
-        evaluate.find_model("runs/mine")
+        draw.find_model("runs/mine")
     (run / "model").mkdir()
-    found = evaluate.find_model("runs/mine")
+    found = draw.find_model("runs/mine")
     assert (found.path, found.name, found.label, found.data) == ("runs/mine/model", "mine", "Band-KL 0.05", "runs/mine")
     with pytest.raises(UserError, match=r"runs is neither a model .* the runs below it are runs/mine"):
-        evaluate.find_model("runs")
-    local = evaluate.find_model(str(home / "model"))
+        draw.find_model("runs")
+    local = draw.find_model(str(home / "model"))
     assert (local.path, local.label) == (str(home / "model"), "model")
-    hub = evaluate.find_model("Qwen/Qwen2.5-0.5B")
+    hub = draw.find_model("Qwen/Qwen2.5-0.5B")
     assert (hub.path, hub.name, hub.label) == ("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")
-    served = evaluate.find_model("org/name", "http://localhost:1/v1")
+    served = draw.find_model("org/name", "http://localhost:1/v1")
     assert (served.path, served.name) == ("org/name", "name")
 
 
@@ -764,65 +767,65 @@ def write(path, rows):
 
 def test_questions_of_files(here):
     rows = [{"prompt": "1+1?", "answer": 2}, {"prompt": "2+2?", "answer": "4"}, {"prompt": "1+1?", "answer": "2"}]
-    found = questions.read(write("sums.jsonl", rows))
+    found = question_sets.read(write("sums.jsonl", rows))
     assert (found.name, found.scorer, found.facts["repeated"]) == ("sums", "math", 1)
     assert [(q.prompt, q.content, q.answer) for q in found.questions] == [
         (0, [{"role": "user", "content": "1+1?"}], "2"),
         (1, [{"role": "user", "content": "2+2?"}], "4"),
     ]
-    assert [q.content for q in questions.read("sums.jsonl", limit=1, chat=False).questions] == ["1+1?"]
-    boxed = questions.read("sums.jsonl", template="Q: {prompt}", chat=False)
+    assert [q.content for q in question_sets.read("sums.jsonl", limit=1, chat=False).questions] == ["1+1?"]
+    boxed = question_sets.read("sums.jsonl", template="Q: {prompt}", chat=False)
     assert boxed.questions[0].content == "Q: 1+1?"
     with pytest.raises(UserError, match="two answers, '2' and '3', to the question"):
-        questions.read(write("wrong.jsonl", [*rows, {"prompt": "1+1?", "answer": "3"}]))
+        question_sets.read(write("wrong.jsonl", [*rows, {"prompt": "1+1?", "answer": "3"}]))
     system = [{"role": "system", "content": "be good"}, {"role": "user", "content": "x"}]
     write("system.jsonl", [{"prompt": system, "answer": "1"}])
     with pytest.raises(UserError, match="--no-chat needs one user message a question"):
-        questions.read("system.jsonl", chat=False)
+        question_sets.read("system.jsonl", chat=False)
     with pytest.raises(UserError, match=r"gone\.jsonl"):
-        questions.read("gone.jsonl")
+        question_sets.read("gone.jsonl")
     with pytest.raises(UserError, match="no data set 'aime42', did you mean"):
-        questions.read("aime42")
+        question_sets.read("aime42")
 
 
 def test_questions_of_a_reasoning_gym_task(here):
     spec = "reasoning-gym:chain_sum:min_terms=2:max_terms=2:min_digits=1:max_digits=1:size=30"
-    found = questions.read(spec)
+    found = question_sets.read(spec)
     assert (found.name, found.scorer) == ("chain_sum", "reasoning-gym")
     assert len(found.questions) == len({q.id for q in found.questions}) == 30 - found.facts["repeated"]
-    assert found.questions == questions.read(spec).questions
+    assert found.questions == question_sets.read(spec).questions
     assert found.questions[0].answer == str(eval(re.search(r"[-\d]+ [-+] [-\d]+", str(found.questions[0].content))[0]))
     with pytest.raises(UserError, match="'size' is no option; write reasoning-gym:TASK:key=value"):
-        questions.read("reasoning-gym:chain_sum:size")
+        question_sets.read("reasoning-gym:chain_sum:size")
     with pytest.raises(UserError, match="chain_sam"):
-        questions.read("reasoning-gym:chain_sam")
+        question_sets.read("reasoning-gym:chain_sam")
 
 
 def test_questions_that_a_recipe_holds_out(home, here):
     from bandpo import config
-    from bandpo.data import prepare
+    from bandpo.data.rows import rows_and_reward
 
     node = recipe.node(home, Path("run"), data={"eval_size": 5}, reward="last-number")
     Path("mine.yaml").write_text(yaml.safe_dump(node))
-    _, held_out, _ = prepare(config.load("mine.yaml"))
-    found = questions.read("mine.yaml")
+    _, held_out, _ = rows_and_reward(config.load("mine.yaml"))
+    found = question_sets.read("mine.yaml")
     assert (found.name, found.scorer) == ("rows", "last-number")
     assert [(q.content, q.answer) for q in found.questions] == [(row["prompt"], row["answer"]) for row in held_out]
     Path("runs/one").mkdir(parents=True)
     Path("runs/one/config.yaml").write_text(config.load("mine.yaml").to_yaml())
-    assert questions.read("runs/one") == found
+    assert question_sets.read("runs/one") == found
     Path("none.yaml").write_text(yaml.safe_dump(recipe.node(home, Path("run"))))
     with pytest.raises(UserError, match=r"none.yaml holds out no rows \(data.eval_size is 0\)"):
-        questions.read("none.yaml")
+        question_sets.read("none.yaml")
     gym = {"source": "reasoning_gym", "task": "chain_sum", "eval_size": 4}
     Path("gym.yaml").write_text(yaml.safe_dump({**node, "data": gym, "reward": "reasoning-gym"}))
-    gym_set = questions.read("gym.yaml")
+    gym_set = question_sets.read("gym.yaml")
     assert (gym_set.name, gym_set.scorer, gym_set.facts["items"]) == ("chain_sum", "reasoning-gym", 24)
     assert [q.more["item"] for q in gym_set.questions] == [20, 21, 22, 23]
 
 
 def test_questions_of_the_lab_are_not_those_of_training():
-    found = questions.read("lab")
+    found = question_sets.read("lab")
     assert (len(found.questions), found.scorer) == (128, "lab")
     trained = {row["prompt"] for seed in range(3) for row in lab.prompts(2000, seed)}
     assert sum(q.content in trained for q in found.questions) < 128 * 3 * 2000 / 16**4 * 2 + 5
@@ -858,7 +861,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(home, here, capsys, args, 
 def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
     samples = [Sample("d", i, 0, 0, text, 1, finish) for i, text in enumerate(texts)]
     asked = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
-    return [(g.score, g.answer, g.status) for g in scores._grader(scorer, facts or {}, "d")(samples, asked)]
+    return [(g.score, g.answer, g.status) for g in grades._grader(scorer, facts or {}, "d")(samples, asked)]
 
 
 def test_each_scorer_says_what_it_read():
@@ -899,7 +902,7 @@ def test_the_labs_answers_are_graded_as_in_training():
 
 def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
     facts = {"task": "chain_sum", "items": 3, "options": {"seed": 5, "min_terms": 2, "max_terms": 2}}
-    items, score_answer = scores.reasoning_gym_items("chain_sum", 3, facts["options"])
+    items, score_answer = grades.reasoning_gym_items("chain_sum", 3, facts["options"])
     right = items[2]["answer"]
     assert score_answer(f"{right} it is", items[2]) not in (0, 1)
     found = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
@@ -914,8 +917,8 @@ def test_grading_goes_on_where_it_was_stopped_and_is_not_done_again(home, here, 
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     seen = []
-    exact = scores.exact
-    monkeypatch.setattr(scores, "exact", lambda texts, answer: seen.extend(texts) or exact(texts, answer))
+    exact = grades.exact
+    monkeypatch.setattr(grades, "exact", lambda texts, answer: seen.extend(texts) or exact(texts, answer))
     assert main(["score", "out"]) == 0
     assert path.read_bytes() == whole
     assert len(seen) == 48 - whole[: len(whole) // 2].count(b"\n")

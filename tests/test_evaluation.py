@@ -19,9 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
-from bandpo import differences, evaluation
-from bandpo.differences import common_prompts, compare, reshuffle_p, sign_flip_p
-from bandpo.evaluation import (
+from bandpo.statistics import comparison, estimators
+from bandpo.statistics.comparison import common_prompts, compare, reshuffle_p, sign_flip_p
+from bandpo.statistics.estimators import (
     Graded,
     Spread,
     average,
@@ -198,7 +198,7 @@ def test_every_interval_holds_its_value_and_none_is_of_width_zero(prompts, n, da
     right = data.draw(st.lists(st.integers(0, n), min_size=prompts, max_size=prompts))
     score = np.array([[1] * c + [0] * (n - c) for c in right], float)
     for k in (None, 1, n):
-        these, such = these_problems(score, k), such_problems(evaluation.per_prompt(score, k))
+        these, such = these_problems(score, k), such_problems(estimators.per_prompt(score, k))
         for spread in (these, such):
             low, high = spread.interval()
             assert 0 <= low <= spread.value <= high <= 1
@@ -291,7 +291,7 @@ def test_reshuffling_too_fine_a_grid_is_normal(monkeypatch):
     tables = [(c, 100, c + 4, 100) for c in range(20, 60)]
     p, exact = reshuffle_p(tables)
     assert exact
-    monkeypatch.setattr(differences, "MOST_WORK", 100)
+    monkeypatch.setattr(comparison, "MOST_WORK", 100)
     normal, exact = reshuffle_p(tables)
     assert not exact
     assert abs(p - normal) < 0.1 * p

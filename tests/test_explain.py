@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from bandpo import DCPO, Band, Capped, Clip, Relaxed
-from bandpo.explain import DEFAULT_P, explain, limits, stretches
-from bandpo.words import parse_region
+from bandpo.reports.explanation import DEFAULT_P, explain, limits, stretches
+from bandpo.trust_regions.notation import parse_region
 
 
 def kl_root(p, delta, side):

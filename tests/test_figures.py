@@ -17,7 +17,7 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from bandpo import DCPO, Band, Capped, Clip, Relaxed
 from bandpo.cli import main
-from bandpo.figures import _LOOK, CLASSES, FIGURES, Parameters
+from bandpo.reports.figures import _LOOK, CLASSES, FIGURES, Parameters
 
 # The epsilons below and above at p, as the paper writes them (delta 0.1; eq:tv_bounds, eq:chi2_bounds, DCPO's own).
 EPSILONS = {

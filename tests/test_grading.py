@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from math_verify import LatexExtractionConfig, parse, verify
 
-from bandpo import grading
-from bandpo.config import UserError
-from bandpo.grading import Grade, final_answer, grade
-from bandpo.workers import Pool, Stopped
+from bandpo.errors import UserError
+from bandpo.rewards import grading
+from bandpo.rewards.grading import Grade, final_answer, grade
+from bandpo.rewards.workers import Pool, Stopped
 
 ROOT = Path(__file__).parent.parent
 
@@ -340,7 +340,7 @@ def test_the_workers_believe_no_infinity_either():
     tasks += [["\\infty", "2^{\\infty}-1"], ["-\\infty", "\\infty"], ["0", "e^{-\\infty} + \\infty"]]
     found = []
     for order in (tasks, tasks[::-1]):
-        pool = Pool("bandpo.equivalence:compare", seconds=20, size=1)
+        pool = Pool("bandpo.rewards.equivalence:compare", seconds=20, size=1)
         found.append(dict(zip(map(tuple, order), map(tuple, pool.map(order)), strict=True)))
         pool.close()
     assert found[0] == found[1]

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from bandpo import lab
-from bandpo.compare import METHODS, estimate, plan, run_all
-from bandpo.config import UserError
+from bandpo.errors import UserError
+from bandpo.lab import model as lab_model
+from bandpo.training.side_by_side import METHODS, estimate, plan, run_all
 
 
 def ids(text):
@@ -67,7 +68,7 @@ def test_the_tokenizer_gives_one_token_per_symbol():
 
 def test_demonstrations_are_right_up_to_slips_in_a_quarter_of_the_steps():
     start = lab.WarmStart(0.005, seed=0, batch=4096)
-    ((prompts, completions, works),) = lab._demonstrations(start, 1)
+    ((prompts, completions, works),) = lab_model._demonstrations(start, 1)
     works = works[:, 0]
     assert 0.45 < works.float().mean() < 0.55
     symbols, long = prompts[works, :4], completions[works]
@@ -195,11 +196,11 @@ def quick(monkeypatch, tmp_path):
         trained.append(steps)
         return lab.fresh_model(start.seed)
 
-    monkeypatch.setattr(lab, "_supervised", supervised)
-    monkeypatch.setattr(lab, "_skill", lambda model, seed: {"p_work": 0.005, "right_if_work": 0.4})
+    monkeypatch.setattr(lab_model, "_supervised", supervised)
+    monkeypatch.setattr(lab_model, "_skill", lambda model, seed: {"p_work": 0.005, "right_if_work": 0.4})
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(lab_model.tempfile, "tempdir", str(tmp_path / "tmp"))
     return trained
 
 
@@ -250,7 +251,7 @@ def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab, "save_start", killed)
+        patch.setattr(lab_model, "save_start", killed)
         with pytest.raises(KeyboardInterrupt):
             lab.warm_start(0.005, 0)
     folder, _ = lab.warm_start(0.005, 0)
@@ -293,14 +294,14 @@ def test_a_cache_that_can_only_be_read_is_read(quick, monkeypatch):
     def read_only(file, **named):
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(lab, "locked", read_only)
+    monkeypatch.setattr(lab_model, "locked", read_only)
     assert lab.warm_start(0.005, 0) == made
 
 
 def test_without_any_place_to_write_nothing_is_trained(quick, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path / "file"))
+    monkeypatch.setattr(lab_model.tempfile, "tempdir", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"needs a folder that can be written .*file/lab: Not a.* set BANDPO_CACHE"):
         lab.warm_start(0.005, 0)
     assert quick == []
@@ -316,13 +317,13 @@ def test_a_temporary_folder_of_somebody_else_is_not_used(quick, monkeypatch, tmp
 
 
 def test_who_finds_another_process_at_the_same_warm_start_waits_for_it(quick, monkeypatch):
-    supervised, met = lab._supervised, threading.Event()
+    supervised, met = lab_model._supervised, threading.Event()
 
     def slow(start, steps, say):
         assert met.wait(60)
         return supervised(start, steps, say)
 
-    monkeypatch.setattr(lab, "_supervised", slow)
+    monkeypatch.setattr(lab_model, "_supervised", slow)
     with ThreadPoolExecutor(2) as pool:  # the lock does not tell threads from processes
         tell = lambda text: met.set() if text.endswith("; waiting for it") else None  # noqa: E731
         first, second = [pool.submit(lab.warm_start, 0.005, 0, tell) for _ in range(2)]
@@ -332,7 +333,7 @@ def test_who_finds_another_process_at_the_same_warm_start_waits_for_it(quick, mo
 
 def test_training_the_warm_start_shows_how_far_it_is():
     said = []
-    lab._supervised(lab.WarmStart(0.005, 3, batch=2), 250, said.append)
+    lab_model._supervised(lab.WarmStart(0.005, 3, batch=2), 250, said.append)
     assert said == ["warm start of seed 3: 100 of 250 steps", "warm start of seed 3: 200 of 250 steps"]
 
 

@@ -27,11 +27,11 @@ from bandpo import (
     aggregate,
     group_advantages,
     kl_penalty,
-    losses,
     policy_loss,
     surrogate,
 )
-from bandpo.penalties import KLPenalty
+from bandpo.losses import policy
+from bandpo.losses.kl import KLPenalty
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
@@ -137,7 +137,7 @@ def test_a_batch_worked_on_in_pieces_is_the_batch(ratio, monkeypatch):
     arguments["ref_logps"] = torch.rand(5, 7, dtype=F64).log()
     found = []
     for tokens in (35, 14, 1):  # all five responses at once, two at a time, one at a time
-        monkeypatch.setattr("bandpo.losses.piece_size", lambda like, tokens=tokens: tokens)
+        monkeypatch.setattr("bandpo.losses.policy.piece_size", lambda like, tokens=tokens: tokens)
         loss, metrics = policy_loss(**arguments, trust_region=Capped(Band(), 1.5), ratio=ratio, **OPTIONS)
         found.append((loss.item(), *torch.autograd.grad(loss, arguments["logps"]), metrics.compute()))
     (loss, gradient, measured), *others = found
@@ -214,7 +214,7 @@ def test_bounds_may_broadcast(columns):
 @pytest.mark.parametrize("ratio", ["token", "sequence", "mean-of-clipped"])
 def test_a_large_batch_is_worked_on_in_pieces_to_the_same_end(ratio, monkeypatch):
     rows, columns = 40, 1000
-    assert rows * columns > 2 * losses.piece_size(torch.empty(0))
+    assert rows * columns > 2 * policy.piece_size(torch.empty(0))
     rng = torch.Generator().manual_seed(0)
     old = -3 * torch.rand(rows, columns, generator=rng)
     logps = (old + 0.3 * torch.randn(rows, columns, generator=rng)).clamp(max=0).requires_grad_()
@@ -228,7 +228,7 @@ def test_a_large_batch_is_worked_on_in_pieces_to_the_same_end(ratio, monkeypatch
         return loss, torch.autograd.grad(loss.square().sum(), logps)[0], metrics.compute()
 
     *in_pieces, measured = result()
-    monkeypatch.setattr(losses, "piece_size", lambda like: sys.maxsize)
+    monkeypatch.setattr(policy, "piece_size", lambda like: sys.maxsize)
     *at_once, expected = result()
     for a, b in zip(in_pieces, at_once, strict=True):  # the sum over a row depends on how many rows there are
         torch.testing.assert_close(a, b, rtol=1e-4 if ratio != "token" else 0, atol=1e-6 if ratio != "token" else 0)

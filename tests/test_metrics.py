@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bandpo import Band, Capped, Clip, Metrics, TrustRegion, policy_loss
-from bandpo.metrics import BINS, EDGES
+from bandpo.losses.metrics import BINS, EDGES
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 

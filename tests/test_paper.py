@@ -32,7 +32,7 @@ from bandpo import (
     policy_loss,
     surrogate,
 )
-from bandpo.divergences import _REGISTRY
+from bandpo.band.divergences import _REGISTRY
 from oracle import GENERATORS as EXACT_GENERATORS
 from oracle import power as exact_power
 

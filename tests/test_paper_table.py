@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bandpo.evaluation import best_at_k_bootstrap
+from bandpo.statistics.estimators import best_at_k_bootstrap
 
 SCRIPT = Path(__file__).parent.parent / "docs" / "paper_table.py"
 

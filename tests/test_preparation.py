@@ -20,12 +20,15 @@ import recipe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandpo import data, lab, preparation, sources
+from bandpo import lab
 from bandpo.cli import main
-from bandpo.config import UserError, build
+from bandpo.config.recipe import build
+from bandpo.data import preparation, sources
+from bandpo.data.leaks import RUN, SHARE, Leaks, same_text, words
+from bandpo.data.preparation import Settings, evaluation_set, file_hash, find, prepare
+from bandpo.data.rows import rows_and_reward
+from bandpo.errors import UserError
 from bandpo.files import locked
-from bandpo.leaks import RUN, SHARE, Leaks, same_text, words
-from bandpo.preparation import Settings, evaluation_set, file_hash, find, prepare
 
 BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -241,7 +244,7 @@ def test_one_schema_for_all_files_so_that_they_can_be_laid_together(make, tmp_pa
 def test_a_run_on_trl_reads_the_file_as_it_is(make, tmp_path):
     make("dapo-math-17k")
     node = recipe.node(tmp_path, tmp_path / "run", rounds=10, reward="exact")
-    rows, _, _ = data.prepare(
+    rows, _, _ = rows_and_reward(
         build({**node, "data": {"source": "file", "path": str(tmp_path / "out/dapo-math-17k.parquet")}})
     )
     by_problem = {row["prompt"][0]["content"]: row["answer"] for row in rows}
@@ -789,7 +792,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import pyarrow.parquet
-from bandpo import preparation
+from bandpo.data import preparation
 
 def dying(original, count, first=lambda *args: None):
     left = [count]

@@ -17,8 +17,10 @@ from safetensors.torch import load_file
 from transformers import Qwen2ForCausalLM
 
 import bandpo
-from bandpo import checkpoints, config, show, train
-from bandpo.config import UserError
+from bandpo import config
+from bandpo.cli import training
+from bandpo.errors import UserError
+from bandpo.training import checkpoints, on_trl, processes
 
 HERE = Path(__file__).parent
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -75,7 +77,7 @@ def test_two_processes_train_the_same_model_as_one_and_go_on_exactly_after_a_kil
     one = Path(recipe.node(home, tmp_path / "one")["output"])
     with monkeypatch.context() as patch:
         patch.setattr(Qwen2ForCausalLM, "generate", two_processes.fixed_completions)
-        train.run(config.build(recipe.node(home, one, **CHANGES)))
+        on_trl.run(config.build(recipe.node(home, one, **CHANGES)))
 
     launched = Launched(tmp_path, recipe.node(home, tmp_path / "two", **CHANGES))
     done = launched(TORCHRUN, "train", str(launched.recipe))
@@ -140,7 +142,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal of a parent's end is Linux's")
 def test_a_process_whose_launcher_is_killed_ends(tmp_path):
-    code = PROCESS.format(file=str(Path(bandpo.__file__).with_name("processes.py")))
+    code = PROCESS.format(file=processes.__file__)
     env = {**os.environ, "WORLD_SIZE": "2"}
     with subprocess.Popen([sys.executable, "-c", LAUNCHER, code], stdout=subprocess.PIPE, env=env) as launcher:
         number, ready = launcher.stdout.readline().split()
@@ -151,12 +153,12 @@ def test_a_process_whose_launcher_is_killed_ends(tmp_path):
         os.close(watch)
 
 
-@pytest.mark.parametrize(("rank", "waits"), [("0", []), ("1", [show._PATIENCE])])
+@pytest.mark.parametrize(("rank", "waits"), [("0", []), ("1", [training._PATIENCE])])
 def test_what_is_wrong_for_all_is_left_to_the_first_process(monkeypatch, tmp_path, rank, waits):
     waited = []
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(show.time, "sleep", waited.append)
-    monkeypatch.setattr(show.console, "quiet", False)
+    monkeypatch.setattr(training.time, "sleep", waited.append)
+    monkeypatch.setattr(training.console, "quiet", False)
     with pytest.raises(UserError, match="does not exist"):
-        show.train_and_show(str(tmp_path / "no.yaml"), [], False, "")
+        training.train_and_show(str(tmp_path / "no.yaml"), [], False, "")
     assert waited == waits

@@ -25,10 +25,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bandpo import BySign, Clip, Decaying
-from bandpo.charts import draw_panel, method_styles
 from bandpo.files import POLICY
-from bandpo.report import write_report
-from bandpo.runs import PANELS, make_sections, mean_curve, ratio_bounds, read_runs, show, subtract, summarize
+from bandpo.reports.charts import draw_panel, method_styles
+from bandpo.reports.page import write_report
+from bandpo.reports.runs import PANELS, make_sections, mean_curve, ratio_bounds, read_runs, show, subtract, summarize
 
 CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
 BAND = {"type": "band", "divergence": "kl", "delta": 0.05}

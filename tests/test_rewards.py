@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bandpo import grading
-from bandpo.config import UserError
-from bandpo.rewards import (
+from bandpo.errors import UserError
+from bandpo.rewards import grading
+from bandpo.rewards.functions import (
     RewardError,
     compute_score,
     compute_score_dapo_strict,
@@ -23,7 +23,7 @@ from bandpo.rewards import (
     resolve,
     text_of,
 )
-from bandpo.workers import Pool, Stopped
+from bandpo.rewards.workers import Pool, Stopped
 
 # ---- exact
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bandpo.config import UserError
-from bandpo.samples import (
+from bandpo.data.questions import Question
+from bandpo.errors import UserError
+from bandpo.evals.folder import (
     Appender,
     Evaluation,
-    Question,
     Sample,
     Sampling,
     fingerprint,
@@ -97,7 +97,7 @@ KILLS = r"""
 import os, random, signal, sys, time
 from pathlib import Path
 import test_samples as t
-from bandpo import samples
+from bandpo.evals import folder as kept
 
 class Slow:
     def __init__(self, file): self.file = file
@@ -107,11 +107,11 @@ class Slow:
         return self.file.write(content[: 1 + len(content) // 3])
 
 os.fsync = lambda file: None  # a killed process loses nothing without it either
-make = samples.Appender.__init__
+make = kept.Appender.__init__
 def init(self, *arguments):
     make(self, *arguments)
     self._file = Slow(self._file)
-samples.Appender.__init__ = init
+kept.Appender.__init__ = init
 
 folder, rng = Path(sys.argv[1]), random.Random(0)
 path = folder / "samples.jsonl"

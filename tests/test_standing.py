@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 
 from bandpo.cli import main
-from bandpo.evaluation import pass_at_k, such_problems, training_runs
-from bandpo.samples import Question, fingerprint
-from bandpo.standing import FORMATS, compare_results, comparison_text, make_table, read_result
+from bandpo.data.questions import Question
+from bandpo.evals.folder import fingerprint
+from bandpo.evals.results import read_result
+from bandpo.reports.comparison import compare_results, comparison_text
+from bandpo.reports.table import FORMATS, make_table
+from bandpo.statistics.estimators import pass_at_k, such_problems, training_runs
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -29,8 +29,8 @@ from bandpo import (
     band_bounds,
     divergence_at,
 )
-from bandpo.divergences import divergence
-from bandpo.words import label_of
+from bandpo.band.divergences import divergence
+from bandpo.trust_regions.notation import label_of
 
 NAMES = ["kl", "reverse_kl", "jensen_shannon", "cressie_read(0.5)", "cressie_read(3)", "cressie_read(-0.7)"]
 RADII = [1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.3, 0.4, 0.6, 1.0, 10.0, 12.0, 30.0]

@@ -11,7 +11,7 @@ import torch
 
 import bandpo
 from bandpo import DCPO, RIPO, TRGPPO, Band, Bounds, BySign, Capped, Clip, Context, Decaying, Divergence, Relaxed
-from bandpo.divergences import _REGISTRY, divergence
+from bandpo.band.divergences import _REGISTRY, divergence
 from bandpo.testing import check_divergence, check_trust_region
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other

@@ -18,10 +18,11 @@ import recipe
 import torch
 import yaml
 
-from bandpo import checkpoints, config, lab, train
-from bandpo.config import UserError
-from bandpo.data import prepare
+from bandpo import config, lab
+from bandpo.data.rows import rows_and_reward
+from bandpo.errors import UserError
 from bandpo.files import locked
+from bandpo.training import checkpoints, on_trl
 
 
 class Killed(BaseException):
@@ -49,13 +50,13 @@ def _threads():
 
 def run(node, **options):
     notices = []
-    folder = train.run(config.build(node), say=notices.append, **options)
+    folder = on_trl.run(config.build(node), say=notices.append, **options)
     return folder, notices
 
 
 def run_until(node, step, *, resume=False, event="on_step_end"):
     """Run, and stop for good when the event comes at that step. A step's row is written after it has ended."""
-    handle = getattr(train._Recorder, event)
+    handle = getattr(on_trl._Recorder, event)
 
     def stop(self, args, state, control, **named):
         if state.global_step == step:
@@ -63,9 +64,9 @@ def run_until(node, step, *, resume=False, event="on_step_end"):
         handle(self, args, state, control, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train._Recorder, event, stop)
+        patch.setattr(on_trl._Recorder, event, stop)
         with pytest.raises(Killed):
-            train.run(config.build(node), resume=resume)
+            on_trl.run(config.build(node), resume=resume)
     return Path(node["output"])
 
 
@@ -97,13 +98,13 @@ CLI = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
 # The signal comes from within, so that it comes at the same place whatever the speed of the machine.
 KILLED_CLI = f"""
 import os, signal
-from bandpo import train
+from bandpo.training import on_trl
 
 def stop(self, args, state, control, **named):
     if state.global_step == 14:
         os.kill(os.getpid(), signal.SIGKILL)
 
-train._Recorder.on_step_end = stop
+on_trl._Recorder.on_step_end = stop
 {CLI}
 """
 
@@ -484,7 +485,7 @@ def test_save_every_is_rounded_up_to_a_logged_step_where_the_next_one_generates(
 )
 def test_checkpoints_come_at_multiples_of_rounds_and_of_rows(home, tmp_path, save_every, changes, every):
     node = recipe.node(home, tmp_path / "run", save_every=save_every, trainer=changes)
-    settings, notice = train._trainer_settings(config.build(node), tmp_path)
+    settings, notice = on_trl._trainer_settings(config.build(node), tmp_path)
     assert settings["save_steps"] == every
     per_round = 4 // changes.get("gradient_accumulation_steps", 1)
     assert (notice is not None) == (every != save_every * per_round)
@@ -509,7 +510,7 @@ def finished(home, tmp_path_factory):
         data={"eval_size": 4},
         trainer={"eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 8},
     )
-    train.run(config.build(node), command="bandpo train it")
+    on_trl.run(config.build(node), command="bandpo train it")
     return SimpleNamespace(node=node, folder=Path(node["output"]))
 
 
@@ -528,8 +529,8 @@ def test_metrics_hold_nothing_that_depends_on_the_clock(finished):
 
 
 def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
-    clock = train._RewardClock(lambda: [])
-    recorder = train._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None, clock=clock)
+    clock = on_trl._RewardClock(lambda: [])
+    recorder = on_trl._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None, clock=clock)
     state = SimpleNamespace(global_step=5, is_world_process_zero=True)
     recorder.on_log(None, state, None, {"loss": math.nan, "bandpo/x": math.inf, "eval_y": -math.inf, "reward": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()
@@ -539,8 +540,8 @@ def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
 
 def test_the_time_of_the_reward_is_logged_apart(tmp_path):
     """A clock of our own: the reward sleeps 0.2 s, the rest of the step 0.1 s."""
-    clock = train._RewardClock(lambda completions: time.sleep(0.2) or [1.0])
-    recorder = train._Recorder(tmp_path, steps_per_round=1, began=0.0, on_row=lambda row: None, clock=clock)
+    clock = on_trl._RewardClock(lambda completions: time.sleep(0.2) or [1.0])
+    recorder = on_trl._Recorder(tmp_path, steps_per_round=1, began=0.0, on_row=lambda row: None, clock=clock)
     assert clock.reward(completions=["a"]) == [1.0]
     time.sleep(0.1)
     for step in (1, 2):
@@ -590,14 +591,14 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
     for name, rule in (("band", {"type": "band", "delta": 0.05}), ("clip", clip)):
         node = recipe.node(home, tmp_path / name, rounds=4, save_every=0, trust_region=rule)
         run(node)
-        wanted, _, _ = prepare(config.build(node))
+        wanted, _, _ = rows_and_reward(config.build(node))
         assert len(seen) == 16
         assert seen == list(wanted["prompt"])
         seen.clear()
 
 
 def test_the_seed_of_the_run_is_that_of_the_trainer(home, tmp_path):
-    settings, _ = train._trainer_settings(config.build(recipe.node(home, tmp_path, seed=3)), tmp_path)
+    settings, _ = on_trl._trainer_settings(config.build(recipe.node(home, tmp_path, seed=3)), tmp_path)
     assert settings["seed"] == 3
 
 
@@ -662,13 +663,13 @@ def test_a_run_that_another_process_has_finished_meanwhile_is_not_trained_again(
         looked.append(folder)
         if len(looked) == 1:
             with monkeypatch.context() as patch:
-                patch.setattr(train, "_is_done", done)
+                patch.setattr(on_trl, "_is_done", done)
                 run(node)
             return False
         return done(folder, *rest)
 
-    done = train._is_done
-    monkeypatch.setattr(train, "_is_done", late)
+    done = on_trl._is_done
+    monkeypatch.setattr(on_trl, "_is_done", late)
     with pytest.raises(UserError, match="already holds a run"):
         run(node)
     assert steps(tmp_path / "run") == [1, 2, 3, 4]
@@ -734,12 +735,12 @@ def test_steps_after_the_last_log_step_have_a_row_too(home, tmp_path):
 def test_processes_share_the_batch_of_the_recipe(home, tmp_path):
     config_ = config.build(recipe.node(home, tmp_path, data={"eval_size": 4}, trainer=EVALUATION))
     for count in (1, 2, 4, 8):
-        settings, _ = train._trainer_settings(config_, tmp_path, count)
+        settings, _ = on_trl._trainer_settings(config_, tmp_path, count)
         assert settings["per_device_train_batch_size"] * count == 8
         assert settings["per_device_eval_batch_size"] * count == 8
         assert settings.get("ddp_find_unused_parameters", False) == (count > 1)
     with pytest.raises(UserError, match=r"trainer.per_device_train_batch_size is 8, .* 3 processes cannot share"):
-        train._trainer_settings(config_, tmp_path, 3)
+        on_trl._trainer_settings(config_, tmp_path, 3)
 
 
 def test_a_run_is_resumed_by_as_many_processes_as_trained_it(two_saved):

@@ -25,7 +25,7 @@ import bandpo
 import tiny
 from bandpo import Band, Capped, Clip, lab
 from bandpo.integrations.trl import LOSS_TYPES, MAIN_METRICS, BandPOConfig, BandPOTrainer
-from bandpo.metrics import BINS, Metrics
+from bandpo.losses.metrics import BINS, Metrics
 
 AGGREGATION = {
     "grpo": "seq-mean-token-mean",

@@ -9,11 +9,13 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import config, lab, show, train
-from bandpo.config import UserError
-from bandpo.evaluation import pass_at_k
-from bandpo.runs import read_runs
-from bandpo.validation import DATA, ROW, Validation, metrics
+from bandpo import config, lab
+from bandpo.cli import training
+from bandpo.errors import UserError
+from bandpo.reports.runs import read_runs
+from bandpo.statistics.estimators import pass_at_k
+from bandpo.training import on_trl
+from bandpo.training.validation import DATA, ROW, Validation, metrics
 
 EVALUATION = {
     "eval_strategy": "steps",
@@ -84,10 +86,10 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
         return right
 
     monkeypatch.setattr(recipe, "share_of_even", watch)
-    monkeypatch.setattr(train, "ACCURACIES", ("recipe:share_of_even",))
+    monkeypatch.setattr(on_trl, "ACCURACIES", ("recipe:share_of_even",))
     node = recipe.node(home, tmp_path / "run", rounds=2, save_every=0, data={"eval_size": 5}, trainer=EVALUATION)
     said = []
-    train.run(config.build(node), on_row=lambda row: said.append(show._line(row)))
+    on_trl.run(config.build(node), on_row=lambda row: said.append(training._line(row)))
     found = [row for row in rows(tmp_path / "run") if "eval/reward" in row]
     assert [row["step"] for row in found] == [0, 4, 8]
     held_out = {row["prompt"] for row in lab.prompts(recipe.ROWS, 0)[-5:]}
@@ -121,7 +123,7 @@ def test_other_data_are_evaluated_on_by_name(home, tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in lab.prompts(3, seed=9)))
     once = {**EVALUATION, "eval_on_start": False}
     node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0, data={"eval_path": f"{file},lab"}, trainer=once)
-    train.run(config.build(node))
+    on_trl.run(config.build(node))
     (row,) = [row for row in rows(tmp_path / "run") if "eval/reward" in row]
     assert {"val-core/sums/reward/mean@4", "val-core/lab/reward/mean@4"} <= row.keys()
     assert all(math.isfinite(value) for key, value in row.items() if key.startswith("val-"))
@@ -147,20 +149,20 @@ def test_what_cannot_be_evaluated_on_is_said_before_anything_is_written(home, tm
         trainer |= {"eval_strategy": "no", "eval_on_start": False}
     node = recipe.node(home, tmp_path / "run", data=data, trainer=trainer, **changes)
     with pytest.raises(UserError, match=message):
-        train.run(config.build(node))
+        on_trl.run(config.build(node))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_with_evaluation_is_drawn_with_it(home, tmp_path):
-    from bandpo.report import write_report
+    from bandpo.reports.page import write_report
 
     file = tmp_path / "recipe.yaml"
     node = recipe.node(home, tmp_path / "run", rounds=2, save_every=0, data={"eval_size": 5}, trainer=EVALUATION)
     file.write_text(yaml.safe_dump(node))
-    train.run(config.load(file))
+    on_trl.run(config.load(file))
     page = Path(write_report([tmp_path / "run"], tmp_path / "report.html")).read_text()
     assert "Evaluation (mean@n)" in page
     other = recipe.node(home, tmp_path / "without", rounds=1, save_every=0)
-    train.run(config.build(other))
+    on_trl.run(config.build(other))
     page = Path(write_report([tmp_path / "without"], tmp_path / "report.html")).read_text()
     assert "Evaluation (mean@n)" not in page

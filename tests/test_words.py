@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bandpo import DCPO, RIPO, TRGPPO, Band, BySign, Capped, Clip, Decaying, Divergence, Relaxed
-from bandpo.words import label_of, parse_region
+from bandpo.trust_regions.notation import label_of, parse_region
 
 WORDS = {
     "clip": Clip(0.2, 0.2),

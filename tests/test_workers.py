@@ -14,8 +14,8 @@ import psutil
 import pytest
 import worker_tasks
 
-from bandpo import workers
-from bandpo.workers import Pool, Raised, Stopped
+from bandpo.rewards import workers
+from bandpo.rewards.workers import Pool, Raised, Stopped
 
 GOOD = [["same", i] for i in range(20)]
 
@@ -413,7 +413,7 @@ def test_in_a_daemon_process_which_may_have_no_children_of_multiprocessing():
 # No guard: a worker must not import the script again.
 SCRIPT = """
 import os, sys, threading, time
-from bandpo.workers import Pool
+from bandpo.rewards.workers import Pool
 pool = Pool("worker_tasks:run", seconds={seconds}, size=2)
 pool.map([["sleep", 0.2]] * 2)
 print(*pool.pids(), flush=True)
@@ -503,7 +503,7 @@ CHILD = """
 import multiprocessing, os, signal, sys, time, types
 sys.modules["bandpo"] = types.ModuleType("bandpo")  # without the package's own __init__, which loads torch
 sys.modules["bandpo"].__path__ = [{package!r}]
-from bandpo.workers import end_with_parent
+from bandpo.training.processes import end_with_parent
 
 def work(pids):
     end_with_parent()
@@ -527,7 +527,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
 def test_a_process_of_multiprocessing_ends_with_its_parent(tmp_path, name):
     file = tmp_path / "parent.py"
-    file.write_text(CHILD.format(package=str(Path(workers.__file__).parent)))
+    file.write_text(CHILD.format(package=str(Path(workers.__file__).parents[1])))
     with subprocess.Popen([sys.executable, "-P", str(file)], stdout=subprocess.PIPE, text=True) as process:
         pids = [int(pid) for pid in process.stdout.readline().split()]
         for pid in pids:  # what goes to the whole family is the parent's

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOConfig
 
 from bandpo import lab
-from bandpo.config import FORMERLY
+from bandpo.config.recipe import FORMERLY
 
 
 def model(seed: int = 0, dtype: torch.dtype = torch.float32):

@@ -25,13 +25,13 @@ def fixed_completions(self, input_ids, **named):
 
 
 def kill_last_process(step):
-    from bandpo import train
+    from bandpo.training import on_trl
 
     def stop(self, args, state, control, **named):
         if state.global_step == step and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train._Recorder.on_step_end = stop
+    on_trl._Recorder.on_step_end = stop
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """bandpo: trust regions for LLM reinforcement learning, and the reference implementation of BandPO (arXiv 2603.04918).
 
-Read the core in this order, beside the paper: numerics, bounds, solver, tables, closed_forms, divergences, band,
-trust_regions, rules, combinators, surrogates, losses. It loads torch only, and is loaded when the first name of it is
-asked for, or with torch: what needs neither, such as `bandpo --help`, does not wait for them.
+Read the core in this order, beside the paper: numerics, bounds, band, trust_regions, losses. It loads torch only, and
+is loaded when the first name of it is asked for, or with torch: what needs neither, such as `bandpo --help`, does not
+wait for them.
 """
 
 import sys
@@ -12,19 +12,42 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .advantages import group_advantages
-    from .aggregation import aggregate
-    from .band import band_bounds, band_contains, complement, divergence_at
+    from .band import (
+        Divergence,
+        band_bounds,
+        band_contains,
+        complement,
+        cressie_read,
+        divergence_at,
+        register_divergence,
+    )
     from .bounds import Bounds, Variation
-    from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
-    from .divergences import Divergence, cressie_read, register_divergence
-    from .linear import token_logps
-    from .losses import policy_loss, rollout_weights
-    from .metrics import Metrics
-    from .penalties import kl_penalty
-    from .rules import DCPO, RIPO, Band, Clip
-    from .surrogates import surrogate
-    from .trust_regions import Context, Region, TrustRegion, trust_region
+    from .losses import (
+        Metrics,
+        aggregate,
+        group_advantages,
+        kl_penalty,
+        policy_loss,
+        rollout_weights,
+        surrogate,
+        token_logps,
+    )
+    from .trust_regions import (
+        DCPO,
+        RIPO,
+        TRGPPO,
+        Band,
+        BySign,
+        Capped,
+        Clip,
+        Context,
+        Decaying,
+        Region,
+        Relaxed,
+        Table,
+        TrustRegion,
+        trust_region,
+    )
 
 __version__ = "0.1.0"
 
@@ -63,25 +86,7 @@ __all__ = [
 ]
 
 # The core: everything that the names above come from.
-_CORE = (
-    "numerics",
-    "bounds",
-    "solver",
-    "tables",
-    "closed_forms",
-    "divergences",
-    "band",
-    "trust_regions",
-    "rules",
-    "combinators",
-    "metrics",
-    "aggregation",
-    "penalties",
-    "surrogates",
-    "losses",
-    "linear",
-    "advantages",
-)
+_CORE = ("numerics", "bounds", "band", "trust_regions", "losses")
 
 
 def _load() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 
 class UserError(ValueError):
     """Something that the user wrote or left on the disk cannot work; the command line prints the message alone."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """ ", did you mean ...?" if a known word is close, else nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def without_password(text: str) -> str:

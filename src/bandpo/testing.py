@@ -13,9 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from .band import band_bounds, complement, divergence_at
-from .divergences import Divergence
-from .trust_regions import Context, Region, TrustRegion, trust_region
+from .band.divergences import Divergence
+from .band.operator import band_bounds, complement, divergence_at
+from .trust_regions.base import Context, Region, TrustRegion, trust_region
 
 _RADII = (1e-3, 0.05, 1.0)
 

@@ -13,8 +13,8 @@ import torch
 import verl_toy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo.samples import read_facts, read_graded, read_samples
-from bandpo.validation import metrics
+from bandpo.evals.folder import read_facts, read_graded, read_samples
+from bandpo.training.validation import metrics
 
 QUESTIONS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6)]
 
@@ -22,16 +22,16 @@ QUESTIONS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6)]
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from bandpo import evaluate
-from bandpo.backends import Request, VLLM
+from bandpo.evals import draw
+from bandpo.evals.backends import Request, VLLM
 from bandpo.cli import main
-from bandpo.config import UserError
-from bandpo.samples import Sampling, read_facts, read_questions, read_samples, seed_of
+from bandpo.errors import UserError
+from bandpo.evals.folder import Sampling, read_facts, read_questions, read_samples, seed_of
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     engine = VLLM(str(folder / "model"), dtype="float32", max_model_len=64, enforce_eager=True)
-    evaluate.VLLM = lambda model, say: engine
+    draw.VLLM = lambda model, say: engine
     command = ["eval", str(folder / "model"), "--data", str(folder / "sums.jsonl"), "--max-tokens", "8", "-n", "6"]
     command += ["--scorer", "exact"]
     assert main([*command, "-o", str(folder / "out")]) == 0

@@ -18,8 +18,8 @@ from verl.trainer import config as verl_config
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from bandpo import DCPO, Band, Capped, Clip, Relaxed
-from bandpo.cluster import ROOTS, _hydra_text, _leaves, load, plan
 from bandpo.integrations.verl import BandPOLossConfig
+from bandpo.training.on_verl import ROOTS, _hydra_text, _leaves, load, plan
 
 PAPER = Path(__file__).parent.parent.parent / "recipes" / "paper"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"

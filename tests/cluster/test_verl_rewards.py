@@ -19,8 +19,8 @@ from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.reward_score import math_dapo
 
 from bandpo import rewards
-from bandpo.cluster import load
-from bandpo.grading import grade
+from bandpo.rewards.grading import grade
+from bandpo.training.on_verl import load
 
 # Of Ray and verl themselves, when their reward loop is imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
-from ..rules import Band
-from ..trust_regions import Context, TrustRegion
-from ..trust_regions import trust_region as as_trust_region
+from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import trust_region as as_trust_region
+from ..trust_regions.rules import Band
 
 # The losses that clamp the ratio of each token between the two epsilons.
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")

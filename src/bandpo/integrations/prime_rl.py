@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..losses import policy_loss
-from ..metrics import HIGH, LOW, NEGATIVE, POSITIVE
-from ..rules import Band
-from ..trust_regions import TrustRegion
-from ..trust_regions import trust_region as as_trust_region
+from ..losses.metrics import HIGH, LOW, NEGATIVE, POSITIVE
+from ..losses.policy import policy_loss
+from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import trust_region as as_trust_region
+from ..trust_regions.rules import Band
 
 
 class LossOutputs(NamedTuple):

@@ -24,10 +24,10 @@ from typing import Any, Literal
 import torch
 from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry, apply_off_policy_correction, reduce_loss
 
-from ..losses import policy_loss
-from ..rules import Band
-from ..trust_regions import TrustRegion
-from ..trust_regions import trust_region as as_trust_region
+from ..losses.policy import policy_loss
+from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import trust_region as as_trust_region
+from ..trust_regions.rules import Band
 
 # Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
 COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")

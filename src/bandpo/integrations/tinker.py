@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..losses import policy_loss
-from ..metrics import Metrics
-from ..rules import Band
-from ..trust_regions import TrustRegion
-from ..trust_regions import trust_region as as_trust_region
+from ..losses.metrics import Metrics
+from ..losses.policy import policy_loss
+from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import trust_region as as_trust_region
+from ..trust_regions.rules import Band
 
 
 def bandpo_loss(

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 from torchrl.objectives.llm import GRPOLoss
 
-from ..rules import Band
-from ..trust_regions import Context, TrustRegion
-from ..trust_regions import trust_region as as_trust_region
+from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import trust_region as as_trust_region
+from ..trust_regions.rules import Band
 
 
 class BandPOLoss(GRPOLoss):

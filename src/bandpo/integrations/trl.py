@@ -21,11 +21,11 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from ..losses import MAX_LOG_RATIO
-from ..metrics import Metrics
-from ..rules import Band, Clip
-from ..trust_regions import Context, TrustRegion
-from ..trust_regions import trust_region as as_trust_region
+from ..losses.metrics import Metrics
+from ..losses.policy import MAX_LOG_RATIO
+from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import trust_region as as_trust_region
+from ..trust_regions.rules import Band, Clip
 
 logger = logging.getLogger(__name__)
 

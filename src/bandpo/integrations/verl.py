@@ -28,11 +28,11 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from ..losses import policy_loss
-from ..metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics
-from ..rules import Band
-from ..trust_regions import Context, TrustRegion
-from ..trust_regions import trust_region as as_trust_region
+from ..losses.metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics
+from ..losses.policy import policy_loss
+from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import trust_region as as_trust_region
+from ..trust_regions.rules import Band
 
 # What verl's own losses cut log-ratios to.
 MAX_LOG_RATIO = 20.0

@@ -1,0 +1,122 @@
+"""The bounds of a divergence ball of one radius as a table: what the solver finds at some thousand points, looked up.
+
+Both bounds lie on one curve, by the symmetry of lem:complement_rescaling (`falling_curve`). Along it log |log r| and
+log |log c| are smooth functions of the log-odds, but for the point where the curve reaches the simplex's edge. So the
+cells of the table are equal parts of the octaves of the distance from there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..numerics import LOG_P_MAX, LOG_P_MIN, Octaves, expm1, working_copy
+from .solver import Generator, Interval, falling_curve, limit_slopes
+
+# In each octave 32 cells, in each cell a polynomial of degree 6.
+_BITS, _DEGREE = 5, 6
+# Octaves of the distance: from a point of saturation or, where there is none, from p = delta, where the curve bends.
+_FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, -3, 10
+# What the polynomials may be off between their nodes, in log |log r|: half of float32's unit in the last place; and, by
+# the rounding of log-odds in float64, more where the distance itself is nothing but their last digits.
+_TOLERANCE, _ROUNDING = 2.0**-24, 2.0**-40
+# Below this log r is no ratio in float32. An own f(u) ends there, because no u is below e^-745: its curve has a kink.
+_LOWEST = -150.0
+
+
+class BandTable:
+    """Both bounds for one divergence and one radius, to the precision of float32.
+
+    Args:
+        generator: f as a function of log u.
+        inverse: from `invert`.
+        delta: the radius.
+        device: where log-probabilities will be looked up.
+
+    Attributes:
+        fits: False if the curve between the nodes is not that of the polynomials, because f has kinks. The table is of
+            no use then.
+    """
+
+    def __init__(self, generator: Generator, inverse: Tensor, delta: float, device: torch.device) -> None:
+        delta = min(max(delta, 1e-10), 1e10)
+        inverse = inverse.cpu()
+        edge = _saturation(generator, delta)
+        saturates = edge > -math.inf
+        self.slopes = limit_slopes(inverse)
+        self.edge = min(edge, 1e3) if saturates else math.log(min(delta, 1.0))
+        first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
+        self.octaves, self.least = Octaves(first, _END, _BITS), 2.0**first if saturates else 0.0
+        ends = self.octaves.starts()
+        start, width = ends[:-1], ends.diff()
+
+        # Chebyshev points with both ends, so that the bounds have no jumps. Between them the fit is checked.
+        nodes = 0.5 - 0.5 * torch.cos(torch.linspace(0, math.pi, _DEGREE + 1, dtype=torch.float64))
+        points = torch.cat([nodes, 0.5 * (nodes[1:] + nodes[:-1])])
+        distance = start[:, None] + width[:, None] * points
+        if not saturates:  # nothing happens at distance 0: the first cell begins there
+            distance[0] = (start[0] + width[0]) * points
+        log_odds = self.edge + torch.stack([distance] if saturates else [distance, -distance])
+        curve = torch.stack(falling_curve(log_odds.clamp(-350, 350), delta, generator, inverse))
+        value = torch.log(curve.abs())  # (r and c, sides of the edge, cells, points)
+        powers = _offset(distance, start[:, None])[..., None] ** torch.arange(_DEGREE + 1)
+        known, between = value[..., : _DEGREE + 1], value[..., _DEGREE + 1 :]
+        table = torch.inverse(powers[:, : _DEGREE + 1]) @ known[..., None]
+        error = ((powers[:, _DEGREE + 1 :] @ table)[..., 0] - between).abs()
+        used = (log_odds[..., :1].abs() < -LOG_P_MIN) & (curve[..., _DEGREE + 1 :] > _LOWEST)
+        allowed = _TOLERANCE + saturates * _ROUNDING * (1 + abs(self.edge)) / start[:, None]
+        self.fits = not bool((used & ~(error <= allowed)).any())
+        table = table[..., 0]
+        if saturates:  # beyond the edge r is 0 and q is 0
+            table = torch.cat([table, torch.zeros_like(table)], 1)
+            table[:, 1, :, 0] = torch.inf
+        self.curves = table.flatten(1, 2).transpose(1, 2).contiguous().to(device)  # (r and c, powers, cells)
+
+    def bounds(self, log_p: Tensor) -> Interval:
+        """(log_low, log_high) in float64."""
+        log_p = working_copy(log_p)
+        beyond = log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN
+        within = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
+        log_odds = within - torch.log(-expm1(within))
+        fall, rise = self.slopes
+        log_low = torch.exp(self._look_up(self.curves[0], log_odds)).neg_()
+        log_high = torch.exp(self._look_up(self.curves[1], -log_odds))
+        return log_low.add_(fall * beyond), torch.minimum(log_high.sub_(rise * beyond), -log_p)
+
+    def _look_up(self, curve: Tensor, log_odds: Tensor) -> Tensor:
+        """log |log r| or log |log c| where a side of the coin falls."""
+        signed = log_odds - self.edge
+        distance = signed.abs().clamp_(min=self.least)
+        cell, start = self.octaves.find(distance)
+        cell = cell.add_(signed < 0, alpha=self.octaves.cells).flatten()
+        x = _offset(distance, start.to(torch.float64)).flatten()
+        value = curve[_DEGREE].index_select(0, cell)
+        for power in range(_DEGREE - 1, -1, -1):
+            value = value.mul_(x).add_(curve[power].index_select(0, cell))
+        return value.view_as(log_odds)
+
+
+def _offset(distance: Tensor, start: Tensor) -> Tensor:
+    """Where in its cell a distance is, from 0 to at most 1."""
+    return (distance - start) / start * 2**_BITS
+
+
+def _saturation(generator: Generator, delta: float) -> float:
+    """The log-odds up to which a side of the coin may fall to 0; -inf if that takes more than delta for all of them.
+
+    It takes g = p f(0) + (1 - p) f(1 / (1 - p)), which rises with p.
+    """
+    low, high = LOG_P_MIN, -LOG_P_MIN
+    for _ in range(6):
+        log_odds = torch.linspace(low, high, 1025, dtype=torch.float64)
+        p = torch.sigmoid(log_odds)
+        # log(1 / (1 - p)) = log(1 + e^L)
+        rest = torch.nn.functional.softplus(log_odds, threshold=700)
+        g = p * generator(torch.full_like(p, -torch.inf)) + torch.exp(-rest) * generator(rest)
+        allowed = int((g <= delta).sum())
+        if allowed in (0, 1025):
+            return math.inf if allowed else -math.inf
+        low, high = float(log_odds[allowed - 1]), float(log_odds[allowed])
+    return low

@@ -1,0 +1,62 @@
+"""The folder of a run: what ran (`run.json`), with which settings (`config.yaml`), and whether it came to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+import pydantic
+import yaml
+from typing_extensions import TypedDict
+
+from ..errors import UserError
+from ..files import checked, read_json, read_yaml
+from .recipe import RunConfig
+
+_MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)
+_Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
+
+
+class Info(TypedDict):
+    """run.json, as far as it is used."""
+
+    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
+    label: str
+    seed: _Count
+    finished: bool
+    learning_rate: float | None
+    scene: NotRequired[str | None]
+    rounds: NotRequired[_Count | None]
+    steps_per_round: NotRequired[_Count | None]
+    wall_seconds: NotRequired[float | None]
+    command: NotRequired[str | None]
+
+
+def read_info(folder: Path) -> Info:
+    """run.json of a run's folder."""
+    return read_json(folder / "run.json", Info)
+
+
+def check_same_run(folder: Path, config: RunConfig) -> None:
+    """Raise UserError unless the folder holds a run of this configuration (its place may differ)."""
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} holds no run to resume; start one without --resume")
+    stored = _flat(checked(read_yaml(folder / "config.yaml"), dict[str, Any], str(folder / "config.yaml")))
+    now = _flat(yaml.safe_load(config.to_yaml()))
+    different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
+    if different:
+        raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the folder holds a run that came to its end."""
+    return (folder / "run.json").exists() and read_info(folder)["finished"]
+
+
+def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return out

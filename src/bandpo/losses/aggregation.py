@@ -1,0 +1,90 @@
+"""From per-token terms to one loss: the averages that trainers take, and their denominators over a whole batch."""
+
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..numerics import is_number
+
+Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "none"]
+
+
+def aggregate(
+    values: Tensor,
+    response_mask: Tensor,
+    aggregation: Aggregation = "seq-mean-token-mean",
+    normalizer: float | Tensor | None = None,
+) -> Tensor:
+    """Average per-token values (B, T) over a batch; the modes and names are verl's.
+
+    | aggregation | sum | default `normalizer` |
+    |---|---|---|
+    | token-mean | of all tokens | number of tokens |
+    | seq-mean-token-mean | over sequences of the mean over their tokens | number of non-empty sequences |
+    | seq-mean-token-sum | over sequences of the sum over their tokens | number of non-empty sequences |
+    | seq-mean-token-sum-norm | of all tokens | number of non-empty sequences times T |
+    | none | - (returns (B, T), 0 in padding) | - |
+
+    Given the `normalizer` of the whole batch, the sum of the results over micro-batches and ranks is the result for the
+    whole batch. (Where a framework averages gradients over ranks, multiply by the number of ranks.) An empty mask then
+    gives 0.
+
+    Raises:
+        ValueError: an unknown mode, a mask that is not 0/1, an empty mask without a normalizer, a normalizer that is
+            not positive or that "none" has no use for.
+    """
+    if values.shape != response_mask.shape or values.dim() != 2:
+        shapes = f"{tuple(values.shape)} and {tuple(response_mask.shape)}"
+        raise ValueError(f"values and response_mask must be (B, T), got {shapes}")
+    mask = as_mask(response_mask, may_be_empty=normalizer is not None or aggregation == "none")
+    return aggregate_masked(torch.where(mask, values, 0.0), mask, aggregation, normalizer)
+
+
+def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer: float | Tensor | None) -> Tensor:
+    """Of values that are 0 outside the mask."""
+    if aggregation == "none":
+        if normalizer is not None:
+            raise ValueError(
+                f"normalizer must be None for aggregation 'none', which divides by nothing: {normalizer!r}"
+            )
+        return values
+    readable = normalizer is not None and (not isinstance(normalizer, Tensor) or normalizer.device.type == "cpu")
+    if readable and not torch.compiler.is_compiling() and not _is_positive(normalizer):
+        raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
+    tokens = mask.sum(-1, dtype=torch.int32)  # summing bools makes a copy of them in this dtype
+    match aggregation:
+        case "token-mean":
+            total, count = values.sum(), tokens.sum()
+        case "seq-mean-token-mean":
+            total, count = (values.sum(-1) / tokens.clamp(min=1)).sum(), (tokens > 0).sum()
+        case "seq-mean-token-sum":
+            total, count = values.sum(), (tokens > 0).sum()
+        case "seq-mean-token-sum-norm":
+            total, count = values.sum(), (tokens > 0).sum() * mask.shape[-1]
+        case _:
+            raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
+    return total / (count if normalizer is None else normalizer)
+
+
+def _is_positive(x: Any) -> bool:
+    number = (isinstance(x, Tensor) and x.numel() == 1) or is_number(x)
+    return number and bool(0 < x < math.inf)
+
+
+def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:
+    """The mask as bool; looks at the values where it must, which waits for the device."""
+    if not torch.compiler.is_compiling():
+        if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
+            bad = mask[(mask != 0) & (mask != 1)][0].item()
+            raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
+        if not may_be_empty and not bool(mask.any()):
+            raise ValueError(
+                "response_mask is empty: no token to learn from; pass a normalizer if other micro-batches have some"
+            )
+    return mask.bool()

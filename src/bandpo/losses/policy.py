@@ -1,0 +1,341 @@
+"""The BandPO objective (eq:bandpo_full) for any trust region: a surrogate per token, a KL penalty, an average."""
+
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+import torch
+from torch import Tensor
+
+from ..numerics import LOWEST, is_number, output_dtype, piece_size
+from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.combinators import depends_on_probability
+from .aggregation import Aggregation, aggregate_masked, as_mask
+from .kl import KLPenalty
+from .kl import kl_penalty as kl_estimate
+from .metrics import Metrics
+from .surrogates import Apply, Tokens, check_application, negative_mean_of_clipped, negative_surrogate
+
+Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
+
+# Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
+MAX_LOG_RATIO = 60.0
+# Where log-ratios are added up, each is cut to this first: sums stay finite.
+_FAR = 1e30
+
+
+def policy_loss(
+    logps: Tensor,
+    old_logps: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    trust_region: TrustRegion,
+    *,
+    apply: Apply | tuple[Apply, Apply] = "clip",
+    preserve: tuple[float, float] | None = None,
+    ratio: Ratio = "token",
+    dual_clip: float | None = None,
+    beta: float = 0.0,
+    ref_logps: Tensor | None = None,
+    kl_penalty: KLPenalty = "k3",
+    rollout_is_weights: Tensor | None = None,
+    aggregation: Aggregation = "seq-mean-token-mean",
+    normalizer: float | Tensor | None = None,
+    max_log_ratio: float | None = None,
+    entropies: Tensor | None = None,
+    step: int | None = None,
+    staleness: int | Tensor | None = None,
+) -> tuple[Tensor, Metrics]:
+    """The negative of J = 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ] (eq:bandpo_full).
+
+    Everything but `logps` is detached. Half precision is computed in float32. What stands in padding, NaN included,
+    reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is cut to
+    that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for all
+    log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN at a
+    response token gives NaN. Where "weight" and "preserve" replace the ratio, cut log-ratios keep their gradient.
+
+    Args:
+        logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
+        old_logps: log pi_old of the same tokens, (B, T).
+        advantages: (B, T), or one per sequence as (B, 1) or (B,); (B,) is per sequence also if B == T.
+        response_mask: (B, T), bool or 0/1.
+        trust_region: the rule, e.g. `bandpo.Band("kl", 0.05)`.
+        apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, preserve, or a pair of them for
+            A >= 0 and A < 0; see `surrogate` for formulas, gradients and papers.
+        preserve: (beta_low, beta_high) of "preserve".
+        ratio: what r is the ratio of; for one advantage per response
+            - token: pi / pi_old of each token, the paper's;
+            - sequence: of the whole response, the product over its tokens, which is one action with one probability: a
+              band is defined for it (but hardly binds from above: that of a long response is near 0);
+            - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
+            - mean-of-clipped: the geometric mean of its tokens' clipped ratios (GMPO, arXiv 2507.20673), apply "clip".
+            In the last three r and the surrogate are the same for all tokens of a response, and every term's gradient
+            goes to all of them. Metrics still count tokens, each with its own old probability and its own estimate of
+            KL(pi_old || pi). Whether it is outside, and `log_ratio/*`, are for the two sequence ratios of r, the ratio
+            of its response, and for mean-of-clipped its own.
+        dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
+        beta: weight of the KL penalty.
+        ref_logps: log pi_ref of the same tokens, (B, T); given exactly if beta > 0.
+        kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
+        rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
+            after clipping, neither to the KL term nor to the denominator.
+        aggregation: see `aggregate`; the default is the paper's.
+        normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
+        max_log_ratio: cut log r to +- this before anything else (verl: 20).
+        entropies: (B, T), from the logits, for the metrics and for rules that ask for them.
+        step: optimizer step, for rules that ask for it, such as `Decaying`.
+        staleness: updates between the sampling policy and this one, for rules that ask for it.
+
+    Returns:
+        The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
+
+    `torch.func.grad`, `vmap` and second derivatives work; `vmap` with a bool mask and a normalizer only, because other
+    masks are looked at. Forward mode (`torch.func.jvp`) does not.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, a mask that is not 0/1, no response token while `normalizer` is
+            not given, an unknown name, a number out of range, options that do not go together. The value checks read
+            from the device; a bool mask together with a normalizer needs none.
+
+    >>> import torch, bandpo
+    >>> old = torch.tensor([[0.08, 0.9]]).log()
+    >>> new = torch.tensor([[0.12, 0.9]]).log().requires_grad_()             # the rare token grew by half
+    >>> for region in bandpo.Clip(0.2, 0.2), bandpo.Band("kl", 0.05):
+    ...     loss, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), region)
+    ...     gradient, = torch.autograd.grad(loss, new)
+    ...     print(f"{-gradient[0, 0]:.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
+    0.00 1
+    0.75 0
+    """
+    _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights, entropies)
+    _check_region(trust_region)
+    pair = check_application(apply, dual_clip, preserve)
+    _check_ratio(ratio, pair, trust_region)
+    if not (is_number(beta) and 0 <= beta < math.inf):
+        raise ValueError(f"beta must be at least 0 and finite, got {beta!r}")
+    given = ref_logps is not None
+    if not given if beta > 0 else given:
+        raise ValueError(f"beta > 0 and ref_logps go together, got beta = {beta!r} and ref_logps = {_shape(ref_logps)}")
+    if max_log_ratio is not None and not (is_number(max_log_ratio) and 0 < max_log_ratio <= MAX_LOG_RATIO):
+        raise ValueError(f"max_log_ratio must be in (0, {MAX_LOG_RATIO:g}] or None, got {max_log_ratio!r}")
+    mask = as_mask(response_mask, may_be_empty=normalizer is not None or aggregation == "none")
+
+    dtype = output_dtype(logps)
+    advantages = advantages.detach().to(dtype)
+    advantages = advantages[:, None] if advantages.dim() == 1 else advantages
+    # What stands in padding is replaced before any arithmetic, because NaN times 0 is NaN.
+    old_logps = torch.where(mask, old_logps.detach().to(dtype), -1.0)
+    seen = old_logps
+    if torch.compiler.is_compiling():
+        # Any log-probability would do. One that is read per response makes a compiled graph walk through the bounds row
+        # by row, and so in one loop with the sums over tokens: one tensor of the batch less in memory.
+        seen = torch.where(mask, old_logps, -1.0 - advantages[:, :1].isnan().to(dtype))
+    context = Context(
+        response_mask=mask,
+        entropies=None if entropies is None else entropies.detach(),
+        advantages=advantages,
+        positions=mask.cumsum(-1, dtype=torch.int32) - 1,
+        step=step,
+        staleness=staleness,
+    )
+    # A response has the ratio of its tokens' sum or mean, and so its bounds.
+    over = {"sequence": False, "sequence-mean": True}.get(ratio)
+    bounds = trust_region.bounds(seen if over is None else _over_responses(old_logps, mask, mean=over), context)
+    weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
+    low, high = bounds.log_low.expand(mask.shape), bounds.log_high.expand(mask.shape)
+    capped = None if bounds.capped is None else bounds.capped.expand(mask.shape)
+    batch = _Batch(logps, old_logps, ref_logps, entropies, advantages, weights, mask, low, high, capped)
+    del context, bounds
+    limit = MAX_LOG_RATIO if max_log_ratio is None else max_log_ratio
+    done = [
+        _per_token(rows, pair, preserve, ratio, dual_clip, beta, kl_penalty, limit)
+        for rows in _pieces(batch, piece_size(logps))
+    ]
+    per_token = done[0][0] if len(done) == 1 else torch.cat([values for values, _ in done])
+    metrics = reduce(Metrics.merge, [measured for _, measured in done])
+    return aggregate_masked(per_token, mask, aggregation, normalizer), metrics
+
+
+class _Batch(NamedTuple):
+    logps: Tensor
+    old_logps: Tensor
+    ref_logps: Tensor | None
+    entropies: Tensor | None
+    advantages: Tensor
+    weights: Tensor  # advantages times what else the ratio is multiplied by
+    mask: Tensor
+    log_low: Tensor
+    log_high: Tensor
+    capped: Tensor | None
+
+
+def _pieces(batch: _Batch, tokens: int) -> list[_Batch]:
+    """Some responses at a time: what is made on the way is little then, and stays in the cache."""
+    responses, length = batch.mask.shape
+    rows = max(1, tokens // max(1, length))
+    if responses <= rows:
+        return [batch]
+    starts = range(0, responses, rows)
+    # Not by slices: the backward pass of each makes a tensor of the whole batch.
+    logps = torch.split(batch.logps, rows)  # pyright: ignore[reportUnknownMemberType]
+    parts = (_Batch(*cast(Any, [None if x is None else x[i : i + rows] for x in batch])) for i in starts)
+    return [part._replace(logps=mine) for part, mine in zip(parts, logps, strict=True)]
+
+
+def _per_token(
+    batch: _Batch,
+    pair: tuple[str, str],
+    preserve: tuple[float, float] | None,
+    ratio: str,
+    dual_clip: float | None,
+    beta: float,
+    kl_penalty: KLPenalty,
+    limit: float,
+) -> tuple[Tensor, Metrics]:
+    """Minus the objective of each token, 0 outside the mask, and what was measured."""
+    logps, old_logps, ref_logps, entropies, advantages, weights, mask, log_low, log_high, capped = batch
+    log_ratio = logps.detach().to(old_logps.dtype).clamp(min=LOWEST) - old_logps.clamp(min=LOWEST)
+    moving = logps  # what the gradient of the surrogate goes to
+    own = None  # of each token, where the ratio is that of its response
+    if ratio in ("sequence", "sequence-mean"):
+        mean = ratio == "sequence-mean"
+        own = log_ratio.clamp(-limit, limit)
+        moving = _over_responses(logps.to(old_logps.dtype), mask, mean=mean)
+        log_ratio = _over_responses(log_ratio.clamp(-_FAR, _FAR), mask, mean=mean)
+    cut = log_ratio.clamp(-limit, limit)
+    # All that is needed of the bounds from here on.
+    clipped = cut.clamp(log_low, log_high)
+    log_pi = moving.detach().to(old_logps.dtype)
+    tokens = Tokens(log_ratio, cut, clipped, log_pi, advantages >= 0, weights, mask)
+    if ratio == "mean-of-clipped":
+        per_token = negative_mean_of_clipped(logps, tokens, dual_clip)
+    else:
+        per_token = negative_surrogate(moving, tokens, pair, dual_clip, preserve)
+
+    sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
+    if capped is not None:
+        sums["capped"] = (capped & mask).sum()
+    if ref_logps is not None:
+        kl = kl_estimate(torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0), kl_penalty) * mask
+        per_token = per_token + beta * kl
+        sums |= {"kl_ref": kl.detach().sum(), "kl_ref_tokens": mask.sum()}
+    if dual_clip is not None:
+        sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0) & mask).sum()
+    if entropies is not None:
+        entropy = torch.where(mask, entropies.detach().to(old_logps.dtype), 0.0).sum()
+        sums |= {"entropy": entropy, "entropy_tokens": mask.sum()}
+    return per_token, Metrics.of(cut, clipped, old_logps, advantages, mask, sums, own=own)
+
+
+def rollout_weights(
+    old_logps: Tensor,
+    rollout_logps: Tensor,
+    response_mask: Tensor,
+    trust_region: TrustRegion,
+    apply: Literal["mask", "weight"] = "mask",
+) -> Tensor:
+    """`rollout_is_weights` for `policy_loss`: rho = pi_old / pi_rollout, the mismatch of trainer and sampler, kept in
+    bounds.
+
+    mask: rho inside, 0 outside. IcePop (arXiv 2510.18855) is `Clip(0.5, 4)`, rho in [0.5, 5].
+    weight: clip(rho, low, high). TIS, min(rho, C), is `Clip(1, C - 1)`.
+
+    A band works too: the sampler's policy stands in the place of the old one. A log-ratio beyond +-60 counts as that.
+
+    Args:
+        old_logps: log pi_old of the sampled tokens, by the trainer, (B, T).
+        rollout_logps: log-probabilities of the same tokens by the sampler that drew them, (B, T).
+        response_mask: (B, T), bool or 0/1.
+        trust_region: the rule for rho; of the context it is given the mask and the positions only.
+        apply: mask or weight.
+
+    Returns:
+        (B, T), detached, at least float32, 0 in padding.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, no trust region, or one that needs more context.
+    """
+    if apply not in ("mask", "weight"):
+        raise ValueError(f"apply must be 'mask' or 'weight', got {apply!r}")
+    _check_region(trust_region)
+    for name, x in (("rollout_logps", rollout_logps), ("response_mask", response_mask)):
+        if x.shape != old_logps.shape:
+            raise ValueError(f"{name} must be {_shape(old_logps)} like old_logps, got {_shape(x)}")
+    for name, x in (("old_logps", old_logps), ("rollout_logps", rollout_logps)):
+        if not x.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {x.dtype}")
+    mask = as_mask(response_mask, may_be_empty=True)
+    dtype = torch.promote_types(output_dtype(old_logps), rollout_logps.dtype)
+    old, rollout = (torch.where(mask, x.detach().to(dtype), -1.0) for x in (old_logps, rollout_logps))
+    log_ratio = (old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    try:
+        bounds = trust_region.bounds(rollout, Context(response_mask=mask, positions=mask.cumsum(-1) - 1))
+    except ValueError as error:
+        raise ValueError(
+            f"trust_region of rollout_weights is given probabilities, mask and positions only: {error}"
+        ) from error
+    clipped = bounds.clamp(log_ratio)
+    weights = clipped.exp()
+    if apply == "mask":
+        weights = torch.where((clipped == log_ratio) | clipped.isnan(), weights, 0.0)
+    return torch.where(mask, weights, 0.0)
+
+
+def _check_region(trust_region: Any) -> None:
+    if not isinstance(trust_region, TrustRegion) or isinstance(trust_region, type):
+        raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
+
+
+def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:
+    """The sum over the tokens of each response (or the mean), at each of them."""
+    total = torch.where(mask, x, 0.0).sum(-1, keepdim=True)
+    return (total / mask.sum(-1, keepdim=True).clamp(min=1) if mean else total).expand_as(x)
+
+
+def _check_ratio(ratio: str, pair: tuple[str, str], region: TrustRegion) -> None:
+    if ratio not in get_args(Ratio):
+        raise ValueError(f"ratio must be one of {list(get_args(Ratio))}, got {ratio!r}")
+    if ratio == "sequence-mean" and depends_on_probability(region):
+        raise ValueError(
+            f"trust_region must be made of Clip for ratio 'sequence-mean', got {region!r}: a geometric mean of ratios "
+            "is no ratio of probabilities, so no divergence ball is defined for it; take ratio 'sequence' or 'token'"
+        )
+    if ratio == "mean-of-clipped" and pair != ("clip", "clip"):
+        raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {pair}")
+
+
+def _check_shapes(
+    logps: Tensor,
+    old_logps: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    ref_logps: Tensor | None,
+    rollout_is_weights: Tensor | None,
+    entropies: Tensor | None,
+) -> None:
+    if logps.dim() != 2:
+        raise ValueError(f"logps must be (B, T), got {_shape(logps)}")
+    like = {
+        "old_logps": old_logps,
+        "response_mask": response_mask,
+        "ref_logps": ref_logps,
+        "rollout_is_weights": rollout_is_weights,
+        "entropies": entropies,
+    }
+    for name, x in like.items():
+        if x is not None and x.shape != logps.shape:
+            raise ValueError(f"{name} must be {_shape(logps)} like logps, got {_shape(x)}")
+    rows, columns = logps.shape
+    if advantages.shape not in ((rows, columns), (rows, 1), (rows,)):
+        raise ValueError(f"advantages must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(advantages)}")
+    for name, x in {"logps": logps, "advantages": advantages, **like}.items():
+        if x is not None and name != "response_mask" and not x.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {x.dtype}")
+
+
+def _shape(x: Tensor | None) -> tuple[int, ...] | None:
+    return None if x is None else tuple(x.shape)

@@ -1,0 +1,29 @@
+"""Is an answer right? Rewards with TRL's and verl's signatures, and the scorers behind them. It loads no torch."""
+
+from .functions import (
+    Reward,
+    RewardError,
+    compute_score,
+    compute_score_dapo_strict,
+    dapo_strict,
+    exact,
+    last_number,
+    math_reward,
+    resolve,
+)
+from .grading import SCORERS, Grade, grade
+
+__all__ = [
+    "SCORERS",
+    "Grade",
+    "Reward",
+    "RewardError",
+    "compute_score",
+    "compute_score_dapo_strict",
+    "dapo_strict",
+    "exact",
+    "grade",
+    "last_number",
+    "math_reward",
+    "resolve",
+]

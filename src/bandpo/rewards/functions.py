@@ -1,0 +1,186 @@
+"""Rewards with TRL's signature: `reward(completions, answer=[...], **columns) -> list[float]`.
+
+And two with verl's: `reward.custom_reward_function.path=pkg://bandpo.rewards`, with `name=compute_score` for the scorer
+`math` or `name=compute_score_dapo_strict`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .grading import Grade, grade
+
+Reward = Callable[..., Sequence[float | None]]
+
+
+class RewardError(UserError):
+    """A reward function raised; the message names it, the place and the reason."""
+
+
+def text_of(completion: str | list[dict[str, Any]]) -> str:
+    """The text of a completion, which TRL gives as a string or, for chat prompts, as messages."""
+    return (
+        completion
+        if isinstance(completion, str)
+        else "".join(str(message.get("content") or "") for message in completion)
+    )
+
+
+def exact(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
+    """1 where the completion is the answer, up to white space at the ends."""
+    return [float(text_of(c).strip() == str(a).strip()) for c, a in zip(completions, answer, strict=True)]
+
+
+# 1,234,567 or 1234567, with decimals or not, or .5; a comma that groups no three digits separates two numbers.
+_NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)")
+
+
+def last_number(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
+    """1 where the last number in the completion equals the answer in value: 7, 7.0 and 007 are the same.
+
+    A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
+    answer that is no number.
+    """
+    return [float(read_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)]
+
+
+def _number(answer: Any) -> Decimal:
+    try:
+        number = Decimal(str(answer).replace(",", "").replace("\N{MINUS SIGN}", "-"))
+    except InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite():
+        raise ValueError(f"the answer {answer!r} is not a number")
+    return number
+
+
+def read_number(text: str) -> Decimal | None:
+    """The last number in a text; None where there is none."""
+    text = text.replace("\N{MINUS SIGN}", "-")
+    found = list(_NUMBER.finditer(text))
+    if not found:
+        return None
+    last = found[-1]
+    digits = last.group().replace(",", "")
+    if digits.startswith("-") and last.start() and text[last.start() - 1].isalnum():
+        digits = digits[1:]
+    return Decimal(digits)
+
+
+def math_reward(
+    completions: list[Any],
+    answer: list[Any],
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,
+) -> list[float]:
+    """1 where the final answer is right in value, by the scorer `math` of `bandpo.rewards`; else 0.
+
+    TRL's `log_metric` gets `reward/unparsed`, `reward/timeout` and `reward/error`: the shares of completions without an
+    answer that can be read, of those whose comparison was stopped, and of those on which the scorer itself failed.
+    """
+    grades = grade([text_of(c) for c in completions], [str(a) for a in answer])
+    if log_metric is not None and grades:
+        for status in ("unparsed", "timeout", "error"):
+            log_metric(f"reward/{status}", sum(g.status == status for g in grades) / len(grades))
+    return [g.score for g in grades]
+
+
+def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
+    """1 where the public runs' scorer gives 1, else 0 where it gives -1: standardised in a group, they are the same.
+
+    It is the scorer `dapo-strict` of `bandpo.rewards`.
+    """
+    return [g.score for g in grade([text_of(c) for c in completions], [str(a) for a in answer], "dapo-strict")]
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """For verl: the scorer `math`, in the form of verl's own `math_dapo`.
+
+    `score` is 1 or -1, `acc` whether it is right, and `pred` what was read, by which verl takes majorities. Whatever
+    `data_source` is, the scorer is the same.
+    """
+    return _for_verl(*grade([solution_str], [str(ground_truth)]))
+
+
+def compute_score_dapo_strict(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
+    r"""For verl: the scorer of the public runs. verl 0.9's own `math_dapo` takes a `\boxed{}` too."""
+    return _for_verl(*grade([solution_str], [str(ground_truth)], "dapo-strict"))
+
+
+def _for_verl(graded: Grade) -> dict[str, Any]:
+    right = graded.score == 1
+    return {
+        "score": 1.0 if right else -1.0,
+        "acc": right,
+        "pred": "[INVALID]" if graded.answer is None else graded.answer,
+    }
+
+
+def resolve(name: str) -> Reward:
+    """The reward function of that name or import path (`module:function`), guarded.
+
+    The names are `exact`, `last-number`, `math` and `dapo-strict`. Modules are looked for in the working directory too.
+    Raises UserError if there is no such function, or a library is missing.
+    """
+    known = {"exact": exact, "last-number": last_number, "math": math_reward, "dapo-strict": dapo_strict}
+    if name == "math":
+        grade([], [])  # is math-verify there? Before the training, not in it
+    if name in known:
+        return guarded(known[name], name)
+    module, colon, function = name.partition(":")
+    if not colon:
+        names = ", ".join(map(repr, [*known, "reasoning-gym"]))
+        raise UserError(f"reward must be {names} or 'module:function', got {name!r}")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Reward = getattr(importlib.import_module(module), function)
+    except Exception as error:  # whatever the module does when it is imported
+        raise UserError(f"reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise UserError(f"reward {name!r} must be a function, got {type(found).__name__}")
+    return guarded(found, name)
+
+
+def guarded(reward: Reward, name: str) -> Reward:
+    """The same reward; what it raises, or a result that is no number per completion, becomes one line that names it."""
+
+    @functools.wraps(reward)
+    def call(completions: list[Any], **columns: Any) -> Sequence[float | None]:
+        try:
+            values = reward(completions=completions, **columns)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
+        wanted = f"reward {name!r} must return a list of {len(completions)} numbers, one per completion"
+        if not isinstance(values, list) or len(values) != len(completions):
+            got = f"a list of {len(values)}" if isinstance(values, list) else type(values).__name__
+            raise RewardError(f"{wanted}, got {got}")
+        for value in values:
+            if value is not None and not (hasattr(value, "__float__") and math.isfinite(value)):
+                raise RewardError(f"{wanted} (None where it does not apply), got {value!r} among them")
+        return values
+
+    return call
+
+
+def _place(error: Exception, reward: Reward) -> str:
+    """Where it went wrong: the last line of the reward's own file, or of whatever it called."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
+    file = getattr(getattr(reward, "__code__", None), "co_filename", None)
+    own = [frame for frame in frames if frame.filename == file] or frames
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -1,0 +1,352 @@
+r"""Is the final answer in a text the right one? `grade(texts, answers, scorer)`; docs/scorers.md compares the scorers.
+
+`math`: the answer is what stands on the last line with "Answer:", else in the last `\boxed{}`, else after the last
+"answer is"; it is right if it is equal in value. Numbers are compared here, by `fractions.Fraction`; whatever needs a
+parser goes to math-verify, in worker processes with hard limits of time and memory (`workers.py`).
+
+`dapo-strict`: what the public runs' scorer does, `math_dapo` of verl 0.5: "Answer:" within the last 300 characters,
+Minerva's normalisation (arXiv 2206.14858, app. D), equal strings.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import UserError, nearest
+from .answers import LONGEST, bare, changes, compact, final_answer, plain, read, said, without_words
+from .quantities import VALUES, Number, equal, number, split_unit
+from .workers import Pool, Raised, Stopped
+
+SCORERS = ("math", "dapo-strict")
+# Processor time of one comparison. Nearly all take less than 0.1 s.
+SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What a scorer says of one text.
+
+    Attributes:
+        score: 1.0 for a right answer, else 0.0.
+        answer: what was read out of the text. Of `math`, a right one is the right answer's own normal form, and numbers
+            are reduced fractions, so that equal answers mostly have equal strings. None: nothing could be parsed.
+        status: `ok`, `unparsed`, `timeout` (the comparison was stopped at its limit of time or memory), or `error` (the
+            scorer itself failed, which it should for no answer; a warning tells of the first one).
+    """
+
+    score: float
+    answer: str | None
+    status: Literal["ok", "unparsed", "timeout", "error"] = "ok"
+
+
+def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math") -> list[Grade]:
+    """Score each text against its right answer.
+
+    Args:
+        texts: what a model wrote.
+        answers: the right answers, one per text: numbers, LaTeX or words.
+        scorer: `math` or `dapo-strict`.
+
+    Raises:
+        UserError: an unknown scorer, or math-verify is missing.
+        ValueError: not as many answers as texts.
+    """
+    if scorer not in SCORERS:
+        raise UserError(f"scorer must be one of {list(SCORERS)}, got {scorer!r}{nearest(scorer, list(SCORERS))}")
+    if len(texts) != len(answers):
+        raise ValueError(f"texts and answers must be as many, got {len(texts)} and {len(answers)}")
+    if scorer == "dapo-strict":
+        return [_dapo_strict(text, str(answer)) for text, answer in zip(texts, answers, strict=True)]
+    _check_math_verify()
+    grades = [_by_value(text, str(answer)) for text, answer in zip(texts, answers, strict=True)]
+    open_pairs = list(dict.fromkeys(pair for pair in grades if isinstance(pair, _Pair)))
+    found = dict(zip(open_pairs, _pool().map([_task(pair) for pair in open_pairs]), strict=True))
+    return [pair.grade(found[pair]) if isinstance(pair, _Pair) else pair for pair in grades]
+
+
+# ---- math: what can be decided without a parser
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A right answer and what must be equal to it, which only a parser can compare."""
+
+    right: str
+    values: tuple[str, ...]
+
+    def grade(self, found: list | Stopped | Raised) -> Grade:
+        if isinstance(found, (Stopped, Raised)):
+            return Grade(0.0, None, "timeout" if isinstance(found, Stopped) else "error")
+        equal, shown = found
+        if equal:
+            return Grade(1.0, _right(self.right).normal)
+        return Grade(0.0, shown) if shown is not None else Grade(0.0, None, "unparsed")
+
+
+_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?[.:]?", re.IGNORECASE)
+# The letter beside the value: (B) 7.
+_CHOSEN = re.compile(
+    r"(\(?[A-J]\)|[A-J](?=[.:]))\s*[:.,]?\s+(?!.*(?<![A-Za-z])[A-J](?![A-Za-z]))(.*)"
+    r"|(\(?[A-J]\)?) is the (?:only )?(?:correct |right |best )?(?:answer|option|choice)(?: that works)?"
+)
+_CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
+# 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
+_BASED = re.compile(r"\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
+_NAMED_RATIO = re.compile(r"^[A-Za-z :]+=\s*(.+)")
+_PROSE = re.compile(r"[A-Za-z]{3,}")
+# These are mathematics without a backslash too.
+_MATHEMATICS = {
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "log",
+    "exp",
+    "sqrt",
+    "and",
+    "inf",
+    "infty",
+    "infinity",
+    "mod",
+}
+_ARTICLES = re.compile(r"^(?:on |in )?(?:an?|the|it is|it's|on|in)\s+")
+
+
+@dataclass(frozen=True)
+class _Right:
+    """A right answer, made ready.
+
+    `kind` is how answers are compared with it: `number` and `formula` by value; `words`, `choice` (A to J), `clock`
+    (10:30, which is a time or a ratio) and `based` (101_2) as they are written.
+    """
+
+    text: str
+    compact: str
+    kind: Literal["number", "formula", "words", "choice", "clock", "based"]
+    value: str
+    unit: str | None
+    number: Number | None
+    normal: str
+
+
+@functools.lru_cache(maxsize=10_000)
+def _right(answer: str) -> _Right:
+    text = bare(plain(answer))
+    compacted = compact(text)
+    value, unit = split_unit(text)
+    value = bare(value)
+    found = number(value)
+    if found is not None:
+        normal = str(found.value) + (f" {unit}" if unit else "")
+        return _Right(text, compacted, "number", value, unit, found, normal)
+    written: list[tuple[Literal["clock", "choice", "based"], re.Pattern[str]]]
+    written = [("clock", _CLOCK), ("choice", _CHOICE), ("based", _BASED)]
+    for name, pattern in written:
+        # i and e are numbers, a and b letters of a formula; a choice is a capital.
+        if pattern.fullmatch(text) and (name == "clock" or text[0].isdigit() or text.strip("()[].").isupper()):
+            return _Right(text, compacted, name, text, None, None, _as_written(name, text) or compacted)
+    if text.isupper() and _choices(text) is not None:
+        return _Right(text, compacted, "choice", text, None, None, _as_written("choice", text) or compacted)
+    if words := _words(text):
+        return _Right(text, compacted, "words", text, None, None, words)
+    return _Right(text, compacted, "formula", value, unit, None, compacted)
+
+
+def _by_value(text: str, right: str) -> Grade | _Pair:
+    wanted = _right(right)
+    answer = final_answer(text)
+    if answer is None or len(answer) > LONGEST:
+        return _UNPARSED
+    answer = bare(plain(answer))
+    if not answer:
+        return _UNPARSED
+    if compact(answer) == wanted.compact:
+        return Grade(1.0, wanted.normal)
+    if wanted.kind not in ("number", "formula"):
+        forms = [without_words(answer), answer, bare(said(answer)), *_NAMED_RATIO.findall(answer)]
+        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]
+        written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
+        return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)
+    reading = read(answer, wanted.text)
+    if reading is None or _CLOCK.fullmatch(reading.values[-1]):
+        return _UNPARSED
+    *_, value = reading.values
+    found = number(value)
+    # Without the question, a bare right answer leaves the unit open, and so does a bare answer.
+    if None not in (reading.unit, wanted.unit) and reading.unit != wanted.unit:
+        return Grade(0.0, f"{found.value if found else compact(value)} {reading.unit}")
+    numbers = [number(each) for each in reading.values]
+    if found is not None and None not in numbers and wanted.number is not None:
+        # 35/100 = 35 %: the first has no unit.
+        rights, bares = _in_percent(wanted, reading.unit), _in_percent(wanted, None)
+        same = [any(equal(each, one) for one in rights + bares) for each in numbers[:-1] if each]
+        if all(same) and any(equal(found, one) for one in rights):
+            return Grade(1.0, wanted.normal)
+        return Grade(0.0, str(found.value) + (f" {reading.unit}" if reading.unit else ""))
+    in_percent = found is not None and any(equal(found, one) for one in _in_percent(wanted, "percent")[1:])
+    if reading.unit == "percent" and wanted.unit is None and not in_percent:
+        value = f"\\frac{{{value}}}{{100}}"
+    return _Pair(right, (*(_exact(part) for part in reading.values[:-1]), _exact(value)))
+
+
+_UNPARSED = Grade(0.0, None, "unparsed")
+
+
+def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
+    """What the right number may be written as: 25 % is 0.25, and the 25 of a question that asks for percent."""
+    if wanted.number is None:
+        return []
+    value, places = wanted.number
+    if (wanted.unit == "percent") == (unit == "percent"):
+        return [wanted.number]
+    if wanted.unit == "percent":
+        return [wanted.number, Number(value / 100, places + 2 if places else 0)]
+    hundredfold = Number(value * 100, max(0, places - 2))
+    return [hundredfold, wanted.number] if value.denominator == 1 and not places else [hundredfold]
+
+
+def _exact(text: str) -> str:
+    """Without separators, which are products to a parser, and short decimals as fractions."""
+    found = number(text)
+    return text if found is None or found.places >= 6 else str(found.value)
+
+
+def _words(text: str) -> str:
+    """The text in lower case, without punctuation, if it is prose and no formula; else nothing."""
+    if "\\" in text:
+        return ""
+    found = _PROSE.findall(text)
+    if text.casefold() in ("no", "yes") or any(word.casefold() not in _MATHEMATICS for word in found):
+        return _ARTICLES.sub("", " ".join(re.findall(r"\w+", text.casefold())))
+    return ""
+
+
+def _choices(text: str) -> str | None:
+    """Letters of choices, in order: "B, D"."""
+    letters = [_CHOICE.fullmatch(part.strip()) for part in re.split(r",\s*(?:and\s)?|\sand\s", text)]
+    return ",".join(sorted({match[1].upper() for match in letters if match})) if all(letters) else None
+
+
+def _as_written(kind: str, text: str) -> str | None:
+    """The normal form of what is compared as it is written; None if the text is nothing of that kind."""
+    match kind:
+        case "choice":
+            chosen = _CHOSEN.fullmatch(text)
+            return _choices(chosen[1] or chosen[3] if chosen and not changes(chosen[2] or "") else text)
+        case "words":
+            return _words(text) or None
+        case "clock" if match := _CLOCK.fullmatch(text):
+            half = f" {match[2].lower()}m" if match[2] else ""
+            return re.sub(r"\s*(?::|\\colon|\s+to)\s*", ":", match[1]) + half
+        case "based" if match := _BASED.fullmatch(text):
+            return f"{match[1]}_{VALUES.get(match[2], match[2])}"
+    return None
+
+
+# ---- math: the workers
+
+
+def _task(pair: _Pair) -> list[str]:
+    wanted = _right(pair.right)
+    return [_exact(wanted.value) if wanted.kind == "number" else wanted.value, *pair.values]
+
+
+_POOL: Pool | None = None
+_POOL_LOCK = threading.Lock()
+# Every worker knows what these teach: modules that sympy loads late, and the parser's tables. And where such a simple
+# one is judged wrongly, math-verify or sympy is not what it should be, and no answer can be graded.
+_WARM_UP = [
+    (["7", "7"], [True, "7"]),
+    (["x+1", "1+x"], [True, "x + 1"]),
+    (["\\sqrt{3}", "2\\sqrt{3}"], [False, "2*sqrt(3)"]),
+    (["\\frac{1}{2}", "\\frac{\\pi}{3}"], [False, "pi/3"]),
+    (["\\{1,2\\}", "\\{2,1\\}"], [True, "{1, 2}"]),
+    (["[0,1)", "[0,1)"], [True, "Interval.Ropen(0, 1)"]),
+    (["x^2+3x", "x^2+3x"], [True, "x**2 + 3*x"]),
+    (["\\log_2 3", "\\sin x"], [False, "sin(x)"]),
+]
+
+
+def _pool() -> Pool:
+    """One per process, made when it is first needed."""
+    global _POOL
+    with _POOL_LOCK:
+        if _POOL is None:
+            _POOL = Pool("bandpo.rewards.equivalence:compare", seconds=SECONDS, warm_up=_WARM_UP)
+        return _POOL
+
+
+def _forget_pool() -> None:
+    """In a forked process: the workers and the threads that serve them are the parent's."""
+    global _POOL, _POOL_LOCK
+    _POOL, _POOL_LOCK = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_pool)
+
+
+@functools.cache
+def _check_math_verify() -> None:
+    if importlib.util.find_spec("math_verify") is None:
+        raise UserError("scorer 'math' needs math-verify: pip install 'bandpo[math]'")
+
+
+# ---- dapo-strict
+
+_INVALID = "[INVALID]"
+_STRICT_ANSWER = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
+# Minerva's lists, in the order in which they are gone through, which matters.
+_REPLACED = [
+    ("an ", ""),
+    ("a ", ""),
+    (".$", "$"),
+    ("\\$", ""),
+    ("\\ ", ""),
+    (" ", ""),
+    ("mbox", "text"),
+    (",\\text{and}", ","),
+    ("\\text{and}", ","),
+    ("\\text{m}", "\\text{}"),
+]
+_REMOVED = [
+    *("square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points"),
+    *("feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students"),
+    *("childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3"),
+    *("\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots"),
+]
+_UNWRAPPED = [
+    (re.compile(r".*?\$(.*?)\$.*"), r"$\1$"),
+    *((re.compile(rf"\\{command}\{{(.*?)\}}"), r"\1") for command in ("text", "textbf", "overline")),
+    (re.compile(r"\\boxed\{(.*)\}"), r"\1"),
+    (re.compile(r"frac([^{])(.)"), r"frac{\1}{\2}"),
+    (re.compile(r"sqrt([^{])"), r"sqrt{\1}"),
+]
+
+
+def _dapo_strict(text: str, right: str) -> Grade:
+    found = _STRICT_ANSWER.findall(text[-300:])
+    answer = _minerva(found[-1] if found else _INVALID)
+    return Grade(float(answer == _minerva(right)), answer if found else None, "ok" if found else "unparsed")
+
+
+def _minerva(answer: str) -> str:
+    """Minerva's normal form of an answer."""
+    answer = answer.split("=")[-1]
+    for old, new in _REPLACED:
+        answer = answer.replace(old, new)
+    for unit in _REMOVED:
+        answer = answer.replace(unit, "")
+    for pattern, new in _UNWRAPPED:
+        answer = pattern.sub(new, answer)
+    answer = answer.replace("$", "")
+    digits = answer.replace(",", "")
+    return (digits if digits.isdigit() else answer).strip()

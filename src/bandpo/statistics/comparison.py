@@ -1,0 +1,263 @@
+"""Is one checkpoint better than another? `compare` sets B against A on the prompts that both answered: the difference
+with its intervals, exact paired tests, and what would settle the question. The intervals are those of `estimators.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import NormalDist
+
+import numpy as np
+
+from .estimators import LEVEL, Floats, Graded, Spread, average, log_choose, per_prompt, sampling_variance
+
+
+def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0) -> tuple[float, bool]:
+    """Two-sided p-value of "the differences are as likely with the other sign", and whether it is exact.
+
+    The share of all 2^P choices of signs with a sum as far from 0. Exact by dynamic programming for fractions with a
+    common denominator that is not too large (means of samples are such), exact by enumeration up to 20 differences
+    that are not 0, otherwise from random signs.
+    """
+    differences = [d for d in differences if d != 0]
+    if not differences:
+        return 1.0, True
+    fractions = [d for d in differences if isinstance(d, Fraction)]
+    if len(fractions) == len(differences) and (steps := _whole(fractions)) is not None:
+        chance = np.ones(1)
+        for step in map(abs, steps):  # the sum of those with a plus
+            chance = np.concatenate([chance, np.zeros(step)]) / 2 + np.concatenate([np.zeros(step), chance]) / 2
+        sums = 2 * np.arange(len(chance)) - sum(map(abs, steps))
+        return min(1.0, float(chance[np.abs(sums) >= abs(sum(steps))].sum())), True
+    size = np.abs(np.array([float(d) for d in differences]))
+    seen = abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()  # equal sums are equal up to rounding
+    if len(size) <= 20:
+        sums = np.zeros(1)
+        for step in size:
+            sums = np.concatenate([sums - step, sums + step])
+        return float((np.abs(sums) >= seen).mean()), True
+    signs = np.random.default_rng(seed)
+    hits = sum(int((np.abs(signs.choice([-1.0, 1.0], (1000, len(size))) @ size) >= seen).sum())
+               for _ in range(draws // 1000))  # fmt: skip
+    return (hits + 1) / (draws // 1000 * 1000 + 1), False
+
+
+MOST_WORK = 3e8  # additions of an exact test, a second or so; beyond that the sums are as good as normal
+
+
+def _whole(fractions: Sequence[Fraction]) -> list[int] | None:
+    """The fractions times their common denominator, if a table of their sums is not too much work."""
+    scale = math.lcm(*(f.denominator for f in fractions))
+    steps = [int(f * scale) for f in fractions]
+    divisor = math.gcd(*steps)
+    steps = [step // divisor for step in steps]
+    return steps if sum(map(abs, steps)) * len(steps) <= MOST_WORK else None
+
+
+def reshuffle_p(
+    tables: Sequence[tuple[int, int, int, int]], weights: Sequence[Fraction] | None = None
+) -> tuple[float, bool]:
+    """Two-sided p-value of "at every prompt, A and B are right equally often", and whether it is exact.
+
+    Each table is (right of A, samples of A, right of B, samples of B) of a prompt. At a prompt the samples of both are
+    put together and dealt out again: hypergeometric. The distribution of the weighted sum over prompts of B's mean
+    minus A's is exact, by convolution, if it fits a table; else normal. (A stratified permutation test.)
+    """
+    weights = [Fraction(1, len(tables))] * len(tables) if weights is None else weights
+    steps, seen, middle, variance, chances = [], Fraction(0), Fraction(0), 0.0, []
+    for (a, n_a, b, n_b), weight in zip(tables, weights, strict=True):
+        total, step = a + b, weight * (Fraction(1, n_a) + Fraction(1, n_b))
+        low, high = max(0, total - n_a), min(total, n_b)
+        if low == high:
+            continue
+        c = np.arange(low, high + 1)
+        chance = np.exp(log_choose(n_b, c) + log_choose(n_a, total - c) - log_choose(n_a + n_b, np.array(total)))
+        chances.append(chance / chance.sum())
+        steps.append(step)
+        seen += step * (b - low)
+        middle += step * (Fraction(total * n_b, n_a + n_b) - low)
+        variance += float(step) ** 2 * float(chances[-1] @ c**2 - (chances[-1] @ c) ** 2)
+    if not steps or seen == middle:
+        return 1.0, True
+    scale = math.lcm(*(step.denominator for step in steps))
+    whole = [int(step * scale) for step in steps]
+    divisor = math.gcd(*whole)
+    whole = [step // divisor for step in whole]
+    size = sum(step * (len(chance) - 1) for step, chance in zip(whole, chances, strict=True))
+    if size * sum(map(len, chances)) > MOST_WORK:
+        return 2 * NormalDist().cdf(-abs(float(seen - middle)) / math.sqrt(variance)), False
+    total_chance = np.ones(1)
+    for step, chance in zip(whole, chances, strict=True):
+        wide = np.zeros(len(total_chance) + step * (len(chance) - 1))
+        for i, p in enumerate(chance):
+            wide[i * step : i * step + len(total_chance)] += p * total_chance
+        total_chance = wide
+    far = np.abs(np.arange(len(total_chance)) - float(middle * scale / divisor))
+    return min(1.0, float(total_chance[far >= abs(float((seen - middle) * scale / divisor)) - 1e-6].sum())), True
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What it would take to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
+
+    `samples` per prompt of each model, of the same prompts; `prompts` with as many samples each as now. None: no number
+    of samples of these prompts can do it.
+    """
+
+    samples_for_these: float
+    samples_for_such: float | None
+    prompts_for_such: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """B minus A on the prompts that both answered: the difference of mean@n (or pass@k), and how sure it is."""
+
+    data: str
+    prompts: int
+    samples: tuple[int, int]
+    a: float
+    b: float
+    these: Spread
+    such: Spread
+    p_these: float | None
+    p_these_exact: bool
+    p_such: float
+    p_such_exact: bool
+    needed: Needed | None
+
+    @property
+    def difference(self) -> float:
+        return self.these.value
+
+    @property
+    def settled_for_these(self) -> bool:
+        """The interval leaves 0 out, and the test agrees where there is one."""
+        return _leaves_zero_out(self.these) and (self.p_these is None or self.p_these < 1 - LEVEL)
+
+    @property
+    def settled_for_such(self) -> bool:
+        return _leaves_zero_out(self.such) and self.p_such < 1 - LEVEL
+
+
+def _leaves_zero_out(spread: Spread) -> bool:
+    low, high = spread.interval(low=-1.0)
+    return low > 0 or high < 0
+
+
+def _discordance(difference: Floats) -> float:
+    """Variance of the difference of two samples of a prompt, one of each model, over prompts: at least that of their
+    sampling. After half a prompt is added to each of the four outcomes (Agresti and Min 2005)."""
+    up, down = (np.sum(difference == sign) + 0.5 for sign in (1, -1))
+    n = len(difference) + 2
+    return float((up + down) / n - ((up - down) / n) ** 2)
+
+
+def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
+    """The scores of the prompts that both have, in the order of A."""
+    place = {prompt: i for i, prompt in enumerate(b.prompt_ids)}
+    both = [(i, place[prompt]) for i, prompt in enumerate(a.prompt_ids) if prompt in place]
+    if not both:
+        raise ValueError(f"the two results have no prompt of {a.data!r} in common, so they cannot be compared")
+    return a.score[[i for i, _ in both]], b.score[[j for _, j in both]]
+
+
+def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
+    """B against A: one comparison for each data set that both have and, if there are several, one of their average.
+
+    Without `k` of mean@n, else of pass@k. Intervals of the difference: over sampling alone (`these`), and over prompts
+    (`such`, Student's t of the paired differences, whose variance is never taken below that of their sampling). Tests:
+    `p_these` reshuffles samples within prompts (not for pass@k), `p_such` flips the signs of the prompts' differences,
+    which assumes that without a difference between the models each would be as likely with the other sign. Neither
+    knows anything of training: they compare two checkpoints, not two methods.
+
+    Raises:
+        ValueError: no data set, or none of the prompts of one, in common.
+    """
+    of_b = {graded.data: graded for graded in b}
+    pairs = [(graded, of_b[graded.data]) for graded in a if graded.data in of_b]
+    if not pairs:
+        have = ["; ".join(g.data for g in side) or "nothing" for side in (a, b)]
+        raise ValueError(f"the two results have no data set in common: A has {have[0]}, B has {have[1]}")
+    cells = [_Cell(one.data, *common_prompts(one, other), k) for one, other in pairs]
+    results = [_compare([cell], cell.data) for cell in cells]
+    return results if len(cells) == 1 else [*results, _compare(cells, "average")]
+
+
+class _Cell:
+    """The paired numbers of one data set."""
+
+    def __init__(self, data: str, a: Floats, b: Floats, k: int | None) -> None:
+        self.data, self.k, self.scores = data, k, (a, b)
+        self.values = per_prompt(a, k), per_prompt(b, k)
+        self.samples = a.shape[-1], b.shape[-1]
+        self.prompts = len(a)
+        self.difference = self.values[1] - self.values[0]
+        noise = [sampling_variance(score, k) for score in (a, b)]
+        paired = self.samples == (1, 1)  # then the bounds for each model alone do not see what both get right
+        if paired:
+            noise = [np.full(self.prompts, _discordance(self.difference) / 2)] * 2
+        self.noise = noise[0] + noise[1]
+        # With one sample a prompt of each; n of each leave 1/n of it.
+        self.single = sum(n * float(each.mean()) for n, each in zip(self.samples, noise, strict=True))
+        mean = float(self.difference.mean())
+        df = max(1, self.prompts - 1)
+        self.these = Spread(mean, mean, math.sqrt(self.noise.sum()) / self.prompts, df if paired else math.inf)
+        self.sampling = float(self.noise.mean())  # variance of a prompt's difference that more samples would remove
+        spread = float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0  # one prompt: anything may be
+        self.variance = max(spread, self.sampling)
+        self.such = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
+
+    def fractions(self) -> list[Fraction]:
+        right = (score.sum(-1).astype(int).tolist() for score in self.scores)
+        return [Fraction(b, self.samples[1]) - Fraction(a, self.samples[0]) for a, b in zip(*right, strict=True)]
+
+    def tables(self) -> list[tuple[int, int, int, int]]:
+        right = (score.sum(-1).astype(int).tolist() for score in self.scores)
+        return [(a, self.samples[0], b, self.samples[1]) for a, b in zip(*right, strict=True)]
+
+
+def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
+    weights = [Fraction(1, len(cells) * cell.prompts) for cell in cells for _ in range(cell.prompts)]
+    these, such = average([cell.these for cell in cells]), average([cell.such for cell in cells])
+    if cells[0].k is None:
+        fractions = [f for cell in cells for f in cell.fractions()]
+        p_such = sign_flip_p([f * w for f, w in zip(fractions, weights, strict=True)])
+        p_these = reshuffle_p([table for cell in cells for table in cell.tables()], weights)
+    else:
+        values = np.concatenate([cell.difference for cell in cells])
+        p_such = sign_flip_p([float(v) * float(w) for v, w in zip(values, weights, strict=True)])
+        p_these = None, False
+    return Comparison(
+        data=data,
+        prompts=sum(cell.prompts for cell in cells),
+        samples=cells[0].samples,
+        a=float(np.mean([cell.values[0].mean() for cell in cells])),
+        b=float(np.mean([cell.values[1].mean() for cell in cells])),
+        these=these,
+        such=such,
+        p_these=p_these[0],
+        p_these_exact=p_these[1],
+        p_such=p_such[0],
+        p_such_exact=p_such[1],
+        needed=_needed(cells, these.value) if cells[0].k is None else None,
+    )
+
+
+def _needed(cells: Sequence[_Cell], difference: float) -> Needed:
+    """Variance of the difference: single / n + true, over prompts; it must be (difference / 2.8)^2."""
+    single = sum(cell.single / cell.prompts for cell in cells) / len(cells) ** 2
+    noise = sum(cell.sampling / cell.prompts for cell in cells) / len(cells) ** 2
+    true = sum((cell.variance - cell.sampling) / cell.prompts for cell in cells) / len(cells) ** 2
+    prompts = sum(cell.prompts for cell in cells)
+    if difference == 0:
+        return Needed(math.inf, None if true > 0 else math.inf, math.inf)
+    enough = (difference / (NormalDist().inv_cdf(0.5 + LEVEL / 2) + NormalDist().inv_cdf(0.8))) ** 2
+    return Needed(
+        samples_for_these=single / enough,
+        samples_for_such=single / (enough - true) if enough > true else None,
+        prompts_for_such=prompts * (noise + true) / enough,
+    )

@@ -1,0 +1,449 @@
+"""What samples say of a model: estimators, intervals and tests, from counts of right answers. Needs numpy only.
+
+One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
+
+Estimators, each for every prompt: `mean_at_k`, `pass_at_k` and `maj_at_k` are unbiased; `best_at_k_bootstrap` and
+`maj_at_k_bootstrap` are verl's numbers, to the digit, and `best_at_k_expected` is what the former estimates, which is
+less than pass@k.
+
+Intervals answer three questions, and every result names its own:
+
+- THESE_PROBLEMS: the same checkpoint on these very problems, sampled again. Only the sampling varies.
+- SUCH_PROBLEMS: the same checkpoint on other problems of the same kind. Prompts vary, each with its samples (clusters).
+- TRAINING_RUNS: another run of the same training. Runs vary; it takes several of them.
+
+`comparison.py` sets two checkpoints against each other. docs/evaluation.md has the formulas, and the coverage of each
+interval as simulation measured it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+THESE_PROBLEMS, SUCH_PROBLEMS, TRAINING_RUNS = "these problems", "such problems", "training runs"
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Graded:
+    """One data set of one model. Arrays are [prompts, samples]; None: not recorded.
+
+    `prompt_ids` are hashes of the prompts, so that two models are matched by content. `answers` are what the scorer
+    read, normalised so that equal answers are equal strings (None: nothing).
+
+    Raises:
+        ValueError: arrays of different shapes, scores other than 0 and 1, no prompts, or a prompt that is there twice.
+    """
+
+    data: str
+    score: Floats
+    answers: NDArray[np.object_] | None
+    tokens: NDArray[np.int64] | None
+    truncated: NDArray[np.bool_] | None
+    parsed: NDArray[np.bool_] | None
+    prompt_ids: list[str]
+
+    def __post_init__(self) -> None:
+        score = np.asarray(self.score, np.float64)
+        object.__setattr__(self, "score", score)
+        if score.ndim != 2 or 0 in score.shape:
+            raise ValueError(f"score of {self.data!r} must be [prompts, samples] with one of each, got {score.shape}")
+        if not np.isin(score, (0.0, 1.0)).all():
+            wrong = score[~np.isin(score, (0.0, 1.0))][0]
+            raise ValueError(f"score of {self.data!r} must be 0 (wrong) or 1 (right), got {wrong}")
+        for name in ("answers", "tokens", "truncated", "parsed"):
+            array = getattr(self, name)
+            if array is not None and np.shape(array) != score.shape:
+                raise ValueError(f"{name} of {self.data!r} must have the shape of score {score.shape}, "
+                                 f"got {np.shape(array)}")  # fmt: skip
+        if len(self.prompt_ids) != len(score) or len(set(self.prompt_ids)) != len(score):
+            raise ValueError(f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, "
+                             f"got {len(self.prompt_ids)} with {len(set(self.prompt_ids))} different ones")  # fmt: skip
+
+    @property
+    def right(self) -> NDArray[np.int64]:
+        """How many of the samples of each prompt are right."""
+        return self.score.sum(-1).astype(np.int64)
+
+
+# ----------------------------------------------------------------------------------------------------------- estimators
+
+
+def _check(n: int, k: int) -> None:
+    if not (isinstance(k, int | np.integer) and 1 <= k <= n):
+        raise ValueError(f"k must be a whole number from 1 to the number of samples {n}, got {k!r}")
+
+
+def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
+    """Chance that one of k samples at least is right, from c right ones of n: 1 - C(n-c, k) / C(n, k).
+
+    The mean over all subsets of k samples, hence unbiased (Chen et al. 2021, arXiv 2107.03374). `c` may be an array.
+    Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and more, and small values stay exact.
+
+    Raises:
+        ValueError: k not in 1..n, or a count outside of 0..n.
+    """
+    _check(n, k)
+    c = _counts(n, c)
+    with np.errstate(divide="ignore"):  # i = k: log 0, no subset without a right one
+        logs = np.log1p(-k / np.arange(n, k - 1, -1, dtype=np.float64))
+    none_right = np.concatenate([[0.0], np.cumsum(logs)])  # log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1
+    return -np.expm1(none_right[np.minimum(c, n - k + 1)]) + 0.0
+
+
+def _counts(n: int, c: ArrayLike) -> NDArray[np.int64]:
+    counts = np.asarray(c)
+    whole = counts.astype(np.int64)
+    if (whole != counts).any() or (whole < 0).any() or (whole > n).any():
+        raise ValueError(f"c must be whole numbers from 0 to n = {n}, got {counts.ravel()[:5].tolist()} ...")
+    return whole
+
+
+def mean_at_k(values: ArrayLike) -> Floats:
+    """The mean over the last axis, the samples: what verl calls mean@k, where k is how many there are. Unbiased."""
+    return np.asarray(values, np.float64).mean(-1)
+
+
+def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
+    """What verl's best@k estimates for 0/1 values: 1 - (1 - c/n)^k, k draws *with* replacement from n samples.
+
+    Not pass@k, and never above it: at n = k = 32 a prompt with one right sample counts 0.638, not 1. It also grows
+    with the number of right samples, so it mixes mean@k into pass@k.
+
+    Raises:
+        ValueError: a count outside of 0..n, or k below 1.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k!r}")
+    with np.errstate(divide="ignore"):
+        return -np.expm1(k * np.log1p(-_counts(n, c) / n)) + 0.0
+
+
+@lru_cache(maxsize=16)
+def _draws(n: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
+    """verl resets the seed for every prompt and every k, so that all prompts share these draws."""
+    return np.random.RandomState(seed).choice(n, size=(resamples, k), replace=True)
+
+
+def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42) -> Floats:
+    """verl's best@k/mean to the digit: the mean, over resamples of k of the values with replacement, of their maximum.
+
+    For each row of `values` [..., samples]. `verl.trainer.ppo.metric_utils.bootstrap_metric` with `numpy.max`. Its
+    error against `best_at_k_expected` is that of 1000 draws, but the same ones for every prompt, so a mean over
+    prompts does not average it out.
+
+    Raises:
+        ValueError: k below 1.
+    """
+    values = np.asarray(values, np.float64)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k!r}")
+    draws = _draws(values.shape[-1], k, resamples, seed)
+    rows = values.reshape(-1, values.shape[-1])
+    return np.array([row[draws].max(-1).mean() for row in rows]).reshape(values.shape[:-1])
+
+
+def maj_at_k_bootstrap(
+    answers: ArrayLike, values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42
+) -> Floats:
+    """verl's maj@k/mean to the digit: the mean value of the most frequent answer, over verl's resamples.
+
+    As in `calc_maj_val`: a tie goes to the answer that was drawn first, and the value is that of its first drawn
+    sample. What could not be read (None) votes like an answer, as verl's "[INVALID]" does.
+
+    Raises:
+        ValueError: k below 1, or arrays of different shapes.
+    """
+    answers, values = _voters(answers, values)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k!r}")
+    draws = _draws(values.shape[-1], k, resamples, seed)
+    lines, places = np.arange(resamples)[:, None], np.arange(k)
+    result = []
+    for row, value in zip(answers.reshape(-1, answers.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True):
+        codes = _codes(row)
+        votes = codes[draws]
+        size = codes.max() + 1
+        count = np.bincount((votes + lines * size).ravel(), minlength=resamples * size).reshape(resamples, size)
+        first = np.full((resamples, size), k)
+        np.minimum.at(first, (lines, votes), places)
+        winner = (count * (k + 1) - first).argmax(-1)
+        result.append(value[draws[lines[:, 0], first[lines[:, 0], winner]]].mean())
+    return np.array(result).reshape(values.shape[:-1])
+
+
+def _voters(answers: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.object_], Floats]:
+    answers, values = np.asarray(answers, object), np.asarray(values, np.float64)
+    if answers.shape != values.shape or not values.shape:
+        raise ValueError(f"answers and values must have one shape [..., samples], got {answers.shape}, {values.shape}")
+    return answers, values
+
+
+def _codes(row: NDArray[np.object_]) -> NDArray[np.int64]:
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(answer, len(numbers)) for answer in row])
+
+
+def maj_at_k(answers: ArrayLike, values: ArrayLike, k: int) -> Floats:
+    """Expected value of the most frequent answer among k samples: the mean over all subsets of k, hence unbiased.
+
+    For each row of `answers` and `values` [..., samples]. A tie is shared out evenly among the tied answers, which is
+    also what verl's "first drawn" comes to. What could not be read (None) takes a draw and does not vote; k draws
+    without an answer are wrong. Exact, by dynamic programming over the answers: cost grows like k^2 times the samples.
+
+    Raises:
+        ValueError: k not in 1..n, or arrays of different shapes.
+    """
+    answers, values = _voters(answers, values)
+    n = values.shape[-1]
+    _check(n, k)
+    result = []
+    for row, value in zip(answers.reshape(-1, n), values.reshape(-1, n), strict=True):
+        codes, silent = _codes(row), np.array([answer is None for answer in row])
+        groups = [(int((codes == j).sum()), float(value[codes == j].mean())) for j in np.unique(codes[~silent])]
+        result.append(_plurality(groups, int(silent.sum()), k))
+    return np.array(result).reshape(values.shape[:-1])
+
+
+def _plurality(groups: Sequence[tuple[int, float]], silent: int, k: int) -> float:
+    """Expected value of the winner; `groups` are (samples, mean value) of each answer."""
+    if k == silent + sum(size for size, _ in groups):  # all of them
+        most = max((size for size, _ in groups), default=0)
+        return float(np.mean([value for size, value in groups if size == most])) if groups else 0.0
+    total = 0.0
+    for top in range(1, min(k, max((size for size, _ in groups), default=0)) + 1):
+        # For "no answer is drawn more than `top` times": chance of (draws left, answers drawn `top` times), and that
+        # chance times the sum of the values of those answers. Answer after answer, by the hypergeometric chance.
+        tied = min(k // top, sum(size >= top for size, _ in groups))
+        chance, value_sum = np.zeros((k + 1, tied + 1)), np.zeros((k + 1, tied + 1))
+        chance[k, 0] = 1.0
+        left = silent + sum(size for size, _ in groups)
+        for size, value in groups:
+            next_chance, next_sum = np.zeros_like(chance), np.zeros_like(chance)
+            for drawn in range(min(size, top, k) + 1):
+                p = _hypergeometric(left, size, k)[drawn : k + 1, drawn, None]
+                if drawn < top:
+                    next_chance[: k + 1 - drawn] += p * chance[drawn:]
+                    next_sum[: k + 1 - drawn] += p * value_sum[drawn:]
+                else:
+                    next_chance[: k + 1 - drawn, 1:] += p * chance[drawn:, :-1]
+                    next_sum[: k + 1 - drawn, 1:] += p * (value_sum + value * chance)[drawn:, :-1]
+            chance, value_sum, left = next_chance, next_sum, left - size
+        # What is left is drawn from the silent ones, of which there must be as many.
+        total += (value_sum[: min(silent, k) + 1, 1:].sum(0) / np.arange(1, tied + 1)).sum()
+    return float(total)
+
+
+@lru_cache(maxsize=4096)
+def _hypergeometric(population: int, size: int, k: int) -> Floats:
+    """[draws, i]: chance that `draws` of the population have i of the group of `size`, for draws up to k."""
+    draws, i = np.arange(k + 1)[:, None], np.arange(min(size, k) + 1)[None, :]
+    possible = (i <= draws) & (draws - i <= population - size) & (draws <= population)
+    safe_draws, safe_i = np.where(possible, draws, 0), np.where(possible, i, 0)
+    logs = (
+        log_choose(size, safe_i)
+        + log_choose(population - size, safe_draws - safe_i)
+        - log_choose(population, safe_draws)
+    )
+    return np.where(possible, np.exp(logs), 0.0)
+
+
+def log_choose(n: int, k: NDArray[np.int64]) -> Floats:
+    table = _log_factorials(max(n, 1))
+    return table[n] - table[k] - table[n - k]
+
+
+@lru_cache(maxsize=256)
+def _log_factorials(n: int) -> Floats:
+    return np.array([math.lgamma(i + 1) for i in range(n + 1)])
+
+
+# ------------------------------------------------------------------------------------------------------------ intervals
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class Spread(NamedTuple):
+    """An estimate on its way to an interval: `centre` +- t(df) * `error`, which need not be centred at `value`."""
+
+    value: float
+    centre: float
+    error: float
+    df: float = math.inf
+
+    def interval(self, level: float = LEVEL, low: float = 0.0, high: float = 1.0) -> Interval:
+        """Cut at `low` and `high`, and never without the value itself."""
+        half = t_quantile(0.5 + level / 2, self.df) * self.error
+        return Interval(min(max(self.centre - half, low), self.value), max(min(self.centre + half, high), self.value))
+
+
+def average(parts: Sequence[Spread]) -> Spread:
+    """The plain mean of independent estimates (of data sets, say); degrees of freedom after Welch and Satterthwaite."""
+    variances = np.array([part.error**2 for part in parts])
+    below = sum(v**2 / part.df for v, part in zip(variances, parts, strict=True))
+    df = math.inf if below == 0 else max(1.0, float(variances.sum() ** 2 / below))
+    mean = [float(np.mean([getattr(part, name) for part in parts])) for name in ("value", "centre")]
+    return Spread(mean[0], mean[1], math.sqrt(variances.sum()) / len(parts), df)
+
+
+def t_quantile(p: float, df: float) -> float:
+    """Quantile of Student's t, for p > 1/2; a fractional number of degrees of freedom is rounded down."""
+    if df > 1e4:
+        return NormalDist().inv_cdf(p)
+    low, high = 0.0, 1e6
+    for _ in range(90):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_inside(middle, int(df + 1e-6)) < 2 * p - 1 else (low, middle)
+    return (low + high) / 2
+
+
+def _t_inside(t: float, df: int) -> float:
+    """P(|T| < t) for a whole number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(df))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = df % 2
+    steps = np.arange(2 + odd, df - 1, 2, dtype=np.float64)  # (i - 1) / i cos^2, from term to term
+    terms = np.concatenate([[1.0], np.cumprod((steps - 1) / steps * cosine**2)]) if df > 1 else np.zeros(1)
+    if odd:
+        return (2 / math.pi) * (angle + sine * cosine * float(terms.sum()))
+    return sine * float(terms.sum())
+
+
+def per_prompt(score: ArrayLike, k: int | None = None) -> Floats:
+    """mean@n of each prompt, or its pass@k."""
+    score = np.asarray(score, np.float64)
+    return mean_at_k(score) if k is None else pass_at_k(score.shape[-1], score.sum(-1), k)
+
+
+def sampling_variance(score: Floats, k: int | None) -> Floats:
+    """For each prompt, the variance of its mean@n or pass@k if it were sampled again.
+
+    With the chance of a right sample at (c + 1/2) / (n + 1): a prompt that was always right, or always wrong, was
+    sampled a finite number of times, and has a variance too.
+    """
+    n = score.shape[-1]
+    if n == 1:  # one sample tells nothing of its variance; that of all prompts together is an upper bound
+        p = _shrunk(score)
+        return np.full(len(score), p * (1 - p))
+    right, where = np.unique(score.sum(-1).astype(np.int64), return_inverse=True)
+    p = (right + 0.5) / (n + 1)
+    if k is None:
+        return (p * (1 - p) / (n - 1))[where]
+    c = np.arange(n + 1)
+    chance = np.exp(log_choose(n, c) + c * np.log(p)[:, None] + (n - c) * np.log1p(-p)[:, None])
+    value = pass_at_k(n, c, k)
+    return (chance @ value**2 - (chance @ value) ** 2).clip(0)[where]
+
+
+def _shrunk(score: Floats) -> float:
+    """The share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
+    return float((score.sum() + 2) / (score.size + 4))
+
+
+def these_problems(score: ArrayLike, k: int | None = None) -> Spread:
+    """mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone: prompts are fixed.
+
+    The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
+    Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a prompt
+    without a right sample has a chance of 0 or of 1/n cannot be told.
+    """
+    score = np.asarray(score, np.float64)
+    value = float(per_prompt(score, k).mean())
+    if score.shape[-1] == 1:
+        p = _shrunk(score)
+        return Spread(value, p, math.sqrt(p * (1 - p) / (len(score) + 4)))
+    return Spread(value, value, math.sqrt(sampling_variance(score, k).sum()) / len(score))
+
+
+def such_problems(values: ArrayLike) -> Spread:
+    """The mean of numbers in [0, 1], one a prompt, with its error for a population of prompts, by Student's t.
+
+    One prompt that is always right (1) and one that is always wrong (0) are added before the interval is computed, so
+    that a cell where all prompts agree does not claim to know all others. The value itself is without them. Sampling
+    noise is in the numbers already.
+    """
+    values = np.asarray(values, np.float64)
+    more = np.concatenate([values, [0.0, 1.0]])
+    error = float(more.std(ddof=1)) / math.sqrt(len(more))
+    return Spread(float(values.mean()), float(more.mean()), error, len(more) - 1)
+
+
+def training_runs(values: Sequence[float]) -> Spread | None:
+    """The mean over training runs with its error over such runs, Student's t; None for one run, which has no spread.
+
+    With two runs it is t with one degree of freedom, 12.7 standard errors: that is how much two runs say.
+    """
+    if len(values) < 2:
+        return None
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Spread(mean, mean, error, len(values) - 1)
+
+
+# -------------------------------------------------------------------------------------------------------------- summary
+
+
+def powers(n: int) -> list[int]:
+    """The k of verl's best@k: 2, 4, 8, ... below n, and n; none for one sample."""
+    return [*(2**i for i in range(1, n.bit_length()) if 2**i < n), n] if n > 1 else []
+
+
+def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
+    """All numbers of one data set by name, as plain data; each with its intervals where it has some.
+
+    `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `these_problems` and `such_problems`;
+    `best@k/mean` and `maj@k/mean` are verl's bootstraps; `maj@k` is unbiased. `tokens`: mean, median,
+    90% and longest, also of right and of wrong ones. `truncated` and `unparsed` are shares with an interval over
+    prompts. What was not recorded is absent.
+    """
+    score, n = graded.score, graded.score.shape[-1]
+    out: dict[str, Any] = {"data": graded.data, "prompts": len(score), "samples": n, "level": LEVEL}
+
+    def spread(values: Floats, these: Spread | None = None) -> dict[str, Any]:
+        such = such_problems(values)
+        cell: dict[str, Any] = {"value": such.value}
+        if these is not None:
+            cell["these_problems"] = list(these.interval())
+        return {**cell, "such_problems": list(such.interval())}
+
+    out[f"mean@{n}"] = spread(per_prompt(score), these_problems(score))
+    for k in dict.fromkeys([1, *powers(n), *ks]):
+        out[f"pass@{k}"] = spread(per_prompt(score, k), these_problems(score, k))
+    for k in dict.fromkeys([*powers(n), *(k for k in ks if k > 1)]):
+        expected = float(best_at_k_expected(n, graded.right, k).mean())
+        out[f"best@{k}/mean"] = {"value": float(best_at_k_bootstrap(score, k).mean()), "expected": expected}
+        if graded.answers is not None:
+            out[f"maj@{k}/mean"] = {"value": float(maj_at_k_bootstrap(graded.answers, score, k).mean())}
+            out[f"maj@{k}"] = spread(maj_at_k(graded.answers, score, k))
+    if graded.tokens is not None:
+        out["tokens"] = _lengths(graded.tokens, score)
+    for name, share in (
+        ("truncated", graded.truncated),
+        ("unparsed", None if graded.parsed is None else ~np.asarray(graded.parsed, bool)),
+    ):
+        if share is not None:
+            out[name] = spread(np.asarray(share, np.float64).mean(-1))
+    return out
+
+
+def _lengths(tokens: NDArray[np.int64], score: Floats) -> dict[str, float | None]:
+    flat, right = np.asarray(tokens, np.float64).ravel(), score.ravel() == 1
+    return {
+        "mean": float(flat.mean()),
+        "median": float(np.median(flat)),
+        "p90": float(np.quantile(flat, 0.9)),
+        "max": float(flat.max()),
+        "mean_right": float(flat[right].mean()) if right.any() else None,
+        "mean_wrong": float(flat[~right].mean()) if (~right).any() else None,
+    }

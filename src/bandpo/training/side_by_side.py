@@ -1,0 +1,227 @@
+"""Several runs side by side: the same scene, seeds and prompts under several rules, over the cores there are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from typing import Any
+
+from ..config.recipe import RunConfig, build, merge
+from ..config.run_folder import check_same_run, is_finished
+from ..errors import UserError, nearest
+from ..lab import SCENES, WarmStart, warm_start
+from ..trust_regions.base import trust_region
+from ..trust_regions.notation import label_of, parse_region
+from . import processes
+
+_BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
+METHODS: dict[str, dict[str, Any]] = {
+    "grpo": {"type": "clip", "eps_low": 0.2, "eps_high": 0.2},
+    "clip-higher": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
+    "band-kl": _BAND,
+    "band-tv": _BAND | {"divergence": "tv"},
+    "band-chi2": _BAND | {"divergence": "chi2"},
+    "band-relaxed": {
+        "type": "relaxed",
+        "inner": _BAND,
+        "outer": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
+    },
+    "dcpo": {"type": "dcpo", "eps_low": 0.16, "eps_high": 0.2, "max_ratio": 10.0},
+    "no-clip": {"type": "clip", "eps_low": 1.0, "eps_high": float("inf")},
+    # The sceptic's question: would a plain clip with a wide upper side not do as well?
+    "clip-wide": {"type": "clip", "eps_low": 0.2, "eps_high": 1.0},
+}
+DEFAULT_METHODS = ("grpo", "clip-higher", "band-kl", "no-clip")
+
+# Measured beside SCENES' seconds per round, on one core: a warm start, and what a worker needs to import its libraries.
+_WARM_START, _IMPORT = 20.0, 12.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison."""
+
+    name: str
+    config: RunConfig
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes."""
+        return Path(self.config.output)
+
+
+def plan(
+    scene: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    output: Path,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Job]:
+    """The runs of a comparison, seed by seed, so that whole seeds are done first.
+
+    Args:
+        scene: `tail` or `storm`.
+        methods: names of `METHODS`, or rules in words (`parse_region`) such as "clip:0.2:1" or "{type: clip}".
+        seeds: each gives one warm start, one order of prompts, one stream of samples.
+        output: run folders become output/scene/method/seed-N.
+        overrides: further settings of the run configuration, the same for all.
+
+    Raises:
+        UserError: an unknown scene, method or setting; the same method twice; no method or no seed.
+    """
+    if scene not in SCENES:
+        raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
+    if not methods or not seeds:
+        raise UserError("a comparison needs at least one method and one seed")
+    rules: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        name, rule = _rule(method)
+        if name in rules:
+            raise UserError(f"method {method!r} is given twice")
+        rules[name] = rule
+    jobs = []
+    for seed in seeds:
+        for name, rule in rules.items():
+            node = {
+                "scene": scene,
+                "seed": seed,
+                "save_every": 10,
+                "output": str(output / scene / name / f"seed-{seed}"),
+                "trust_region": rule,
+            }
+            jobs.append(Job(name, build(merge(node, overrides or {}))))
+    return jobs
+
+
+def _rule(method: str) -> tuple[str, dict[str, Any]]:
+    """The name of a method and the node of its rule; a node of one of `METHODS` is that one."""
+    if method in METHODS:
+        return method, METHODS[method]
+    try:
+        region = parse_region(method)
+    except ValueError as error:
+        if ":" in method:
+            raise UserError(f"method {error}") from None
+        raise UserError(
+            f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)}, "
+            "a short word such as clip:0.2:1 or the YAML node of a trust region"
+        ) from None
+    for name, known in METHODS.items():
+        if trust_region(known) == region:
+            return name, known
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in label_of(region).lower()), region.to_config()
+
+
+def estimate(jobs: Sequence[Job], workers: int) -> float:
+    """Seconds that the runs will take, from measurements on one core; warm starts in the cache are free."""
+    starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
+    fresh = sum(not any(folder.exists() for folder in WarmStart(*start).folders) for start in starts)
+    rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
+    return (fresh * _WARM_START + rounds) / max(1, min(workers, len(jobs))) + _IMPORT
+
+
+def run_all(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    resume: bool = False,
+    command: str,
+    on_row: Callable[[Job, dict[str, Any]], None],
+    say: Callable[[str], None],
+) -> list[Path]:
+    """Run the jobs, `workers` at a time in processes of their own; returns their folders.
+
+    With `resume`, finished runs are left alone and interrupted ones go on. `on_row` gets each row of metrics as it
+    comes.
+
+    Raises:
+        UserError: a folder holds a run already and `resume` is off, or one with other settings; a worker was killed.
+    """
+    if processes.count() > 1:
+        raise UserError("bandpo lab starts its own processes; start it without torchrun or accelerate launch")
+    for job in jobs:
+        if (job.folder / "run.json").exists():
+            if not resume:
+                raise UserError(f"{job.folder} already holds a run; continue with --resume, or choose another output")
+            check_same_run(job.folder, job.config)
+    left = [job for job in jobs if not is_finished(job.folder)]
+    context = multiprocessing.get_context("spawn")
+    manager = SyncManager(ctx=context)
+    manager.start(processes.end_with_parent)
+    others = multiprocessing.active_children()
+    with manager, ProcessPoolExecutor(max(1, min(workers, len(left))), context, processes.end_with_parent) as pool:
+        messages = manager.Queue()
+        listener = threading.Thread(target=_listen, args=(messages, left, on_row, say), daemon=True)
+        listener.start()
+        try:
+            starts = sorted({(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in left})
+            _gather([pool.submit(_warm, *start, messages) for start in starts])
+            _gather(
+                [
+                    pool.submit(_train, job.config, (job.folder / "config.yaml").exists(), command, i, messages)
+                    for i, job in enumerate(left)
+                ]
+            )
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise UserError("a worker was killed, by you or for want of memory; --resume goes on") from None
+            raise
+        messages.put(None)
+        listener.join()
+    return [job.folder for job in jobs]
+
+
+def _gather(futures) -> None:
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in done:
+        future.result()
+
+
+def _listen(messages, jobs, on_row, say) -> None:
+    while True:
+        try:
+            message = messages.get()
+        except (EOFError, OSError, queue.Empty):
+            return
+        if message is None:
+            return
+        where, what = message
+        say(what) if where is None else on_row(jobs[where], what)
+
+
+def _warm(p_work: float, seed: int, messages) -> None:
+    _quiet()
+    warm_start(p_work, seed, lambda text: messages.put((None, text)))
+
+
+def _train(config: RunConfig, resume: bool, command: str, index: int, messages) -> None:
+    _quiet()
+    from .on_trl import run
+
+    run(
+        config,
+        resume=resume,
+        command=command,
+        on_row=lambda row: messages.put((index, row)),
+        say=lambda text: messages.put((None, text)),
+    )
+
+
+def _quiet() -> None:
+    """Deprecation notices of the libraries are for us, not for those who run the lab."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    warnings.simplefilter("ignore", FutureWarning)
+    warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,0 +1,173 @@
+"""What a trust region is: a rule that makes `Bounds` of the log-ratio from the old log-probabilities.
+
+A rule is a frozen dataclass of plain data, so that it is also its node in a config file: `Band("kl", 0.05)` is
+`{type: band, divergence: kl, delta: 0.05}`. `bandpo.trust_region(node)` and `region.to_config()` go there and back.
+"""
+
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+
+from torch import Tensor
+
+from ..band.divergences import Divergence
+from ..bounds import Bounds
+from ..errors import nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a rule may know of a batch beside the old log-probabilities; the loss and each integration fill what they
+    have.
+
+    Attributes (all optional; (B, T) unless said otherwise):
+        response_mask: True at the tokens of the response.
+        entropies: entropy of the policy at each token, in nats, from the logits.
+        advantages: (B, T) or (B, 1).
+        positions: index of each token in its response.
+        step: optimizer step, an int.
+        staleness: updates between the sampling policy and the current one, an int or a tensor.
+    """
+
+    response_mask: Tensor | None = None
+    entropies: Tensor | None = None
+    advantages: Tensor | None = None
+    positions: Tensor | None = None
+    step: int | None = None
+    staleness: int | Tensor | None = None
+
+    def require(self, field: str, region: object) -> Any:
+        """The named field; ValueError, naming the field and the region, if it was not filled."""
+        value = getattr(self, field)
+        if value is None:
+            raise ValueError(
+                f"{type(region).__name__} needs context.{field}, which was not given; pass {field} to policy_loss, "
+                f"or a Context({field}=...)"
+            )
+        return value
+
+
+@runtime_checkable
+class TrustRegion(Protocol):
+    """What every rule can do, and all that is asked of one's own; derive from `Region` to get `contains` and YAML."""
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """The interval of the log-ratio for each token, detached, same shape as `old_logps`, in at least float32."""
+        ...
+
+    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+        """True where the log-ratio is allowed; for gradients this is all that matters."""
+        ...
+
+
+_KINDS: dict[str, type[Region]] = {}
+
+
+class Region(ABC):
+    """Base of the built-in rules: membership by bounds, and the way to and from a config node.
+
+    A subclass is a frozen dataclass with a `kind`, its `type` in a config file; defining it makes the kind known.
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if not isinstance(getattr(cls, "kind", None), str):
+            raise ValueError(f"{cls.__qualname__} needs a kind, its type in a config file: kind: ClassVar[str] = ...")
+        taken = _KINDS.get(cls.kind)
+        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"kind {cls.kind!r} of {cls.__qualname__} is taken by {taken.__qualname__}")
+        _KINDS[cls.kind] = cls
+
+    @abstractmethod
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """The interval of the log-ratio for each token."""
+
+    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+        """True where the log-ratio is inside `bounds`."""
+        return self.bounds(old_logps, context).contains(log_ratio)
+
+    def to_config(self) -> dict[str, Any]:
+        """The YAML node: `type` and the fields. Raises ValueError for a divergence or a rule without a name in YAML."""
+        node: dict[str, Any] = {"type": self.kind}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if not field.init:
+                continue
+            value = getattr(self, field.name)
+            if isinstance(value, Region | Divergence):
+                value = value.to_config()
+            elif isinstance(value, tuple):
+                value = list(cast("tuple[Any, ...]", value))  # YAML has no tuples
+            elif isinstance(value, TrustRegion):
+                raise ValueError(f"{field.name} has no config node; derive {type(value).__name__} from bandpo.Region")
+            if value is not None:
+                node[field.name] = value
+        return node
+
+
+def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
+    """The rule described by a config node, e.g. `{"type": "band", "divergence": "kl", "delta": 0.05}`.
+
+    Raises ValueError naming the key and the nearest known one.
+
+    >>> import bandpo
+    >>> region = bandpo.trust_region({"type": "capped", "region": {"type": "band", "delta": 0.05}, "max_ratio": 10})
+    >>> region == bandpo.Capped(bandpo.Band("kl", 0.05), 10.0) and bandpo.trust_region(region.to_config()) == region
+    True
+    """
+    if not isinstance(node, Mapping):
+        if isinstance(node, TrustRegion) and not isinstance(node, type):
+            return node
+        raise ValueError(
+            f"trust_region must be a mapping with a type, one of {sorted(_KINDS)}, or a region, got {node!r}"
+        )
+    values = {str(key): value for key, value in node.items()}
+    kind = values.pop("type", None)
+    if not isinstance(kind, str) or kind not in _KINDS:
+        known = sorted(_KINDS)
+        raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
+    cls = _KINDS[kind]
+    known = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    for key, value in values.items():
+        if key not in known:
+            raise ValueError(f"unknown key {key!r} in trust region {kind!r}{nearest(key, known)}; it has {known}")
+        if isinstance(value, Mapping):
+            values[key] = trust_region(cast(Mapping[str, Any], value))
+    try:
+        return cls(**values)
+    except TypeError as error:  # a missing field: the only one that can be left
+        raise ValueError(f"trust region {kind!r}: {error}") from error
+
+
+def check_number(
+    region: Region, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
+) -> None:
+    """Check a numeric field and store it as a float, so that equal nodes are equal.
+
+    A number in a string counts as one: "1e-3" is a number in YAML 1.2 and a string in PyYAML.
+    """
+    value = getattr(region, name)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a tensor of many numbers
+        number = math.nan
+    inside = (low < number if open_low else low <= number) and (number < high if open_high else number <= high)
+    if not inside:
+        interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+        raise ValueError(f"{name} of {type(region).__name__} must be a number in {interval}, got {value!r}")
+    object.__setattr__(region, name, number)
+
+
+def check_region(region: Region, name: str) -> None:
+    value = getattr(region, name)
+    if isinstance(value, type) or not isinstance(value, TrustRegion):
+        raise ValueError(f"{name} of {type(region).__name__} must be a trust region, got {value!r}")

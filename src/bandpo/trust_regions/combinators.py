@@ -1,0 +1,311 @@
+"""Rules made of rules: the wider of two, a cap, one for each sign of the advantage, a radius that decays."""
+
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from ..bounds import Bounds
+from ..numerics import Octaves, is_traced, listed, made_to_last, output_dtype
+from .base import Context, Region, TrustRegion, check_number, check_region
+from .rules import Band, Clip, cap
+
+
+@dataclass(frozen=True)
+class Relaxed(Region):
+    """The wider of two rules on each side. `Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))` is the paper's Relaxed Band
+    (sec:relaxed_band_analysis), which is TRGPPO's rule (arXiv 1901.10314)."""
+
+    kind: ClassVar[str] = "relaxed"
+    inner: TrustRegion
+    outer: TrustRegion
+
+    def __post_init__(self) -> None:
+        check_region(self, "inner")
+        check_region(self, "outer")
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """The lower of the lower bounds, the higher of the upper ones."""
+        a, b = self.inner.bounds(old_logps, context), self.outer.bounds(old_logps, context)
+        capped = _capped(a.log_high >= b.log_high, a, b)
+        return Bounds(torch.minimum(a.log_low, b.log_low), torch.maximum(a.log_high, b.log_high), capped)
+
+
+@dataclass(frozen=True)
+class TRGPPO(Region):
+    """The KL ball of radius delta, widened to contain 1 +- eps (arXiv 1901.10314).
+
+    It is `Relaxed(Band("kl", delta), Clip(eps, eps))` by its own name.
+
+    That its bounds are min(l_delta, 1 - eps) and max(u_delta, 1 + eps) was not checked against the paper, nor was a
+    default of delta, so there is none. Raises ValueError unless delta is positive and finite and 0 <= eps <= 1.
+    """
+
+    kind: ClassVar[str] = "trgppo"
+    delta: float
+    eps: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "eps", 0, 1)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """See the class."""
+        return Relaxed(Band("kl", self.delta), Clip(self.eps, self.eps)).bounds(old_logps, context)
+
+
+@dataclass(frozen=True)
+class Capped(Region):
+    """Another rule with its upper ratio bound cut at `max_ratio` > 1.
+
+    The public BandPO scripts cap at 10, the paper does not: at KL radius 0.05 the cap binds for p < 0.0071, the tail
+    that the paper is about.
+    """
+
+    kind: ClassVar[str] = "capped"
+    region: TrustRegion
+    max_ratio: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_region(self, "region")
+        check_number(self, "max_ratio", 1, math.inf, open_low=True, open_high=True)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """min(r_high, max_ratio), and where that is the cap."""
+        return cap(self.region.bounds(old_logps, context), self.max_ratio)
+
+
+@dataclass(frozen=True)
+class BySign(Region):
+    """One rule for tokens with advantage A >= 0 and another for those with A < 0; needs context.advantages.
+
+    With the minimum of PPO one side of each binds: the upper one of `positive`, the lower one of `negative`. As weights
+    both do: TOPR (arXiv 2503.14286) is `BySign(Clip(0, 0), Clip(1, 0))` with `apply="weight"`.
+    """
+
+    kind: ClassVar[str] = "by_sign"
+    positive: TrustRegion
+    negative: TrustRegion
+
+    def __post_init__(self) -> None:
+        check_region(self, "positive")
+        check_region(self, "negative")
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Those of the rule for the token's sign."""
+        up = self._up(context)
+        a, b = self.positive.bounds(old_logps, context), self.negative.bounds(old_logps, context)
+        log_low, log_high = torch.where(up, a.log_low, b.log_low), torch.where(up, a.log_high, b.log_high)
+        return Bounds(log_low, log_high, _capped(up, a, b))
+
+    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+        """What the rule for the token's sign says."""
+        a, b = (region.contains(log_ratio, old_logps, context) for region in (self.positive, self.negative))
+        return torch.where(self._up(context), a, b)
+
+    def _up(self, context: Context | None) -> Tensor:
+        return (context or Context()).require("advantages", self) >= 0
+
+
+@dataclass(frozen=True)
+class Decaying(Region):
+    """A rule of which one number changes with context.step, from what it is to `end`, over `steps` optimizer steps.
+
+    `Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=1000)`. With t = min(step / steps, 1): linear is
+    start + (end - start) t, exponential start (end / start)^t, cosine linear in (1 - cos(pi t)) / 2.
+
+    Args:
+        region: the rule at step 0.
+        field: the name of its number, or several that all go to `end`: `["eps_low", "eps_high"]`.
+        end: the value from `steps` on.
+        steps: at least 1.
+        shape: linear, exponential (both ends positive) or cosine.
+    """
+
+    kind: ClassVar[str] = "decaying"
+    region: TrustRegion
+    field: str | tuple[str, ...]
+    end: float
+    steps: int
+    shape: str = "linear"
+
+    def __post_init__(self) -> None:
+        check_region(self, "region")
+        check_number(self, "end", -math.inf, math.inf, open_low=True, open_high=True)
+        check_number(self, "steps", 1, math.inf, open_high=True)
+        if self.steps != int(self.steps):
+            raise ValueError(f"steps of Decaying must be an integer, got {self.steps!r}")
+        object.__setattr__(self, "steps", int(self.steps))
+        if self.shape not in _SHAPES:
+            raise ValueError(f"shape of Decaying must be one of {list(_SHAPES)}, got {self.shape!r}")
+        names = listed(self.field) or [""]
+        object.__setattr__(self, "field", names[0] if len(names) == 1 else tuple(names))
+        name = type(self.region).__name__
+        known = [f.name for f in dataclasses.fields(self.region)] if dataclasses.is_dataclass(self.region) else []
+        for field in names:
+            start = getattr(self.region, field) if field in known else None
+            if not isinstance(start, float) or not math.isfinite(start):
+                numbers = [each for each in known if isinstance(getattr(self.region, each), float)]
+                raise ValueError(f"field of Decaying must name a finite number of {name}, of {numbers}, got {field!r}")
+            if self.shape == "exponential" and not (start > 0 and self.end > 0):
+                raise ValueError(
+                    f"an exponential needs positive ends, got {field} of {name} from {start} to {self.end}"
+                )
+        self.at(self.steps)
+
+    def at(self, step: int) -> TrustRegion:
+        """The rule in force at a step."""
+        t = min(max(step / self.steps, 0.0), 1.0)
+        names = (self.field,) if isinstance(self.field, str) else self.field
+        region = cast(Any, self.region)
+        values = {
+            name: self.end if t == 1 else _SHAPES[self.shape](getattr(region, name), self.end, t) for name in names
+        }
+        return dataclasses.replace(region, **values)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Those of the rule in force."""
+        return self.at((context or Context()).require("step", self)).bounds(old_logps, context)
+
+    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+        """What the rule in force says."""
+        return self.at((context or Context()).require("step", self)).contains(log_ratio, old_logps, context)
+
+
+_SHAPES: dict[str, Callable[[float, float, float], float]] = {
+    "linear": lambda start, end, t: start + (end - start) * t,
+    "exponential": lambda start, end, t: start * (end / start) ** t,
+    "cosine": lambda start, end, t: start + (end - start) * (1 - math.cos(math.pi * t)) / 2,
+}
+
+
+@dataclass(frozen=True)
+class Table(Region):
+    """Another rule, looked up: two linear interpolations instead of its formulas (the paper's O(1) lookup,
+    sec:discussion).
+
+    r_low and log r_high are tabulated over x = -log p, in 2^k cells per octave of x from 2^-30 to 2^9 (p = e^-512;
+    beyond, the last cell's lines go on, and nothing is promised). k is the smallest for which both are *proven* to be
+    within `tolerance`, but for the rounding of float32: if, while p falls, r_low falls, log r_high rises, and r_high p
+    falls, then r_low is confined to a rectangle between two knots and log r_high to a parallelogram. A `Band` is like
+    that by prop:monotonicity, and so are the other rules here; of one's own rule it is checked at the knots, not
+    between them. The error itself is much smaller than what can be proven without looking at the formulas.
+
+    Args:
+        region: a rule whose bounds depend on nothing but the old probability.
+        tolerance: of r_low, and of log r_high where -log p < 1; beyond, of log r_high / -log p. In [1e-4, 1).
+
+    Attributes:
+        error: the proven limit of the error, for rules that are monotone in that sense.
+
+    Raises:
+        ValueError: the bounds need more than the probability, do not widen while p falls, are NaN, or would need more
+            than 2^14 cells per octave.
+    """
+
+    kind: ClassVar[str] = "table"
+    region: TrustRegion
+    tolerance: float = 5e-3
+    error: float = dataclasses.field(init=False, repr=False, compare=False)
+    _bits: int = dataclasses.field(init=False, repr=False, compare=False)
+    _knots: dict[torch.device, list[Tensor]] = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_region(self, "region")
+        check_number(self, "tolerance", 1e-4, 1, open_high=True)
+        with made_to_last():
+            bits, (knots, error) = 6, _tabulate(self.region, 6)
+            while error > self.tolerance and bits < 14:
+                bits += 1
+                knots, error = _tabulate(self.region, bits)
+        if error > self.tolerance:
+            raise ValueError(
+                f"tolerance of Table must be at least {error:.2g} for {self.region!r}, got {self.tolerance!r}"
+            )
+        for name, value in {"error": error, "_bits": bits, "_knots": {torch.device("cpu"): knots}}.items():
+            object.__setattr__(self, name, value)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Those of the region, within `error`."""
+        old = old_logps.detach()
+        x = (-old).to(torch.float32).clamp(min=0).flatten()
+        if x.device not in self._knots and not is_traced(x):
+            with made_to_last():
+                self._knots[x.device] = [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
+        knots = self._knots.get(x.device) or [knot.to(x.device) for knot in self._knots[torch.device("cpu")]]
+        low, fall, high, rise, capped, limits = knots
+        cell, start = Octaves(_FIRST, _END, self._bits).find(x)
+        offset = (x - start) / start
+        r_low = torch.addcmul(low.index_select(0, cell), fall.index_select(0, cell), offset)
+        log_high = torch.addcmul(high.index_select(0, cell), rise.index_select(0, cell), offset)
+        impossible = x == torch.inf
+        log_low = torch.where(impossible, limits[0], r_low.clamp_(0, 1).log_())
+        log_high = torch.where(impossible, limits[1], log_high.clamp_(min=0))
+        dtype = output_dtype(old)
+        return Bounds(
+            log_low.view_as(old).to(dtype),
+            log_high.view_as(old).to(dtype),
+            capped.index_select(0, cell).view_as(old) if len(capped) else None,
+        )
+
+
+# The octaves of -log p.
+_FIRST, _END = -30, 9
+
+
+def _tabulate(region: TrustRegion, bits: int) -> tuple[list[Tensor], float]:
+    """Value and slope of r_low and of log r_high in each cell, whether a cap holds, the limits for p = 0; the error."""
+    ends = Octaves(_FIRST, _END, bits).starts()
+    start, x = ends[:-1], torch.cat([ends, ends.new_tensor([torch.inf])])
+    x[0] = 0.0  # nothing happens between p = 1 - 1e-9 and 1: the first cell begins there
+    try:
+        bounds = region.bounds(-x.to(torch.float32))
+    except ValueError as error:
+        raise ValueError(f"region of Table must depend on the old probability alone: {error}") from error
+    low, high = bounds.log_low.double().exp(), bounds.log_high.double()
+    limits = [bounds.log_low[-1], bounds.log_high[-1]]
+    x, low, high = x[:-1], low[:-1], high[:-1]
+    width, fall, rise = x.diff(), low.diff(), high.diff()
+    rise = torch.where(high[1:] == high[:-1], 0.0, rise)  # also of two infinite ones
+    rounding = 1e-6 * (1 + x[1:])
+    wrong = ~((fall <= rounding) & (rise >= -rounding) & (rise <= width + rounding))  # NaN is wrong too
+    fall, rise = fall.clamp(max=0), rise.clamp(min=0)
+    if wrong.any():
+        p = math.exp(-float(x[1:][wrong][0]))
+        raise ValueError(
+            f"region of Table must allow smaller tokens a wider interval of ratios and not more probability; "
+            f"{region!r} does not at p = {p:.3g}"
+        )
+    error = torch.maximum(-fall, rise * (1 - rise / width) / x[:-1].clamp(min=1)).max()
+    # At an offset of (x - start) / start; the first cell is wider than it starts.
+    scale = start / width
+    low[0], high[0] = low[0] + fall[0] * start[0] / width[0], high[0] + rise[0] * start[0] / width[0]
+    capped = torch.empty(0, dtype=torch.bool)
+    if bounds.capped is not None:
+        capped = bounds.capped[:-2] & bounds.capped[1:-1]
+    cells = [low[:-1], fall * scale, high[:-1], rise * scale]
+    return [*(each.to(torch.float32) for each in cells), capped, torch.stack(limits)], float(error)
+
+
+def depends_on_probability(region: TrustRegion) -> bool:
+    """False if the bounds are the same for every old probability, i.e. for what is made of `Clip` alone."""
+    if isinstance(region, BySign | Capped | Decaying | Relaxed | Table):
+        parts = [getattr(region, field.name) for field in dataclasses.fields(region)]
+        return any(depends_on_probability(part) for part in parts if isinstance(part, TrustRegion))
+    return not isinstance(region, Clip)
+
+
+def _capped(first: Tensor, a: Bounds, b: Bounds) -> Tensor | None:
+    """Where a cap set the upper bound, which is that of `a` where `first`, else that of `b`."""
+    if a.capped is None and b.capped is None:
+        return None
+    none = torch.zeros_like(a.log_high, dtype=torch.bool)
+    return torch.where(first, none if a.capped is None else a.capped, none if b.capped is None else b.capped)

@@ -1,0 +1,120 @@
+"""Rules in words: `band:kl:0.05` becomes a trust region, and a trust region its name in tables and legends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ..errors import UserError, nearest
+from ..files import parse_yaml
+from .base import _KINDS, Region, TrustRegion, trust_region
+from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
+from .rules import DCPO, RIPO, Band, Clip
+
+
+def parse_region(text: str) -> Region:
+    """The rule that a text describes, a short word or a YAML node such as `{type: band, delta: 0.05}`.
+
+    A short word is a kind and its fields in their order, `kind:field:field`; the last ones may be left out. A rule in
+    a rule stands in the place of the field, with all of its own: `capped:band:kl:0.05:10`. Radii for each side of a
+    band need the node.
+
+    Raises ValueError naming the text, what is wrong with it and what is allowed.
+
+    >>> from bandpo import Band, Clip, Relaxed
+    >>> parse_region("relaxed:band:kl:0.05:clip:0.2:0.28") == Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))
+    True
+    >>> parse_region("{type: band, divergence: tv}") == parse_region("band:tv") == Band("tv", 0.05)
+    True
+    """
+    try:
+        node = _of_word(text) if re.fullmatch(r"[\w.:+()-]+", text) else _of_yaml(text)
+        return cast(Region, trust_region(node))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+
+
+def _of_word(text: str) -> dict[str, Any]:
+    words = text.split(":")
+    node = _take(words)
+    if words:
+        raise ValueError(f"{':'.join(words)!r} is too much; {_usage(node['type'])}")
+    return node
+
+
+def _take(words: list[str]) -> dict[str, Any]:
+    """The node of the rule at the beginning of `words`, which loses what the rule takes."""
+    kind = words.pop(0)
+    if kind not in _KINDS:
+        raise ValueError(f"the type must be one of {sorted(_KINDS)}, got {kind!r}{nearest(kind, sorted(_KINDS))}")
+    node: dict[str, Any] = {"type": kind}
+    for field in _fields(kind):
+        if words:
+            node[field.name] = _take(words) if words[0] in _KINDS else words.pop(0)
+        elif field.default is dataclasses.MISSING:
+            raise ValueError(f"{field.name} is missing; {_usage(kind)}")
+    return node
+
+
+def _fields(kind: str) -> list[dataclasses.Field[Any]]:
+    """What a short word gives; options that are None unless set are for YAML nodes."""
+    return [field for field in dataclasses.fields(_KINDS[kind]) if field.default is not None]  # type: ignore[arg-type]
+
+
+def _usage(kind: str) -> str:
+    return f"a rule of type {kind} is written {':'.join([kind, *(field.name for field in _fields(kind))])}"
+
+
+def _of_yaml(text: str) -> Mapping[str, Any]:
+    try:
+        node = parse_yaml(text, "the node")  # a short word must do without a library for it
+    except UserError:
+        node = None
+    except ModuleNotFoundError:
+        raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
+    if not isinstance(node, dict):
+        raise ValueError("a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}")
+    return node
+
+
+def label_of(region: TrustRegion) -> str:
+    """The name of a rule in tables and legends, e.g. `Band-KL 0.05`; the same however the rule was written."""
+    match region:
+        case Clip(1.0, math.inf):
+            return "No clip"
+        case Clip(0.0, 0.0):
+            return "Ratio 1"
+        case Clip(low, high):
+            # Clip-Higher is DAPO's one; a much wider clip is another proposal.
+            name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
+            return f"{name} {low}/{high}"
+        case Band(kind, delta, low, high):
+            name = kind if isinstance(kind, str) else f"{kind.name} (own)"
+            low, high = low or delta, high or delta
+            return f"Band-{name.upper() if name in ('kl', 'tv') else name} {low if low == high else f'{low}/{high}'}"
+        case DCPO(low, high, cap):
+            return f"DCPO {low}/{high}" + (f" cap {cap}" if cap != DCPO.max_ratio else "")
+        case RIPO(delta, low, high):
+            return f"RIPO {delta}" + (f" in {low}..{high}" if (low, high) != (RIPO.min_ratio, RIPO.max_ratio) else "")
+        case TRGPPO(delta, eps):
+            return f"TRGPPO {delta}/{eps}"
+        case BySign(positive, negative):
+            return f"{label_of(positive)} for A >= 0, {label_of(negative)} for A < 0"
+        case Decaying(inner, field, end, steps, shape):
+            names = field if isinstance(field, str) else ", ".join(field)
+            kind = f" ({shape})" if shape != "linear" else ""
+            return f"{label_of(inner)}, {names} to {end} in {steps} steps{kind}"
+        case Table(inner):
+            return f"{label_of(inner)} (table)"
+        case Capped(inner, cap):
+            label = label_of(inner)
+            return f"{f'({label})' if isinstance(inner, Relaxed) else label} cap {cap}"
+        case Relaxed(Band() as inner, Clip(0.2, 0.28)):  # the paper's
+            return f"Relaxed {label_of(inner)}"
+        case Relaxed(inner, outer):
+            return f"{label_of(inner)} or {label_of(outer)}"
+        case _:
+            return type(region).__name__

@@ -1,0 +1,158 @@
+"""The rules themselves, each one dataclass: fixed clips, DCPO's and RIPO's intervals, and the band."""
+
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..band.divergences import Divergence, divergence
+from ..band.operator import band_bounds, band_contains
+from ..bounds import Bounds
+from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
+from .base import Context, Region, check_number
+
+
+@dataclass(frozen=True)
+class Clip(Region):
+    """1 - eps_low <= r <= 1 + eps_high: PPO and GRPO; eps_high > eps_low is Clip-Higher (arXiv 2503.14476).
+
+    `Clip(1.0, inf)` clips nothing; `Clip(0, 0)` pins r to 1, which with `apply="weight"` is REINFORCE. Raises
+    ValueError unless 0 <= eps_low <= 1 and eps_high >= 0.
+    """
+
+    kind: ClassVar[str] = "clip"
+    eps_low: float = 0.2
+    eps_high: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_number(self, "eps_low", 0, 1)
+        check_number(self, "eps_high", 0, math.inf)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Constant, but NaN where log p is; the two epsilons themselves travel with them."""
+        like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
+        epsilons = self.eps_low, self.eps_high
+        return Bounds(like + _log1p(-self.eps_low, like), like + _log1p(self.eps_high, like), epsilons=epsilons)
+
+
+@dataclass(frozen=True)
+class DCPO(Region):
+    """Dynamic clipping of DCPO (arXiv 2509.02333): |r - 1| r <= eps / p on each side, the upper bound capped.
+
+    r_low = 1/2 + 1/2 sqrt(max(1 - 4 eps_low / p, 0)), r_high = min(1/2 + 1/2 sqrt(1 + 4 eps_high / p), max_ratio).
+    The defaults are those of the baseline in the public BandPO scripts. r_high may exceed the simplex limit 1/p.
+
+    Raises ValueError unless both epsilons are positive and finite and max_ratio > 1 (inf: no cap).
+    """
+
+    kind: ClassVar[str] = "dcpo"
+    eps_low: float = 0.16
+    eps_high: float = 0.2
+    max_ratio: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "eps_low", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "eps_high", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "max_ratio", 1, math.inf, open_low=True)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """See the class."""
+        unclamped = working_copy(old_logps.detach()).clamp(max=0)
+        log_p = unclamped.clamp(min=LOG_P_MIN)
+        odds = 4 * torch.exp(-log_p)
+        low = 0.5 + 0.5 * torch.sqrt((1 - self.eps_low * odds).clamp(min=0))
+        # p -> 0: r_high = sqrt(eps_high / p)
+        log_high = torch.log(0.5 + 0.5 * torch.sqrt(1 + self.eps_high * odds)) + 0.5 * (log_p - unclamped)
+        dtype, device = output_dtype(old_logps), old_logps.device
+        return cap(Bounds(torch.log(low).to(device, dtype), log_high.to(device, dtype)), self.max_ratio)
+
+
+@dataclass(frozen=True)
+class RIPO(Region):
+    """|r - 1| <= sqrt(delta / p), within [min_ratio, max_ratio] (arXiv 2607.10169): chi2 without its factor 1 - p.
+
+    sqrt(delta / p) and the default delta were checked against a summary of the paper, not the paper; the outer interval
+    [0.5, 10] is that of a public implementation and was not found in the summary: `RIPO(delta, 0, inf)` is without it.
+    r_high may exceed the simplex limit 1/p.
+
+    Raises ValueError unless delta is positive and finite, 0 <= min_ratio < 1 and max_ratio > 1 (inf: no cap).
+    """
+
+    kind: ClassVar[str] = "ripo"
+    delta: float = 0.05
+    min_ratio: float = 0.5
+    max_ratio: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "min_ratio", 0, 1, open_high=True)
+        check_number(self, "max_ratio", 1, math.inf, open_low=True)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """See the class."""
+        log_p = working_copy(old_logps.detach()).clamp(max=0)
+        log_eps = 0.5 * (torch.log(log_p.new_zeros(()) + self.delta) - log_p)
+        log_min = math.log(self.min_ratio) if self.min_ratio > 0 else -math.inf
+        log_low = log1mexp(log_eps.clamp(max=0)).clamp(min=log_min)
+        log_high = torch.logaddexp(log_eps, torch.zeros_like(log_eps))
+        dtype, device = output_dtype(old_logps), old_logps.device
+        return cap(Bounds(log_low.to(device, dtype), log_high.to(device, dtype)), self.max_ratio)
+
+
+@dataclass(frozen=True)
+class Band(Region):
+    """BandPO: the token stays where D_f(pi || pi_old) <= delta (arXiv 2603.04918, eq:band_operator).
+
+    DPPO's binary masks (arXiv 2602.04879; verl's `dppo_kl`, `dppo_tv`) stop the same tokens as Band KL and Band TV,
+    with the sampler in the place of the old policy; the gradient of the others is the same up to DPPO's cap of r.
+
+    Args:
+        divergence: a registered name, or a `Divergence` (then there is no config node until it is registered).
+        delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius). inf: the simplex.
+        delta_low: another radius for the lower bound, or None.
+        delta_high: another radius for the upper bound, or None.
+    """
+
+    kind: ClassVar[str] = "band"
+    divergence: str | Divergence = "kl"
+    delta: float = 0.05
+    delta_low: float | None = None
+    delta_high: float | None = None
+
+    def __post_init__(self) -> None:
+        if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
+            object.__setattr__(self, "divergence", kind.name)
+        for name in ("delta", "delta_low", "delta_high"):
+            if name == "delta" or getattr(self, name) is not None:
+                check_number(self, name, 0, math.inf, open_low=True)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """`band_bounds` of these parameters."""
+        return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
+
+    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+        """g_f(p, r) <= delta; nothing is solved."""
+        return band_contains(
+            log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high
+        )
+
+
+def _log1p(x: float, like: Tensor) -> float | Tensor:
+    """log(1 + x); in a compiled graph a tensor, else every new epsilon would make a new graph."""
+    if torch.compiler.is_compiling():
+        return torch.log1p(working_copy(like).new_zeros(()) + x)
+    return math.log1p(x) if x > -1 else -math.inf
+
+
+def cap(bounds: Bounds, max_ratio: float) -> Bounds:
+    log_max = math.log(max_ratio)
+    capped = bounds.log_high > log_max
+    if bounds.capped is not None:
+        capped = capped | bounds.capped
+    return Bounds(bounds.log_low, bounds.log_high.clamp(max=log_max), capped)
