@@ -78,6 +78,60 @@ def test_tricky_answers_are_judged_as_beforehand(scorers):
     assert {(case.gold, case.text) for case in scorers.misjudged(cases[::12])} <= recorded
 
 
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("The vertex is at $(3, -4)$.", "(3,-4)"),
+        ("He runs a total of **540** meters every week.", "540"),
+        ("There are $10!$ ways to arrange the books.", "10!"),
+        ("\\textbf{(B)}\\ 7", "7"),
+        ("7, which is prime", "7"),
+        ("2.5 million", "2500000"),
+        ("1e3", "1000"),
+        ("a hundred and five", "105"),
+        ("three and a half hours", "\\frac{7}{2}"),
+        ("12 dollars and 5 cents", "\\$12.05"),
+        ("3.2 \\times 10⁻⁴", "0.00032"),
+        ("20 choose 10", "\\binom{20}{10}"),
+        ("$x < -2$ or $x > 4$", "(-\\infty,-2)\\cup(4,\\infty)"),
+        ("x > -2 and x < 4", "(-2,4)"),
+        ("\\{x \\in \\mathbb{R} : -3 \\le x < 5\\}", "[-3,5)"),
+        ("x = 3, y = -1", "(3,-1)"),
+        ("\\frac{35}{100} = 35\\%", "35\\%"),
+        ("(B) 15", "B"),
+        ("The day of the week is Tuesday.", "\\text{Tuesday}"),
+        ("2132 (base 5)", "2132_5"),
+    ],
+)
+def test_sentences_and_words_are_read(answer, right):
+    assert grade([f"Answer: {answer}"], [right])[0].score == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("The square of the answer is 7", "7"),
+        ("Twice the radius is 7", "7"),
+        ("The number of ways is not 7", "7"),
+        ("The probability could be 7", "7"),
+        ("x is 8 and y is 7", "7"),
+        ("7 (not the final value)", "7"),
+        ("seven to the fourth", "7"),
+        ("~42", "42"),
+        ("x < -2 or x < 4", "(-\\infty,-2)"),
+        ("x < -2 or x > 4", "(-2,4)"),
+        ("x = -1, y = 3", "(3,-1)"),
+        ("(B) or (C)", "B"),
+        ("B: 7, C: 8", "B"),
+        ("7 million", "7"),
+        ("two hundred and", "200"),
+        ("\\frac{1}{2} (or 0.6)", "\\frac{1}{2}"),
+    ],
+)
+def test_sentences_that_say_something_else_are_wrong(answer, right):
+    assert grade([f"Answer: {answer}"], [right])[0].score == 0
+
+
 @pytest.mark.slow
 def test_all_tricky_answers(scorers):
     for part in {case.part for case in scorers.tricky()}:

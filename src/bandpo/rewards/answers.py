@@ -281,7 +281,7 @@ _VERB = re.compile(
     rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
 )
 _FORMULAS = re.compile(r"\$([^$]*)\$|\\\(((?:(?!\\\)).)*)\\\)")
-_SUBJECT = re.compile(r"[A-Za-z0-9,'()\s-]*[A-Za-z$][A-Za-z0-9,'()\s-]*")
+_SUBJECT = re.compile(r"\s*[A-Za-z][A-Za-z0-9,'()\s-]*")
 _MOST_WORDS = 25
 
 
