@@ -317,7 +317,7 @@ def _speed() -> str:
     for name, row in made.items():
         latency = f"{row['p50_ms']}, {row['p99_ms']} ms" if row["p50_ms"] else ""
         lines.append(f"| {name} | {row['per_second']} | {row['cpu_s']} s | {row['parsed'] or 'all'} | {latency} |")
-    row, hostile = next(iter(made.values())), rows["hostile strings"]
+    row, hostile, million = next(iter(made.values())), rows["hostile strings"], rows["generated answers"]
     grown, size = hostile["worker_growth_mb"], hostile["worker_mb"]
     number, parsed = f"{int(hostile['answers']):,}", f"{int(hostile['parsed']):,}"
     lines += [
@@ -329,6 +329,11 @@ def _speed() -> str:
         f"{hostile['seconds']} s: {parsed} reached the parser,",
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
         f"{hostile['parent_growth_mb']} MB, the workers by {grown} MB, to {size} MB.",
+        "",
+        f"{int(million['answers']):,} generated answers, from right ones in many styles to nonsense of every kind, raised",
+        f"{million['exceptions']} exceptions; {million['timeouts']} comparisons were stopped, {million['crashes']} workers",
+        f"crashed and {million['errors']} comparisons failed. The longest batch took {million['longest_s']} s; the parent",
+        f"grew by {million['parent_growth_mb']} MB, the workers by {million['worker_growth_mb']} MB.",
     ]
     return "\n".join(lines)
 
