@@ -330,10 +330,10 @@ def _speed() -> str:
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
         f"{hostile['parent_growth_mb']} MB, the workers by {grown} MB, to {size} MB.",
         "",
-        f"{int(million['answers']):,} generated answers, from right ones in many styles to nonsense of every kind, raised",
-        f"{million['exceptions']} exceptions; {million['timeouts']} comparisons were stopped, {million['crashes']} workers",
-        f"crashed and {million['errors']} comparisons failed. The longest batch took {million['longest_s']} s; the parent",
-        f"grew by {million['parent_growth_mb']} MB, the workers by {million['worker_growth_mb']} MB.",
+        f"{int(million['answers']):,} generated answers, from right ones in many styles to nonsense of all kinds:",
+        f"{million['exceptions']} exceptions, {million['crashes']} workers that crashed, {million['errors']} failures of",
+        f"the scorer, {million['timeouts']} comparisons stopped. The longest batch took {million['longest_s']} s; the",
+        f"parent grew by {million['parent_growth_mb']} MB, the workers by {million['worker_growth_mb']} MB.",
     ]
     return "\n".join(lines)
 
