@@ -331,7 +331,7 @@ def _speed() -> str:
         f"{hostile['parent_growth_mb']} MB, the workers by {grown} MB, to {size} MB.",
         "",
         f"{int(million['answers']):,} generated answers, from right ones in many styles to nonsense of all kinds:",
-        f"{million['exceptions']} exceptions, {million['crashes']} workers that crashed, {million['errors']} failures of",
+        f"{million['exceptions']} exceptions, {million['crashes']} crashes, {million['errors']} failures of",
         f"the scorer, {million['timeouts']} comparisons stopped. The longest batch took {million['longest_s']} s; the",
         f"parent grew by {million['parent_growth_mb']} MB, the workers by {million['worker_growth_mb']} MB.",
     ]
