@@ -35,7 +35,7 @@ def test_a_generator_alone_passes(f):
 
 def with_bounds(change):
     def log_bounds(log_p, delta):
-        return change(*CHI2.bounds(log_p, delta), log_p, delta)
+        return change(*CHI2.log_bounds(log_p, delta), log_p, delta)
 
     return Divergence("mine", CHI2.f, log_bounds=log_bounds)
 
@@ -43,12 +43,15 @@ def with_bounds(change):
 FAULTS = {
     "log_f of another f": (Divergence("mine", CHI2.f, log_f=lambda x: x * x), r"log_f\(log u\) must be f"),
     "log_f with a slope at 1": (Divergence("mine", CHI2.f, log_f=lambda x: torch.exp(2 * x) - 1), "log_f"),
-    "delta doubled": (with_bounds(lambda low, high, p, d: CHI2.bounds(p, 2 * d)), "either g = delta or the simplex"),
+    "delta doubled": (
+        with_bounds(lambda low, high, p, d: CHI2.log_bounds(p, 2 * d)),
+        "either g = delta or the simplex",
+    ),
     "beyond the simplex": (with_bounds(lambda low, high, p, d: (low, high + 1)), r"r_high must be in \[1, 1/p\]"),
     "never saturates": (with_bounds(lambda low, high, p, d: (low.clamp(min=-3), high)), "at r_low either g = delta"),
     "turned round": (with_bounds(lambda low, high, p, d: (high, low)), "r_low must be at most 1"),
     "narrower for a wider radius": (
-        with_bounds(lambda low, high, p, d: CHI2.bounds(p, d if d < 1 else 1e-4)),
+        with_bounds(lambda low, high, p, d: CHI2.log_bounds(p, d if d < 1 else 1e-4)),
         "either g = delta|must widen with the radius",
     ),
 }

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from .band.dispatch import log_bounds
 from .band.divergences import Divergence
 from .band.operator import band_bounds, complement, divergence_at
 from .trust_regions.base import Context, Region, TrustRegion, trust_region
@@ -53,7 +54,7 @@ def check_divergence(divergence: Divergence) -> None:
     for delta in _RADII:
         found = band_bounds(log_p, divergence, delta)
         # `band_bounds` would cut what leaves the simplex, so the exact form is looked at as it is.
-        log_low, log_high = divergence.bounds(log_p, delta)
+        log_low, log_high = log_bounds(divergence, log_p, delta)
         facts = {"p": log_p.exp(), "r_low": log_low.exp(), "r_high": log_high.exp()}
         about = f"for delta = {delta}"
         _all(log_low <= 0, f"r_low must be at most 1 {about}", facts)

@@ -1,6 +1,6 @@
 """The paper: a divergence and a radius become the bounds of a token's ratio.
 
-Read in this order: solver, table, closed_forms, divergences, operator.
+Read in this order: solver, table, closed_forms, divergences, dispatch, operator.
 """
 
 from .divergences import Divergence, cressie_read, divergence, register_divergence

@@ -20,17 +20,12 @@ import torch
 from torch import Tensor
 
 from ..errors import nearest
-from ..numerics import excess, expm1, is_number, is_traced, made_to_last
+from ..numerics import excess, expm1, is_number, made_to_last
 from .closed_forms import chi2_log_bounds, hellinger_log_bounds, neyman_log_bounds, tv_log_bounds
-from .solver import Interval, Radius, invert, kl_log_bounds, tilt_log_bounds
-from .table import BandTable
+from .solver import Interval, Radius, kl_log_bounds
 
 # More than the largest radius, 1e10, over the smallest probability that is solved, e^-300.
 _FAR = 1e141
-# Radii whose tables are made to see whether f has kinks.
-_PROBES = (1e-6, 1e-3, 0.05, 0.7, 30.0)
-# Tables that a divergence keeps, a third of a megabyte each.
-_KEPT = 32
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,6 @@ class Divergence:
     direction: str = ""
     log_bounds: Callable[[Tensor, Radius], Interval] | None = field(default=None, repr=False)
     log_f: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
-    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -74,48 +68,6 @@ class Divergence:
     def generator(self, log_u: Tensor) -> Tensor:
         """f(u)."""
         return self.f(torch.exp(log_u)) if self.log_f is None else self.log_f(log_u)
-
-    def bounds(self, log_p: Tensor, delta: Radius) -> Interval:
-        """(log_low, log_high), by the closed form if there is one, else solved."""
-        if self.log_bounds is not None:
-            return self.log_bounds(log_p, delta)
-        if is_traced(log_p):
-            radius = delta if isinstance(delta, Tensor) else torch.tensor(delta, dtype=torch.float64)
-            return _opaque(log_p, radius, _key(self))
-        if isinstance(delta, Tensor):
-            smooth = self._is_smooth()
-        else:
-            table = self._table(delta, log_p.device)
-            if table.fits and log_p.dtype == torch.float32:
-                return table.bounds(log_p)
-            smooth = table.fits
-        return tilt_log_bounds(log_p, delta, self.generator, self._inverse(), smooth)
-
-    def _inverse(self) -> Tensor:
-        """What `invert` says of the generator, made when it is first needed."""
-        if "inverse" not in self._made:
-            with made_to_last():
-                self._made["inverse"] = invert(self.generator)
-        return self._made["inverse"]
-
-    def _is_smooth(self) -> bool:
-        """False if f has kinks, where secants overshoot. A curve of bounds meets all of them, from p = 1 to e^-300."""
-        if "smooth" not in self._made:
-            inverse = self._inverse()
-            with made_to_last():
-                tables = (BandTable(self.generator, inverse, delta, torch.device("cpu")) for delta in _PROBES)
-                self._made["smooth"] = all(table.fits for table in tables)
-        return self._made["smooth"]
-
-    def _table(self, delta: float, device: torch.device) -> BandTable:
-        """The bounds for one radius, made when it is first used; the last few radii are kept."""
-        if (delta, device) not in self._made:
-            while len(self._made) > _KEPT:
-                self._made.pop(next(key for key in list(self._made) if not isinstance(key, str)), None)
-            inverse = self._inverse()
-            with made_to_last():
-                self._made[delta, device] = BandTable(self.generator, inverse, delta, device)
-        return self._made[delta, device]
 
     def to_config(self) -> str:
         """The registered name. Raises ValueError if there is none."""
@@ -135,48 +87,10 @@ class Divergence:
         return f"{self.name}: {self.direction or 'D_f(pi || pi_old)'}"
 
 
-def _constant(function: Any) -> Any:
+def constant(function: Any) -> Any:
     """torch.compiler.assume_constant_result, which would load the compiler on import to set this one attribute."""
     function._dynamo_marked_constant = True
     return function
-
-
-# In a compiled graph the solver is one opaque operator: tables are used there too, and the compiler, which would work a
-# minute or two on its loops, does not see them. The operator knows a divergence by its name in config files or, if it
-# has none, by one of this process.
-_UNNAMED: dict[str, Divergence] = {}
-
-
-@_constant
-def _key(kind: Divergence) -> str:
-    if kind.is_registered:
-        return kind.name
-    for key, known in _UNNAMED.items():
-        if known is kind:
-            return key
-    key = f"{kind.name}#{len(_UNNAMED)}"
-    _UNNAMED[key] = kind
-    return key
-
-
-@torch.library.custom_op("bandpo::solve", mutates_args=())
-def _opaque(log_p: Tensor, delta: Tensor, key: str) -> tuple[Tensor, Tensor]:
-    if "#" in key and key not in _UNNAMED:
-        raise ValueError(
-            f"divergence {key.partition('#')[0]!r} of this graph is not known in this process; export graphs of "
-            "divergences only that are registered under their name"
-        )
-    kind = _UNNAMED[key] if "#" in key else divergence(key)
-    # A radius on the CPU can be read without waiting for a device.
-    radius = float(delta) if delta.dim() == 0 and delta.device.type == "cpu" else delta
-    log_low, log_high = kind.bounds(log_p, radius)
-    return log_low.contiguous(), log_high.contiguous()
-
-
-@_opaque.register_fake
-def _(log_p: Tensor, delta: Tensor, key: str) -> tuple[Tensor, Tensor]:
-    shape = torch.broadcast_shapes(log_p.shape, delta.shape)
-    return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
 def divergence(name: str | Divergence) -> Divergence:
@@ -193,7 +107,7 @@ def divergence(name: str | Divergence) -> Divergence:
     return _REGISTRY[name]
 
 
-@_constant  # the generator of a new one is checked, which no graph can hold
+@constant  # the generator of a new one is checked, which no graph can hold
 def _named_power(name: str) -> str:
     """The same name as `_POWERS` has it, of a divergence that is there from now on."""
     power = re.fullmatch(r"cressie_read\(([^()]+)\)", name)
@@ -287,17 +201,6 @@ def _check_finite(name: str, f: Callable[[Tensor], Tensor], u: Tensor, value: Te
             )
 
 
-# ---- KL
-
-
-def _kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """By a solver of its own in float64 and in compiled graphs, looked up else, which takes half of its time."""
-    if isinstance(delta, Tensor) or log_p.dtype == torch.float64 or is_traced(log_p):
-        return kl_log_bounds(log_p, delta)
-    table = _REGISTRY["kl"]._table(delta, log_p.device)  # pyright: ignore[reportPrivateUsage]
-    return table.bounds(log_p) if table.fits else kl_log_bounds(log_p, delta)
-
-
 # ---- generators as functions of x = log u, without cancellation near x = 0
 
 
@@ -368,7 +271,7 @@ def _dual_power(order: float, x: Tensor) -> Tensor:
 _REGISTRY = {
     d.name: d
     for d in (
-        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", _kl_log_bounds, excess),
+        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess),
         Divergence("reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", None, _reverse_kl),
         Divergence(
             "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", tv_log_bounds, lambda x: 0.5 * expm1(x).abs()

@@ -22,6 +22,7 @@ from ..numerics import (
     piece_size,
     working_copy,
 )
+from .dispatch import log_bounds
 from .divergences import Divergence, divergence
 from .solver import Interval, Radius
 
@@ -156,11 +157,11 @@ def _bounds(old_logps: Tensor, kind: Divergence, low: Radius, high: Radius) -> I
 
 def _solve(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     if not isinstance(delta, Tensor) and delta < math.inf:
-        return kind.bounds(log_p, delta)
+        return log_bounds(kind, log_p, delta)
     simplex = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)
     if not isinstance(delta, Tensor):
         return simplex
-    log_low, log_high = kind.bounds(log_p, delta.clamp(max=1e300))
+    log_low, log_high = log_bounds(kind, log_p, delta.clamp(max=1e300))
     everything = torch.isinf(delta)
     return torch.where(everything, simplex[0], log_low), torch.where(everything, simplex[1], log_high)
 
