@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+import bandpo
 from bandpo import (
     TRGPPO,
     Band,
