@@ -150,7 +150,7 @@ def test_policy_loss_takes_two_graphs_for_twenty_radii_weights_or_normalizers():
     penalised = [(data, Objective(beta=beta)) for beta in RADII]
     assert compilations(lambda x, objective: policy_loss(*x, objective, ref_logps=x[1]), penalised) <= 2
     penalised = [(data, beta) for beta in RADII]
-    assert compilations(lambda x, beta: policy_loss(*x, Objective(beta=beta), ref_logps=x[1]), penalised) <= 2
+    assert compilations(lambda x, beta: policy_loss(*x, Objective(Band(), beta=beta), ref_logps=x[1]), penalised) <= 2
     for kind in (int, float):
         parts = [(data, kind(100 * (1 + delta))) for delta in RADII]
         assert compilations(lambda x, n: policy_loss(*x, Band(), normalizer=n), parts) <= 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from ..trust_regions.base import TrustRegion, check_number, check_region, made_of, node_of, trust_region
@@ -21,8 +21,6 @@ Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
 # Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
 MAX_LOG_RATIO = 60.0
-# What the paper recommends.
-PAPER = Band("kl", 0.05)
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +33,7 @@ class Objective:
     and `to_config()` go there and back.
 
     Args:
-        trust_region: the rule.
+        trust_region: the rule; the paper's is `Band("kl", 0.05)`.
         apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, `Preserve(low, high)`, or a pair of
             them for A >= 0 and A < 0; see `surrogate` for formulas, gradients and papers.
         ratio: what r is the ratio of; for one advantage per response
@@ -64,7 +62,7 @@ class Objective:
     True
     """
 
-    trust_region: TrustRegion = PAPER
+    trust_region: TrustRegion = field(default_factory=Band)
     apply: Apply | tuple[Apply, Apply] = "clip"
     ratio: Ratio = "token"
     dual_clip: float | None = None
@@ -100,7 +98,7 @@ class Objective:
 
     def changed(self) -> dict[str, Any]:
         """The fields beside the trust region that are not the paper's."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[1:]}
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[1:]}
         return {name: value for name, value in fields.items() if value != getattr(Objective, name)}
 
     def __repr__(self) -> str:

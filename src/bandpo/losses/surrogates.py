@@ -136,7 +136,7 @@ def negative_surrogate(
 ) -> Tensor:
     """Minus the surrogate, 0 outside the mask; its gradient goes to `logps`, everything else is detached."""
     value, slope, linear = _one(pair[0], tokens, dual_clip)
-    if pair[1] != pair[0]:
+    if pair[1] is not pair[0]:  # the compiler cannot ask whether two are equal
         other, other_slope, other_linear = _one(pair[1], tokens, dual_clip)
         up = tokens.up
         value, slope = torch.where(up, value, other), torch.where(up, slope, other_slope)
