@@ -361,6 +361,38 @@ def test_a_config_with_a_region_is_refused_where_a_trainer_would_be(tmp_path):
 NODE = {"type": "band", "divergence": "tv", "delta": 0.1}
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"apply": "mask"},
+        {"apply": ("weight", "clip")},
+        {"ratio": "sequence"},
+        {"dual_clip": 3.0},
+        {"beta": 0.1},
+        {"beta": 0.1, "kl_penalty": "k2"},
+        {"aggregation": "token-mean"},
+        {"max_log_ratio": 20.0},
+    ],
+    ids=str,
+)
+def test_what_trls_clamp_cannot_do_is_refused_by_name(tmp_path, fields):
+    value, name = bandpo.Objective(**fields), next(iter(fields))
+    for given in (value, value.to_config()):
+        with pytest.raises(ValueError, match=rf"^{name} must be .* through TRL, got .*: .+"):
+            tiny.settings(tmp_path, BandPOConfig, trust_region=given)
+        with pytest.raises(ValueError, match=rf"^{name} must be .* through TRL, got .*: .+"):
+            BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), tiny.rows(), trust_region=given)
+
+
+def test_an_objective_with_a_region_alone_is_that_region(tmp_path):
+    value = bandpo.Objective(Band("tv", 0.1))
+    for given in (value, value.to_config(), json.dumps(value.to_config())):
+        assert tiny.settings(tmp_path, BandPOConfig, trust_region=given).trust_region == NODE
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path), value)
+    assert trainer.trust_region is value.trust_region
+    assert trainer.args.trust_region == NODE
+
+
 @pytest.mark.parametrize("given", [Band("tv", 0.1), NODE, json.dumps(NODE)], ids=lambda x: type(x).__name__)
 def test_a_config_keeps_a_region_as_a_node_that_trackers_can_show(tmp_path, given):
     args = tiny.settings(tmp_path, BandPOConfig, trust_region=given)
