@@ -660,7 +660,7 @@ FAULTS = [
     ),
     Fault(
         "a process of multiprocessing stays when its parent is gone",
-        "rewards/workers.py",
+        "training/processes.py",
         "(parent.join(), os._exit(1))",
         "parent.join()",
         "workers::test_a_process_of_multiprocessing_ends_with_its_parent",

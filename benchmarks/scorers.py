@@ -73,7 +73,7 @@ COLUMNS = ["text", "answer", "right", *SCORERS]
 
 INTRODUCTION = r"""# The scorers
 
-`bandpo.grading.grade(texts, answers, scorer)`; as rewards `math` and `dapo-strict` in a recipe of `bandpo train`,
+`bandpo.rewards.grade(texts, answers, scorer)`; as rewards `math` and `dapo-strict` in a recipe of `bandpo train`,
 `bandpo.rewards.math_reward` and `dapo_strict` in a TRL script, `compute_score` and `compute_score_dapo_strict` of
 `pkg://bandpo.rewards` in verl (`reward.custom_reward_function`).
 

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -59,6 +60,36 @@ def test_one_module_of_the_core_may_be_imported_alone():
     code = "import sys; from bandpo.trust_regions import trust_region; print('bandpo.losses' in sys.modules)"
     code += "; print(trust_region({'type': 'trgppo', 'delta': 0.1})); from bandpo import *; print(Band('kl').delta)"
     assert printed(code) == ["False", "TRGPPO(delta=0.1, eps=0.2)", "0.05"]
+
+
+def test_public_paths_hand_on_their_names():
+    """Those that were promised, and the faces of the wings whose names come when they are asked for."""
+    promised = {
+        "bandpo.band": "Divergence band_bounds band_contains complement divergence divergence_at register_divergence",
+        "bandpo.trust_regions": "Band Capped Clip Context Region Relaxed TrustRegion trust_region",
+        "bandpo.losses": "Metrics aggregate group_advantages kl_penalty policy_loss surrogate token_logps",
+        "bandpo.testing": "check_divergence check_trust_region",
+        "bandpo.lab": "SCENES SYMBOLS fresh_model prompts reward tokenizer warm_start",
+        "bandpo.rewards": "compute_score compute_score_dapo_strict dapo_strict exact last_number math_reward",
+        "bandpo.evaluation": "best_at_k_bootstrap maj_at_k mean_at_k pass_at_k summarize",
+        "bandpo.cli": "main",
+        "bandpo.data": "evaluation_set prepare rows_and_reward",
+        "bandpo.evals": "Sampling evaluate grade_folder",
+        "bandpo.training": "examine plan run run_all",
+        "bandpo.reports": "explain write_figures write_report",
+    }
+    for path, names in promised.items():
+        module = importlib.import_module(path)
+        assert not [name for name in names.split() if isinstance(getattr(module, name), ModuleType)]
+    with pytest.raises(AttributeError, match=r"module 'bandpo\.data' has no attribute 'preparations'"):
+        importlib.import_module("bandpo.data").preparations  # noqa: B018
+
+
+def test_rewards_and_statistics_load_no_torch():
+    for module in ("bandpo.rewards", "bandpo.evaluation", "bandpo.statistics"):
+        assert printed(f"import sys, {module}; print('torch' in sys.modules, 'pydantic' in sys.modules)") == [
+            "False False"
+        ]
 
 
 def test_help_and_version_load_no_torch():

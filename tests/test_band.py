@@ -559,7 +559,7 @@ def test_an_unknown_divergence_is_refused_with_the_known_ones(name):
 
 
 def test_a_name_must_be_a_string_and_can_be_given_once(monkeypatch):
-    monkeypatch.setattr(bandpo.divergences, "_REGISTRY", dict(bandpo.divergences._REGISTRY))
+    monkeypatch.setattr(bandpo.band.divergences, "_REGISTRY", dict(bandpo.band.divergences._REGISTRY))
     with pytest.raises(ValueError, match="name must be a non-empty string, got ''"):
         Divergence("", lambda u: (u - 1) ** 2)
     assert bandpo.register_divergence(JENSEN_SHANNON) is JENSEN_SHANNON
@@ -575,7 +575,7 @@ def test_a_name_must_be_a_string_and_can_be_given_once(monkeypatch):
     [("kl", "KL(pi_old || pi)"), ("tv", "TV(pi, pi_old)"), ("chi2", "chi2(pi || pi_old), Pearson")],
 )
 def test_a_divergence_prints_its_direction(name, direction):
-    assert str(bandpo.divergences.divergence(name)) == f"{name}: {direction}"
+    assert str(bandpo.band.divergences.divergence(name)) == f"{name}: {direction}"
 
 
 def test_a_large_radius_in_a_tensor_is_as_exact_as_a_number():

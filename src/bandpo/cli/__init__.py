@@ -1,4 +1,4 @@
-"""The command line, `bandpo`: the only wing that prints."""
+"""The command line, `bandpo`: what is asked, and what is shown."""
 
 from .commands import main
 

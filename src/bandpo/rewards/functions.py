@@ -83,7 +83,7 @@ def math_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """1 where the final answer is right in value, by the scorer `math` of `bandpo.grading`; else 0.
+    """1 where the final answer is right in value, by the scorer `math` of `bandpo.rewards`; else 0.
 
     TRL's `log_metric` gets `reward/unparsed`, `reward/timeout` and `reward/error`: the shares of completions without an
     answer that can be read, of those whose comparison was stopped, and of those on which the scorer itself failed.
@@ -98,7 +98,7 @@ def math_reward(
 def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
     """1 where the public runs' scorer gives 1, else 0 where it gives -1: standardised in a group, they are the same.
 
-    It is the scorer `dapo-strict` of `bandpo.grading`.
+    It is the scorer `dapo-strict` of `bandpo.rewards`.
     """
     return [g.score for g in grade([text_of(c) for c in completions], [str(a) for a in answer], "dapo-strict")]
 
