@@ -154,9 +154,8 @@ def test_band_has_the_loss_and_gradient_of_policy_loss(tmp_path, capsys, loss_ty
             "dapo": inputs["num_items_in_batch"] / DAPO_STEPS,
             "dr_grpo": len(mask) * trainer.max_completion_length,
         }.get(loss_type)
-        loss, _ = bandpo.policy_loss(
-            ours, old, inputs["advantages"], mask, region, aggregation=AGGREGATION[loss_type], normalizer=normalizer
-        )
+        objective = bandpo.Objective(region, aggregation=AGGREGATION[loss_type])
+        loss, _ = bandpo.policy_loss(ours, old, inputs["advantages"], mask, objective, normalizer=normalizer)
         assert abs(loss.item() - theirs.item()) <= 1e-6 * max(1.0, abs(loss.item()))
         loss.backward()
         bounds = region.bounds(torch.where(mask, old, -1.0))

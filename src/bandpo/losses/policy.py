@@ -175,8 +175,8 @@ def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
     if capped is not None:
         sums["capped"] = (capped & mask).sum()
     if ref_logps is not None:
-        log_pi, log_ref = torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0)
-        kl = kl_penalty(log_pi, log_ref, objective.kl_penalty) * mask
+        current, reference = torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0)
+        kl = kl_penalty(current, reference, objective.kl_penalty) * mask
         per_token = per_token + objective.beta * kl
         sums |= {"kl_ref": kl.detach().sum(), "kl_ref_tokens": mask.sum()}
     if dual_clip is not None:
