@@ -81,7 +81,7 @@ INTRODUCTION = r"""# The scorers
 Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the last `\boxed{}`, with
 the formula that it stands in, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold and full
 stops are taken off. What stands beside a value must be known to leave it as it is: words of a list ("the answer is", a
-unit, "in total", "x ="), or a sentence that says one value of its subject, without a word that could change it ("The
+unit, "in total", "x ="), or a sentence that says one value of its subject, which is believed if no word in it is known to change a value ("The
 vertex is at (3, -1)"). Anything else ("half of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
 compared exactly; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s
 of processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it
@@ -146,7 +146,7 @@ answers not seen before:
 | sixth | 9 of 320 (2.8 %) | 0 of 320 | 9.4 %, 0 % |
 | seventh | 4 of 320 (1.2 %) | 0 of 320 | 5.9 %, 0 % |
 
-Now it is
+The eighth part is what a review of all this got rewarded or refused. Now it is
 
 {tricky}
 
@@ -261,7 +261,7 @@ def _tricky_page() -> str:
     with MISJUDGED.open(newline="", encoding="utf-8") as file:
         wrong = [Tricky(row["part"], row["gold"], row["text"], int(row["right"])) for row in csv.DictReader(file)]
     lines = ["| part | verdict | answers | misjudged | |", "|---|---|---|---|---|"]
-    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh"):
+    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"):
         for right, name in ((1, "right"), (0, "wrong")):
             number = sum(case.part == part and case.right == right for case in cases)
             bad = sum(case.part == part and case.right == right for case in wrong)

@@ -134,8 +134,10 @@ def test_sentences_that_say_something_else_are_wrong(answer, right):
 
 @pytest.mark.slow
 def test_all_tricky_answers(scorers):
-    for part in {case.part for case in scorers.tricky()}:
-        assert max(shares(scorers, [case for case in scorers.tricky() if case.part == part])) <= 0.02
+    cases = scorers.tricky()
+    assert max(shares(scorers, cases)) <= 0.01
+    for part in {case.part for case in cases}:
+        assert max(shares(scorers, [case for case in cases if case.part == part])) <= 0.03
 
 
 # Recorded from the public scorer: the first five right, the others wrong.
@@ -262,7 +264,7 @@ def test_the_faster_parser_makes_the_same_of_it():
     """ANTLR's two stages against its usual one: same values, same answers that cannot be parsed."""
     code = """
 import sys
-from bandpo import equivalence
+from bandpo.rewards import equivalence
 from math_verify import parser
 texts = [line for line in sys.stdin.read().split("\\n") if line]
 def read(modes):

@@ -394,7 +394,7 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monk
     first.terminate()
     _, errors = first.communicate()
     assert (first.returncode, errors) == (143, "ended by SIGTERM; the same command with --resume goes on\n")
-    assert alive(first.pid) == {}
+    until(lambda: not alive(first.pid), seconds=20)
 
     before = sum(map(rows, runs))
     killed = subprocess.Popen([*command, "--resume"], env=env, start_new_session=True)
