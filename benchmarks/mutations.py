@@ -690,7 +690,7 @@ FAULTS = [
     Fault(
         "what is said of the square of the answer is taken for the answer",
         "rewards/answers.py",
-        "    whole = _WHOLE_ANSWER.match(subject) or not _OF_ANSWER.search(subject)\n",
+        "    whole = _WHOLE_ANSWER.fullmatch(subject) or not _OF_ANSWER.search(subject)\n",
         "    whole = True\n",
         "grading::test_sentences_that_say_something_else_are_wrong",
     ),
@@ -702,10 +702,10 @@ FAULTS = [
         "grading::test_sentences_that_say_something_else_are_wrong",
     ),
     Fault(
-        "nor in a remark behind the value",
+        "nor in what follows the value",
         "rewards/answers.py",
-        'any(changes(each or "") for each in behind.groups())',
-        "False",
+        "            or changes(words)\n",
+        "",
         "grading::test_sentences_that_say_something_else_are_wrong",
     ),
     Fault(

@@ -80,14 +80,14 @@ INTRODUCTION = r"""# The scorers
 **`math`**, the default, compares values. The answer is the line of the last "Answer:" (Markdown, and the colon of
 Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the last `\boxed{}`, with
 the formula that it stands in, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold and full
-stops are taken off. What stands beside a value must be known to leave it as it is: words of a list ("the answer is", a
-unit, "in total", "x ="), or a sentence that says one value of its subject, which is believed if no word in it is known to change a value ("The
-vertex is at (3, -1)"). Anything else ("half of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
-compared exactly; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s
-of processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it
-calls equal must also be of one kind (a point is no set) and have one value in numbers, without infinities; nothing is
-computed that has more than 50,000 bits. An answer of more than 500 characters is not looked at. Right is 1, wrong is 0;
-in verl 1 and -1.
+stops are taken off. What stands beside a value must be known to leave it as it is: words of a list ("the answer is",
+a unit, "in total", "x ="), or a sentence that says one value of its subject ("The vertex is at (3, -1)"), which is
+believed if no word in it is known to change a value. Anything else ("half of", "at least", "squared", "(wrong)")
+makes the answer wrong. Numbers are compared exactly; the rest goes to
+[math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s of processor time and 1 GiB per
+comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it calls equal must also be of
+one kind (a point is no set) and have one value in numbers, without infinities; nothing is computed that has more than
+50,000 bits. An answer of more than 500 characters is not looked at. Right is 1, wrong is 0; in verl 1 and -1.
 
 **`dapo-strict`** is the scorer of the public runs, `math_dapo` of verl 0.5: "Answer:" in the last 300 characters,
 Minerva's normalisation (arXiv 2206.14858), equal strings. It is for comparison with those runs, and what recipes/paper
@@ -145,8 +145,10 @@ answers not seen before:
 | fifth | 20 of 350 (5.7 %) | 0 of 350 | 16.6 %, 0 % |
 | sixth | 9 of 320 (2.8 %) | 0 of 320 | 9.4 %, 0 % |
 | seventh | 4 of 320 (1.2 %) | 0 of 320 | 5.9 %, 0 % |
+| ninth | 7 of 320 (2.2 %) | 0 of 320 | 11.6 %, 0 % |
 
-The eighth part is what a review of all this got rewarded or refused. Now it is
+The eighth part is what a review of all this got rewarded or refused; the ninth was written after that was mended, half
+of its wrong answers to be rewarded. Now it is
 
 {tricky}
 
@@ -261,7 +263,7 @@ def _tricky_page() -> str:
     with MISJUDGED.open(newline="", encoding="utf-8") as file:
         wrong = [Tricky(row["part"], row["gold"], row["text"], int(row["right"])) for row in csv.DictReader(file)]
     lines = ["| part | verdict | answers | misjudged | |", "|---|---|---|---|---|"]
-    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"):
+    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"):
         for right, name in ((1, "right"), (0, "wrong")):
             number = sum(case.part == part and case.right == right for case in cases)
             bad = sum(case.part == part and case.right == right for case in wrong)

@@ -115,7 +115,7 @@ def test_sentences_and_words_are_read(answer, right):
         ("The number of ways is not 7", "7"),
         ("The probability could be 7", "7"),
         ("x is 8 and y is 7", "7"),
-        ("7 (not the final value)", "7"),
+        ("7 for the wrong question", "7"),
         ("seven to the fourth", "7"),
         ("~42", "42"),
         ("x < -2 or x < 4", "(-\\infty,-2)"),

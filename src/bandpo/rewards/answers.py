@@ -75,11 +75,11 @@ _NEXT_BOX = re.compile(r"[\s$]*(?:,|;|and|or|,\s*(?:and|or)|\\text\{\s*(?:and|or
 _CHANGING = set(
     """
     not no never none nothing nobody neither nor cannot can may might could would should ought half halves twice
-    thrice doubled doubles tripled triples squared squares cubed cubes reciprocal inverted reverse reversed negation
-    opposite negative minus plus times less more fewer than least most upper lower about approximate approximately
-    nearly almost roughly around estimate estimated bound bounds rounded maybe perhaps possibly probably likely
-    hopefully presumably apparently supposedly allegedly guess guessed think thinks believe believes suppose assume
-    seems appears says say said claims claim wrong incorrect invalid erroneous untrue false mistaken mistake trap
+    thrice doubled tripled squared squares cubed cubes reciprocal inverted reverse reversed negation opposite
+    negative minus plus times less more fewer than least most upper lower about approximate approximately nearly
+    almost roughly around estimate estimated bound bounds rounded maybe perhaps possibly probably likely hopefully
+    presumably apparently supposedly allegedly guess guessed think thinks believe believes suppose assume seems
+    appears says say said claims claim wrong incorrect invalid erroneous untrue false mistaken mistake trap
     extraneous excluded excludes rejected eliminated different fails ruled if unless whether unlike however but
     instead wait except without or either anything everything everyone everybody many others until before previous
     let base modulo mod exceeds lacks misses differs contains includes knows likes divides follows precedes
@@ -280,20 +280,20 @@ _FORMULA += r"|(?-i:(?!Half|Twice|Double|Triple|No|Nei)[A-Z][a-z]+)(?=\s+(?:has|
 _LEAD = re.compile(
     rf"(?i)(?:(?!of (?:the |this |my |our )?(?:\w+ )?(?:answer|result|solution))"
     rf"(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+(?!of\b))*"
-    rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:])[\s,:]*(?=\S)"
+    rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:]|(?<=[a-z]):)[\s,:]*(?=\S)"
 )
 # A sentence that says one value of its subject, which is believed: "The vertex is at (3, -1)", "She earns 540".
-_BETWEEN = (
-    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|in|on|by|all"
-    r"|all real|x|her|him|them|us|me|you|the (?:interval|set|vector|matrix|ratio)"
-    r"|an? (?:total|sum|profit|loss|length|distance|value|area|volume|score|speed|probability|ratio) of))*"
-)
-_VALUE = rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
 _VERBS = (
     "get|need|cost|make|take|earn|pay|run|walk|give|spend|save|sell|buy|use|weigh|measure|last|reach|meet|intersect|score"
     "|win|lose|drink|eat|read|drive|travel|owe|receive|charge|produce|cover|hold|increase|decrease|grow|rise|fall|drop|swim"
-    "|collect|write|bake|plant|pick|work|sleep|own|raise|carry|require|fly|ride|complete|finish|arrive|leave"
+    "|collect|write|bake|rent|burn|hire|plant|pick|work|sleep|own|raise|carry|require|fly|ride|complete|finish|arrive|leave"
 )
+_BETWEEN = (
+    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|in|on|by|all"
+    rf"|to (?:{_VERBS})|all real|x|her|him|them|us|me|you|the (?:interval|set|vector|matrix|ratio)"
+    r"|an? (?:total|sum|profit|loss|length|distance|value|area|volume|score|speed|probability|ratio) of))*"
+)
+_VALUE = rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
 _VERB = re.compile(
     rf"(?<!\\)\b(?:(?:is|are|was|were|be|equals?|has|have|had|holds){_BETWEEN}[\s,:]+"
     rf"|(?:(?:{_VERBS})(?:e?s|e?d)?|made|took|paid|ran|gave|spent|sold|bought|lost|won|ate|drank|drove|grew|fell|rose|got)"
@@ -337,7 +337,7 @@ _BEHIND = re.compile(
     r"|(?:of|for|in) (?:the|these|those|all|his|her|their|its) (?P<of>[a-z ,'-]{3,60})"
     r"|ways (?:to|of|in which) (?P<to>[a-z ,'-]{3,80}))"
     r"|,\s+including (?P<including>[a-z ,'-]+)"
-    r"|(?<=[a-z]{2}) (?:to(?! the)|on|at|from|for|in|with) (?P<what>[a-z ,'-]{3,60}))$"
+    r"|(?<=[a-zA-Z]{2}) (?:to(?! the)|of|on|at|from|for|in|with) (?P<what>[a-z ,'-]{3,60}))$"
 )
 _OFTEN = {
     "day",
