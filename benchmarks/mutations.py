@@ -704,8 +704,8 @@ FAULTS = [
     Fault(
         "nor in what follows the value",
         "rewards/answers.py",
-        "            or changes(words)\n",
-        "",
+        "not counted or changes(words) or",
+        "not counted or",
         "grading::test_sentences_that_say_something_else_are_wrong",
     ),
     Fault(

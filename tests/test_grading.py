@@ -101,6 +101,11 @@ def test_tricky_answers_are_judged_as_beforehand(scorers):
         ("(B) 15", "B"),
         ("The day of the week is Tuesday.", "\\text{Tuesday}"),
         ("2132 (base 5)", "2132_5"),
+        ("Nora has 75", "75"),
+        ("y = 6, x = 2", "(2,6)"),
+        ("two and a half", "\\frac{5}{2}"),
+        ("a:b = 3:2", "3:2"),
+        ("-1+2e", "2e-1"),
     ],
 )
 def test_sentences_and_words_are_read(answer, right):
@@ -125,6 +130,25 @@ def test_sentences_and_words_are_read(answer, right):
         ("B: 7, C: 8", "B"),
         ("7 million", "7"),
         ("two hundred and", "200"),
+        ("Nobody has 75", "75"),
+        ("-five", "5"),
+        ("twenty, three", "23"),
+        ("2 million 500 thousand", "2000500000"),
+        ("42 cm = 42 m", "42"),
+        ("twice the answer = 42", "42"),
+        ("42 a lie", "42"),
+        ("two to three", "2"),
+        ("42 dollars for one and ten for another", "42"),
+        ("2/3 to the power of 2", "\\frac{2}{9}"),
+        ("N \\equiv 6\\pmod{10}\\cdot 7", "42"),
+        ("(y, x) = (2,6)", "(2,6)"),
+        ("x = 2 or y = 6", "(2,6)"),
+        ("x = 9 or x = 10", "(10,9)"),
+        ("x < 1 or y > 2", "(-\\infty,1)\\cup(2,\\infty)"),
+        ("0.2", "2e-1"),
+        ("reverse ratio = 3:2", "3:2"),
+        ("(B) is eliminated", "B"),
+        ("Its negation is odd", "odd"),
         ("\\frac{1}{2} (or 0.6)", "\\frac{1}{2}"),
     ],
 )
@@ -137,7 +161,7 @@ def test_all_tricky_answers(scorers):
     cases = scorers.tricky()
     assert max(shares(scorers, cases)) <= 0.01
     for part in {case.part for case in cases}:
-        assert max(shares(scorers, [case for case in cases if case.part == part])) <= 0.03
+        assert max(shares(scorers, [case for case in cases if case.part == part])) <= 0.025
 
 
 # Recorded from the public scorer: the first five right, the others wrong.

@@ -205,6 +205,10 @@ _NAMED: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(r"(?i)per cent\b"), "percent"),
     (re.compile(r"(?i)(?<![a-z])plus or minus (?=[0-9$\\])"), r"\\pm "),
     (re.compile(rf"(?i)(?:the )?\bsquare root of {_ALONE}"), r"\\sqrt{\1}"),
+    (
+        re.compile(rf"(?i)\b({'|'.join(VALUES)}) times (?=\\sqrt)"),
+        lambda found: f"{VALUES[found[1].casefold()]}\\cdot ",
+    ),
     (re.compile(r"(?i)\b([0-9]+) factorial\b"), r"\1!"),
     (re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1\3}{\2\4}"),
     (re.compile(r"(?i)\blog base ([0-9]+|[a-z])(?![A-Za-z0-9]) of "), r"\\log_{\1} "),
@@ -227,8 +231,8 @@ def plain(text: str) -> str:
         text = text.replace(sign, command)
     for pattern, command in _NAMED:
         text = pattern.sub(command, text)
-    for command, signs in (("^", _RAISED), ("_", _LOWERED)):
-        text = re.sub(f"[{signs}]+", lambda found: f"{command}{{{found[0].translate(_LEVEL)}}}", text)  # noqa: B023
+    text = re.sub(f"[{_RAISED}]+", lambda found: f"^{{{found[0].translate(_LEVEL)}}}", text)
+    text = re.sub(f"[{_LOWERED}]+", lambda found: f"_{{{found[0].translate(_LEVEL)}}}", text)
     text = _COLOR.sub("", text)
     text = _TEXT.sub(lambda match: f" {match[1]} ", text) if "\\" in text else text
     return re.sub(r"\s+", " ", _SPACE.sub(" ", text))
@@ -276,7 +280,8 @@ _ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|needs|find|obtain|answ
 _ENDS += "|it's|that's|then|be|a total of|the year|in|the ratio|a ratio of|at|option|choice"
 # Each \(...\) ends at the first \): else so many of them could be cut in as many ways as there are subsets.
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b)"
-_FORMULA += r"|(?-i:(?!Half|Twice|Double|Triple|No|Nei)[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
+_NOBODY = "Half|Twice|Double|Triple|No|Not|None|Nobody|Nothing|Never|Neither"
+_FORMULA += rf"|(?-i:(?!(?:{_NOBODY})\b)[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
 _LEAD = re.compile(
     rf"(?i)(?:(?!of (?:the |this |my |our )?(?:\w+ )?(?:answer|result|solution))"
     rf"(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+(?!of\b))*"
@@ -339,21 +344,10 @@ _BEHIND = re.compile(
     r"|,\s+including (?P<including>[a-z ,'-]+)"
     r"|(?<=[a-zA-Z]{2}) (?:to(?! the)|of|on|at|from|for|in|with) (?P<what>[a-z ,'-]{3,60}))$"
 )
-_OFTEN = {
-    "day",
-    "week",
-    "month",
-    "year",
-    "hour",
-    "minute",
-    "second",
-    "person",
-    "student",
-    "child",
-    "friend",
-    "ticket",
-    "box",
-}
+_OFTEN = {"day", "week", "month", "year", "hour", "minute", "second"}
+_OFTEN |= {"person", "student", "child", "friend", "ticket", "box"}
+# Behind a value these are another value, or a part of this one.
+_NO_END = {*VALUES, *SCALES, "denominator", "numerator", "place"}
 
 
 def _without_end(text: str) -> str:
@@ -363,12 +357,7 @@ def _without_end(text: str) -> str:
         known = behind["each"] is None or behind["each"] in _OFTEN
         # "42 dollars to start", not "two to three"
         counted = behind["what"] is None or split_unit(text[: behind.start()])[1]
-        if (
-            not known
-            or not counted
-            or changes(words)
-            or {*VALUES, *SCALES, "denominator", "place", "numerator"} & {*words.split()}
-        ):
+        if not known or not counted or changes(words) or not _NO_END.isdisjoint(words.split()):
             break
         text = text[: behind.start()]
     return text
@@ -446,13 +435,13 @@ def read(text: str, right: str) -> Reading | None:
     text = _without_end(bare(_said(without_words(text), _VERB)))
     text = bare(_LETTER_AFTER.sub("", _LETTER.sub("", _TRAIL.sub("", text), count=1)))
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
-    values, unit = (text,), None
     if "mod" not in right:
         text = _MODULO.sub(r"\1\2", text)
+    values = (text,)
     if not _EQUALS.search(right):
         if named := _POINT_NAME.match(text):
-            letters_named = re.findall("[a-z]", named[2])
-            if letters_named != sorted({*letters_named}):  # (y, x) is another order
+            names = re.findall("[a-z]", named[2])
+            if names != sorted({*names}):  # (y, x) is another order
                 return None
             text = named[1] + text[named.end() :]
         values = _sides(text)
@@ -461,7 +450,7 @@ def read(text: str, right: str) -> Reading | None:
     parts = [_without_unit(bare(value), letters) for value in values]
     if len({each for _, each in parts if each}) > 1:  # $42 = 42 cents
         return None
-    (last, unit) = parts[-1]
+    last, unit = parts[-1]
     values = (*(value for value, _ in parts[:-1]), bare(last))
     if "(" in last and (twice := _TWICE.fullmatch(last)):
         values = (*values[:-1], twice[1], twice[2] or twice[3])
@@ -498,12 +487,7 @@ def _sides(text: str) -> tuple[str, ...] | None:
     if len(sides) == 2 and _is_name(sides[1]) and not _is_name(sides[0]):  # 42 = x
         sides.reverse()
     *first, last = sides
-    if (
-        any(not side for side in sides)
-        or "\\not" in text
-        or any(changes(_COMMAND.sub(" ", side)) for side in first)
-        or (_LETTERS.search(_COMMAND.sub(" ", text)) and re.search(r"(?i)\bnot\b|n't", text))
-    ):
+    if any(not side for side in sides) or "\\not" in text or any(changes(_COMMAND.sub(" ", side)) for side in first):
         return None
     return (*(side for side in first if not _is_name(side)), last)
 

@@ -272,9 +272,9 @@ def _value(expr: Any) -> float:
 
 def _point(gold: Any, answer: Any) -> Any:
     """x = 3, y = -1 as the point that it names, in the order of letters; (2, 6) is an interval to the parser."""
-    size = len(gold) if isinstance(gold, sympy.Tuple) else 2 * isinstance(gold, sympy.Interval)
+    count = len(gold) if isinstance(gold, sympy.Tuple) else 2 * isinstance(gold, sympy.Interval)
     named = [each for each in sorted(answer.args, key=str) if isinstance(each, sympy.Eq) and each.lhs.is_Symbol]
-    if not size == len(answer.args) == len({each.lhs for each in named}):
+    if not count == len(answer.args) == len({each.lhs for each in named}):
         return answer
     values = [each.rhs for each in named]
     if isinstance(gold, sympy.Tuple):
