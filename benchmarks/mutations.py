@@ -736,6 +736,56 @@ FAULTS = [
         "raise",
         "cli::test_a_signal_ends_a_command_in_one_line_and_with_its_code",
     ),
+    # ---- rewards
+    Fault(
+        "what is said of the square of the answer is taken for the answer",
+        "rewards/answers.py",
+        "    whole = _WHOLE_ANSWER.fullmatch(subject) or not _OF_ANSWER.search(subject)\n",
+        "    whole = True\n",
+        "grading::test_sentences_that_say_something_else_are_wrong",
+    ),
+    Fault(
+        "a word that changes the value does not matter in a sentence",
+        "rewards/answers.py",
+        "_SUBJECT.fullmatch(subject) and not changes(text[: found[0].end()])",
+        "_SUBJECT.fullmatch(subject)",
+        "grading::test_sentences_that_say_something_else_are_wrong",
+    ),
+    Fault(
+        "nor in what follows the value",
+        "rewards/answers.py",
+        "not counted or changes(words) or",
+        "not counted or",
+        "grading::test_sentences_that_say_something_else_are_wrong",
+    ),
+    Fault(
+        "a tilde before an answer is a space",
+        "rewards/answers.py",
+        "(?<!^)~",
+        "~",
+        "grading::test_sentences_that_say_something_else_are_wrong",
+    ),
+    Fault(
+        "conditions joined by or are intersected",
+        "rewards/equivalence.py",
+        '"and" in parts[1::2]',
+        '"or" in parts[1::2]',
+        "grading::test_sentences_and_words_are_read",
+    ),
+    Fault(
+        "the number of a hundred and five ends at the hundred",
+        "rewards/quantities.py",
+        "return above * scale + below if",
+        "return above * scale if",
+        "grading::test_sentences_and_words_are_read",
+    ),
+    Fault(
+        "what is read and written again has its keys in another order",
+        "files.py",
+        "return value if found == value else found",
+        "return found",
+        "preparation::test_finished_files_are_not_made_again",
+    ),
 ]
 
 

@@ -744,9 +744,10 @@ def state(folder):
 
 def test_finished_files_are_not_made_again(make, tmp_path):
     make("paper")
-    before = state(tmp_path / "out")
+    before, report = state(tmp_path / "out"), (tmp_path / "out" / "report.json").read_bytes()
     _, said = make("paper")
     assert state(tmp_path / "out") == before
+    assert (tmp_path / "out" / "report.json").read_bytes() == report
     assert sum("is finished" in line for line in said) == 5
     assert sum(line.startswith("warning: ") for line in said) == 4  # what is wrong is said each time
     make("paper", force=True)

@@ -188,7 +188,9 @@ def checked(value: Any, schema: Any, where: str) -> Any:
     import pydantic
 
     try:
-        return _adapter(schema).validate_python(value, strict=True)
+        found = _adapter(schema).validate_python(value, strict=True)
+        # pydantic puts keys into the schema's order; what is read and written again should be the same file.
+        return value if found == value else found
     except pydantic.ValidationError as error:
         # A wrong type of a union is an error for each of its members; one is enough.
         first = error.errors(include_url=False)[0]

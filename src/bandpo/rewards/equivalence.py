@@ -175,7 +175,33 @@ def _parse_right(answer: str) -> Any:
     return _parse(answer)
 
 
+_BUILDER = re.compile(r"\$?\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\\colon|\|)\s*([^{}]+)\\\}\$?")
+_JOINED = re.compile(r"\s*\$?\s*(?:,\s*)?(?<![A-Za-z\\])(or|and)(?![A-Za-z])\s*\$?\s*")
+_EQUATION = re.compile(r"\s*\$?\s*[a-z]\s*=")
+_ORDER = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t)(?![a-z])")
+
+
 def _parse(answer: str) -> Any:
+    """A set by its conditions, for "x < 1 or x > 2" and \\{x : x < 1\\}; else what is parsed at once."""
+    builder = _BUILDER.fullmatch(answer.strip())
+    conditions = builder[2] if builder else answer
+    parts = _JOINED.split(conditions)
+    if "or" in parts[1::2] and all(_EQUATION.match(part) for part in parts[::2]):
+        letters = {part.strip("$ ")[0] for part in parts[::2]}
+        if len(letters) > 1:  # x = 3 or y = -1 is no point
+            raise _Refused
+    if (builder or len(parts) > 1) and len({*parts[1::2]}) <= 1 and all(map(_ORDER.search, parts[::2])):
+        found = [_parsed(part) for part in parts[::2]]
+        letters = {letter for each in found if each is not None for letter in getattr(each, "free_symbols", ())}
+        if len(letters) > 1 or (builder and {str(letter) for letter in letters} != {builder[1]}):
+            raise _Refused
+        if all(isinstance(each, sympy.logic.boolalg.Boolean) for each in found):
+            sets = [each.as_set() for each in found]
+            return sympy.Intersection(*sets) if "and" in parts[1::2] else sympy.Union(*sets)
+    return _parsed(answer)
+
+
+def _parsed(answer: str) -> Any:
     """As one formula, unless it is a list of them ("$x = 1$ or $x = 2$"): of others the parser would take the last."""
     if not _LIST.fullmatch(answer):
         answer = f"${_DELIMITER.sub('', answer)}$"
@@ -244,9 +270,23 @@ def _value(expr: Any) -> float:
 # ---- kind and value
 
 
+def _point(gold: Any, answer: Any) -> Any:
+    """x = 3, y = -1 as the point that it names, in the order of letters; (2, 6) is an interval to the parser."""
+    count = len(gold) if isinstance(gold, sympy.Tuple) else 2 * isinstance(gold, sympy.Interval)
+    named = [each for each in sorted(answer.args, key=str) if isinstance(each, sympy.Eq) and each.lhs.is_Symbol]
+    if not count == len(answer.args) == len({each.lhs for each in named}):
+        return answer
+    values = [each.rhs for each in named]
+    if isinstance(gold, sympy.Tuple):
+        return sympy.Tuple(*values)
+    return sympy.Interval.open(*values) if gold.is_open and all(each.is_real for each in values) else answer
+
+
 def _equal(gold: Any, answer: Any) -> bool:
     for expr in (answer, gold):
         size(expr)
+    if isinstance(answer, sympy.FiniteSet):
+        answer = _point(gold, answer)
     one, other = gold, answer
     if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
         one, other = _unnamed(gold), _unnamed(answer)

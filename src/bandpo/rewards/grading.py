@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import UserError, nearest
-from .answers import LONGEST, bare, compact, final_answer, plain, read, without_words
-from .quantities import Number, equal, number, split_unit
+from .answers import LONGEST, bare, changes, compact, final_answer, plain, read, said, without_words
+from .quantities import VALUES, Number, equal, number, split_unit
 from .workers import Pool, Raised, Stopped
 
 SCORERS = ("math", "dapo-strict")
@@ -90,9 +90,16 @@ class _Pair:
         return Grade(0.0, shown) if shown is not None else Grade(0.0, None, "unparsed")
 
 
-_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?\.?", re.IGNORECASE)
+_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?[.:]?", re.IGNORECASE)
+# The letter beside the value: (B) 7.
+_CHOSEN = re.compile(
+    r"(\(?[A-J]\)?) is the (?:only )?(?:correct |right |best )?(?:answer|option|choice)(?: that works)?"
+    r"|(\(?[A-J]\)|[A-J](?=[.:]))\s*[:.,]?\s+(?!.*(?<![A-Za-z])(?:[A-J](?![A-Za-z])|[a-j]\)))(.*)"
+)
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
-_BASED = re.compile(r"(\w+?)\s*_\s*\{?\s*(\w+)\s*\}?")
+# 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
+_BASED = re.compile(r"\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
+_NAMED_RATIO = re.compile(r"([A-Za-z :]+)=\s*(.+)")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
 # These are mathematics without a backslash too.
 _MATHEMATICS = {
@@ -111,7 +118,7 @@ _MATHEMATICS = {
     "infinity",
     "mod",
 }
-_ARTICLES = re.compile(r"^(?:an?|the|it is|it's)\s+")
+_ARTICLES = re.compile(r"^(?:(?:on|in|an?|the|it is|it s)\s+)+")
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,7 @@ def _right(answer: str) -> _Right:
     compacted = compact(text)
     value, unit = split_unit(text)
     value = bare(value)
-    found = number(value)
+    found = number(value) if not re.search(r"[0-9]e", text) else None  # 2e-1 is a formula, with Euler's number
     if found is not None:
         normal = str(found.value) + (f" {unit}" if unit else "")
         return _Right(text, compacted, "number", value, unit, found, normal)
@@ -165,7 +172,10 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
     if wanted.kind not in ("number", "formula"):
-        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in (without_words(answer), answer)]
+        forms = [without_words(answer), answer, bare(said(answer))]
+        if wanted.kind == "clock" and (named := _NAMED_RATIO.fullmatch(answer)) and not changes(named[1]):
+            forms.append(named[2])
+        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]
         written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
         return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)
     reading = read(answer, wanted.text)
@@ -176,12 +186,16 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     # Without the question, a bare right answer leaves the unit open, and so does a bare answer.
     if None not in (reading.unit, wanted.unit) and reading.unit != wanted.unit:
         return Grade(0.0, f"{found.value if found else compact(value)} {reading.unit}")
-    rights = _in_percent(wanted, reading.unit)
-    if len(reading.values) == 1 and found is not None and wanted.number is not None:
-        if any(equal(found, right_number) for right_number in rights):
+    numbers = [number(each) for each in reading.values]
+    if found is not None and None not in numbers and wanted.number is not None:
+        # 35/100 = 35 %: the first has no unit.
+        rights, bares = _in_percent(wanted, reading.unit), _in_percent(wanted, None)
+        same = [any(equal(each, one) for one in rights + bares) for each in numbers[:-1] if each]
+        if all(same) and any(equal(found, one) for one in rights):
             return Grade(1.0, wanted.normal)
         return Grade(0.0, str(found.value) + (f" {reading.unit}" if reading.unit else ""))
-    if reading.unit == "percent" and wanted.unit is None:
+    in_percent = found is not None and any(equal(found, one) for one in _in_percent(wanted, "percent")[1:])
+    if reading.unit == "percent" and wanted.unit is None and not in_percent:
         value = f"\\frac{{{value}}}{{100}}"
     return _Pair(right, (*(_exact(part) for part in reading.values[:-1]), _exact(value)))
 
@@ -228,14 +242,17 @@ def _as_written(kind: str, text: str) -> str | None:
     """The normal form of what is compared as it is written; None if the text is nothing of that kind."""
     match kind:
         case "choice":
-            return _choices(text)
+            chosen = _CHOSEN.fullmatch(text)
+            # Beside the letter only a value: what is said of it may be that it is wrong.
+            alone = chosen and not _PROSE.search(re.sub(r"\\[A-Za-z]+", "", split_unit(chosen[3] or "")[0]))
+            return _choices(chosen[1] or chosen[2] if chosen and alone else text)
         case "words":
             return _words(text) or None
         case "clock" if match := _CLOCK.fullmatch(text):
             half = f" {match[2].lower()}m" if match[2] else ""
             return re.sub(r"\s*(?::|\\colon|\s+to)\s*", ":", match[1]) + half
         case "based" if match := _BASED.fullmatch(text):
-            return f"{match[1]}_{match[2]}"
+            return f"{match[1]}_{VALUES.get(match[2], match[2])}"
     return None
 
 

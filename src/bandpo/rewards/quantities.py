@@ -24,27 +24,21 @@ _FRACTION = re.compile(
     r"([-+]?)\s*(?:([0-9]+)(?:\s*(?=\\[dtc]?frac)|\s+(?=[0-9]+\s*/)))?"
     r"(?:\\[dtc]?frac\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))|([0-9]+)\s*/\s*([0-9]+))"
 )
-_NEGATIVE = re.compile(r"(?i)(?:minus|negative)\s+(?=[\w\\])")
+_SCIENTIFIC = re.compile(r"([-+]?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})")
+_NEGATIVE = re.compile(r"(?i)(?:minus|negative)\s+(?=[\w\\])|-\s*(?=[a-z])")
+SCALES = {"trillion": 10**12, "billion": 10**9, "million": 10**6, "thousand": 1000, "hundred": 100, "dozen": 12}
+_SCALED = re.compile(rf"(?i)([^a-z]*[0-9])\s*({'|'.join(SCALES)})")  # 2.5 million
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()  # noqa: SIM905
 _SMALL += ["seventeen", "eighteen", "nineteen"]
 _TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
-_VALUES = {name: i for i, name in enumerate(_SMALL)} | _TENS
-_PARTS = {
-    "half": 2,
-    "halves": 2,
-    "third": 3,
-    "fourth": 4,
-    "quarter": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "eighth": 8,
-    "tenth": 10,
-}
-_PARTS |= {f"{name}s": value for name, value in list(_PARTS.items()) if name not in ("half", "halves")}
+VALUES = {name: i for i, name in enumerate(_SMALL)} | _TENS
+PARTS = {"half": 2, "third": 3, "fourth": 4, "quarter": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8}
+PARTS |= {"ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "sixteenth": 16, "twentieth": 20, "hundredth": 100}
+PARTS |= {f"{name}s": value for name, value in PARTS.items()} | {"halves": 2}
 
 
 def number(text: str) -> Number | None:
-    """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3} or "forty-two"."""
+    """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 or "forty-two"."""
     if len(text) > 1000:  # int() takes no more than 4,300 digits
         return None
     if match := _DECIMAL.fullmatch(text):
@@ -67,26 +61,51 @@ def number(text: str) -> Number | None:
     if match := _NEGATIVE.match(text):
         positive = number(text[match.end() :])
         return Number(-positive.value, positive.places) if positive and positive.value > 0 else None
-    return _in_words(text)
+    if match := _SCIENTIFIC.fullmatch(text):
+        return _scaled(number(match[1]), Fraction(10) ** int(match[2]), int(match[2]))
+    if match := _SCALED.fullmatch(text):
+        scale = SCALES[match[2].casefold()]
+        return _scaled(number(match[1]), Fraction(scale), len(str(scale)) - 1)
+    words = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", text.casefold())
+    value = _in_words(re.sub(rf"(?<=[a-z]) *({'|'.join(SCALES)}),", r" \1 ", words).split())
+    return Number(value) if value is not None else None
 
 
-def _in_words(text: str) -> Number | None:
-    """Up to 999, and simple parts: "seven", "forty-two", "two thirds", "one half"."""
-    words = text.casefold().replace("-", " ").split()
-    if not words or not all(word in _VALUES or word in _PARTS or word == "hundred" for word in words):
-        return None
-    if len(words) == 2 and words[1] in _PARTS and words[0] in _VALUES:
-        return Number(Fraction(_VALUES[words[0]], _PARTS[words[1]]))
-    hundreds = 0
-    if len(words) > 1 and words[1] == "hundred" and words[0] in _SMALL[1:10]:
-        hundreds, words = 100 * _VALUES[words[0]], words[2:]
+def _scaled(found: Number | None, scale: Fraction, digits: int) -> Number | None:
+    """Times a scale of so many digits, by which the point moves."""
+    return found and Number(found.value * scale, max(0, found.places - digits))
+
+
+def _in_words(words: list[str]) -> Fraction | None:
+    """Whole numbers, simple parts, or both: "two thousand and five", "two thirds", "half", "three and a half"."""
     match words:
-        case []:
-            return Number(Fraction(hundreds)) if hundreds else None
-        case [one] if one in _VALUES:
-            return Number(Fraction(hundreds + _VALUES[one]))
+        case ["half"]:
+            return Fraction(1, 2)
+        case ["a" | "an" | "one", part] if part in PARTS:
+            return Fraction(1, PARTS[part])
+        case [count, part] if count in VALUES and part in PARTS:
+            return Fraction(VALUES[count], PARTS[part])
+        case [*whole, "and", count, part] if part in PARTS:
+            one, other = _whole(whole), _in_words([count, part])
+            return one + other if one is not None and other is not None and other < 1 else None
+    found = _whole(words)
+    return Fraction(found) if found is not None else None
+
+
+def _whole(words: list[str]) -> int | None:
+    """ "forty two", "a hundred and five", "two million three hundred thousand"; None for anything else."""
+    for name, scale in SCALES.items():
+        if name in words:
+            cut = words.index(name)
+            above = 1 if words[:cut] == ["a"] else _whole(words[:cut])
+            rest = words[cut + 1 :]
+            below = _whole(rest[1:] if rest[:1] == ["and"] else rest) if rest else 0
+            return above * scale + below if above and below is not None and below < scale else None
+    match words:
+        case [one] if one in VALUES or one.isdecimal():
+            return VALUES[one] if one in VALUES else int(one)
         case [ten, one] if ten in _TENS and one in _SMALL[1:10]:
-            return Number(Fraction(hundreds + _TENS[ten] + _VALUES[one]))
+            return _TENS[ten] + VALUES[one]
     return None
 
 
@@ -164,6 +183,7 @@ _UNITS = {name: unit for unit, names in _NAMES.items() for name in (unit, *names
 _UNITS |= {f"{name}s": unit for name, unit in _UNITS.items() if len(name) > 1}
 _WHOLE_UNITS = {"mph": "mi/h", "kph": "km/h"}
 _SIGNS = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "¢": "cent", "%": "percent", "°": "degree"}
+_CENTS = re.compile(r"([0-9]+) dollars?,?(?: and)? ([0-9]{1,2}) cents?")
 _MONEY = [("us\\$", "dollar"), ("us$", "dollar"), ("\\$", "dollar"), ("$", "dollar")]
 _MONEY += [("€", "euro"), ("£", "pound"), ("¥", "yen")]
 _SQUARED = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
@@ -179,6 +199,9 @@ _ADJECTIVES = {
     "ordered",
     "integer",
     "total",
+    "more",
+    "additional",
+    "extra",
 }
 _ADJECTIVES |= {"square", "real", "prime", "red", "blue", "green", "white", "black"}
 _PLURALS = {"people", "children", "men", "women", "sheep", "fish", "mice", "geese", "teeth", "dice", "vertices"}
@@ -202,9 +225,11 @@ _NO_THINGS = {
 _NO_THINGS |= {"perhaps", "halves", "quarters", "tens", "hundreds", "thousands", "millions", "billions", "trillions"}
 _NO_THINGS |= {"dozens", "scores", "grosses", "tenths", "guess", "squares", "cubes", "roots", "powers", "multiples"}
 _NO_THINGS |= {"mods", "ones", "others", "always", "towards", "versus", "bases", "radians", "logs", "inverses", "vs"}
+_NO_THINGS |= {"factorials", "pis", "lakhs", "crores", "googols", "quadrillions", "quintillions"}
+_NO_THINGS |= {f"{name}s" for name in VALUES}
 _ORDINAL_PARTS = re.compile(r"(?:third|(?!mon|pa|mo|leng|wid|dep|tru|you|heal|clo|dea|bir|bo|ba)\w*[a-z]th)s?")
 _SIGN = re.compile(r"\\?%|[$€£¥¢°]|\\\$|\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])")
-_ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?([A-Za-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?|([²³]))?")
+_ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?([A-Za-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?)?")
 _PER = re.compile(r"\s*/\s*|\s+per\s+")
 _UNIT_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([A-Za-z]+)\s*\}\s*\{\s*([A-Za-z]+)\s*\}\s*$")
 # A unit may begin after a digit, a closing bracket or a space.
@@ -218,6 +243,8 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
     `letters` are variables: "5 m" has no metres if m is one of them.
     """
     text = _UNIT_FRACTION.sub(r" \1/\2", text.strip())
+    if match := _CENTS.fullmatch(text):
+        return f"{match[1]}.{match[2]:>02}", "dollar"
     for sign, unit in _MONEY:
         if text.casefold().startswith(sign) and (sign != "$" or text.count("$") == 1):  # $42$ is a formula
             value = text[len(sign) :].strip()
@@ -249,11 +276,11 @@ def _one_unit(text: str, letters: str, joined: bool) -> str | None:
     match = _ONE_UNIT.fullmatch(text.strip())
     if not match:
         return None
-    word, name, power, sign = match.groups()
+    word, name, power = match.groups()
     if len(name) == 1 and (joined or name in letters):
         return None
     unit = _UNITS.get(name) or _UNITS.get(name.casefold() if len(name) > 1 else name)
-    if unit is None or (word and (power or sign)):
+    if unit is None or (word and power):
         return None
-    power = _SQUARED[word] if word else f"^{power}" if power else {"²": "^2", "³": "^3"}.get(sign, "")
+    power = _SQUARED[word] if word else f"^{power}" if power else ""
     return unit + power
