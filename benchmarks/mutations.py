@@ -460,8 +460,8 @@ FAULTS = [
     Fault(
         "preserve: beta_low above, beta_high below",
         "losses/surrogates.py",
-        "torch.where(up, beta_high * value, beta_low * value)",
-        "torch.where(up, beta_low * value, beta_high * value)",
+        "torch.where(up, apply.high * value, apply.low * value)",
+        "torch.where(up, apply.low * value, apply.high * value)",
         "apply",
     ),
     Fault(
@@ -493,7 +493,13 @@ FAULTS = [
         "ref_logps.detach()",
         "losses",
     ),
-    Fault("the KL penalty is a reward", "losses/policy.py", "per_token + beta * kl", "per_token - beta * kl", "losses"),
+    Fault(
+        "the KL penalty is a reward",
+        "losses/policy.py",
+        "per_token + objective.beta * kl",
+        "per_token - objective.beta * kl",
+        "losses",
+    ),
     Fault(
         "metrics of the first piece only",
         "losses/policy.py",
@@ -528,6 +534,50 @@ FAULTS = [
         "old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)",
         "rollout.clamp(min=LOWEST) - old.clamp(min=LOWEST)",
         "apply::test_icepop_keeps_rho_inside_and_drops_the_rest",
+    ),
+    # ---- losses/objective.py, and what reads it
+    Fault(
+        "the log-ratio's limit is not the objective's",
+        "losses/policy.py",
+        "limit = MAX_LOG_RATIO if objective.max_log_ratio is None else objective.max_log_ratio",
+        "limit = MAX_LOG_RATIO",
+        "losses",
+    ),
+    Fault(
+        "a dual clip goes by the application for A >= 0",
+        "losses/surrogates.py",
+        "dual_clip is not None and pair[1] in _BOUND_BOTH_SIDES",
+        "dual_clip is not None and pair[0] in _BOUND_BOTH_SIDES",
+        "objective",
+    ),
+    Fault(
+        "a geometric mean of ratios in a band",
+        "losses/objective.py",
+        "depends_on_probability(self.trust_region):",
+        "isinstance(self.trust_region, Band):",
+        "objective",
+    ),
+    Fault(
+        "a kind of penalty without a penalty",
+        "losses/objective.py",
+        "if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:",
+        "if self.beta < 0 and self.kl_penalty != Objective.kl_penalty:",
+        "objective",
+    ),
+    Fault(
+        "in a pair, Preserve is no node",
+        "trust_regions/base.py",
+        'return [_plain(each, name) for each in cast("tuple[Any, ...]", value)]',
+        'return list(cast("tuple[Any, ...]", value))',
+        "objective",
+    ),
+    Fault(
+        "a dual clip is ignored where a clamp has none",
+        "integrations/__init__.py",
+        """        "dual_clip": f"{host}'s clamp has the two bounds and no third",
+""",
+        "",
+        "objective",
     ),
     # ---- losses/metrics.py
     Fault(
@@ -690,7 +740,7 @@ FAULTS = [
     Fault(
         "what is said of the square of the answer is taken for the answer",
         "rewards/answers.py",
-        "    whole = _WHOLE_ANSWER.match(subject) or not _OF_ANSWER.search(subject)\n",
+        "    whole = _WHOLE_ANSWER.fullmatch(subject) or not _OF_ANSWER.search(subject)\n",
         "    whole = True\n",
         "grading::test_sentences_that_say_something_else_are_wrong",
     ),
@@ -702,10 +752,10 @@ FAULTS = [
         "grading::test_sentences_that_say_something_else_are_wrong",
     ),
     Fault(
-        "nor in a remark behind the value",
+        "nor in what follows the value",
         "rewards/answers.py",
-        'any(changes(each or "") for each in behind.groups())',
-        "False",
+        "not counted or changes(words) or",
+        "not counted or",
         "grading::test_sentences_that_say_something_else_are_wrong",
     ),
     Fault(

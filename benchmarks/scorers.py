@@ -80,14 +80,14 @@ INTRODUCTION = r"""# The scorers
 **`math`**, the default, compares values. The answer is the line of the last "Answer:" (Markdown, and the colon of
 Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the last `\boxed{}`, with
 the formula that it stands in, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold and full
-stops are taken off. What stands beside a value must be known to leave it as it is: words of a list ("the answer is", a
-unit, "in total", "x ="), or a sentence that says one value of its subject, without a word that could change it ("The
-vertex is at (3, -1)"). Anything else ("half of", "at least", "squared", "(wrong)") makes the answer wrong. Numbers are
-compared exactly; the rest goes to [math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s
-of processor time and 1 GiB per comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it
-calls equal must also be of one kind (a point is no set) and have one value in numbers, without infinities; nothing is
-computed that has more than 50,000 bits. An answer of more than 500 characters is not looked at. Right is 1, wrong is 0;
-in verl 1 and -1.
+stops are taken off. What stands beside a value must be known to leave it as it is: words of a list ("the answer is",
+a unit, "in total", "x ="), or a sentence that says one value of its subject ("The vertex is at (3, -1)"), which is
+believed if no word in it is known to change a value. Anything else ("half of", "at least", "squared", "(wrong)")
+makes the answer wrong. Numbers are compared exactly; the rest goes to
+[math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s of processor time and 1 GiB per
+comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it calls equal must also be of
+one kind (a point is no set) and have one value in numbers, without infinities; nothing is computed that has more than
+50,000 bits. An answer of more than 500 characters is not looked at. Right is 1, wrong is 0; in verl 1 and -1.
 
 **`dapo-strict`** is the scorer of the public runs, `math_dapo` of verl 0.5: "Answer:" in the last 300 characters,
 Minerva's normalisation (arXiv 2206.14858), equal strings. It is for comparison with those runs, and what recipes/paper
@@ -137,16 +137,22 @@ other parts: four and five look for rare ways to be right, six and seven are wha
 before anything was mended for it, and what it showed was then mended; so only this first run says something about
 answers not seen before:
 
-| part | right, refused | wrong, rewarded | the same, by the scorer as it was before |
-|---|---|---|---|
-| second | 20 of 525 (3.8 %) | 2 of 805 (0.2 %) | 11.2 %, 19.3 % |
-| third | 3 of 85 (3.5 %) | 1 of 125 (0.8 %) | |
-| fourth | 82 of 350 (23.4 %) | 0 of 350 | |
-| fifth | 20 of 350 (5.7 %) | 0 of 350 | 16.6 %, 0 % |
-| sixth | 9 of 320 (2.8 %) | 0 of 320 | 9.4 %, 0 % |
-| seventh | 4 of 320 (1.2 %) | 0 of 320 | 5.9 %, 0 % |
+| part | right, refused | wrong, rewarded | the scorer at commit | the same, by the scorer as it was before |
+|---|---|---|---|---|
+| second | 20 of 525 (3.8 %) | 2 of 805 (0.2 %) | not recorded | 11.2 %, 19.3 % |
+| third | 3 of 85 (3.5 %) | 1 of 125 (0.8 %) | not recorded | |
+| fourth | 82 of 350 (23.4 %) | 0 of 350 | e3cbd31 | |
+| fifth | 20 of 350 (5.7 %) | 0 of 350 | 90ef532 | 16.6 %, 0 % |
+| sixth | 9 of 320 (2.8 %) | 0 of 320 | cd813ef | 9.4 %, 0 % |
+| seventh | 4 of 320 (1.2 %) | 0 of 320 | 24017df | 5.9 %, 0 % |
+| ninth | 7 of 320 (2.2 %) | 0 of 320 | a3a5d54 | 11.6 %, 0 % |
 
-Now it is
+In the last column, the scorer of before is that of commit e3cbd31 from the fifth part on. To repeat such a run, check
+out the commit, put today's `benchmarks/tricky.yaml` into it, and run its
+`python benchmarks/scorers.py --tricky fifth`.
+
+The eighth part is what a review of all this got rewarded or refused; the ninth was written after that was mended, half
+of its wrong answers to be rewarded. Now it is
 
 {tricky}
 
@@ -261,7 +267,7 @@ def _tricky_page() -> str:
     with MISJUDGED.open(newline="", encoding="utf-8") as file:
         wrong = [Tricky(row["part"], row["gold"], row["text"], int(row["right"])) for row in csv.DictReader(file)]
     lines = ["| part | verdict | answers | misjudged | |", "|---|---|---|---|---|"]
-    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh"):
+    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"):
         for right, name in ((1, "right"), (0, "wrong")):
             number = sum(case.part == part and case.right == right for case in cases)
             bad = sum(case.part == part and case.right == right for case in wrong)

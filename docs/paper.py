@@ -287,7 +287,7 @@ STATEMENTS = (
         "eq:bandpo_full eq:grpo",
         "The mean over responses of the mean over their tokens.",
         DEFINITION,
-        "policy_loss aggregate",
+        "Objective policy_loss aggregate",
         "test_eq_bandpo_full",
     ),
     Statement(

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import grimp
 import pytest
 
 import bandpo
@@ -83,6 +84,17 @@ def test_public_paths_hand_on_their_names():
         assert not [name for name in names.split() if isinstance(getattr(module, name), ModuleType)]
     with pytest.raises(AttributeError, match=r"module 'bandpo\.data' has no attribute 'preparations'"):
         importlib.import_module("bandpo.data").preparations  # noqa: B018
+
+
+def test_the_core_imports_torch_and_nothing_else():
+    """Contracts name what is forbidden; this is what is allowed."""
+    graph = grimp.build_graph("bandpo", include_external_packages=True)
+    core = [name for name in graph.modules if name.split(".")[:1] == ["bandpo"] and name.split(".")[1:2]]
+    core = [name for name in core if name.split(".")[1] in CORE and name != "bandpo.trust_regions.notation"]
+    assert len(core) > 20
+    for module in core:
+        foreign = {name.split(".")[0] for name in graph.find_modules_directly_imported_by(module)}
+        assert foreign - sys.stdlib_module_names <= {"bandpo", "torch"}, module
 
 
 def test_rewards_and_statistics_load_no_torch():

@@ -196,8 +196,10 @@ def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys)
 
 def take_away(monkeypatch, packages, modules):
     """As if the packages were not installed and our modules not yet imported."""
-    for name in modules:
-        monkeypatch.setattr(bandpo, name, importlib.import_module(f"bandpo.{name}"))  # an import replaces it too
+    loaded = {name: importlib.import_module(f"bandpo.{name}") for name in modules}
+    for name, module in loaded.items():
+        wing, _, file = f"bandpo.{name}".rpartition(".")
+        monkeypatch.setattr(importlib.import_module(wing), file, module)  # an import replaces it too
         monkeypatch.delitem(sys.modules, f"bandpo.{name}")
     for package in packages:
         monkeypatch.setitem(sys.modules, package, None)
@@ -207,9 +209,9 @@ def take_away(monkeypatch, packages, modules):
     ("package", "modules", "args"),
     [
         ("trl", [], RECIPE),
-        ("pydantic", ["show", "config"], ["train"]),
-        ("matplotlib", ["charts", "report"], ["report", "damaged"]),
-        ("matplotlib", ["charts", "report", "figures"], ["figures"]),
+        ("pydantic", ["cli.training", "config.recipe", "config"], ["train"]),
+        ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
+        ("matplotlib", ["reports.charts", "reports.page", "reports.figures"], ["figures"]),
     ],
 )
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):
@@ -219,7 +221,7 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, mon
 
 
 def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):
-    taken = ["config", "show", "runs", "charts", "report"]
+    taken = ["config.recipe", "config", "cli.training", "reports.runs", "reports.charts", "reports.page"]
     take_away(monkeypatch, ["trl", "transformers", "datasets", "rich"], taken)
     assert main(["report", "damaged"]) == 2
     assert "no run found" in one_line(capsys)

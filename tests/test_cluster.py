@@ -12,7 +12,7 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import bandpo
-from bandpo import Band, Capped, Clip, Relaxed
+from bandpo import Band, Capped, Clip, Objective, Relaxed
 from bandpo.cli import main
 from bandpo.errors import UserError
 from bandpo.training.on_verl import load, plan
@@ -53,9 +53,9 @@ def test_a_recipe_is_its_model_and_its_method_and_the_variants_differ_where_they
     recipe = PAPER / model / f"{method}.yaml"
     paper, public = load([recipe]), load([recipe], ["variant=public"])
     region, capped = METHODS[method]
-    assert bandpo.trust_region(paper.loss["trust_region"]) == region
-    assert bandpo.trust_region(public.loss["trust_region"]) == (Capped(region, 10.0) if capped else region)
-    assert (paper.loss["dual_clip"], public.loss["dual_clip"]) == (None, 10.0)
+    assert bandpo.objective(paper.loss["trust_region"]) == Objective(region)
+    expected = Objective(Capped(region, 10.0) if capped else region, dual_clip=10.0)
+    assert bandpo.objective(public.loss["trust_region"]) == expected
     name, steps = MODELS[model]
     assert paper.settings["actor_rollout_ref"]["model"]["path"] == name
     assert (paper.settings["trainer"]["total_training_steps"], paper.settings["trainer"]["total_epochs"]) == (steps, 10)
@@ -66,18 +66,15 @@ def test_a_recipe_is_its_model_and_its_method_and_the_variants_differ_where_they
     ]
     assert names == [f"paper-{model}/{method}", f"paper-{model}/{method}-variant-public"]
     different = {text.partition("=")[0] for text in set(paper.overrides()) ^ set(public.overrides())}
-    assert {key.rpartition(".")[2] for key in different} == {
-        "dual_clip",
-        "total_training_steps",
-        "experiment_name",
-    } | ({"trust_region"} if capped else set())
+    names = {key.rpartition(".")[2] for key in different}
+    assert names == {"trust_region", "total_training_steps", "experiment_name"}
 
 
 @pytest.mark.parametrize("path", sorted((PAPER / "methods").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_cap_binds_where_the_comment_says(path):
     text = path.read_text()
     node = yaml.safe_load(text)
-    node = node.get("trust_region") or node["variants"]["public"]["trust_region"]
+    node = node["variants"]["public"]["trust_region"]["trust_region"]
     said = re.search(r"binds for p < (0\.\d+)", text)
     assert bool(said) == ("max_ratio" in node)
     if said:
@@ -141,8 +138,7 @@ PRINTED = r"""python -m verl.trainer.main_ppo \
   trainer.experiment_name=relaxed-variant-public \
   actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig \
   actor_rollout_ref.actor.policy_loss.loss_mode=bandpo \
-  '+actor_rollout_ref.actor.policy_loss.trust_region={type:capped,region:{type:relaxed,inner:{type:band,divergence:kl,delta:0.05},outer:{type:clip,eps_low:0.2,eps_high:0.28}},max_ratio:10.0}' \
-  +actor_rollout_ref.actor.policy_loss.dual_clip=10.0 \
+  '+actor_rollout_ref.actor.policy_loss.trust_region={type:objective,dual_clip:10.0,trust_region:{type:capped,region:{type:relaxed,inner:{type:band,divergence:kl,delta:0.05},outer:{type:clip,eps_low:0.2,eps_high:0.28}},max_ratio:10.0}}' \
   '+ray_kwargs.ray_init.address='"'"'head:6379'"'"''
 """  # noqa: E501
 
@@ -207,7 +203,15 @@ def error_of(capsys, *arguments):
         (["trainr.nnodes=2"], "unknown key 'trainr', did you mean 'trainer'?"),
         (["trust_region.detla=0.1"], "trust_region: unknown key 'detla'"),
         (["trust_region.delta=-1"], "trust_region: delta of Band must be"),
-        (["dual_clip.x=1"], "dual_clip.x cannot be set: dual_clip is None, not a mapping"),
+        (["diagnostics=true", "diagnostics.x=1"], "diagnostics.x cannot be set: diagnostics is True, not a mapping"),
+        (["dual_clip=10"], "unknown key 'dual_clip'"),
+        (["variant=public", "trust_region.aply=mask"], "trust_region: unknown key 'aply' in objective, did you mean"),
+        (["variant=public", "trust_region.apply=weight"], "trust_region: dual_clip must be None for apply = 'weight'"),
+        (["variant=public", "trust_region.beta=0.1"], "trust_region: beta must be 0.0 through verl, got 0.1: the KL"),
+        (
+            ["variant=public", "trust_region.aggregation=token-mean"],
+            "trust_region: aggregation must be 'seq-mean-token-mean' through verl, got 'token-mean': the average is",
+        ),
         (["something"], "'something' is no setting; write key=value"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["--nodes", "2"], "--nodes 2 needs --address"),

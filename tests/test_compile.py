@@ -19,6 +19,8 @@ from bandpo import (
     Clip,
     Divergence,
     Metrics,
+    Objective,
+    Preserve,
     Relaxed,
     band_bounds,
     band_contains,
@@ -126,26 +128,29 @@ def test_policy_loss_is_one_graph_for_every_region(region):
     extra = torch.rand(4, 6)
 
     def everything(*arguments):
-        return policy_loss(
-            *arguments,
-            region,
-            dual_clip=3.0,
-            beta=0.1,
-            ref_logps=extra.log(),
-            rollout_is_weights=extra,
-            entropies=extra,
-            max_log_ratio=20.0,
-        )
+        return policy_loss(*arguments, ref_logps=extra.log(), rollout_is_weights=extra, entropies=extra)
 
-    assert compilations(everything, [data]) == 1
-    assert compilations(lambda *arguments: policy_loss(*arguments, region, aggregation="token-mean"), [data]) == 1
+    objective = Objective(region, dual_clip=3.0, beta=0.1, max_log_ratio=20.0)
+    assert compilations(everything, [(*data, objective)]) == 1
+    assert compilations(policy_loss, [(*data, Objective(region, aggregation="token-mean"))]) == 1
+
+
+def test_an_objective_is_a_constant_of_the_graph():
+    """One graph for all steps, and for another object of the same values; a number that changes becomes a variable."""
+    step = [(*batch(seed=seed), Objective(Clip(0.2, 0.2), apply=("weight", Preserve(0.5, 1.0)))) for seed in range(9)]
+    assert compilations(policy_loss, step) == 1
+    torch._dynamo.reset()
+    changing = [(*batch(), Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1 + delta))) for delta in RADII]
+    assert compilations(policy_loss, changing) <= 2
 
 
 def test_policy_loss_takes_two_graphs_for_twenty_radii_weights_or_normalizers():
     data = batch()
     assert compilations(policy_loss, [(*data, Band("kl", delta)) for delta in RADII]) <= 2
+    penalised = [(data, Objective(beta=beta)) for beta in RADII]
+    assert compilations(lambda x, objective: policy_loss(*x, objective, ref_logps=x[1]), penalised) <= 2
     penalised = [(data, beta) for beta in RADII]
-    assert compilations(lambda x, beta: policy_loss(*x, Band(), beta=beta, ref_logps=x[1]), penalised) <= 2
+    assert compilations(lambda x, beta: policy_loss(*x, Objective(Band(), beta=beta), ref_logps=x[1]), penalised) <= 2
     for kind in (int, float):
         parts = [(data, kind(100 * (1 + delta))) for delta in RADII]
         assert compilations(lambda x, n: policy_loss(*x, Band(), normalizer=n), parts) <= 2

@@ -7,7 +7,7 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import Band, Clip, config, trust_region
+from bandpo import Band, Clip, Objective, config, trust_region
 from bandpo.config.recipe import FIXED, RESERVED, build, load, merge
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
@@ -202,6 +202,19 @@ def test_without_a_rule_in_the_recipe_an_override_changes_the_default_rule(write
     assert load(path, ["trust_region.delta=0.1"]).region == Band("kl", 0.1)
     clip = ["trust_region.type=clip", "trust_region.eps_low=0.2", "trust_region.eps_high=0.3"]
     assert load(path, clip).region == Clip(0.2, 0.3)
+
+
+def test_a_rule_may_be_an_objective(write, node):
+    clip = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
+    node["trust_region"] = {"type": "objective", "trust_region": clip, "apply": ["mask", "clip"]}
+    found = load(write("r.yaml", node), ["trust_region.trust_region.eps_high=0.28", "trust_region.dual_clip=3"])
+    assert found.objective == Objective(Clip(0.2, 0.28), apply=("mask", "clip"), dual_clip=3.0)
+    assert found.region == Clip(0.2, 0.28)
+    assert build(yaml.safe_load(found.to_yaml())).objective == found.objective
+    with pytest.raises(UserError, match=r"^trust_region: dual_clip must be None for apply = 'weight'"):
+        load(write("r.yaml", node), ["trust_region.dual_clip=3", "trust_region.apply=weight"])
+    with pytest.raises(UserError, match=r"^trust_region: unknown key 'aply' in objective, did you mean 'apply'"):
+        load(write("r.yaml", node), ["trust_region.aply=mask"])
 
 
 def test_a_base_is_a_start_of_which_the_recipe_changes_what_it_names(write, node, tmp_path):

@@ -36,7 +36,7 @@ def test_a_good_configuration_has_no_finding_but_its_rule():
     found = findings(*GOOD)
     assert of_level(found, "problem", "warning", "note") == []
     assert of_level(found, "ok") == [
-        "the rule is Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None)",
+        "the loss is Objective(Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None))",
     ]
 
 
@@ -50,6 +50,16 @@ PLANTED = {
     ),
     "options of another loss": ([*GOOD[2:]], "problem", "trust_region under .* but the loss is 'vanilla'"),
     "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "got 'bond', did you mean 'band'"),
+    "contradiction": (
+        [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, apply: weight, dual_clip: 3}}", *GOOD[3:]],
+        "problem",
+        "trust_region: dual_clip must be None for apply = 'weight'",
+    ),
+    "penalty": (
+        [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, beta: 0.1}}", *GOOD[3:]],
+        "problem",
+        "trust_region: beta must be 0.0 through verl, got 0.1: .*actor.use_kl_loss",
+    ),
     "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "warning", "own loss in place of 'bandpo'"),
     "epsilons": ([*GOOD, f"{ACTOR}.clip_ratio_high=0.28"], "warning", "clip_ratio_high: the loss bandpo does not read"),
     "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "warning", "clip_ratio_c=10 is not read by the loss bandpo"),

@@ -538,10 +538,14 @@ def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():
             os.kill(os.getpid(), signal.SIGINT)
         return 200 if count < 3 else "slow"
 
-    with Fake(script) as fake:
-        answers = Server("m", fake.url, concurrency=3).draw(requests(10), Sampling())
-        with pytest.raises(KeyboardInterrupt):
-            list(answers)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
+    try:
+        with Fake(script) as fake:
+            answers = Server("m", fake.url, concurrency=3).draw(requests(10), Sampling())
+            with pytest.raises(KeyboardInterrupt):
+                list(answers)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_server_is_asked_in_the_way_that_it_takes():

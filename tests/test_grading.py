@@ -101,6 +101,11 @@ def test_tricky_answers_are_judged_as_beforehand(scorers):
         ("(B) 15", "B"),
         ("The day of the week is Tuesday.", "\\text{Tuesday}"),
         ("2132 (base 5)", "2132_5"),
+        ("Nora has 75", "75"),
+        ("y = 6, x = 2", "(2,6)"),
+        ("two and a half", "\\frac{5}{2}"),
+        ("a:b = 3:2", "3:2"),
+        ("-1+2e", "2e-1"),
     ],
 )
 def test_sentences_and_words_are_read(answer, right):
@@ -115,7 +120,7 @@ def test_sentences_and_words_are_read(answer, right):
         ("The number of ways is not 7", "7"),
         ("The probability could be 7", "7"),
         ("x is 8 and y is 7", "7"),
-        ("7 (not the final value)", "7"),
+        ("7 for the wrong question", "7"),
         ("seven to the fourth", "7"),
         ("~42", "42"),
         ("x < -2 or x < 4", "(-\\infty,-2)"),
@@ -125,6 +130,25 @@ def test_sentences_and_words_are_read(answer, right):
         ("B: 7, C: 8", "B"),
         ("7 million", "7"),
         ("two hundred and", "200"),
+        ("Nobody has 75", "75"),
+        ("-five", "5"),
+        ("twenty, three", "23"),
+        ("2 million 500 thousand", "2000500000"),
+        ("42 cm = 42 m", "42"),
+        ("twice the answer = 42", "42"),
+        ("42 a lie", "42"),
+        ("two to three", "2"),
+        ("42 dollars for one and ten for another", "42"),
+        ("2/3 to the power of 2", "\\frac{2}{9}"),
+        ("N \\equiv 6\\pmod{10}\\cdot 7", "42"),
+        ("(y, x) = (2,6)", "(2,6)"),
+        ("x = 2 or y = 6", "(2,6)"),
+        ("x = 9 or x = 10", "(10,9)"),
+        ("x < 1 or y > 2", "(-\\infty,1)\\cup(2,\\infty)"),
+        ("0.2", "2e-1"),
+        ("reverse ratio = 3:2", "3:2"),
+        ("(B) is eliminated", "B"),
+        ("Its negation is odd", "odd"),
         ("\\frac{1}{2} (or 0.6)", "\\frac{1}{2}"),
     ],
 )
@@ -134,8 +158,10 @@ def test_sentences_that_say_something_else_are_wrong(answer, right):
 
 @pytest.mark.slow
 def test_all_tricky_answers(scorers):
-    for part in {case.part for case in scorers.tricky()}:
-        assert max(shares(scorers, [case for case in scorers.tricky() if case.part == part])) <= 0.02
+    cases = scorers.tricky()
+    assert max(shares(scorers, cases)) <= 0.01
+    for part in {case.part for case in cases}:
+        assert max(shares(scorers, [case for case in cases if case.part == part])) <= 0.025
 
 
 # Recorded from the public scorer: the first five right, the others wrong.
@@ -262,7 +288,7 @@ def test_the_faster_parser_makes_the_same_of_it():
     """ANTLR's two stages against its usual one: same values, same answers that cannot be parsed."""
     code = """
 import sys
-from bandpo import equivalence
+from bandpo.rewards import equivalence
 from math_verify import parser
 texts = [line for line in sys.stdin.read().split("\\n") if line]
 def read(modes):

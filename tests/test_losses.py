@@ -22,6 +22,7 @@ from bandpo import (
     Clip,
     Context,
     Divergence,
+    Objective,
     Region,
     Relaxed,
     aggregate,
@@ -54,8 +55,9 @@ def batch(rows: int = 5, columns: int = 7, seed: int = 0, dtype: torch.dtype = F
     }
 
 
-def value_and_gradient(arguments: dict[str, Tensor], *rest, **options) -> tuple[Tensor, Tensor]:
-    loss, _ = policy_loss(**arguments, trust_region=options.pop("region", Band()), **options)
+def value_and_gradient(arguments: dict[str, Tensor], *, normalizer=None, **fields) -> tuple[Tensor, Tensor]:
+    """Of the objective with these fields."""
+    loss, _ = policy_loss(**arguments, objective=Objective(**fields), normalizer=normalizer)
     return loss.detach(), torch.autograd.grad(loss.sum(), arguments["logps"])[0]
 
 
@@ -116,13 +118,14 @@ def part_of(arguments: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
 def test_unequal_micro_batches_add_up_to_the_batch(aggregation):
     whole = batch(8, 6) | {"ref_logps": torch.rand(8, 6, dtype=F64).log(), "entropies": torch.rand(8, 6, dtype=F64)}
     whole["response_mask"][3:4] = False  # a micro-batch without any token
-    expected, all_metrics = policy_loss(**whole, trust_region=Band(), aggregation=aggregation, **OPTIONS)
+    objective = Objective(aggregation=aggregation, **OPTIONS)
+    expected, all_metrics = policy_loss(**whole, objective=objective)
     (gradient,) = torch.autograd.grad(expected, whole["logps"])
     normalizer = denominators(whole["response_mask"])[aggregation]
     total, gradients, metrics = 0.0, [], None
     for rows in (slice(0, 3), slice(3, 4), slice(4, 8)):
         part = part_of(whole, rows)
-        loss, m = policy_loss(**part, trust_region=Band(), aggregation=aggregation, normalizer=normalizer, **OPTIONS)
+        loss, m = policy_loss(**part, objective=objective, normalizer=normalizer)
         total += loss.item()
         gradients += torch.autograd.grad(loss, part["logps"])
         metrics = m if metrics is None else metrics.merge(m)
@@ -138,7 +141,7 @@ def test_a_batch_worked_on_in_pieces_is_the_batch(ratio, monkeypatch):
     found = []
     for tokens in (35, 14, 1):  # all five responses at once, two at a time, one at a time
         monkeypatch.setattr("bandpo.losses.policy.piece_size", lambda like, tokens=tokens: tokens)
-        loss, metrics = policy_loss(**arguments, trust_region=Capped(Band(), 1.5), ratio=ratio, **OPTIONS)
+        loss, metrics = policy_loss(**arguments, objective=Objective(Capped(Band(), 1.5), ratio=ratio, **OPTIONS))
         found.append((loss.item(), *torch.autograd.grad(loss, arguments["logps"]), metrics.compute()))
     (loss, gradient, measured), *others = found
     for other in others:
@@ -159,7 +162,7 @@ def one_of_two_ranks(rank: int, folder: str) -> None:
     torch.distributed.all_reduce(counts)
     saved = {}
     for aggregation, normalizer in zip(denominators(part["response_mask"]), counts, strict=True):
-        loss, metrics = policy_loss(**part, trust_region=Band(), aggregation=aggregation, normalizer=normalizer)
+        loss, metrics = policy_loss(**part, objective=Objective(aggregation=aggregation), normalizer=normalizer)
         (gradient,) = torch.autograd.grad(loss, part["logps"])
         everyone = torch.zeros(8, 6, dtype=F64)
         everyone[slice(0, 5) if rank == 0 else slice(5, 8)] = gradient
@@ -178,7 +181,7 @@ def test_two_ranks_add_up_to_the_batch(tmp_path):
     for aggregation in AGGREGATIONS:
         _, gradient = value_and_gradient(whole, aggregation=aggregation)
         torch.testing.assert_close(result[aggregation], gradient, rtol=1e-6, atol=0)
-    _, metrics = policy_loss(**whole, trust_region=Band())
+    _, metrics = policy_loss(**whole, objective=Band())
     assert result["metrics"] == pytest.approx(metrics.compute(), rel=1e-12, nan_ok=True)
 
 
@@ -219,12 +222,11 @@ def test_a_large_batch_is_worked_on_in_pieces_to_the_same_end(ratio, monkeypatch
     old = -3 * torch.rand(rows, columns, generator=rng)
     logps = (old + 0.3 * torch.randn(rows, columns, generator=rng)).clamp(max=0).requires_grad_()
     mask, advantages = torch.rand(rows, columns, generator=rng) < 0.8, torch.randn(rows, generator=rng)
-    options = {"ref_logps": old - 0.1, "beta": 0.1, "entropies": torch.rand(rows, columns, generator=rng)}
+    extra = {"ref_logps": old - 0.1, "entropies": torch.rand(rows, columns, generator=rng)}
+    objective = Objective(OfTheBatch(), ratio=ratio, dual_clip=3.0, beta=0.1, aggregation="none")
 
     def result():
-        loss, metrics = policy_loss(
-            logps, old, advantages, mask, OfTheBatch(), ratio=ratio, dual_clip=3.0, aggregation="none", **options
-        )
+        loss, metrics = policy_loss(logps, old, advantages, mask, objective, **extra)
         return loss, torch.autograd.grad(loss.square().sum(), logps)[0], metrics.compute()
 
     *in_pieces, measured = result()
@@ -245,7 +247,7 @@ def test_an_empty_micro_batch_gives_zero_with_a_normalizer_and_an_error_without(
     with pytest.raises(ValueError, match=r"response_mask is empty: .* pass a normalizer"):
         value_and_gradient(arguments)
     nothing = {name: x[:0] for name, x in arguments.items()}
-    assert policy_loss(**nothing, trust_region=Band(), normalizer=3.0)[0] == 0  # nor does (0, T) fail
+    assert policy_loss(**nothing, objective=Band(), normalizer=3.0)[0] == 0  # nor does (0, T) fail
 
 
 # ---- shapes and dtypes
@@ -265,7 +267,7 @@ def test_one_advantage_per_sequence_is_that_also_for_a_square_batch():
 def test_only_the_new_log_probabilities_have_a_gradient():
     arguments = batch() | {n: torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights", "entropies")}
     others = [x.requires_grad_() for name, x in arguments.items() if name not in ("logps", "response_mask")]
-    loss, metrics = policy_loss(**arguments, trust_region=Band(), beta=0.1)
+    loss, metrics = policy_loss(**arguments, objective=Objective(beta=0.1))
     gradients = torch.autograd.grad(loss, [arguments["logps"], *others], allow_unused=True)
     assert gradients[0].any()
     assert gradients[1:] == (None,) * len(others)
@@ -285,7 +287,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert gradient.dtype == dtype
     assert torch.equal(gradient, expected_gradient.to(dtype))
     entropies = torch.full((5, 7), 0.1, dtype=dtype)
-    _, metrics = policy_loss(**half, trust_region=Band(), entropies=entropies)
+    _, metrics = policy_loss(**half, objective=Band(), entropies=entropies)
     assert metrics.compute()["entropy"] == pytest.approx(entropies[0, 0].item(), rel=1e-6)
 
 
@@ -315,9 +317,8 @@ def test_dual_clip_is_passed_on_and_counted():
     old = torch.full((1, 4), -5.0)
     logps = (old + torch.tensor([[1.0, 1.2, 3.0, 3.0]])).requires_grad_()
     advantages = torch.tensor([[-1.0, -1.0, -1.0, 1.0]])
-    loss, metrics = policy_loss(
-        logps, old, advantages, torch.ones(1, 4), NO_CLIP, dual_clip=3.0, aggregation="seq-mean-token-sum"
-    )
+    objective = Objective(NO_CLIP, dual_clip=3.0, aggregation="seq-mean-token-sum")
+    loss, metrics = policy_loss(logps, old, advantages, torch.ones(1, 4), objective)
     (gradient,) = torch.autograd.grad(loss, logps)
     assert loss.item() == pytest.approx(math.e + 3 + 3 - math.exp(3))
     torch.testing.assert_close(gradient, torch.tensor([[math.e, 0.0, 0.0, -math.exp(3)]]))
@@ -343,7 +344,7 @@ def test_clamping_to_bounds_keeps_the_whole_gradient_on_the_bounds_themselves():
 def test_rollout_weights_multiply_the_clipped_surrogate_only():
     arguments = batch() | {"ref_logps": torch.rand(5, 7, dtype=F64).log()}
     weights = 3 * torch.rand(5, 7, dtype=F64)
-    options = {"beta": 0.3, "aggregation": "none", "region": Band("kl", 0.05)}
+    options = {"beta": 0.3, "aggregation": "none"}
     plain, _ = value_and_gradient(arguments, **options)
     weighted, _ = value_and_gradient(arguments | {"rollout_is_weights": weights}, **options)
     penalty = 0.3 * kl_penalty(arguments["logps"].detach(), arguments["ref_logps"]) * arguments["response_mask"]
@@ -358,9 +359,8 @@ def test_max_log_ratio_cuts_before_anything_else_and_is_counted():
     old = torch.full((1, 4), -30.0)
     moves = torch.tensor([[1.9, 2.1, -2.1, -1.9]])
     logps = (old + moves).requires_grad_()
-    loss, metrics = policy_loss(
-        logps, old, torch.ones(1), torch.ones(1, 4), NO_CLIP, max_log_ratio=2.0, aggregation="none"
-    )
+    objective = Objective(NO_CLIP, max_log_ratio=2.0, aggregation="none")
+    loss, metrics = policy_loss(logps, old, torch.ones(1), torch.ones(1, 4), objective)
     torch.testing.assert_close(loss, -torch.tensor([[1.9, 2.0, -2.0, -1.9]]).exp())
     gradient = torch.autograd.grad(loss.sum(), logps)[0]
     torch.testing.assert_close(gradient, -torch.tensor([[math.exp(1.9), 0.0, 0.0, math.exp(-1.9)]]))
@@ -454,11 +454,10 @@ def test_the_penalty_is_added_and_its_mean_is_measured_before_beta():
     arguments = batch() | {"ref_logps": torch.rand(5, 7, dtype=F64).log()}
     mask = arguments["response_mask"]
     for kind in ("k1", "mse", "low_var_kl", "abs"):
-        loss, metrics = policy_loss(
-            **arguments, trust_region=NO_CLIP, beta=0.3, kl_penalty=kind, aggregation="token-mean"
-        )
+        objective = Objective(NO_CLIP, beta=0.3, kl_penalty=kind, aggregation="token-mean")
+        loss, metrics = policy_loss(**arguments, objective=objective)
         without = {name: x for name, x in arguments.items() if name != "ref_logps"}
-        plain, _ = value_and_gradient(without, region=NO_CLIP, aggregation="token-mean")
+        plain, _ = value_and_gradient(without, trust_region=NO_CLIP, aggregation="token-mean")
         mean = kl_penalty(arguments["logps"].detach(), arguments["ref_logps"], kind)[mask].mean().item()
         assert (loss.detach() - plain).item() == pytest.approx(0.3 * mean, rel=1e-10)
         assert metrics.compute()["kl_ref"] == pytest.approx(mean, rel=1e-12)
@@ -477,10 +476,8 @@ def test_what_stands_in_padding_reaches_neither_value_nor_gradient_nor_metrics(j
     dirty["logps"].requires_grad_()
     for region in (Band(), Band("tv"), DCPO(), Clip(), NO_CLIP):
         for aggregation in (*AGGREGATIONS, "none"):
-            options = {"beta": 0.1, "dual_clip": 2.0, "aggregation": aggregation}
-            (loss, measured), (expected, metrics) = (
-                policy_loss(**x, trust_region=region, **options) for x in (dirty, clean)
-            )
+            objective = Objective(region, beta=0.1, dual_clip=2.0, aggregation=aggregation)
+            (loss, measured), (expected, metrics) = (policy_loss(**x, objective=objective) for x in (dirty, clean))
             assert torch.equal(loss, expected)
             gradients = [torch.autograd.grad(y.sum(), x["logps"])[0] for y, x in ((loss, dirty), (expected, clean))]
             assert torch.equal(*gradients)
@@ -501,7 +498,7 @@ def test_a_rule_does_not_see_what_stands_in_padding():
 
     arguments = batch()
     arguments["old_logps"] = torch.where(arguments["response_mask"], arguments["old_logps"], math.nan)
-    policy_loss(**arguments, trust_region=Watching())
+    policy_loss(**arguments, objective=Watching())
     assert [old_logps.isfinite().all() for old_logps in seen] == [True]
 
 
@@ -511,7 +508,7 @@ def test_nan_at_a_response_token_gives_nan():
             arguments = {n: x.detach().clone() for n, x in batch().items()}
             arguments[name][0] = math.nan
             logps = arguments.pop("logps").requires_grad_()
-            loss, _ = policy_loss(logps, **arguments, trust_region=region)
+            loss, _ = policy_loss(logps, **arguments, objective=region)
             assert loss.isnan()
             loss.backward()
             assert logps.grad[0].isnan().any()  # and the optimizer's check for finite gradients sees it
@@ -553,23 +550,25 @@ def test_value_and_gradient_are_finite_for_every_log_probability(region):
     moves = [new - old for new, old in pairs]  # NaN for -inf minus -inf, which counts as no move
     too_far = sum(abs(move) > 60 for move in moves)
     for sign in (1.0, -1.0):
-        for options in ({}, {"beta": 0.1, "ref_logps": old.flip(0)}, {"dual_clip": 3.0}):
+        for fields, ref_logps in (({}, None), ({"beta": 0.1}, old.flip(0)), ({"dual_clip": 3.0}, None)):
             advantages, mask = torch.full((len(pairs),), sign), torch.ones_like(old)
-            loss, metrics = policy_loss(logps, old, advantages, mask, region, aggregation="none", **options)
+            objective = Objective(region, aggregation="none", **fields)
+            loss, metrics = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref_logps)
             (gradient,) = torch.autograd.grad(loss.sum(), logps)
             assert loss.isfinite().all()
             assert gradient.isfinite().all()
             measured = metrics.compute()
             assert measured["log_ratio/saturated_fraction"] == pytest.approx(too_far / len(pairs))
             assert all(math.isfinite(measured[name]) for name in ("kl_old/k1", "kl_old/k3", "log_ratio/min"))
-            if "ref_logps" not in options:
+            if ref_logps is None:
                 assert not gradient[[abs(move) > 60 for move in moves]].any()
 
 
 def test_a_log_ratio_of_sixty_is_the_last_that_counts():
     old = torch.full((1, 6), -100.0)
     logps = (old + torch.tensor([[59.0, 60.0, 61.0, -59.0, -60.0, -61.0]])).requires_grad_()
-    loss, metrics = policy_loss(logps, old, torch.ones(1), torch.ones(1, 6), NO_CLIP, aggregation="none")
+    objective = Objective(NO_CLIP, aggregation="none")
+    loss, metrics = policy_loss(logps, old, torch.ones(1), torch.ones(1, 6), objective)
     torch.testing.assert_close(loss, -torch.tensor([[59.0, 60.0, 60.0, -59.0, -60.0, -60.0]]).exp())
     assert torch.autograd.grad(loss.sum(), logps)[0].ne(0).tolist() == [[True, True, False, True, True, False]]
     assert metrics.compute()["log_ratio/saturated_fraction"] == pytest.approx(1 / 3)
@@ -584,7 +583,7 @@ def call(**changes):
         "old_logps": -torch.ones(2, 3),
         "advantages": torch.ones(2),
         "response_mask": torch.ones(2, 3),
-        "trust_region": Band(),
+        "objective": Band(),
     }
     return policy_loss(**arguments | changes)
 
@@ -602,7 +601,10 @@ def call(**changes):
         ({"advantages": torch.tensor(1.0)}, r"advantages must be .*, got \(\)"),
         ({"rollout_is_weights": torch.ones(2)}, r"rollout_is_weights must be \(2, 3\) like logps, got \(2,\)"),
         ({"entropies": torch.ones(2, 1)}, r"entropies must be \(2, 3\) like logps, got \(2, 1\)"),
-        ({"ref_logps": torch.ones(3, 2), "beta": 0.1}, r"ref_logps must be \(2, 3\) like logps, got \(3, 2\)"),
+        (
+            {"ref_logps": torch.ones(3, 2), "objective": Objective(beta=0.1)},
+            r"ref_logps must be \(2, 3\) like logps, got \(3, 2\)",
+        ),
         ({"logps": torch.zeros(2, 3, dtype=torch.int64)}, "logps must be floating point, got torch.int64"),
         ({"old_logps": torch.zeros(2, 3, dtype=torch.int64)}, "old_logps must be floating point, got torch.int64"),
         ({"advantages": torch.ones(2, dtype=torch.int64)}, "advantages must be floating point, got torch.int64"),
@@ -612,33 +614,25 @@ def call(**changes):
         ({"response_mask": torch.full((2, 3), math.nan)}, "response_mask must be bool .* got a nan"),
         ({"response_mask": torch.full((2, 3), -1)}, "response_mask must be bool .* got a -1"),
         ({"response_mask": torch.zeros(2, 3)}, "response_mask is empty"),
-        ({"trust_region": "band"}, r"trust_region must be a trust region such as bandpo.Band\(\), got 'band'"),
-        ({"trust_region": Band}, r"trust_region must be a trust region such as bandpo.Band\(\), got <class"),
-        ({"dual_clip": 1.0}, "dual_clip must be above 1 or None, got 1.0"),
-        ({"dual_clip": "3"}, "dual_clip must be above 1 or None, got '3'"),
-        ({"beta": "0.1", "ref_logps": -torch.ones(2, 3)}, "beta must be at least 0 and finite, got '0.1'"),
-        ({"max_log_ratio": True}, r"max_log_ratio must be in \(0, 60\] or None, got True"),
+        ({"objective": "band"}, "trust_region of Objective must be a trust region, got 'band'"),
+        ({"objective": Band}, "trust_region of Objective must be a trust region, got <class"),
         ({"normalizer": torch.tensor(0.0)}, r"normalizer must be positive and finite, got tensor\(0\.\)"),
         ({"normalizer": True}, "normalizer must be positive and finite, got True"),
         ({"normalizer": "3"}, "normalizer must be positive and finite, got '3'"),
-        ({"dual_clip": math.nan}, "dual_clip must be above 1 or None, got nan"),
-        ({"beta": -0.1}, "beta must be at least 0 and finite, got -0.1"),
-        ({"beta": math.nan}, "beta must be at least 0 and finite, got nan"),
-        ({"beta": math.inf}, "beta must be at least 0 and finite, got inf"),
-        ({"beta": 0.1}, "beta > 0 and ref_logps go together, got beta = 0.1 and ref_logps = None"),
+        ({"objective": Objective(beta=0.1)}, "beta > 0 and ref_logps go together, got beta = 0.1 and ref_logps = None"),
         ({"ref_logps": -torch.ones(2, 3)}, r"beta > 0 and ref_logps go together, got beta = 0.0 .* \(2, 3\)"),
-        (
-            {"ref_logps": -torch.ones(2, 3), "beta": 0.1, "kl_penalty": "k4"},
-            r"kl_penalty must be one of \['k1', .*'k4'",
-        ),
-        ({"aggregation": "mean"}, r"aggregation must be one of \['token-mean', .*, got 'mean'"),
         ({"normalizer": 0}, "normalizer must be positive and finite, got 0"),
         ({"normalizer": -1.0}, "normalizer must be positive and finite, got -1.0"),
         ({"normalizer": math.nan}, "normalizer must be positive and finite, got nan"),
         ({"normalizer": math.inf}, "normalizer must be positive and finite, got inf"),
-        ({"max_log_ratio": 0}, r"max_log_ratio must be in \(0, 60\] or None, got 0"),
-        ({"max_log_ratio": 61.0}, r"max_log_ratio must be in \(0, 60\] or None, got 61.0"),
-        ({"max_log_ratio": math.nan}, r"max_log_ratio must be in \(0, 60\] or None, got nan"),
+        (
+            {"objective": Objective(aggregation="none"), "normalizer": 3.0},
+            "normalizer must be None for aggregation 'none'.*3.0",
+        ),
+        (
+            {"objective": Objective(aggregation="none"), "normalizer": -1},
+            "normalizer must be None for aggregation 'none'.*-1",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name_value_and_what_is_allowed(changes, message):
@@ -651,6 +645,10 @@ def test_aggregate_refuses_what_does_not_fit():
         aggregate(torch.ones(2, 3), torch.ones(2))
     with pytest.raises(ValueError, match=r"got a 3\.0"):
         aggregate(torch.ones(2, 3), torch.full((2, 3), 3.0))
+    with pytest.raises(ValueError, match=r"aggregation must be one of \['token-mean', .*, got 'mean'"):
+        aggregate(torch.ones(2, 3), torch.ones(2, 3), "mean")
+    with pytest.raises(ValueError, match=r"kl_penalty must be one of \['k1', .*'k4'"):
+        kl_penalty(torch.ones(2, 3), torch.ones(2, 3), "k4")
 
 
 # ---- group-relative advantages

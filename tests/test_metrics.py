@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bandpo import Band, Capped, Clip, Metrics, TrustRegion, policy_loss
+from bandpo import Band, Capped, Clip, Metrics, Objective, TrustRegion, policy_loss
 from bandpo.losses.metrics import BINS, EDGES
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
@@ -97,7 +97,7 @@ REGIONS = [Clip(0.2, 0.28), Band("kl", 0.05), Capped(Band("tv", 0.1), 1.5)]
 @pytest.mark.parametrize("region", REGIONS, ids=repr)
 def test_every_number_is_its_formula(region):
     data = batch()
-    _, metrics = policy_loss(**data, trust_region=region, dual_clip=1.3, beta=0.1)
+    _, metrics = policy_loss(**data, objective=Objective(region, dual_clip=1.3, beta=0.1))
     measured, expected = metrics.compute(), by_hand(data, region, 1.3)
     quantiles = [f"log_ratio/p{percent}" for percent in ("01", "50", "99")]
     assert set(measured) == set(expected)
@@ -159,8 +159,8 @@ def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_
     """Sides and log_ratio/* are those of the response's ratio; bins and kl_old/* are the token's own."""
     data, region = batch(rows=60), Clip(0.2, 0.28)
     del data["ref_logps"]
-    measured = policy_loss(**data, trust_region=region, ratio=ratio)[1].compute()
-    by_token = policy_loss(**data, trust_region=region)[1].compute()
+    measured = policy_loss(**data, objective=Objective(region, ratio=ratio))[1].compute()
+    by_token = policy_loss(**data, objective=region)[1].compute()
     own = {"kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens", *(f"tokens/{b}" for b in BINS)}
     for name in own:
         assert measured[name] == pytest.approx(by_token[name], rel=1e-12), name
@@ -178,11 +178,11 @@ def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_
 
 def test_micro_batches_merge_to_the_batch():
     data = batch()
-    options = {"trust_region": REGIONS[2], "dual_clip": 1.3, "beta": 0.1}
-    _, whole = policy_loss(**data, **options)
+    objective = Objective(REGIONS[2], dual_clip=1.3, beta=0.1)
+    _, whole = policy_loss(**data, objective=objective)
     parts = []
     for rows in (slice(0, 1), slice(1, 17), slice(17, 40)):
-        parts.append(policy_loss(**{name: x[rows] for name, x in data.items()}, **options, normalizer=1.0)[1])
+        parts.append(policy_loss(**{name: x[rows] for name, x in data.items()}, objective=objective, normalizer=1.0)[1])
     merged = parts[0].merge(parts[1]).merge(parts[2]).compute()
     assert merged == pytest.approx(whole.compute(), rel=1e-12)
     means = sum(part.compute()["clip/tail_high_share"] for part in parts) / 3
@@ -212,7 +212,7 @@ def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
 def test_metrics_are_detached_and_of_fixed_size():
     data = batch()
     data["logps"].requires_grad_()
-    loss, metrics = policy_loss(**data, trust_region=Clip(), beta=0.1)
+    loss, metrics = policy_loss(**data, objective=Objective(Clip(), beta=0.1))
     assert loss.requires_grad
     shapes = []
     for x in (metrics.counts, metrics.histogram, metrics.sums, metrics.maxima):

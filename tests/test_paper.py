@@ -23,6 +23,7 @@ from bandpo import (
     Capped,
     Clip,
     Divergence,
+    Objective,
     Relaxed,
     band_bounds,
     band_contains,
@@ -793,7 +794,8 @@ def test_eq_bandpo_token_loss():
     logps, old, advantages, mask = random_batch()
     ref = old - 0.1
     logps = logps.detach()
-    loss, _ = policy_loss(logps, old, advantages, mask, Band("kl", 0.05), beta=0.3, ref_logps=ref, aggregation="none")
+    objective = Objective(Band("kl", 0.05), beta=0.3, aggregation="none")
+    loss, _ = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref)
     for i in range(4):
         for t in range(6):
             if not mask[i, t]:
@@ -835,7 +837,8 @@ def test_eq_token_objective():
     logps, old, advantages, mask = random_batch(2)
     ref = old - 0.1
     logps = logps.detach()
-    loss, _ = policy_loss(logps, old, advantages, mask, Clip(0.2, 0.28), beta=0.3, ref_logps=ref, aggregation="none")
+    objective = Objective(Clip(0.2, 0.28), beta=0.3, aggregation="none")
+    loss, _ = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref)
     r, a, d = (logps - old).exp(), advantages[:, None].expand_as(old), ref - logps
     expected = torch.minimum(r * a, r.clamp(0.8, 1.28) * a) - 0.3 * (d.exp() - d - 1)
     torch.testing.assert_close(-loss[mask], expected[mask], rtol=1e-12, atol=0)

@@ -688,6 +688,14 @@ def test_resuming_without_a_run_is_refused(home, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_an_objective_that_trl_cannot_do_is_refused_before_anything_is_loaded(home, tmp_path):
+    node = recipe.node(home, tmp_path / "run") | {"model": "no/such-model"}
+    node["trust_region"] = {"type": "objective", "trust_region": {"type": "clip"}, "apply": "mask"}
+    with pytest.raises(UserError, match="apply must be 'clip' through TRL, got 'mask': TRL clamps the ratio"):
+        run(node)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 def test_resuming_with_other_settings_names_them_all(finished):
     node = {**finished.node, "seed": 3, "trainer": {**finished.node["trainer"], "learning_rate": 1.0}}
     node["trust_region"] = {"type": "band", "delta": 0.05}

@@ -154,9 +154,8 @@ def test_band_has_the_loss_and_gradient_of_policy_loss(tmp_path, capsys, loss_ty
             "dapo": inputs["num_items_in_batch"] / DAPO_STEPS,
             "dr_grpo": len(mask) * trainer.max_completion_length,
         }.get(loss_type)
-        loss, _ = bandpo.policy_loss(
-            ours, old, inputs["advantages"], mask, region, aggregation=AGGREGATION[loss_type], normalizer=normalizer
-        )
+        objective = bandpo.Objective(region, aggregation=AGGREGATION[loss_type])
+        loss, _ = bandpo.policy_loss(ours, old, inputs["advantages"], mask, objective, normalizer=normalizer)
         assert abs(loss.item() - theirs.item()) <= 1e-6 * max(1.0, abs(loss.item()))
         loss.backward()
         bounds = region.bounds(torch.where(mask, old, -1.0))
@@ -361,6 +360,38 @@ def test_a_config_with_a_region_is_refused_where_a_trainer_would_be(tmp_path):
 NODE = {"type": "band", "divergence": "tv", "delta": 0.1}
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"apply": "mask"},
+        {"apply": ("weight", "clip")},
+        {"ratio": "sequence"},
+        {"dual_clip": 3.0},
+        {"beta": 0.1},
+        {"beta": 0.1, "kl_penalty": "k2"},
+        {"aggregation": "token-mean"},
+        {"max_log_ratio": 20.0},
+    ],
+    ids=str,
+)
+def test_what_trls_clamp_cannot_do_is_refused_by_name(tmp_path, fields):
+    value, name = bandpo.Objective(**fields), next(iter(fields))
+    for given in (value, value.to_config()):
+        with pytest.raises(ValueError, match=rf"^{name} must be .* through TRL, got .*: .+"):
+            tiny.settings(tmp_path, BandPOConfig, trust_region=given)
+        with pytest.raises(ValueError, match=rf"^{name} must be .* through TRL, got .*: .+"):
+            BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), tiny.rows(), trust_region=given)
+
+
+def test_an_objective_with_a_region_alone_is_that_region(tmp_path):
+    value = bandpo.Objective(Band("tv", 0.1))
+    for given in (value, value.to_config(), json.dumps(value.to_config())):
+        assert tiny.settings(tmp_path, BandPOConfig, trust_region=given).trust_region == NODE
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path), value)
+    assert trainer.trust_region is value.trust_region
+    assert trainer.args.trust_region == NODE
+
+
 @pytest.mark.parametrize("given", [Band("tv", 0.1), NODE, json.dumps(NODE)], ids=lambda x: type(x).__name__)
 def test_a_config_keeps_a_region_as_a_node_that_trackers_can_show(tmp_path, given):
     args = tiny.settings(tmp_path, BandPOConfig, trust_region=given)
@@ -464,7 +495,7 @@ def test_the_docstrings_example_is_the_readmes_and_its_rules_and_metrics_are_all
     example = textwrap.dedent(text[text.index("    from datasets") : text.index("The rules:")]).strip()
     assert f"```python\n{example}\n```" in (Path(__file__).parent.parent / "README.md").read_text()
     rules = re.findall(r"`(\w+)`", text[text.index("The rules:") : text.index("or one of your own")])
-    known = {kind.__name__ for kind in bandpo.trust_regions._KINDS.values()}
+    known = {kind.__name__ for kind in bandpo.trust_regions.base._KINDS.values()}
     assert set(rules) == known & set(bandpo.__all__)
     page = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text()
     (short,) = re.findall(r"The eight of `BandPOTrainer`.*?: (.*?)\.\n", page, re.DOTALL)

@@ -25,6 +25,7 @@ from bandpo import (
     Context,
     Decaying,
     Divergence,
+    Objective,
     Region,
     Relaxed,
     Table,
@@ -316,7 +317,7 @@ def test_a_rule_that_needs_a_field_of_the_context_names_it_and_gets_it_from_the_
     with pytest.raises(ValueError, match=r"Wider needs context.entropies"):
         Capped(Wider(0.2)).bounds(old)
     entropies = torch.tensor([[0.0, 1.0, 3.0]] * 2)
-    loss, _ = policy_loss(logps, old, advantages, mask, Wider(0.2), entropies=entropies, aggregation="none")
+    loss, _ = policy_loss(logps, old, advantages, mask, Objective(Wider(0.2), aggregation="none"), entropies=entropies)
     torch.testing.assert_close(loss, -torch.tensor([[1.2, 1.4, math.exp(0.5)]] * 2))
 
 
@@ -429,7 +430,7 @@ def test_clip_of_nothing_pins_the_ratio():
     """As a weight that is REINFORCE."""
     old = LOG_P[:12].view(3, 4)
     logps = (old + torch.randn(3, 4)).requires_grad_()
-    loss, _ = policy_loss(logps, old, torch.tensor([1.0, -2.0, 0.5]), old < 1, Clip(0, 0), apply="weight")
+    loss, _ = policy_loss(logps, old, torch.tensor([1.0, -2.0, 0.5]), old < 1, Objective(Clip(0, 0), apply="weight"))
     expected = torch.tensor([1.0, -2.0, 0.5])[:, None].expand(3, 4) / -12
     torch.testing.assert_close(torch.autograd.grad(loss, logps)[0], expected)
 

@@ -26,11 +26,13 @@ def actor(*settings):
 
 
 def test_options_arrive():
-    options = actor(*OURS, BAND, f"+{LOSS}.dual_clip=10", f"+{LOSS}.diagnostics=false").policy_loss
+    node = region(type="objective", trust_region="{type:band,delta:0.1}", dual_clip=10, max_log_ratio=30)
+    options = actor(*OURS, node, f"+{LOSS}.diagnostics=false").policy_loss
     assert type(options) is BandPOLossConfig
-    assert options.region == bandpo.Band("kl", 0.05)
-    assert (options.dual_clip, options.diagnostics, options.apply) == (10, False, "clip")
-    assert actor(*OURS).policy_loss.region == bandpo.Band("kl", 0.05)
+    ours = {"aggregation": "none", "max_log_ratio": 20.0}  # the average is verl's, as is how far a log-ratio goes
+    expected = bandpo.Objective(bandpo.Band("kl", 0.1), dual_clip=10.0, **ours | {"max_log_ratio": 30.0})
+    assert (options.objective, options.diagnostics) == (expected, False)
+    assert actor(*OURS).policy_loss.objective == bandpo.Objective(**ours)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +48,15 @@ def test_every_node_is_the_same_as_elsewhere(rule):
         inner = ",".join(f"{k}:{text(v) if isinstance(v, dict) else v}" for k, v in node.items())
         return f"{{{inner}}}"
 
-    assert actor(*OURS, f"+{LOSS}.trust_region={text(rule.to_config())}").policy_loss.region == rule
+    objective = actor(*OURS, f"+{LOSS}.trust_region={text(rule.to_config())}").policy_loss.objective
+    assert objective.trust_region == rule
 
 
 def test_pairs_arrive_as_lists():
-    options = actor(*OURS, BAND, f"+{LOSS}.apply=[clip,preserve]", f"+{LOSS}.preserve=[0.5,1]").policy_loss
-    assert options.region == bandpo.Band("kl", 0.05)
+    options = actor(*OURS, region(type="objective", apply="[clip,{type:preserve,low:0.5,high:1}]")).policy_loss
+    assert options.objective.apply == ("clip", bandpo.Preserve(0.5, 1.0))
     with pytest.raises(Exception, match="apply must be one of"):
-        actor(*OURS, BAND, f"+{LOSS}.apply=[clip,cut]")
+        actor(*OURS, region(type="objective", apply="[clip,cut]"))
 
 
 @pytest.mark.parametrize(
@@ -64,12 +67,20 @@ def test_pairs_arrive_as_lists():
         ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),
         ([region(type="decaying", region="{type:clip}", field="eps_low", end=0.1, steps=9)], "no entropies, step"),
         ([f"+{LOSS}.trust_region=band"], r"policy_loss\.trust_region.*must be a mapping"),
-        ([f"+{LOSS}.apply=cut"], r"policy_loss: apply must be one of"),
-        ([f"+{LOSS}.apply=3"], r"policy_loss: apply must be one of"),
-        ([f"+{LOSS}.preserve=[0.5,1]"], r"policy_loss: apply = 'preserve' and preserve"),
-        ([f"+{LOSS}.ratio=sequence-mean"], r"policy_loss: trust_region must be made of Clip"),
-        ([f"+{LOSS}.dual_clip=1"], r"policy_loss: dual_clip must be above 1"),
-        ([f"+{LOSS}.dual_clip='10'"], r"policy_loss.dual_clip must be a number above 1"),
+        ([region(type="objective", apply="cut")], r"policy_loss\.trust_region: apply must be one of"),
+        ([region(type="objective", apply=3)], r"policy_loss\.trust_region: apply must be one of"),
+        ([region(type="objective", preserve="[0.5,1]")], r"policy_loss\.trust_region: unknown key 'preserve'"),
+        ([region(type="objective", ratio="sequence-mean")], r"policy_loss\.trust_region: trust_region must be made of"),
+        ([region(type="objective", dual_clip=1)], r"policy_loss\.trust_region: dual_clip of Objective must be"),
+        (
+            [region(type="objective", beta=0.1)],
+            r"policy_loss\.trust_region: beta must be 0\.0 through verl.*use_kl_loss",
+        ),
+        (
+            [region(type="objective", aggregation="token-mean")],
+            r"policy_loss\.trust_region: aggregation must be .* through verl.*loss_agg_mode",
+        ),
+        ([f"+{LOSS}.dual_clip=10"], "dual_clip"),
         ([f"+{LOSS}.diagnostics=3"], r"policy_loss\.diagnostics must be true or false"),
         ([f"{LOSS}.loss_mode=vanilla"], r"policy_loss\.loss_mode must be 'bandpo'"),
         ([f"+{LOSS}.trust_regoin={{type:band}}"], "trust_regoin"),

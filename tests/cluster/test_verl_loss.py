@@ -26,8 +26,8 @@ def actor(policy_loss, global_batch_info=None, **settings):
     return config
 
 
-def bandpo_actor(region, global_batch_info=None, **options):
-    node = region.to_config()
+def bandpo_actor(region, global_batch_info=None, *, dual_clip=None, apply="clip", **options):
+    node = bandpo.Objective(region, dual_clip=dual_clip, apply=apply).to_config()
     return actor(BandPOLossConfig(loss_mode="bandpo", trust_region=node, **options), global_batch_info)
 
 
@@ -169,7 +169,7 @@ def test_counts_are_those_of_the_metrics():
     config = bandpo_actor(region, dual_clip=3.0, diagnostics_by_probability=True)
     _, _, logged = run("bandpo", config, tensors)
     arguments = [tensors[k] for k in ("log_prob", "old_log_prob", "advantages", "response_mask")]
-    _, metrics = bandpo.policy_loss(*arguments, region, dual_clip=3.0, max_log_ratio=20.0)
+    _, metrics = bandpo.policy_loss(*arguments, bandpo.Objective(region, dual_clip=3.0, max_log_ratio=20.0))
     expected = metrics.compute()
 
     def per(name, of="tokens"):

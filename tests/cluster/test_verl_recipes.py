@@ -17,7 +17,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from verl.trainer import config as verl_config
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from bandpo import DCPO, Band, Capped, Clip, Relaxed
+from bandpo import DCPO, Band, Capped, Clip, Objective, Relaxed
 from bandpo.integrations.verl import BandPOLossConfig
 from bandpo.training.on_verl import ROOTS, _hydra_text, _leaves, load, plan
 
@@ -49,7 +49,6 @@ PUBLIC = {
     f"{ACTOR}.kl_loss_coef": 0.001,
     f"{ACTOR}.kl_loss_type": "low_var_kl",
     f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean",
-    f"{ACTOR}.policy_loss.dual_clip": 10.0,
     f"{ACTOR}.optim.optimizer": "AdamW",
     f"{ACTOR}.optim.lr": 1e-6,
     f"{ACTOR}.optim.lr_scheduler_type": "constant",
@@ -125,7 +124,7 @@ def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, metho
         config = resolved(recipe, settings=[f"variant={variant}"])
         expected = dict(PUBLIC)
         if variant == "paper":
-            expected |= {f"{ACTOR}.policy_loss.dual_clip": None, "trainer.total_training_steps": PAPER_STEPS[model]}
+            expected |= {"trainer.total_training_steps": PAPER_STEPS[model]}
         got = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in expected}
         got[f"{ACTOR}.optim.betas"] = list(got[f"{ACTOR}.optim.betas"])
         assert got == expected
@@ -134,12 +133,9 @@ def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, metho
         options = omega_conf_to_dataclass(config.actor_rollout_ref.actor).policy_loss
         assert type(options) is BandPOLossConfig
         rule = RULES[method]
-        assert options.region == (rule.region if variant == "paper" and isinstance(rule, Capped) else rule)
-        assert (options.apply, options.ratio, options.dual_clip) == (
-            "clip",
-            "token",
-            10.0 if variant == "public" else None,
-        )
+        rule = rule.region if variant == "paper" and isinstance(rule, Capped) else rule
+        dual_clip = 10.0 if variant == "public" else None
+        assert options.objective == Objective(rule, dual_clip=dual_clip, aggregation="none", max_log_ratio=20.0)
 
 
 def test_the_models_differ_in_model_and_names_alone():
@@ -237,7 +233,7 @@ def test_a_run_that_verl_refuses_ends_with_its_exit_code(tmp_path):
     code = "import sys; from bandpo.cli import main; sys.exit(main())"
     recipe = PAPER / "qwen2.5-3b" / "band-kl.yaml"
     done = subprocess.run(
-        [sys.executable, "-c", code, "verl", recipe, "data.train_files=[]", "data.val_files=[]", "apply=cut"],
+        [sys.executable, "-c", code, "verl", recipe, "data.train_files=[]", "data.val_files=[]", "diagnostics=3"],
         cwd=tmp_path,
         env=os.environ | verl_toy.ENVIRONMENT,
         capture_output=True,
@@ -245,5 +241,5 @@ def test_a_run_that_verl_refuses_ends_with_its_exit_code(tmp_path):
         timeout=120,
     )
     assert done.returncode == 1
-    assert "policy_loss: apply must be one of" in done.stderr
+    assert "policy_loss.diagnostics must be true or false" in done.stderr
     assert "Ray" not in done.stdout + done.stderr

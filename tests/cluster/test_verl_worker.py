@@ -9,7 +9,8 @@ from bandpo import Band
 
 MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 ACTOR = "actor_rollout_ref.actor"
-CLIP = [*verl_toy.OURS, verl_toy.region(type="clip", eps_low=0.05, eps_high=0.08), f"+{verl_toy.LOSS}.dual_clip=1.5"]
+OBJECTIVE = {"type": "objective", "trust_region": "{type:clip,eps_low:0.05,eps_high:0.08}", "dual_clip": 1.5}
+CLIP = [*verl_toy.OURS, verl_toy.region(**OBJECTIVE)]
 VANILLA = [f"{ACTOR}.clip_ratio_low=0.05", f"{ACTOR}.clip_ratio_high=0.08", f"{ACTOR}.clip_ratio_c=1.5"]
 PENALTIES = [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.1", f"{ACTOR}.entropy_coeff=0.01"]
 BAND = [*verl_toy.OURS, verl_toy.region(type="band", divergence="kl", delta=0.001)]

@@ -73,8 +73,9 @@ def test_band_is_policy_loss(region, loss_type):
         "dapo": ("token-mean", None),
         "dr_grpo": ("seq-mean-token-sum-norm", 20.0 * len(mask)),
     }[loss_type]
-    arguments = hidden.log_softmax(-1)[..., 0], old.float().double(), advantages, mask, region
-    expected, counted = bandpo.policy_loss(*arguments, aggregation=aggregation, normalizer=normalizer)
+    arguments = hidden.log_softmax(-1)[..., 0], old.float().double(), advantages, mask
+    objective = bandpo.Objective(region, aggregation=aggregation)
+    expected, counted = bandpo.policy_loss(*arguments, objective, normalizer=normalizer)
     (expected_slope,) = torch.autograd.grad(expected, hidden)
     torch.testing.assert_close(value.double(), expected.detach(), rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(slope.double(), expected_slope, rtol=5e-3, atol=0)  # 1 - p of p near 1 in float32
@@ -121,6 +122,7 @@ def test_wrong_input_is_named():
         ({"loss_type": "cispo"}, "loss_type must be one of .*, got 'cispo' and 'token'"),
         ({"importance_sampling_level": "sequence"}, "got 'dapo' and 'sequence'"),
         ({"trust_region": {"type": "bandd"}}, "did you mean 'band'"),
+        ({"trust_region": {"type": "objective", "apply": "mask"}}, "apply must be 'clip' through Liger, got 'mask'"),
     ]:
         with pytest.raises(ValueError, match=message):
             BandPOLoss(**named)

@@ -68,8 +68,8 @@ def test_its_default_loss_is_a_row_of_this_one(weighted):
         return (per_token * (1.0 if weights is None else weights)).sum() / mask.sum()
 
     expected, expected_slope = gradient(default, logps)
-    node = {"type": "band", "divergence": "tv", "delta": 0.2}
-    value, slope, _ = run(tensors, weights, trust_region=node, apply="mask", kl_tau=0.001)
+    node = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.2}, "apply": "mask"}
+    value, slope, _ = run(tensors, weights, trust_region=node, kl_tau=0.001)
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
     torch.testing.assert_close(slope, expected_slope, rtol=1e-9, atol=1e-15)
 
@@ -95,9 +95,9 @@ def test_wrong_input_is_named():
     tensors = batch()
     for kwargs, error, message in [
         ({"trust_region": {"type": "bandd"}}, ValueError, "did you mean 'band'"),
-        ({"apply": "cut"}, ValueError, "apply must be one of"),
-        ({"dualclip": 3}, TypeError, "dualclip"),
-        ({"aggregation": "token-mean"}, TypeError, "aggregation"),
+        ({"trust_region": {"type": "objective", "apply": "cut"}}, ValueError, "apply must be one of"),
+        ({"trust_region": bandpo.Objective(beta=0.1)}, ValueError, "beta must be 0.0 through prime-rl, got 0.1: "),
+        ({"apply": "mask"}, TypeError, "apply"),
     ]:
         with pytest.raises(error, match=message):
             run(tensors, **kwargs)

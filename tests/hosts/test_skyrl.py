@@ -46,7 +46,7 @@ def run(name, tensors, rollout=None, **settings):
 
 @pytest.mark.parametrize("dual_clip", [None, 3.0])
 def test_clip_is_skyrls_own_loss_bit_for_bit(dual_clip):
-    register_bandpo_loss(bandpo.Clip(0.2, 0.28), dual_clip=dual_clip)
+    register_bandpo_loss(bandpo.Objective(bandpo.Clip(0.2, 0.28), dual_clip=dual_clip))
     theirs = "regular" if dual_clip is None else "dual_clip"
     tensors = batch(ratios=[-25.0, *RATIOS, 25.0])  # beyond 20 both cut
     value, slope, metrics = run(theirs, tensors, eps_clip_low=0.2, eps_clip_high=0.28, clip_ratio_c=3.0)
@@ -63,7 +63,7 @@ def test_clip_is_skyrls_own_loss_bit_for_bit(dual_clip):
 def test_band_against_the_sampler_has_the_gradient_of_skyrls_dppo(name, delta):
     """There the anchor is the sampler too."""
     region = bandpo.Band(name, delta)
-    register_bandpo_loss(region, anchor="rollout", apply="mask")
+    register_bandpo_loss(bandpo.Objective(region, apply="mask"), anchor="rollout")
     logps, rollout, advantages, mask = around(region)
     tensors = logps, torch.full_like(logps, -1.0), advantages, mask
     dppo = {"dppo_type": f"binary_{name}", "delta_low": delta, "delta_high": delta}
@@ -106,8 +106,8 @@ def test_micro_batches_add_up_to_the_mean_that_skyrl_divided_the_advantages_for(
     }[reduction]
 
     def loss(x):
-        arguments = x, old, advantages, mask, bandpo.Band("kl", 0.05)
-        return bandpo.policy_loss(*arguments, aggregation=aggregation, normalizer=normalizer)[0]
+        objective = bandpo.Objective(bandpo.Band("kl", 0.05), aggregation=aggregation)
+        return bandpo.policy_loss(x, old, advantages, mask, objective, normalizer=normalizer)[0]
 
     expected, slope = gradient(loss, logps)
     torch.testing.assert_close(sum(value for value, _, _ in runs), expected, rtol=1e-4, atol=0)
@@ -116,7 +116,7 @@ def test_micro_batches_add_up_to_the_mean_that_skyrl_divided_the_advantages_for(
 
 
 def test_the_registered_loss_travels_as_skyrl_sends_it():
-    register_bandpo_loss(bandpo.Band("tv", 0.1), name="other", apply="mask")
+    register_bandpo_loss(bandpo.Objective(bandpo.Band("tv", 0.1), apply="mask"), name="other")
     value, slope, _ = run("other", batch())
     sent = cloudpickle.dumps(PolicyLossRegistry._functions.pop("other"))
     PolicyLossRegistry._functions["other"] = pickle.loads(sent)
@@ -145,14 +145,16 @@ def test_an_empty_micro_batch_gives_zeros():
 
 
 def test_wrong_input_is_named_at_registration():
-    for node, options, error, message in [
-        ({"type": "bandd"}, {}, ValueError, "did you mean 'band'"),
-        (None, {"anchor": "sampler"}, ValueError, "anchor must be 'old' or 'rollout', got 'sampler'"),
-        (None, {"apply": "cut"}, ValueError, "apply must be one of"),
-        (None, {"dualclip": 3}, TypeError, "dualclip"),
-        (None, {"aggregation": "token-mean"}, TypeError, "aggregation"),
+    decaying = bandpo.Decaying(bandpo.Clip(0.2, 0.2), ["eps_low"], end=0.05, steps=10)
+    for node, options, message in [
+        ({"type": "bandd"}, {}, "did you mean 'band'"),
+        (None, {"anchor": "sampler"}, "anchor must be 'old' or 'rollout', got 'sampler'"),
+        ({"type": "objective", "apply": "cut"}, {}, "apply must be one of"),
+        ({"type": "objective", "dualclip": 3}, {}, "unknown key 'dualclip' in objective, did you mean 'dual_clip'"),
+        (bandpo.Objective(aggregation="token-mean"), {}, "aggregation must be 'seq-mean-token-mean' through SkyRL"),
+        (decaying, {}, "Decaying needs context.step"),
     ]:
-        with pytest.raises(error, match=message):
+        with pytest.raises(ValueError, match=message):
             register_bandpo_loss(node, **options)
     with pytest.raises(ValueError, match="'regular' already registered"):
         register_bandpo_loss(name="regular")

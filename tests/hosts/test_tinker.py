@@ -67,7 +67,7 @@ def test_clip_is_the_sum_of_the_textbook(masked):
 def test_band_is_policy_loss(region, apply):
     decades = [1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99]  # tinker's tensors are float32
     tensors = [x if x.dtype == torch.bool else x.float() for x in around(region, decades)]
-    value, slope, _ = run(bandpo_loss(region.to_config(), apply=apply), tensors)
+    value, slope, _ = run(bandpo_loss(bandpo.Objective(region, apply=apply).to_config()), tensors)
     expected, expected_slope = policy_loss(*tensors, region, 1.0, apply=apply)
     assert value == pytest.approx(expected.item(), rel=1e-4)  # a float32 sum in another order
     assert torch.equal(slope, expected_slope)
@@ -91,14 +91,15 @@ def test_a_share_of_nothing_is_not_logged():
 
 
 def test_wrong_input_is_named():
-    for options, error, message in [
-        ({"trust_region": {"type": "bandd"}}, ValueError, "did you mean 'band'"),
-        ({"apply": "cut"}, ValueError, "apply must be one of"),
-        ({"dualclip": 3}, TypeError, "dualclip"),
-        ({"aggregation": "token-mean"}, TypeError, "aggregation"),
+    for node, message in [
+        ({"type": "bandd"}, "did you mean 'band'"),
+        ({"type": "objective", "apply": "cut"}, "apply must be one of"),
+        ({"type": "objective", "dualclip": 3}, "unknown key 'dualclip' in objective, did you mean 'dual_clip'"),
+        (bandpo.Objective(beta=0.1), "beta must be 0.0 through tinker, got 0.1: "),
+        (bandpo.Decaying(bandpo.Clip(0.2, 0.2), ["eps_low"], end=0.05, steps=10), "Decaying needs context.step"),
     ]:
-        with pytest.raises(error, match=message):
-            bandpo_loss(**options)
+        with pytest.raises(ValueError, match=message):
+            bandpo_loss(node)
     tensors = batch()
     with pytest.raises(ValueError, match=r"loss_fn_inputs of datum 0 lack \['logprobs'\], got \['advantages', 'mask'"):
         run(bandpo_loss(), tensors, drop=["logprobs"])

@@ -142,8 +142,8 @@ def test_alignment_pads_reach_nothing(aggregation):
     normalizer = float(kept.sum() if aggregation == "token_mean" else len(kept))
 
     def expected_loss(x):
-        arguments = x, old, advantages, kept, bandpo.Band()
-        return bandpo.policy_loss(*arguments, aggregation=name, normalizer=normalizer)[0]
+        objective = bandpo.Objective(bandpo.Band(), aggregation=name)
+        return bandpo.policy_loss(x, old, advantages, kept, objective, normalizer=normalizer)[0]
 
     expected, expected_slope = gradient(expected_loss, logps)
     torch.testing.assert_close(value, expected)
@@ -183,6 +183,8 @@ def test_wrong_input_is_named():
         BandPOLoss(clip_epsilon=0.2)
     with pytest.raises(ValueError, match="did you mean 'band'"):
         BandPOLoss(trust_region={"type": "bandd"})
+    with pytest.raises(ValueError, match="dual_clip must be None through torchrl"):
+        BandPOLoss(trust_region=bandpo.Objective(dual_clip=3.0))
     decaying = bandpo.Decaying(bandpo.Clip(0.2, 0.2), ["eps_low"], end=0.05, steps=10)
     with pytest.raises(ValueError, match="needs context"):
         run(BandPOLoss, batch(), trust_region=decaying)

@@ -19,7 +19,8 @@ import yaml
 from ..errors import UserError, nearest
 from ..files import parse_yaml, read_yaml, secret_in
 from ..lab import SCENES
-from ..trust_regions.base import TrustRegion, trust_region
+from ..losses.objective import Objective, objective
+from ..trust_regions.base import TrustRegion
 from ..trust_regions.notation import label_of
 
 
@@ -70,7 +71,7 @@ class RunConfig(_Node):
         data: see `DataConfig`.
         reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` with TRL's
             signature.
-        trust_region: the node of the rule.
+        trust_region: the node of the rule, or of an objective.
         rounds: generate, then learn, so many times.
         seed: of everything.
         output: the folder of the run.
@@ -94,9 +95,14 @@ class RunConfig(_Node):
     trainer: dict[str, Any] = {}
 
     @property
+    def objective(self) -> Objective:
+        """What is maximised: of a rule's node the paper's objective, with that rule."""
+        return objective(self.trust_region)
+
+    @property
     def region(self) -> TrustRegion:
-        """The rule."""
-        return trust_region(self.trust_region)
+        """The rule of the objective."""
+        return self.objective.trust_region
 
     @property
     def steps_per_round(self) -> int:

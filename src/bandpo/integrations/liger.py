@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
+from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion
-from ..trust_regions.base import trust_region as as_trust_region
-from ..trust_regions.rules import Band
+from . import objective_for
 
 # The losses that clamp the ratio of each token between the two epsilons.
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
@@ -37,15 +37,16 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
     """Liger's GRPO with a trust region per token (eq:bandpo_full).
 
     Args:
-        trust_region: the rule or its config node; None is `Band("kl", 0.05)`. Not one that needs entropies or a step.
+        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
+            needs entropies or a step.
         named: as for `LigerFusedLinearGRPOLoss`.
 
     Raises:
-        ValueError: a node that is no rule; `epsilon_low`, `epsilon_high` or `chunk_size`, which are set here; a loss
-            without a hard clip per token.
+        ValueError: a node that is none; an objective that Liger cannot do (`REFUSED`); `epsilon_low`, `epsilon_high` or
+            `chunk_size`, which are set here; a loss without a hard clip per token.
     """
 
-    def __init__(self, trust_region: TrustRegion | Mapping[str, Any] | None = None, **named: Any) -> None:
+    def __init__(self, trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None, **named: Any) -> None:
         if taken := {"epsilon_low", "epsilon_high", "chunk_size"} & set(named):
             raise ValueError(
                 f"{sorted(taken)} cannot be given beside a trust region; for a plain clip pass bandpo.Clip"
@@ -56,7 +57,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
                 f"loss_type must be one of {list(LOSS_TYPES)} and importance_sampling_level 'token' for a trust region "
                 f"per token, got {self.loss_type!r} and {self.importance_sampling_level!r}"
             )
-        self.trust_region: TrustRegion = Band() if trust_region is None else as_trust_region(trust_region)
+        self.trust_region: TrustRegion = objective_for("Liger", trust_region).trust_region
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         given = inspect.signature(super().forward).bind(*arguments, **named).arguments

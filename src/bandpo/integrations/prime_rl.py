@@ -7,11 +7,11 @@
     [trainer.loss.kwargs]
     trust_region = { type = "band", divergence = "kl", delta = 0.05 }
 
-A gate: the loss is `bandpo.policy_loss`, with any of its options under `kwargs`. prime-rl calls it for one sequence at
-a time and divides the sum by the tokens of the whole batch, so a sum over `loss_mask` is returned, times `loss_weights`
-where it has them. The anchor is the sampler, `inference_logprobs`, by design. prime-rl's default loss is
-`trust_region = { type = "band", divergence = "tv", delta = 0.2 }, apply = "mask"` and 0.001 times the square of log r:
-`kl_tau = 0.001` here.
+A gate: the loss is `bandpo.policy_loss`, of any objective but another average or penalty. prime-rl calls it for one
+sequence at a time and divides the sum by the tokens of the whole batch, so a sum over `loss_mask` is returned, times
+`loss_weights` where it has them. The anchor is the sampler, `inference_logprobs`, by design. prime-rl's default loss is
+`{ type = "objective", trust_region = { type = "band", divergence = "tv", delta = 0.2 }, apply = "mask" }` and 0.001
+times the square of log r: `kl_tau = 0.001` here.
 
 Nothing of prime-rl is imported; it reads `.loss` and `.metrics` of what is returned. It is not on PyPI, so the tests
 here call this with inputs of the same fields.
@@ -19,16 +19,17 @@ here call this with inputs of the same fields.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ..losses.metrics import HIGH, LOW, NEGATIVE, POSITIVE
+from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from ..trust_regions.base import trust_region as as_trust_region
-from ..trust_regions.rules import Band
+from . import objective_for
 
 
 class LossOutputs(NamedTuple):
@@ -39,27 +40,27 @@ class LossOutputs(NamedTuple):
 
 
 def loss(
-    inputs: Any, trust_region: TrustRegion | Mapping[str, Any] | None = None, kl_tau: float = 0.0, **options: Any
+    inputs: Any, trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None, kl_tau: float = 0.0
 ) -> LossOutputs:
     """The loss of one sequence in the form that prime-rl calls it; the metrics are counts of tokens.
 
     Args:
         inputs: prime-rl's `LossInputs`, all (tokens,): `trainer_logprobs`, which has the gradient,
             `inference_logprobs`, `advantages`, `loss_mask`, `loss_weights` or None.
-        trust_region: the rule or its config node; None is `Band("kl", 0.05)`. Not one that needs entropies or a step.
+        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
+            needs entropies or a step.
         kl_tau: weight of (log r)^2, as in prime-rl's own losses.
-        options: of `bandpo.policy_loss`.
 
     Raises:
-        ValueError: a node that is no rule, an option's value that is not allowed.
-        TypeError: an option that `policy_loss` has not, or `aggregation`, which is prime-rl's.
+        ValueError: a node that is none, an objective that is not for prime-rl (`REFUSED`).
     """
-    region = Band() if trust_region is None else as_trust_region(trust_region)
+    objective = dataclasses.replace(objective_for("prime-rl", trust_region), aggregation="none")
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)
     if kl_tau:
-        options |= {"beta": 2 * kl_tau, "ref_logps": anchor, "kl_penalty": "k2"}
-    per_token, metrics = policy_loss(logps, anchor, advantages, mask, region, aggregation="none", **options)
+        objective = dataclasses.replace(objective, beta=2 * kl_tau, kl_penalty="k2")
+    reference = anchor if kl_tau else None
+    per_token, metrics = policy_loss(logps, anchor, advantages, mask, objective, ref_logps=reference)
     if inputs.loss_weights is not None:
         per_token = per_token * inputs.loss_weights
     counts = metrics.counts.sum(0).float()  # below, inside or above the interval x sign of the advantage

@@ -4,12 +4,13 @@
     register_bandpo_loss(bandpo.Band("kl", 0.05))                   # and trainer.algorithm.policy_loss_type=bandpo
 
 The rule travels to the workers with the registered function; bandpo must be installed there. A gate: the loss is
-`bandpo.policy_loss`, with any of its options (`apply`, `ratio`, `dual_clip`); SkyRL's `eps_clip_*` and `clip_ratio_c`
+`bandpo.policy_loss`, of any objective but another average or penalty; SkyRL's `eps_clip_*` and `clip_ratio_c`
 are not read. The anchor is the trainer's own old policy, corrected by SkyRL's off-policy correction; with
 `anchor="rollout"` it is the sampler, as in SkyRL's `dppo`, which is what its fully asynchronous training asks for.
 
 SkyRL divides the advantages before the loss (`loss_reduction`, over the mini-batch) and adds KL and entropy terms after
-it, so a masked sum is returned. Bounds do not depend on the scale of an advantage. Log-ratios are cut to +-20.
+it, so a masked sum is returned. Bounds do not depend on the scale of an advantage. Log-ratios are cut to +-20, unless
+the objective has a `max_log_ratio`.
 """
 
 # SkyRL is not installed where types are checked.
@@ -17,6 +18,7 @@ it, so a masked sum is returned. Bounds do not depend on the scale of an advanta
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -24,39 +26,38 @@ from typing import Any, Literal
 import torch
 from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry, apply_off_policy_correction, reduce_loss
 
+from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from ..trust_regions.base import trust_region as as_trust_region
-from ..trust_regions.rules import Band
+from . import objective_for
 
 # Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
 COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
 
 
 def register_bandpo_loss(
-    trust_region: TrustRegion | Mapping[str, Any] | None = None,
+    trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
     *,
     name: str = "bandpo",
     anchor: Literal["old", "rollout"] = "old",
-    **options: Any,
 ) -> None:
     """Make the rule known to SkyRL as the policy loss `name`.
 
     Args:
-        trust_region: the rule or its config node; None is `Band("kl", 0.05)`. Not one that needs entropies or a step.
+        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
+            needs entropies or a step.
         name: what `trainer.algorithm.policy_loss_type` is set to.
         anchor: the policy that the ratio and the bounds are taken against.
-        options: of `bandpo.policy_loss`.
 
     Raises:
-        ValueError: a node that is no rule, an option's value that is not allowed, or SkyRL's: the name is taken.
-        TypeError: an option that `policy_loss` has not, or `aggregation`, which is SkyRL's.
+        ValueError: a node that is none, an objective that is not for SkyRL (`REFUSED`), or SkyRL's: the name is taken.
     """
     if anchor not in ("old", "rollout"):
         raise ValueError(f"anchor must be 'old' or 'rollout', got {anchor!r}")
-    region = Band() if trust_region is None else as_trust_region(trust_region)
-    per_token = functools.partial(policy_loss, trust_region=region, aggregation="none", max_log_ratio=20.0, **options)
-    token = torch.zeros(1, 1)  # options are tried now, not in the first update
+    objective = objective_for("SkyRL", trust_region)
+    objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=objective.max_log_ratio or 20.0)
+    per_token = functools.partial(policy_loss, objective=objective)
+    token = torch.zeros(1, 1)  # a rule that needs more is found now, not in the first update
     per_token(token, token, token, token == 0)
     PolicyLossRegistry.register(name, functools.partial(_loss, per_token, anchor))
 

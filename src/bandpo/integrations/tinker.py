@@ -3,12 +3,13 @@
     from bandpo.integrations.tinker import bandpo_loss
     training_client.forward_backward_custom(data, bandpo_loss(bandpo.Band("kl", 0.05)))
 
-A gate: the loss is `bandpo.policy_loss`, with any of its options. It runs where your program runs, on the
-log-probabilities that a forward pass of the server returns, and the server's backward pass gets its derivative. The
-datums are those of tinker's own `ppo` and `importance_sampling`: `target_tokens`, `logprobs` (the sampler's, which are
-the anchor), `advantages`. Keep the `mask` that tinker-cookbook's `trajectory_to_data` adds: without it the metrics
-count prompt tokens too, whose advantage is 0. The loss is a sum over tokens, as tinker's own are: divide the advantages
-for a mean. A rule acts only where a batch is used for several optimizer steps, or the sampler is behind.
+A gate: the loss is `bandpo.policy_loss`, of any objective but another average or a KL penalty. It runs where your
+program runs, on the log-probabilities that a forward pass of the server returns, and the server's backward pass gets
+its derivative. The datums are those of tinker's own `ppo` and `importance_sampling`: `target_tokens`, `logprobs` (the
+sampler's, which are the anchor), `advantages`. Keep the `mask` that tinker-cookbook's `trajectory_to_data` adds:
+without it the metrics count prompt tokens too, whose advantage is 0. The loss is a sum over tokens, as tinker's own
+are: divide the advantages for a mean. A rule acts only where a batch is used for several optimizer steps, or the
+sampler is behind.
 
 tinker-cookbook's `rl.train` takes names of the server's losses only: it needs a `train_step` of yours, which calls
 `forward_backward_custom` in the place of `forward_backward`. Not through `create_custom_loss`, whose functions are
@@ -17,6 +18,7 @@ traced and run on the server. Nothing of tinker is imported; a datum is what it 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -25,29 +27,28 @@ import torch
 from torch import Tensor
 
 from ..losses.metrics import Metrics
+from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from ..trust_regions.base import trust_region as as_trust_region
-from ..trust_regions.rules import Band
+from . import objective_for
 
 
 def bandpo_loss(
-    trust_region: TrustRegion | Mapping[str, Any] | None = None, **options: Any
+    trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
 ) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
     """The loss function for `forward_backward_custom`; it returns the sum and `Metrics.compute` under `bandpo/`.
 
     Args:
-        trust_region: the rule or its config node; None is `Band("kl", 0.05)`. Not one that needs entropies or a step.
-        options: of `bandpo.policy_loss`.
+        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
+            needs entropies or a step.
 
     Raises:
-        ValueError: a node that is no rule, an option's value that is not allowed; of the function: a datum without
-            `logprobs` or `advantages`, or with tensors of another shape than `target_tokens`.
-        TypeError: an option that `policy_loss` has not, or `aggregation`, which is tinker's.
+        ValueError: a node that is none, an objective that is not for tinker (`REFUSED`); of the function: a datum
+            without `logprobs` or `advantages`, or with tensors of another shape than `target_tokens`.
     """
-    region = Band() if trust_region is None else as_trust_region(trust_region)
-    per_token = partial(policy_loss, trust_region=region, aggregation="none", **options)
-    token = torch.zeros(1, 1)  # options are tried now, not after a forward pass
+    objective = dataclasses.replace(objective_for("tinker", trust_region), aggregation="none")
+    per_token = partial(policy_loss, objective=objective)
+    token = torch.zeros(1, 1)  # a rule that needs more is found now, not after a forward pass
     per_token(token, token, token, token == 0)
 
     def one(index: int, inputs: Mapping[str, Any], logprobs: Tensor) -> tuple[Tensor, Metrics]:

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 from torchrl.objectives.llm import GRPOLoss
 
+from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion
-from ..trust_regions.base import trust_region as as_trust_region
-from ..trust_regions.rules import Band
+from . import objective_for
 
 
 class BandPOLoss(GRPOLoss):
@@ -34,17 +34,19 @@ class BandPOLoss(GRPOLoss):
 
     Args:
         actor_network: as for `GRPOLoss`, like everything not named here.
-        trust_region: the rule or its config node; None is `Band("kl", 0.05)`. Not one that needs entropies or a step.
+        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
+            needs entropies or a step.
 
     Raises:
-        ValueError: a node that is no rule; `clip_epsilon`, which would be a second one.
+        ValueError: a node that is none; an objective that torchrl cannot do (`REFUSED`); `clip_epsilon`, which would be
+            a second rule.
     """
 
     def __init__(
         self,
         actor_network: Any = None,
         *,
-        trust_region: TrustRegion | Mapping[str, Any] | None = None,
+        trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
         **named: Any,
     ) -> None:
         if "clip_epsilon" in named:
@@ -53,7 +55,7 @@ class BandPOLoss(GRPOLoss):
                 "pass trust_region=bandpo.Clip(eps_low, eps_high) instead"
             )
         super().__init__(actor_network, **named)
-        self.trust_region: TrustRegion = Band() if trust_region is None else as_trust_region(trust_region)
+        self.trust_region: TrustRegion = objective_for("torchrl", trust_region).trust_region
         self._bounds: tuple[Tensor, Tensor] | None = None
 
     def _log_weight(self, tensordict: Any, adv_shape: Any) -> Any:

@@ -22,10 +22,10 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..losses.metrics import Metrics
-from ..losses.policy import MAX_LOG_RATIO
+from ..losses.objective import MAX_LOG_RATIO, Objective
 from ..trust_regions.base import Context, TrustRegion
-from ..trust_regions.base import trust_region as as_trust_region
-from ..trust_regions.rules import Band, Clip
+from ..trust_regions.rules import Clip
+from . import objective_for
 
 logger = logging.getLogger(__name__)
 
@@ -94,17 +94,17 @@ class BandPOConfig(GRPOConfig):
     """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss.
 
     Args:
-        trust_region: a rule, its node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`, or the node's JSON
-            text; kept as the node. Not to be confused with `delta`, which in TRL is the upper clip of the two-sided
-            GRPO loss (arXiv 2505.07291) and keeps that meaning.
+        trust_region: a rule or an `Objective`, its node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`,
+            or the node's JSON text; kept as the node of the rule. Not to be confused with `delta`, which in TRL is the
+            upper clip of the two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
         all_metrics: log everything in docs/metrics.md, some 50 numbers a row, instead of `MAIN_METRICS`.
 
     Raises:
-        ValueError: a node that is no rule, a rule that has no node (pass it to `BandPOTrainer`), or settings that leave
-            no bounds per token; see `BandPOTrainer`.
+        ValueError: a node that is none, a rule that has no node (pass it to `BandPOTrainer`), an objective that TRL
+            cannot do, or settings that leave no bounds per token; see `BandPOTrainer`.
     """
 
-    trust_region: dict | str | TrustRegion | None = field(
+    trust_region: dict | str | TrustRegion | Objective | None = field(
         default=None,
         metadata={"help": "Node of the trust region, e.g. {'type': 'band', 'divergence': 'kl', 'delta': 0.05}."},
     )
@@ -120,7 +120,7 @@ class BandPOConfig(GRPOConfig):
         if isinstance(given, str):
             with contextlib.suppress(ValueError):  # refused below, as what it is
                 given = json.loads(given)
-        region = as_trust_region(cast(Any, given))
+        region = objective_for("TRL", cast(Any, given)).trust_region
         check_config(self)
         _write(self, region)
         if isinstance(self.trust_region, str):
@@ -164,13 +164,15 @@ class BandPOTrainer(GRPOTrainer):
     Args:
         model: as for `GRPOTrainer`, like everything not named here.
         args: a `GRPOConfig` or `BandPOConfig`; `epsilon` and `epsilon_high` must keep their defaults.
-        trust_region: the rule, or its config node; by default that of `BandPOConfig`, else `Band("kl", 0.05)`.
+        trust_region: the rule, an `Objective`, or the config node of either; by default that of `BandPOConfig`, else
+            `Band("kl", 0.05)`. Of an objective TRL takes the rule alone, with the paper's other fields: TRL's clamp can
+            do no more (`bandpo.integrations.REFUSED`), and the average and the KL penalty are TRL's own.
         named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
 
     Raises:
-        ValueError: two rules are given, or the settings leave no bounds per token: sequence-level importance
-            sampling, a loss without a hard clip (cispo, sapo, vespo, luspo), Liger kernels; or the sampler's
-            temperature is not that of the log-probabilities.
+        ValueError: two rules are given, an objective that TRL cannot do, or the settings leave no bounds per token:
+            sequence-level importance sampling, a loss without a hard clip (cispo, sapo, vespo, luspo), Liger kernels;
+            or the sampler's temperature is not that of the log-probabilities.
     """
 
     # For the model card.
@@ -190,7 +192,7 @@ class BandPOTrainer(GRPOTrainer):
         callbacks: list[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         *,
-        trust_region: TrustRegion | Mapping[str, Any] | None = None,
+        trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
         peft_config: Any = None,
         **named: Any,
     ) -> None:
@@ -199,7 +201,7 @@ class BandPOTrainer(GRPOTrainer):
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
         node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
-        self.trust_region: TrustRegion = Band() if given is None else as_trust_region(given)
+        self.trust_region: TrustRegion = objective_for("TRL", given).trust_region
         if not (node is None or trust_region is None or node == _node(self.trust_region)):
             raise ValueError(
                 f"trust_region is given twice, to BandPOTrainer as {self.trust_region!r} and in its args as {node}; "

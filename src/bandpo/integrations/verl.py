@@ -6,10 +6,11 @@
 
 The entry point of group `verl.plugins` makes the loss known wherever verl is imported; but of a plug-in that does not
 load verl tells at debug level only. `_target_` does not depend on it: Hydra imports this module by its name, in the
-driver before Ray starts and in every worker, and a failing import ends the run there. Options are checked there too.
+driver before Ray starts and in every worker, and a failing import ends the run there. The node is checked there too.
 
-The average over tokens, its normalisation over micro-batches and ranks, and the KL and entropy terms are verl's own.
-verl's `clip_ratio`, `clip_ratio_low`, `clip_ratio_high` and `clip_ratio_c` are not read.
+The average over tokens, its normalisation over micro-batches and ranks, and the KL and entropy terms are verl's own; an
+objective that has others is refused. Log-ratios are cut to +-20, as in verl's own losses, unless it has a
+`max_log_ratio`. verl's `clip_ratio`, `clip_ratio_low`, `clip_ratio_high` and `clip_ratio_c` are not read.
 """
 
 # verl is not installed where types are checked.
@@ -17,9 +18,9 @@ verl's `clip_ratio`, `clip_ratio_low`, `clip_ratio_high` and `clip_ratio_c` are 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,8 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from ..losses.metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Context, TrustRegion
-from ..trust_regions.base import trust_region as as_trust_region
-from ..trust_regions.rules import Band
+from ..trust_regions.base import Context
+from . import objective_for
 
 # What verl's own losses cut log-ratios to.
 MAX_LOG_RATIO = 20.0
@@ -41,27 +41,21 @@ _HERE = "actor_rollout_ref.actor.policy_loss"
 
 @dataclass
 class BandPOLossConfig(PolicyLossConfig):
-    """`actor_rollout_ref.actor.policy_loss` with a trust region; the other names are those of `bandpo.policy_loss`.
+    """`actor_rollout_ref.actor.policy_loss` with a trust region.
 
     Args:
-        trust_region: the node of the rule; None is the paper's, `{"type": "band", "divergence": "kl", "delta": 0.05}`.
-        apply: clip, mask, mask_two_sided, weight, preserve, or a list of two, for A >= 0 and A < 0.
-        preserve: [beta_low, beta_high] of "preserve".
-        ratio: token, sequence, sequence-mean or mean-of-clipped.
-        dual_clip: c > 1, or None for no dual clip, as in the paper. (verl's other losses read `clip_ratio_c` instead.)
+        trust_region: the node of a rule or of an `Objective`; None is the paper's, `{"type": "band", "divergence":
+            "kl", "delta": 0.05}`. (In the place of verl's `clip_ratio_c` an objective has a `dual_clip`.)
         diagnostics: log counts under `actor/bandpo/`, which waits for the device once per micro-batch.
         diagnostics_by_probability: the counts of tokens outside once more for each fifth of the old probability.
 
     Raises:
-        ValueError: a value that is not allowed, with its key; a rule that needs what verl gives no policy loss
-            (entropies, step, staleness); a `loss_mode` other than "bandpo", so that these options would do nothing.
+        ValueError: a node that is none, with the key; an objective with an average or a penalty of its own; a rule that
+            needs what verl gives no policy loss (entropies, step, staleness); a `loss_mode` other than "bandpo", so
+            that these options would do nothing.
     """
 
     trust_region: Any = None
-    apply: Any = "clip"
-    preserve: Any = None
-    ratio: str = "token"
-    dual_clip: Any = None
     diagnostics: bool = True
     diagnostics_by_probability: bool = False
 
@@ -74,24 +68,21 @@ class BandPOLossConfig(PolicyLossConfig):
         for name in ("diagnostics", "diagnostics_by_probability"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{_HERE}.{name} must be true or false, got {getattr(self, name)!r}")
-        if self.dual_clip is not None and not isinstance(self.dual_clip, int | float):
-            raise ValueError(f"{_HERE}.dual_clip must be a number above 1 or null, got {self.dual_clip!r}")
-        # Errors show now and not in the first update: the options are tried on one token.
+        # Errors show now and not in the first update: the rule is tried on one token.
         token = torch.zeros(1, 1)
         try:
-            self.region: TrustRegion = Band() if self.trust_region is None else as_trust_region(self.trust_region)
+            objective = objective_for("verl", self.trust_region)
         except ValueError as error:
             raise ValueError(f"{_HERE}.trust_region: {error}") from error
+        limit = objective.max_log_ratio or MAX_LOG_RATIO
+        self.objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=limit)
         try:
-            self.region.bounds(token, Context(response_mask=token == 0, advantages=token, positions=token.long()))
+            context = Context(response_mask=token == 0, advantages=token, positions=token.long())
+            objective.trust_region.bounds(token, context)
         except ValueError as error:
             raise ValueError(
                 f"{_HERE}.trust_region: {error} (verl gives a policy loss no entropies, step or staleness)"
             ) from error
-        try:
-            self.surrogate(token, token, token, token == 0, None)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{_HERE}: {error}") from error
 
     def surrogate(
         self,
@@ -103,18 +94,7 @@ class BandPOLossConfig(PolicyLossConfig):
     ) -> tuple[Tensor, Metrics]:
         """The loss of each token, (B, T), and the metrics of the batch."""
         return policy_loss(
-            log_prob,
-            old_log_prob,
-            advantages,
-            response_mask,
-            self.region,
-            apply=_pair(self.apply),
-            preserve=_pair(self.preserve),
-            ratio=self.ratio,  # type: ignore[arg-type]
-            dual_clip=self.dual_clip,
-            rollout_is_weights=rollout_is_weights,
-            aggregation="none",
-            max_log_ratio=MAX_LOG_RATIO,
+            log_prob, old_log_prob, advantages, response_mask, self.objective, rollout_is_weights=rollout_is_weights
         )
 
 
@@ -210,11 +190,6 @@ def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float
         "actor/pg_clipfrac_lower": out["dual_clip/count"] / max(tokens, 1),
         "actor/ppo_kl": out["kl_old/k1_nats"] / max(tokens, 1),
     }
-
-
-def _pair(value: Any) -> Any:
-    """YAML has no tuples."""
-    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 @functools.cache

@@ -1,21 +1,26 @@
 """The objective: what bounds do to the gradient of a policy, and what was measured on the way.
 
-Read in this order: surrogates, aggregation, kl, metrics, policy; advantages and token_logps make what it takes.
+Read in this order: surrogates, aggregation, kl, objective, metrics, policy; advantages and token_logps make what it
+takes.
 """
 
 from .advantages import group_advantages
 from .aggregation import aggregate
 from .kl import kl_penalty
 from .metrics import Metrics
+from .objective import Objective, objective
 from .policy import policy_loss, rollout_weights
-from .surrogates import surrogate
+from .surrogates import Preserve, surrogate
 from .token_logps import token_logps
 
 __all__ = [
     "Metrics",
+    "Objective",
+    "Preserve",
     "aggregate",
     "group_advantages",
     "kl_penalty",
+    "objective",
     "policy_loss",
     "rollout_weights",
     "surrogate",

@@ -6,24 +6,19 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ..numerics import LOWEST, is_number, output_dtype, piece_size
+from ..numerics import LOWEST, output_dtype, piece_size
 from ..trust_regions.base import Context, TrustRegion
-from ..trust_regions.combinators import depends_on_probability
-from .aggregation import Aggregation, aggregate_masked, as_mask
-from .kl import KLPenalty
-from .kl import kl_penalty as kl_estimate
+from .aggregation import aggregate_masked, as_mask
+from .kl import kl_penalty
 from .metrics import Metrics
-from .surrogates import Apply, Tokens, check_application, negative_mean_of_clipped, negative_surrogate
+from .objective import MAX_LOG_RATIO, Objective
+from .surrogates import Tokens, by_sign, negative_mean_of_clipped, negative_surrogate
 
-Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
-
-# Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
-MAX_LOG_RATIO = 60.0
 # Where log-ratios are added up, each is cut to this first: sums stay finite.
 _FAR = 1e30
 
@@ -33,19 +28,11 @@ def policy_loss(
     old_logps: Tensor,
     advantages: Tensor,
     response_mask: Tensor,
-    trust_region: TrustRegion,
+    objective: Objective | TrustRegion,
     *,
-    apply: Apply | tuple[Apply, Apply] = "clip",
-    preserve: tuple[float, float] | None = None,
-    ratio: Ratio = "token",
-    dual_clip: float | None = None,
-    beta: float = 0.0,
     ref_logps: Tensor | None = None,
-    kl_penalty: KLPenalty = "k3",
     rollout_is_weights: Tensor | None = None,
-    aggregation: Aggregation = "seq-mean-token-mean",
     normalizer: float | Tensor | None = None,
-    max_log_ratio: float | None = None,
     entropies: Tensor | None = None,
     step: int | None = None,
     staleness: int | Tensor | None = None,
@@ -56,36 +43,18 @@ def policy_loss(
     reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is cut to
     that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for all
     log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN at a
-    response token gives NaN. Where "weight" and "preserve" replace the ratio, cut log-ratios keep their gradient.
+    response token gives NaN. Where "weight" and `Preserve` replace the ratio, cut log-ratios keep their gradient.
 
     Args:
         logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
         old_logps: log pi_old of the same tokens, (B, T).
         advantages: (B, T), or one per sequence as (B, 1) or (B,); (B,) is per sequence also if B == T.
         response_mask: (B, T), bool or 0/1.
-        trust_region: the rule, e.g. `bandpo.Band("kl", 0.05)`.
-        apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, preserve, or a pair of them for
-            A >= 0 and A < 0; see `surrogate` for formulas, gradients and papers.
-        preserve: (beta_low, beta_high) of "preserve".
-        ratio: what r is the ratio of; for one advantage per response
-            - token: pi / pi_old of each token, the paper's;
-            - sequence: of the whole response, the product over its tokens, which is one action with one probability: a
-              band is defined for it (but hardly binds from above: that of a long response is near 0);
-            - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
-            - mean-of-clipped: the geometric mean of its tokens' clipped ratios (GMPO, arXiv 2507.20673), apply "clip".
-            In the last three r and the surrogate are the same for all tokens of a response, and every term's gradient
-            goes to all of them. Metrics still count tokens, each with its own old probability and its own estimate of
-            KL(pi_old || pi). Whether it is outside, and `log_ratio/*`, are for the two sequence ratios of r, the ratio
-            of its response, and for mean-of-clipped its own.
-        dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
-        beta: weight of the KL penalty.
-        ref_logps: log pi_ref of the same tokens, (B, T); given exactly if beta > 0.
-        kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
+        objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that.
+        ref_logps: log pi_ref of the same tokens, (B, T); given exactly if the objective's beta > 0.
         rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
             after clipping, neither to the KL term nor to the denominator.
-        aggregation: see `aggregate`; the default is the paper's.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
-        max_log_ratio: cut log r to +- this before anything else (verl: 20).
         entropies: (B, T), from the logits, for the metrics and for rules that ask for them.
         step: optimizer step, for rules that ask for it, such as `Decaying`.
         staleness: updates between the sampling policy and this one, for rules that ask for it.
@@ -98,8 +67,8 @@ def policy_loss(
 
     Raises:
         ValueError: shapes or dtypes that do not fit, a mask that is not 0/1, no response token while `normalizer` is
-            not given, an unknown name, a number out of range, options that do not go together. The value checks read
-            from the device; a bool mask together with a normalizer needs none.
+            not given, no objective, tensors that do not go with it. The value checks read from the device; a bool
+            mask together with a normalizer needs none.
 
     >>> import torch, bandpo
     >>> old = torch.tensor([[0.08, 0.9]]).log()
@@ -112,16 +81,12 @@ def policy_loss(
     0.75 0
     """
     _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights, entropies)
-    _check_region(trust_region)
-    pair = check_application(apply, dual_clip, preserve)
-    _check_ratio(ratio, pair, trust_region)
-    if not (is_number(beta) and 0 <= beta < math.inf):
-        raise ValueError(f"beta must be at least 0 and finite, got {beta!r}")
+    if not isinstance(objective, Objective):
+        objective = Objective(objective)
+    beta, ratio, aggregation = objective.beta, objective.ratio, objective.aggregation
     given = ref_logps is not None
     if not given if beta > 0 else given:
         raise ValueError(f"beta > 0 and ref_logps go together, got beta = {beta!r} and ref_logps = {_shape(ref_logps)}")
-    if max_log_ratio is not None and not (is_number(max_log_ratio) and 0 < max_log_ratio <= MAX_LOG_RATIO):
-        raise ValueError(f"max_log_ratio must be in (0, {MAX_LOG_RATIO:g}] or None, got {max_log_ratio!r}")
     mask = as_mask(response_mask, may_be_empty=normalizer is not None or aggregation == "none")
 
     dtype = output_dtype(logps)
@@ -144,17 +109,14 @@ def policy_loss(
     )
     # A response has the ratio of its tokens' sum or mean, and so its bounds.
     over = {"sequence": False, "sequence-mean": True}.get(ratio)
-    bounds = trust_region.bounds(seen if over is None else _over_responses(old_logps, mask, mean=over), context)
+    seen = seen if over is None else _over_responses(old_logps, mask, mean=over)
+    bounds = objective.trust_region.bounds(seen, context)
     weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
     low, high = bounds.log_low.expand(mask.shape), bounds.log_high.expand(mask.shape)
     capped = None if bounds.capped is None else bounds.capped.expand(mask.shape)
     batch = _Batch(logps, old_logps, ref_logps, entropies, advantages, weights, mask, low, high, capped)
     del context, bounds
-    limit = MAX_LOG_RATIO if max_log_ratio is None else max_log_ratio
-    done = [
-        _per_token(rows, pair, preserve, ratio, dual_clip, beta, kl_penalty, limit)
-        for rows in _pieces(batch, piece_size(logps))
-    ]
+    done = [_per_token(rows, objective) for rows in _pieces(batch, piece_size(logps))]
     per_token = done[0][0] if len(done) == 1 else torch.cat([values for values, _ in done])
     metrics = reduce(Metrics.merge, [measured for _, measured in done])
     return aggregate_masked(per_token, mask, aggregation, normalizer), metrics
@@ -186,17 +148,10 @@ def _pieces(batch: _Batch, tokens: int) -> list[_Batch]:
     return [part._replace(logps=mine) for part, mine in zip(parts, logps, strict=True)]
 
 
-def _per_token(
-    batch: _Batch,
-    pair: tuple[str, str],
-    preserve: tuple[float, float] | None,
-    ratio: str,
-    dual_clip: float | None,
-    beta: float,
-    kl_penalty: KLPenalty,
-    limit: float,
-) -> tuple[Tensor, Metrics]:
+def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
     """Minus the objective of each token, 0 outside the mask, and what was measured."""
+    ratio, dual_clip = objective.ratio, objective.dual_clip
+    limit = MAX_LOG_RATIO if objective.max_log_ratio is None else objective.max_log_ratio
     logps, old_logps, ref_logps, entropies, advantages, weights, mask, log_low, log_high, capped = batch
     log_ratio = logps.detach().to(old_logps.dtype).clamp(min=LOWEST) - old_logps.clamp(min=LOWEST)
     moving = logps  # what the gradient of the surrogate goes to
@@ -214,14 +169,15 @@ def _per_token(
     if ratio == "mean-of-clipped":
         per_token = negative_mean_of_clipped(logps, tokens, dual_clip)
     else:
-        per_token = negative_surrogate(moving, tokens, pair, dual_clip, preserve)
+        per_token = negative_surrogate(moving, tokens, by_sign(objective.apply, dual_clip), dual_clip)
 
     sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
     if capped is not None:
         sums["capped"] = (capped & mask).sum()
     if ref_logps is not None:
-        kl = kl_estimate(torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0), kl_penalty) * mask
-        per_token = per_token + beta * kl
+        current, reference = torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0)
+        kl = kl_penalty(current, reference, objective.kl_penalty) * mask
+        per_token = per_token + objective.beta * kl
         sums |= {"kl_ref": kl.detach().sum(), "kl_ref_tokens": mask.sum()}
     if dual_clip is not None:
         sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0) & mask).sum()
@@ -294,18 +250,6 @@ def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:
     """The sum over the tokens of each response (or the mean), at each of them."""
     total = torch.where(mask, x, 0.0).sum(-1, keepdim=True)
     return (total / mask.sum(-1, keepdim=True).clamp(min=1) if mean else total).expand_as(x)
-
-
-def _check_ratio(ratio: str, pair: tuple[str, str], region: TrustRegion) -> None:
-    if ratio not in get_args(Ratio):
-        raise ValueError(f"ratio must be one of {list(get_args(Ratio))}, got {ratio!r}")
-    if ratio == "sequence-mean" and depends_on_probability(region):
-        raise ValueError(
-            f"trust_region must be made of Clip for ratio 'sequence-mean', got {region!r}: a geometric mean of ratios "
-            "is no ratio of probabilities, so no divergence ball is defined for it; take ratio 'sequence' or 'token'"
-        )
-    if ratio == "mean-of-clipped" and pair != ("clip", "clip"):
-        raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {pair}")
 
 
 def _check_shapes(

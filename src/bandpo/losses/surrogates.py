@@ -8,6 +8,7 @@ Each is a value and its derivative in log pi, both known once the log-ratio is, 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
@@ -15,10 +16,33 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import LOWEST, is_number, listed, output_dtype
+from ..trust_regions.base import check_number, node_of
 
-Apply = Literal["clip", "mask", "mask_two_sided", "weight", "preserve"]
+
+@dataclass(frozen=True)
+class Preserve:
+    """The application "preserve" of `surrogate` with its weights, of at least 0, below and above the interval.
+
+    The paper's (CE-GPPO, arXiv 2509.20712) are `Preserve(0.5, 1.0)` and `Preserve(0.75, 1.0)`; `Preserve(0, 0)` has the
+    gradient of clip. In YAML `{type: preserve, low: 0.5, high: 1.0}`.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            check_number(self, name, 0, math.inf, open_high=True)
+
+    def to_config(self) -> dict[str, Any]:
+        """The YAML node."""
+        return node_of(self, "preserve")
+
+
+_Name = Literal["clip", "mask", "mask_two_sided", "weight"]
+Apply = _Name | Preserve
 # Where r is bounded on both sides already, a dual clip would be a second rule for the same thing.
-_TAKE_DUAL_CLIP = ("clip", "mask", "preserve")
+_BOUND_BOTH_SIDES = ("mask_two_sided", "weight")
 # What log pi counts as at least, in the value of "weight" only: 0 probability has a finite value too.
 _LOWEST_LOG_PI = -1e6
 
@@ -30,7 +54,6 @@ def surrogate(
     *,
     dual_clip: float | None = None,
     apply: Apply | tuple[Apply, Apply] = "clip",
-    preserve: tuple[float, float] | None = None,
 ) -> Tensor:
     """The surrogate per token, to be maximised (eq:bandpo_token_loss without the KL term), in one of five ways.
 
@@ -41,8 +64,8 @@ def surrogate(
     mask_two_sided: r A inside, 0 outside on either side. (IcePop, arXiv 2510.18855, masks like this, but asks how far
         the trainer's old policy is from the sampler: see `rollout_weights`.)
     weight: sg(clip(r, r_low, r_high)) A log pi, no token loses its gradient (CISPO, arXiv 2506.13585).
-    preserve: r A, but beta sg(bound / r) r A where clip would cut (CE-GPPO, arXiv 2509.20712, eq. 8); beta is beta_low
-        below and beta_high above.
+    Preserve(low, high): r A, but beta sg(bound / r) r A where clip would cut (CE-GPPO, arXiv 2509.20712, eq. 8); beta
+        is `low` below and `high` above.
 
     Value, and the derivative in log pi in brackets where it is another one:
 
@@ -52,19 +75,17 @@ def surrogate(
     | mask | r A | r A | 0 | 0 | r A | r A |
     | mask_two_sided | 0 | r A | 0 | 0 | r A | 0 |
     | weight: w A log pi (w A) | w = r_low | w = r | w = r_high | w = r_low | w = r | w = r_high |
-    | preserve | r A | r A | beta_high r_high A | beta_low r_low A | r A | r A |
+    | Preserve | r A | r A | high r_high A | low r_low A | r A | r A |
 
     The interval is closed: on a bound is inside. A dual clip c (arXiv 1912.09729) puts min(r, c) in the place of r
-    where A < 0, for clip, mask and preserve; in the other two r is bounded there already.
+    where A < 0, for clip, mask and Preserve; in the other two r is bounded there already.
 
     Args:
         log_ratio: log r, (B, T).
         advantages: A, broadcasts to `log_ratio`.
         bounds: the interval, of the shape of `log_ratio`.
         dual_clip: c > 1, or None.
-        apply: one of the five, or a pair: one for A >= 0, one for A < 0.
-        preserve: (beta_low, beta_high), given exactly if "preserve" is applied. The paper's: (0.5, 1) and (0.75, 1);
-            (0, 0) has the gradient of clip.
+        apply: one of the five, the names in quotes, or a pair: one for A >= 0, one for A < 0.
 
     For weight, log r stands in the place of log pi here, the same gradient and a value that differs by a constant; in
     `policy_loss` it is log pi, counted as at least -1e6.
@@ -72,30 +93,26 @@ def surrogate(
     Raises:
         ValueError: an unknown application, or arguments that do not go together.
     """
-    pair = check_application(apply, dual_clip, preserve)
+    pair = by_sign(apply, dual_clip)
     mask = torch.ones_like(log_ratio, dtype=torch.bool)
     fixed, advantages = log_ratio.detach().to(output_dtype(log_ratio)), advantages.detach()
     tokens = Tokens(fixed, fixed, bounds.clamp(fixed), fixed, advantages >= 0, advantages, mask)
-    return -negative_surrogate(log_ratio, tokens, pair, dual_clip, preserve)
+    return -negative_surrogate(log_ratio, tokens, pair, dual_clip)
 
 
-def check_application(apply: Any, dual_clip: float | None, preserve: Any) -> tuple[str, str]:
-    """The application for A >= 0 and that for A < 0; ValueError for what does not go together."""
-    pair, known = listed(apply), get_args(Apply)
-    pair = pair * 2 if isinstance(apply, str) else pair
-    if len(pair) != 2 or not all(name in known for name in pair):
-        raise ValueError(f"apply must be one of {list(known)} or a pair of them for A >= 0 and A < 0, got {apply!r}")
+def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:
+    """The application for A >= 0 and that for A < 0; ValueError for what is none, or does not go with the dual clip."""
+    pair, known = listed(apply), get_args(_Name)
+    pair = pair if isinstance(apply, tuple | list) else pair * 2
+    if len(pair) != 2 or not all(isinstance(each, Preserve) or each in known for each in pair):
+        raise ValueError(
+            f"apply must be one of {list(known)}, Preserve(low, high) ({{type: preserve, low: ..., high: ...}} in "
+            f"YAML), or a pair of them for A >= 0 and A < 0, got {apply!r}"
+        )
     if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
         raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
-    if dual_clip is not None and pair[1] not in _TAKE_DUAL_CLIP:
+    if dual_clip is not None and pair[1] in _BOUND_BOTH_SIDES:
         raise ValueError(f"dual_clip must be None for apply = {apply!r}, which bounds r where A < 0, got {dual_clip!r}")
-    if (preserve is not None) != ("preserve" in pair):
-        raise ValueError(
-            f"apply = 'preserve' and preserve = (beta_low, beta_high) go together, got {apply!r} and {preserve!r}"
-        )
-    betas = listed(preserve)
-    if preserve is not None and not (len(betas) == 2 and all(is_number(b) and 0 <= b < math.inf for b in betas)):
-        raise ValueError(f"preserve must be two finite numbers of at least 0, got {preserve!r}")
     return pair[0], pair[1]
 
 
@@ -114,14 +131,13 @@ class Tokens(NamedTuple):
 def negative_surrogate(
     logps: Tensor,
     tokens: Tokens,
-    pair: tuple[str, str],
+    pair: tuple[Apply, Apply],
     dual_clip: float | None,
-    preserve: tuple[float, float] | None,
 ) -> Tensor:
     """Minus the surrogate, 0 outside the mask; its gradient goes to `logps`, everything else is detached."""
-    value, slope, linear = _one(pair[0], tokens, dual_clip, preserve)
-    if pair[1] != pair[0]:
-        other, other_slope, other_linear = _one(pair[1], tokens, dual_clip, preserve)
+    value, slope, linear = _one(pair[0], tokens, dual_clip)
+    if pair[1] is not pair[0]:  # the compiler cannot ask whether two are equal
+        other, other_slope, other_linear = _one(pair[1], tokens, dual_clip)
         up = tokens.up
         value, slope = torch.where(up, value, other), torch.where(up, slope, other_slope)
         linear = torch.where(up, _full(linear, up), _full(other_linear, up))
@@ -151,9 +167,7 @@ def _held(tokens: Tokens, dual_clip: float | None) -> Tensor:
     return held if dual_clip is None else torch.where(tokens.up, held, held.clamp(max=math.log(dual_clip)))
 
 
-def _one(
-    apply: str, tokens: Tokens, dual_clip: float | None, preserve: tuple[float, float] | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def _one(apply: Apply, tokens: Tokens, dual_clip: float | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Value and slope of one application, 0 outside the mask, and where the value is linear in log pi.
 
     NaN gives NaN in both: it counts as inside, and what is dropped is multiplied by 0, once padding is gone.
@@ -175,10 +189,9 @@ def _one(
     if apply == "clip":
         return value, slope, None
     far = _far(tokens)
-    if apply == "mask":
+    if not isinstance(apply, Preserve):
         return torch.where(far, 0.0 * value, value), slope, None
-    beta_low, beta_high = cast("tuple[float, float]", preserve)
-    kept = torch.where(up, beta_high * value, beta_low * value)  # there, the ratio that is held is the bound
+    kept = torch.where(up, apply.high * value, apply.low * value)  # there, the ratio that is held is the bound
     return torch.where(far, kept, value), torch.where(far, kept, slope), None
 
 

@@ -26,7 +26,8 @@ import torch
 from ..config.run_folder import Info, read_info
 from ..errors import UserError
 from ..files import checked, read_json_lines, read_yaml
-from ..trust_regions.base import Context, TrustRegion, trust_region
+from ..losses.objective import objective
+from ..trust_regions.base import Context, TrustRegion
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
 _MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)
@@ -93,7 +94,7 @@ def _read_run(folder: Path) -> Run:
     if "trust_region" not in config:
         raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
     try:
-        region = trust_region(config["trust_region"])
+        region = objective(config["trust_region"]).trust_region
     except ValueError as error:
         raise UserError(f"{path}: trust_region: {error}") from error
     path = folder / "metrics.jsonl"

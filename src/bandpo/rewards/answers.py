@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .quantities import VALUES, number, split_unit
+from .quantities import PARTS, SCALES, VALUES, number, split_unit
 
 # Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
 LONGEST = 500
@@ -71,12 +71,35 @@ _AFTER_BOX = re.compile(
 )
 # Between boxes that are one answer together.
 _NEXT_BOX = re.compile(r"[\s$]*(?:,|;|and|or|,\s*(?:and|or)|\\text\{\s*(?:and|or)\s*\}|\s)[\s$]*")
-# Beside a box nearly every word is harmless; these, within three words of it, are not.
-_BEFORE = {"not", "never", "cannot", "neither", "nor", "half", "twice", "thrice", "double", "triple", "least", "most"}
-_BEFORE |= {"than", "about", "approximately", "nearly", "almost", "roughly", "around", "maybe", "perhaps", "probably"}
-_BEFORE |= {"possibly", "negative", "minus", "except", "without", "root", "reciprocal", "either"}
-_AFTER = {"not", "wrong", "incorrect", "false", "squared", "cubed", "or", "percent", "thousand", "million", "billion"}
-_AFTER |= {"hundred", "dozen", "trillion"}
+# Words that may change what stands beside them. Beside a box, within three words of it, they are all that matters.
+_CHANGING = set(
+    """
+    not no never none nothing nobody neither nor cannot can may might could would should ought half halves twice
+    thrice doubled tripled squared squares cubed cubes reciprocal inverted reverse reversed negation opposite
+    negative minus plus times less more fewer than least most upper lower about approximate approximately nearly
+    almost roughly around estimate estimated bound bounds rounded maybe perhaps possibly probably likely hopefully
+    presumably apparently supposedly allegedly guess guessed think thinks believe believes suppose assume seems
+    appears says say said claims claim wrong incorrect invalid erroneous untrue false mistaken mistake trap
+    extraneous excluded excludes rejected eliminated different fails ruled if unless whether unlike however but
+    instead wait except without or either anything everything everyone everybody many others until before previous
+    let base modulo mod exceeds lacks misses differs contains includes knows likes divides follows precedes
+    complement fraction part
+    """.split()  # noqa: SIM905
+) | set(PARTS)
+
+
+def changes(words: str) -> bool:
+    """Is there a word in them that may change what is beside them?"""
+    found = re.findall(r"[a-z'-]+", words.casefold())
+    if len(found) > _MOST_WORDS or _CHANGING_PHRASE.search(" ".join(found)):
+        return True
+    return any(word in _CHANGING or word.endswith("n't") for word in found)
+
+
+_MOST_WORDS = 25
+_CHANGING_PHRASE = re.compile(
+    r"\b(?:(?:square|cube|[a-z]+th) root|inverse(?! (?:function|matrix))|(?:double|triple) (?:the|of|this|that|its))\b"
+)
 
 
 def _boxed(text: str, start: int) -> str | None:
@@ -98,9 +121,8 @@ def _boxed(text: str, start: int) -> str | None:
     sentence = _NEXT_SENTENCE.split(before)[-1], _NEXT_SENTENCE.split(after, maxsplit=1)[0]
     before, after = sentence
     words = re.findall(r"[A-Za-z']+", re.sub(r"\$[^$]*\$|\\[A-Za-z]+", " ", before))[-3:]
-    if not _BEFORE.isdisjoint(word.casefold() for word in words) or any(word.endswith("n't") for word in words):
-        return None
-    if not _AFTER.isdisjoint(word.casefold() for word in re.findall(r"[A-Za-z']+", after)[:3]):
+    behind = re.findall(r"[A-Za-z']+", after)[:3]
+    if changes(" ".join(words)) or changes(" ".join(behind)) or not {"percent", *SCALES}.isdisjoint(behind):
         return None
     if before.count("$") % 2:
         before, after = before.rpartition("$")[2], after.partition("$")[0]
@@ -174,21 +196,24 @@ _SIGNS = {
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
 _LEVEL = str.maketrans(_RAISED + _LOWERED, "0123456789-0123456789")
 _ROOT = re.compile(r"√\s*([0-9.]+|[a-z])")
+_ALONE = r"([0-9]+|[a-z])(?=[\s$.),;]*$)"
 # The same in words.
-_NUMBER_OR_LETTER = r"([0-9]+|[a-z])(?![A-Za-z0-9])"
-
 _NAMED: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])infinity"), r"\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
     (re.compile(r"(?i)per cent\b"), "percent"),
     (re.compile(r"(?i)(?<![a-z])plus or minus (?=[0-9$\\])"), r"\\pm "),
-    (re.compile(rf"(?i)(?:the )?\bsquare root of {_NUMBER_OR_LETTER}"), r"\\sqrt{\1}"),
+    (re.compile(rf"(?i)(?:the )?\bsquare root of {_ALONE}"), r"\\sqrt{\1}"),
+    (
+        re.compile(rf"(?i)\b({'|'.join(VALUES)}) times (?=\\sqrt)"),
+        lambda found: f"{VALUES[found[1].casefold()]}\\cdot ",
+    ),
     (re.compile(r"(?i)\b([0-9]+) factorial\b"), r"\1!"),
     (re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1\3}{\2\4}"),
-    (re.compile(rf"(?i)\blog base {_NUMBER_OR_LETTER} of "), r"\\log_{\1} "),
-    (re.compile(rf"(?i) (?:raised )?to the power (?:of )?{_NUMBER_OR_LETTER}"), r"^{\1}"),
-    (re.compile(r"(?i) raised to the ([0-9]+)(?:st|nd|rd|th) power"), r"^{\1}"),
+    (re.compile(r"(?i)\blog base ([0-9]+|[a-z])(?![A-Za-z0-9]) of "), r"\\log_{\1} "),
+    (re.compile(rf"(?i)(?<![\w/.^)-])(\w+) (?:raised )?to the power (?:of )?{_ALONE}"), r"\1^{\2}"),
+    (re.compile(r"(?i)(?<![\w/.^)-])(\w+) raised to the ([0-9]+)(?:st|nd|rd|th) power"), r"\1^{\2}"),
     (re.compile(r"\b([a-z]) (?:is|must be) greater than (?=[-0-9$\\])"), r"\1 > "),
     (re.compile(r"\b([a-z]) (?:is|must be) less than (?=[-0-9$\\])"), r"\1 < "),
     (re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"), lambda found: f"{VALUES[found[1].casefold()]}\\pi "),
@@ -206,11 +231,11 @@ def plain(text: str) -> str:
         text = text.replace(sign, command)
     for pattern, command in _NAMED:
         text = pattern.sub(command, text)
-    for command, signs in (("^", _RAISED), ("_", _LOWERED)):
-        text = re.sub(f"[{signs}]+", lambda found: f"{command}{{{found[0].translate(_LEVEL)}}}", text)  # noqa: B023
+    text = re.sub(f"[{_RAISED}]+", lambda found: f"^{{{found[0].translate(_LEVEL)}}}", text)
+    text = re.sub(f"[{_LOWERED}]+", lambda found: f"_{{{found[0].translate(_LEVEL)}}}", text)
     text = _COLOR.sub("", text)
     text = _TEXT.sub(lambda match: f" {match[1]} ", text) if "\\" in text else text
-    return _SPACE.sub(" ", text)
+    return re.sub(r"\s+", " ", _SPACE.sub(" ", text))
 
 
 def bare(text: str) -> str:
@@ -252,43 +277,46 @@ _NOUNS = (
 )
 _STARTS = "the|our|my|its|this|that|a|it|he|she|they|we|you|there|so|thus|hence|therefore|then|and|finally|in"
 _ENDS = "is|are|equals|equal to|exactly|get|gets|have|has|needs|find|obtain|answer|so|thus|hence|therefore"
-_ENDS += "|then|be|a total of|the year|in|the ratio|a ratio of|at|option|choice"
+_ENDS += "|it's|that's|then|be|a total of|the year|in|the ratio|a ratio of|at|option|choice"
 # Each \(...\) ends at the first \): else so many of them could be cut in as many ways as there are subsets.
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|(?<![A-Za-z\\])[a-zA-Z](?=\s+(?:is|equals|has)\b)"
-_FORMULA += r"|(?-i:(?!Half|Twice|Not|None|Never)[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
+_NOBODY = "Half|Twice|Double|Triple|No|Not|None|Nobody|Nothing|Never|Neither"
+_FORMULA += rf"|(?-i:(?!(?:{_NOBODY})\b)[A-Z][a-z]+)(?=\s+(?:has|gets|needs)\b))"  # Tom has 75
 _LEAD = re.compile(
-    rf"(?i)(?:(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+)*"
-    rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:])[\s,:]*(?=\S)"
+    rf"(?i)(?:(?!of (?:the |this |my |our )?(?:\w+ )?(?:answer|result|solution))"
+    rf"(?:{_NOUNS}|{_STARTS}|{_ENDS})(?![A-Za-z])[\s,:]*|{_FORMULA}\s+(?!of\b))*"
+    rf"(?:(?<![A-Za-z\\])(?:{_ENDS})(?![A-Za-z]):?|^[=:]|(?<=[a-z]):)[\s,:]*(?=\S)"
 )
-# A sentence that says the value of a thing: "The vertex is at (3, -1)", "She earns 540". It says so of its subject; so
-# none of these words may be in it, and what is said of the answer itself ("half the answer is") is left to `_LEAD`.
-_CHANGING = set(
-    """not no never none neither nor cannot can may might could would should half halves twice thrice doubled
-    doubles tripled triples squares cubes wrong incorrect false mistaken if unless whether maybe perhaps possibly
-    probably likely guess guessed think believe suppose assume seems appears about approximate approximately nearly
-    almost roughly around than but however instead wait except without or either anything everything minus times plus
-    estimate estimated bound bounds rounded exceeds lacks misses excludes differs fails less more fewer it's until ruled
-    unlike say let opposite previous contains includes knows likes divides follows precedes""".split()  # noqa: SIM905
+# A sentence that says one value of its subject, which is believed: "The vertex is at (3, -1)", "She earns 540".
+_VERBS = (
+    "get|need|cost|make|take|earn|pay|run|walk|give|spend|save|sell|buy|use|weigh|measure|last|reach|meet|intersect|score"
+    "|win|lose|drink|eat|read|drive|travel|owe|receive|charge|produce|cover|hold|increase|decrease|grow|rise|fall|drop|swim"
+    "|collect|write|bake|rent|burn|hire|plant|pick|work|sleep|own|raise|carry|require|fly|ride|complete|finish|arrive|leave"
 )
+_BETWEEN = (
+    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|in|on|by|all"
+    rf"|to (?:{_VERBS})|all real|x|her|him|them|us|me|you|the (?:interval|set|vector|matrix|ratio)"
+    r"|an? (?:total|sum|profit|loss|length|distance|value|area|volume|score|speed|probability|ratio) of))*"
+)
+_VALUE = rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
 _VERB = re.compile(
-    r"(?<!\\)\b(?:is|are|was|were|be|has|have|had|equals?|gets?|needs?|costs?|reach|meet|intersect|take|give|make|earn|pay|run"
-    r"|walk|measure|[a-z]{2,}(?<![sui])s|increased|decreased|grew|fell|rose|scored|earned"
-    r"|made|lost|saved|spent|sold|bought|paid|ate|drove|ran|won)\b"
-    r"(?:\s+(?:exactly|equal to|simply|just|given by|at|the point|located at|therefore|thus|then|for|all|real|in|on|by"
-    r"|x|her|him|them|us|me|you"
-    r"|the (?:interval|set|vector|matrix|ratio)|(?-i:[A-Z][a-z]+)"
-    r"|an? (?:total|sum|profit|loss|length|distance|value|area|volume|score|speed|probability|ratio) of))*[\s,:]+"
-    rf"(?=[-+]?\s*[\d$\\({{\[.€£¥]|[a-z]\b(?!\s+[a-z]{{2}})|(?:{'|'.join(VALUES)})\b)"
+    rf"(?<!\\)\b(?:(?:is|are|was|were|be|equals?|has|have|had|holds){_BETWEEN}[\s,:]+"
+    rf"|(?:(?:{_VERBS})(?:e?s|e?d)?|made|took|paid|ran|gave|spent|sold|bought|lost|won|ate|drank|drove|grew|fell|rose|got)"
+    rf"{_BETWEEN}\s+){_VALUE}"
 )
-_FORMULAS = re.compile(r"\$([^$]*)\$|\\\(((?:(?!\\\)).)*)\\\)")
-_SUBJECT = re.compile(r"\s*[A-Za-z][A-Za-z0-9,'()\s-]*")
-_MOST_WORDS = 25
-
-
-def changes(words: str) -> bool:
-    """Is there a word in them that may change what is beside them?"""
-    found = re.findall(r"[a-z'-]+", words.casefold())
-    return len(found) > _MOST_WORDS or any(word in _CHANGING or word.endswith("n't") for word in found)
+_IS = re.compile(
+    r"\b(?:at|is|are|was|be|represents|describes|falls|choose|pick|select|arrives|leaves|starts|ends)"
+    r"\s+(?:(?:on|in|at)\s+)?"
+)
+_FORMULAS = re.compile(r"\$[^$]*\$|\\\((?:(?!\\\)).)*\\\)")
+_SUBJECT = re.compile(r"(?i)\s*(?!(?:to|of|from|for|by)\b)[A-Za-z][A-Za-z0-9,'()\s-]*")
+# What is said of the answer itself must be said of all of it: not of "the square of the answer".
+_OF_ANSWER = re.compile(r"(?i)\b(?:answer|result|solution)s?\b")
+_WHOLE_ANSWER = re.compile(
+    r"(?i)\W*(?:(?:so|thus|hence|therefore|then|and|the|our|my|this|that),? )*"
+    r"(?:(?!(?:of|to|and|from|by)\b)[a-z]+ ){0,3}"
+    r"(?:answer|result|solution)s?(?: (?:in|to|of|for) (?!an?\b)[a-z ]+)?\s*"
+)
 
 
 def _said(text: str, verb: re.Pattern[str]) -> str:
@@ -297,37 +325,52 @@ def _said(text: str, verb: re.Pattern[str]) -> str:
     if len(found) != 1:
         return text
     subject = _FORMULAS.sub(lambda each: " x " if re.search("[A-Za-z]", each[0]) else " 0 ", text[: found[0].start()])
-    whole = _WHOLE_ANSWER.match(subject) or not _OF_ANSWER.search(subject)
+    whole = _WHOLE_ANSWER.fullmatch(subject) or not _OF_ANSWER.search(subject)
     if whole and _SUBJECT.fullmatch(subject) and not changes(text[: found[0].end()]):
         return text[found[0].end() :]
     return text
 
 
-# What is said of the answer itself must be said of all of it: not of "the square of the answer".
-_OF_ANSWER = re.compile(r"(?i)\b(?:answer|result|solution)s?\b")
-_WHOLE_ANSWER = re.compile(
-    r"(?i)\W*(?:(?:so|thus|hence|therefore|then|and|the|our|my|this|that),? )*(?:(?!of|to|and|from|by)[a-z]+ ){0,3}"
-    r"(?:answer|result|solution)s?\b"
-)
-# What may follow a value.
+def said(text: str) -> str:
+    """The end of a sentence that says something of its subject: the ellipse of "The graph is an ellipse"."""
+    return _said(text, _IS)
+
+
+# What may follow a value: "540 a week", "35 % of the students", "120 ways to choose them", "3 hours to finish the job".
 _BEHIND = re.compile(
-    r"(?:\s+(?:(?:a|an|per|each|every) [a-z]+"
+    r"(?:\s+(?:(?:a|an|per|each|every) (?P<each>[a-z]+)"
     r"|(?:of|for|in) (?:the|these|those|all|his|her|their|its) (?P<of>[a-z ,'-]{3,60})"
-    r"|(?P<ways>ways) (?:to|of|in which) (?P<to>[a-z ,'-]{3,80})|\((?P<remark>[A-Za-z]+(?:[ ,.'-]+[A-Za-z]+){2,})\))"
+    r"|ways (?:to|of|in which) (?P<to>[a-z ,'-]{3,80}))"
     r"|,\s+including (?P<including>[a-z ,'-]+)"
-    r"|(?<=[a-z]{2}) (?:to(?! the)|on|at|from|for|in|with) (?P<what>[a-z ,'-]{3,60}))$"
+    r"|(?<=[a-zA-Z]{2}) (?:to(?! the)|of|on|at|from|for|in|with) (?P<what>[a-z ,'-]{3,60}))$"
 )
+_OFTEN = {"day", "week", "month", "year", "hour", "minute", "second"}
+_OFTEN |= {"person", "student", "child", "friend", "ticket", "box"}
+# Behind a value these are another value, or a part of this one.
+_NO_END = {*VALUES, *SCALES, "denominator", "numerator", "place"}
+
+
+def _without_end(text: str) -> str:
+    """Without what follows the value and its unit."""
+    while not number(text) and "/" not in (split_unit(text)[1] or "") and (behind := _BEHIND.search(text)):
+        words = " ".join(filter(None, behind.groups()))
+        known = behind["each"] is None or behind["each"] in _OFTEN
+        # "42 dollars to start", not "two to three"
+        counted = behind["what"] is None or split_unit(text[: behind.start()])[1]
+        if not known or not counted or changes(words) or not _NO_END.isdisjoint(words.split()):
+            break
+        text = text[: behind.start()]
+    return text
+
+
 _TRAIL = re.compile(
     r"(?i)[\s,]+(?:in total|total|altogether|overall|"
     r"(?:is|as) (?:the|our|my) (?:(?:final|correct|required|desired) )?(?:answer|value|result|solution)|"
     r"as (?:required|desired|expected|needed|claimed)|"
-    r"which is (?:an? |the )?(?:(?:positive|negative|even|odd|whole|prime|rational|perfect|real|final|required) )*"
-    r"(?:prime|even|odd|positive|negative|integer|number|square|cube|fraction|answer|value|correct|rational))$|"
+    r"which is (?:prime|correct|an? (?:positive )?(?:prime|integer|prime number|whole number)|the (?:final )?answer))$|"
     r"\s+(?:left|remaining|each|apiece|apart|long|wide|tall|high|away)$|\s+of (?:them|these|those)$|"
     r"\s+such (?:numbers|integers|pairs|ways|values|triples|sets|functions)$"
 )
-# What nobody writes beside an answer, and what would change it.
-_AND = re.compile(r"(?<![A-Za-z\\]),?\s*\b(?:and|or)\b\s*(?![A-Za-z]*\})")
 _LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
 _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "sqrt", "max", "min", "gcd", "lcm", "mod"}
 _FUNCTIONS |= {
@@ -371,7 +414,7 @@ _INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
 
 
 # 42 (forty-two), \\frac{1}{2} (or 0.5): both must be right.
-_TWICE = re.compile(r"(.+?)\s+\((?:(?:or|i\.e\.,?|that is,?|=|\\approx|equivalently,?)\s*([^()]+)|([a-z -]+))\)")
+_TWICE = re.compile(r"(.+?)\s+\((?:(?:or|i\.e\.,?|that is,?|equivalently,?)\s*([^()]+)|([a-z -]+))\)")
 # The letter of a choice beside its value: (B) 7, B. 7, 7 (B).
 _LETTER = re.compile(r"^(?:\(?[A-J]\)\s*[:.]?\s+|[A-J][.:]\s+)(?=\S)")
 _LETTER_AFTER = re.compile(r"\s+\((?:option |choice )?[A-J]\)$")
@@ -389,22 +432,26 @@ def read(text: str, right: str) -> Reading | None:
 
     What the right answer has too (its letters, commands, "=") is no reason to refuse.
     """
-    text = bare(_said(without_words(text), _VERB))
-    while "/" not in (split_unit(text)[1] or "") and (behind := _BEHIND.search(text)):
-        if any(changes(each or "") for each in behind.groups()):
-            break
-        text = text[: behind.start()] + (" ways" if behind["ways"] else "")
+    text = _without_end(bare(_said(without_words(text), _VERB)))
     text = bare(_LETTER_AFTER.sub("", _LETTER.sub("", _TRAIL.sub("", text), count=1)))
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
-    values, unit = (text,), None
     if "mod" not in right:
         text = _MODULO.sub(r"\1\2", text)
+    values = (text,)
     if not _EQUALS.search(right):
-        values = _sides(_POINT_NAME.sub(r"\1", text))
+        if named := _POINT_NAME.match(text):
+            names = re.findall("[a-z]", named[2])
+            if names != sorted({*names}):  # (y, x) is another order
+                return None
+            text = named[1] + text[named.end() :]
+        values = _sides(text)
         if values is None:
             return None
-    *values, (last, unit) = [_without_unit(bare(value), letters) for value in values]
-    values = (*(value for value, _ in values), bare(last))
+    parts = [_without_unit(bare(value), letters) for value in values]
+    if len({each for _, each in parts if each}) > 1:  # $42 = 42 cents
+        return None
+    last, unit = parts[-1]
+    values = (*(value for value, _ in parts[:-1]), bare(last))
     if "(" in last and (twice := _TWICE.fullmatch(last)):
         values = (*values[:-1], twice[1], twice[2] or twice[3])
     if all(value and (number(value) or not _changed(value, right, letters)) for value in values):
@@ -414,6 +461,7 @@ def read(text: str, right: str) -> Reading | None:
 
 def _without_unit(text: str, letters: str) -> tuple[str, str | None]:
     value, unit = split_unit(text, letters)
+    # 30 degrees in sin 30 degrees are those of the angle, not of its sine.
     return (text, None) if unit == "degree" and _TRIGONOMETRY.search(value) else (value, unit)
 
 
@@ -424,18 +472,8 @@ def without_words(text: str) -> str:
     return bare(text[lead.end() :]) if lead else text
 
 
-def said(text: str) -> str:
-    """The end of a sentence that says something of its subject: the ellipse of "The graph is an ellipse"."""
-    return _said(text, _IS)
-
-
-_IS = re.compile(
-    r"\b(?:at|is|are|was|be|represents|describes|falls|choose|pick|select|arrives|leaves|starts|ends)\s+(?:(?:on|in|at)\s+)?"
-)
-
-
-_MODULO = re.compile(r"^(\$?)[A-Za-z]\s*\\equiv\s*(.+?)\s*\\pmod\s*\{?[0-9]+\}?")  # N \\equiv 809 \\pmod{1000}
-_POINT_NAME = re.compile(r"^(\$?)\([a-z](?:, ?[a-z])+\)\s*=\s*")  # (x, y) = (2, 6) or (6, 2)
+_MODULO = re.compile(r"^(\$?)[A-Za-z]\s*\\equiv\s*(.+?)\s*\\pmod\s*\{?[0-9]+\}?(?=\$?$)")  # N \\equiv 809 \\pmod{1000}
+_POINT_NAME = re.compile(r"^(\$?)\(([a-z](?:, ?[a-z])+)\)\s*=\s*")  # (x, y) = (2, 6) or (6, 2)
 
 
 def _sides(text: str) -> tuple[str, ...] | None:
@@ -449,11 +487,7 @@ def _sides(text: str) -> tuple[str, ...] | None:
     if len(sides) == 2 and _is_name(sides[1]) and not _is_name(sides[0]):  # 42 = x
         sides.reverse()
     *first, last = sides
-    if (
-        any(not side for side in sides)
-        or "\\not" in text
-        or (_LETTERS.search(_COMMAND.sub(" ", text)) and re.search(r"(?i)\bnot\b|n't", text))
-    ):
+    if any(not side for side in sides) or "\\not" in text or any(changes(_COMMAND.sub(" ", side)) for side in first):
         return None
     return (*(side for side in first if not _is_name(side)), last)
 
@@ -466,6 +500,8 @@ def _split(text: str) -> list[str]:
 
 
 def _is_name(side: str) -> bool:
+    if number(split_unit(bare(side))[0]):  # 42 cm
+        return False
     letters = _COMMAND.sub(lambda match: " x " if match[1] in _GREEK else " ", re.sub(r"\$", "", side))
     return bool(re.search(r"(?<!\d)[A-Za-df-hj-z]", letters) or re.search(r"[A-Za-z]{2}", letters))
 

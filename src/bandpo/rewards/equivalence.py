@@ -177,6 +177,7 @@ def _parse_right(answer: str) -> Any:
 
 _BUILDER = re.compile(r"\$?\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\\colon|\|)\s*([^{}]+)\\\}\$?")
 _JOINED = re.compile(r"\s*\$?\s*(?:,\s*)?(?<![A-Za-z\\])(or|and)(?![A-Za-z])\s*\$?\s*")
+_EQUATION = re.compile(r"\s*\$?\s*[a-z]\s*=")
 _ORDER = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t)(?![a-z])")
 
 
@@ -185,9 +186,16 @@ def _parse(answer: str) -> Any:
     builder = _BUILDER.fullmatch(answer.strip())
     conditions = builder[2] if builder else answer
     parts = _JOINED.split(conditions)
+    if "or" in parts[1::2] and all(_EQUATION.match(part) for part in parts[::2]):
+        letters = {part.strip("$ ")[0] for part in parts[::2]}
+        if len(letters) > 1:  # x = 3 or y = -1 is no point
+            raise _Refused
     if (builder or len(parts) > 1) and len({*parts[1::2]}) <= 1 and all(map(_ORDER.search, parts[::2])):
         found = [_parsed(part) for part in parts[::2]]
-        if all(isinstance(each, sympy.logic.boolalg.Boolean) and len(each.free_symbols) == 1 for each in found):
+        letters = {letter for each in found if each is not None for letter in getattr(each, "free_symbols", ())}
+        if len(letters) > 1 or (builder and {str(letter) for letter in letters} != {builder[1]}):
+            raise _Refused
+        if all(isinstance(each, sympy.logic.boolalg.Boolean) for each in found):
             sets = [each.as_set() for each in found]
             return sympy.Intersection(*sets) if "and" in parts[1::2] else sympy.Union(*sets)
     return _parsed(answer)
@@ -262,14 +270,23 @@ def _value(expr: Any) -> float:
 # ---- kind and value
 
 
+def _point(gold: Any, answer: Any) -> Any:
+    """x = 3, y = -1 as the point that it names, in the order of letters; (2, 6) is an interval to the parser."""
+    count = len(gold) if isinstance(gold, sympy.Tuple) else 2 * isinstance(gold, sympy.Interval)
+    named = [each for each in sorted(answer.args, key=str) if isinstance(each, sympy.Eq) and each.lhs.is_Symbol]
+    if not count == len(answer.args) == len({each.lhs for each in named}):
+        return answer
+    values = [each.rhs for each in named]
+    if isinstance(gold, sympy.Tuple):
+        return sympy.Tuple(*values)
+    return sympy.Interval.open(*values) if gold.is_open and all(each.is_real for each in values) else answer
+
+
 def _equal(gold: Any, answer: Any) -> bool:
     for expr in (answer, gold):
         size(expr)
-    if isinstance(gold, sympy.Tuple) and isinstance(answer, sympy.FiniteSet) and len(gold) == len(answer):
-        # x = 3, y = -1 for the point (3, -1)
-        named = [each for each in sorted(answer.args, key=str) if isinstance(each, sympy.Eq) and each.lhs.is_Symbol]
-        if len(named) == len(gold):
-            answer = sympy.Tuple(*(each.rhs for each in named))
+    if isinstance(answer, sympy.FiniteSet):
+        answer = _point(gold, answer)
     one, other = gold, answer
     if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
         one, other = _unnamed(gold), _unnamed(answer)

@@ -93,13 +93,13 @@ class _Pair:
 _CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?[.:]?", re.IGNORECASE)
 # The letter beside the value: (B) 7.
 _CHOSEN = re.compile(
-    r"(\(?[A-J]\)|[A-J](?=[.:]))\s*[:.,]?\s+(?!.*(?<![A-Za-z])[A-J](?![A-Za-z]))(.*)"
-    r"|(\(?[A-J]\)?) is the (?:only )?(?:correct |right |best )?(?:answer|option|choice)(?: that works)?"
+    r"(\(?[A-J]\)?) is the (?:only )?(?:correct |right |best )?(?:answer|option|choice)(?: that works)?"
+    r"|(\(?[A-J]\)|[A-J](?=[.:]))\s*[:.,]?\s+(?!.*(?<![A-Za-z])(?:[A-J](?![A-Za-z])|[a-j]\)))(.*)"
 )
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
 # 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
 _BASED = re.compile(r"\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
-_NAMED_RATIO = re.compile(r"^[A-Za-z :]+=\s*(.+)")
+_NAMED_RATIO = re.compile(r"([A-Za-z :]+)=\s*(.+)")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
 # These are mathematics without a backslash too.
 _MATHEMATICS = {
@@ -118,7 +118,7 @@ _MATHEMATICS = {
     "infinity",
     "mod",
 }
-_ARTICLES = re.compile(r"^(?:on |in )?(?:an?|the|it is|it's|on|in)\s+")
+_ARTICLES = re.compile(r"^(?:(?:on|in|an?|the|it is|it s)\s+)+")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _right(answer: str) -> _Right:
     compacted = compact(text)
     value, unit = split_unit(text)
     value = bare(value)
-    found = number(value)
+    found = number(value) if not re.search(r"[0-9]e", text) else None  # 2e-1 is a formula, with Euler's number
     if found is not None:
         normal = str(found.value) + (f" {unit}" if unit else "")
         return _Right(text, compacted, "number", value, unit, found, normal)
@@ -172,7 +172,9 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
     if wanted.kind not in ("number", "formula"):
-        forms = [without_words(answer), answer, bare(said(answer)), *_NAMED_RATIO.findall(answer)]
+        forms = [without_words(answer), answer, bare(said(answer))]
+        if wanted.kind == "clock" and (named := _NAMED_RATIO.fullmatch(answer)) and not changes(named[1]):
+            forms.append(named[2])
         forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]
         written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
         return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)
@@ -241,7 +243,9 @@ def _as_written(kind: str, text: str) -> str | None:
     match kind:
         case "choice":
             chosen = _CHOSEN.fullmatch(text)
-            return _choices(chosen[1] or chosen[3] if chosen and not changes(chosen[2] or "") else text)
+            # Beside the letter only a value: what is said of it may be that it is wrong.
+            alone = chosen and not _PROSE.search(re.sub(r"\\[A-Za-z]+", "", split_unit(chosen[3] or "")[0]))
+            return _choices(chosen[1] or chosen[2] if chosen and alone else text)
         case "words":
             return _words(text) or None
         case "clock" if match := _CLOCK.fullmatch(text):

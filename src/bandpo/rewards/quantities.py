@@ -25,16 +25,16 @@ _FRACTION = re.compile(
     r"(?:\\[dtc]?frac\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))|([0-9]+)\s*/\s*([0-9]+))"
 )
 _SCIENTIFIC = re.compile(r"([-+]?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})")
-_NEGATIVE = re.compile(r"(?i)(?:minus|negative)\s+(?=[\w\\])")
-_SCALES = {"trillion": 10**12, "billion": 10**9, "million": 10**6, "thousand": 1000, "hundred": 100, "dozen": 12}
-_SCALED = re.compile(rf"(?i)(.*[0-9])\s*({'|'.join(_SCALES)})")  # 2.5 million
+_NEGATIVE = re.compile(r"(?i)(?:minus|negative)\s+(?=[\w\\])|-\s*(?=[a-z])")
+SCALES = {"trillion": 10**12, "billion": 10**9, "million": 10**6, "thousand": 1000, "hundred": 100, "dozen": 12}
+_SCALED = re.compile(rf"(?i)([^a-z]*[0-9])\s*({'|'.join(SCALES)})")  # 2.5 million
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()  # noqa: SIM905
 _SMALL += ["seventeen", "eighteen", "nineteen"]
 _TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 VALUES = {name: i for i, name in enumerate(_SMALL)} | _TENS
-_PARTS = {"half": 2, "third": 3, "fourth": 4, "quarter": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8}
-_PARTS |= {"ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "sixteenth": 16, "twentieth": 20, "hundredth": 100}
-_PARTS |= {f"{name}s": value for name, value in _PARTS.items()} | {"halves": 2}
+PARTS = {"half": 2, "third": 3, "fourth": 4, "quarter": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8}
+PARTS |= {"ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "sixteenth": 16, "twentieth": 20, "hundredth": 100}
+PARTS |= {f"{name}s": value for name, value in PARTS.items()} | {"halves": 2}
 
 
 def number(text: str) -> Number | None:
@@ -64,9 +64,10 @@ def number(text: str) -> Number | None:
     if match := _SCIENTIFIC.fullmatch(text):
         return _scaled(number(match[1]), Fraction(10) ** int(match[2]), int(match[2]))
     if match := _SCALED.fullmatch(text):
-        scale = _SCALES[match[2].casefold()]
+        scale = SCALES[match[2].casefold()]
         return _scaled(number(match[1]), Fraction(scale), len(str(scale)) - 1)
-    value = _in_words(text.casefold().replace("-", " ").replace(",", " ").split())
+    words = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", text.casefold())
+    value = _in_words(re.sub(rf"(?<=[a-z]) *({'|'.join(SCALES)}),", r" \1 ", words).split())
     return Number(value) if value is not None else None
 
 
@@ -80,11 +81,11 @@ def _in_words(words: list[str]) -> Fraction | None:
     match words:
         case ["half"]:
             return Fraction(1, 2)
-        case ["a" | "an" | "one", part] if part in _PARTS:
-            return Fraction(1, _PARTS[part])
-        case [count, part] if count in VALUES and part in _PARTS:
-            return Fraction(VALUES[count], _PARTS[part])
-        case [*whole, "and", count, part] if part in _PARTS:
+        case ["a" | "an" | "one", part] if part in PARTS:
+            return Fraction(1, PARTS[part])
+        case [count, part] if count in VALUES and part in PARTS:
+            return Fraction(VALUES[count], PARTS[part])
+        case [*whole, "and", count, part] if part in PARTS:
             one, other = _whole(whole), _in_words([count, part])
             return one + other if one is not None and other is not None and other < 1 else None
     found = _whole(words)
@@ -93,7 +94,7 @@ def _in_words(words: list[str]) -> Fraction | None:
 
 def _whole(words: list[str]) -> int | None:
     """ "forty two", "a hundred and five", "two million three hundred thousand"; None for anything else."""
-    for name, scale in _SCALES.items():
+    for name, scale in SCALES.items():
         if name in words:
             cut = words.index(name)
             above = 1 if words[:cut] == ["a"] else _whole(words[:cut])
@@ -224,6 +225,8 @@ _NO_THINGS = {
 _NO_THINGS |= {"perhaps", "halves", "quarters", "tens", "hundreds", "thousands", "millions", "billions", "trillions"}
 _NO_THINGS |= {"dozens", "scores", "grosses", "tenths", "guess", "squares", "cubes", "roots", "powers", "multiples"}
 _NO_THINGS |= {"mods", "ones", "others", "always", "towards", "versus", "bases", "radians", "logs", "inverses", "vs"}
+_NO_THINGS |= {"factorials", "pis", "lakhs", "crores", "googols", "quadrillions", "quintillions"}
+_NO_THINGS |= {f"{name}s" for name in VALUES}
 _ORDINAL_PARTS = re.compile(r"(?:third|(?!mon|pa|mo|leng|wid|dep|tru|you|heal|clo|dea|bir|bo|ba)\w*[a-z]th)s?")
 _SIGN = re.compile(r"\\?%|[$€£¥¢°]|\\\$|\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])")
 _ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?([A-Za-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?)?")

@@ -189,7 +189,7 @@ class Pool:
         worker: _Worker | None = None
         while batch := self._take():
             try:
-                if worker is not None and worker.done >= self.tasks_per_process:
+                if worker is not None and (worker.done >= self.tasks_per_process or worker.is_lost()):
                     self._end(worker)
                     worker = None
                 if worker is None:
@@ -461,6 +461,17 @@ class _Worker:
 
     def wait_until_ready(self) -> None:
         self.line.receive(_START_SECONDS)
+
+    def is_lost(self) -> bool:
+        """Whether it died, or said something, while it had no task: that costs the next task no try."""
+        try:
+            self.line.socket.setblocking(False)
+            self.line.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
 
     def results(self, values: list[str]) -> Iterator[dict[str, Any]]:
         """One message per value, as they come."""

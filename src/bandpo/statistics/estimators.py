@@ -28,6 +28,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+__all__ = [
+    "LEVEL",
+    "SUCH_PROBLEMS",
+    "THESE_PROBLEMS",
+    "TRAINING_RUNS",
+    "Graded",
+    "Interval",
+    "Spread",
+    "average",
+    "best_at_k_bootstrap",
+    "best_at_k_expected",
+    "maj_at_k",
+    "maj_at_k_bootstrap",
+    "mean_at_k",
+    "pass_at_k",
+    "per_prompt",
+    "powers",
+    "sampling_variance",
+    "such_problems",
+    "summarize",
+    "these_problems",
+    "training_runs",
+]
+
 Floats = NDArray[np.float64]
 THESE_PROBLEMS, SUCH_PROBLEMS, TRAINING_RUNS = "these problems", "such problems", "training runs"
 LEVEL = 0.95

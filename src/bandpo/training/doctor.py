@@ -211,7 +211,7 @@ def verl_settings(config: Mapping[str, Any]) -> Iterator[Finding]:
 def _loss_settings(get: Any) -> Iterator[Finding]:
     mode, target = get(f"{_LOSS}.loss_mode", "vanilla"), get(f"{_LOSS}._target_", "")
     ours = mode == "bandpo"
-    given = [key for key in ("trust_region", "apply", "preserve", "ratio", "dual_clip") if _given(get, key)]
+    node = get(f"{_LOSS}.trust_region", None)
     if ours and target != _TARGET:
         cure = f"{_LOSS}._target_={_TARGET}"
         what = f"loss_mode is bandpo, but {_LOSS}._target_ is {target or 'not set'}: no option reaches the loss"
@@ -219,14 +219,14 @@ def _loss_settings(get: Any) -> Iterator[Finding]:
     elif target == _TARGET and not ours:
         what = f"the loss is {mode!r}, which reads none of the options of {_TARGET.rpartition('.')[2]}"
         yield Finding("problem", what, f"{_LOSS}.loss_mode=bandpo")
-    elif given and not ours:
-        what = f"{', '.join(given)} under {_LOSS}, but the loss is {mode!r}"
+    elif node is not None and not ours:
+        what = f"trust_region under {_LOSS}, but the loss is {mode!r}"
         yield Finding("problem", what, f"{_LOSS}.loss_mode=bandpo {_LOSS}._target_={_TARGET}")
-    if given and ours and (node := get(f"{_LOSS}.trust_region", None)) is not None:
-        from ..trust_regions.base import trust_region
+    if node is not None and ours:
+        from ..integrations import objective_for
 
         try:
-            yield Finding("ok", f"the rule is {trust_region(node)!r}")
+            yield Finding("ok", f"the loss is {objective_for('verl', node)!r}")
         except ValueError as error:
             yield Finding("problem", f"{_LOSS}.trust_region: {error}", "correct the node")
     if get("algorithm.rollout_correction.bypass_mode", False):
@@ -235,10 +235,6 @@ def _loss_settings(get: Any) -> Iterator[Finding]:
         )
         cure = "algorithm.rollout_correction.bypass_mode=false"
         yield Finding("warning", f"{what} (not the V1 one) calls its own loss in place of {mode!r}", cure)
-
-
-def _given(get: Any, key: str) -> bool:
-    return get(f"{_LOSS}.{key}") is not _ABSENT
 
 
 def _clip_settings(get: Any) -> Iterator[Finding]:
@@ -253,8 +249,9 @@ def _clip_settings(get: Any) -> Iterator[Finding]:
             cure = "write {type: clip, eps_low: ..., eps_high: ...} as the trust_region, or drop them"
             yield Finding("warning", f"{', '.join(dead)}: the loss bandpo does not read them", cure)
         if get(f"{actor}.clip_ratio_c") not in (_ABSENT, 3.0):
-            cure = f"+{_LOSS}.dual_clip={cap}"
-            yield Finding("warning", f"clip_ratio_c={cap} is not read by the loss bandpo, which has no dual clip", cure)
+            what = f"clip_ratio_c={cap} is not read by the loss bandpo, whose dual clip is its objective's"
+            cure = f"write {{type: objective, trust_region: ..., dual_clip: {cap}}} as the trust_region"
+            yield Finding("warning", what, cure)
         return
     shadow = {"clip_ratio_low": 0.2 if low is _ABSENT else low, "clip_ratio_high": 0.2 if high is _ABSENT else high}
     if plain is not _ABSENT and all(value is not None and value != plain for value in shadow.values()):

@@ -151,7 +151,6 @@ def _run(
             train_dataset=rows,
             eval_dataset=held_out,
             processing_class=tokenizer,
-            trust_region=config.region,
         )
     except UserError:
         if is_new:  # the trainer makes its folder before it has seen all settings
@@ -323,6 +322,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         # processes are then rounded in another way in a resumed run.
         **({"ddp_find_unused_parameters": True} if count > 1 else {}),
         **config.trainer,
+        "trust_region": config.trust_region,
         "logging_steps": logging,
         "output_dir": str(folder / "checkpoints"),
         "seed": config.seed,

@@ -1,8 +1,9 @@
 """`bandpo verl`: a recipe becomes the command line of verl's trainer, with an estimate of its memory and time.
 
-A recipe is verl's own tree of settings (`actor_rollout_ref`, `data`, `trainer`, ...). Beside it stand `trust_region`
-and the other options of our loss; `plan`, the numbers behind `--plan`; `base`, a recipe or several to lay this one on;
-and `variants`, settings of which the one that `variant` names is laid on top. docs/verl.md has the estimate's formulas.
+A recipe is verl's own tree of settings (`actor_rollout_ref`, `data`, `trainer`, ...). Beside it stand `trust_region`,
+the node of a rule or an objective, and what else our loss takes; `plan`, the numbers behind `--plan`; `base`, a recipe
+or several to lay this one on; and `variants`, settings of which the one that `variant` names is laid on top.
+docs/verl.md has the estimate's formulas.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import yaml
 from ..config.recipe import merge, read_recipe
 from ..errors import UserError, nearest
 from ..files import parse_yaml
-from ..trust_regions.base import trust_region
+from ..integrations import objective_for
 
-# The options of `integrations.verl.BandPOLossConfig`.
-LOSS = ("trust_region", "apply", "preserve", "ratio", "dual_clip", "diagnostics", "diagnostics_by_probability")
+# What `integrations.verl.BandPOLossConfig` takes.
+LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability")
 # The roots of verl's settings.
 ROOTS = (
     "actor_rollout_ref",
@@ -160,7 +161,7 @@ def load(
         if key not in ROOTS:
             raise UserError(f"unknown key {key!r}{nearest(key, known)}")
     try:
-        trust_region(loss.get("trust_region", {"type": "band"}))
+        objective_for("verl", loss.get("trust_region"))
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     _check_keys(node)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
-from ..band.divergences import Divergence
 from ..bounds import Bounds
 from ..errors import nearest
 
@@ -96,20 +95,7 @@ class Region(ABC):
 
     def to_config(self) -> dict[str, Any]:
         """The YAML node: `type` and the fields. Raises ValueError for a divergence or a rule without a name in YAML."""
-        node: dict[str, Any] = {"type": self.kind}
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            if not field.init:
-                continue
-            value = getattr(self, field.name)
-            if isinstance(value, Region | Divergence):
-                value = value.to_config()
-            elif isinstance(value, tuple):
-                value = list(cast("tuple[Any, ...]", value))  # YAML has no tuples
-            elif isinstance(value, TrustRegion):
-                raise ValueError(f"{field.name} has no config node; derive {type(value).__name__} from bandpo.Region")
-            if value is not None:
-                node[field.name] = value
-        return node
+        return node_of(self, self.kind)
 
 
 def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
@@ -133,27 +119,57 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
     if not isinstance(kind, str) or kind not in _KINDS:
         known = sorted(_KINDS)
         raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
-    cls = _KINDS[kind]
-    known = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-    for key, value in values.items():
+    return made_of(_KINDS[kind], values, f"trust region {kind!r}", _field)
+
+
+def _field(name: str, value: Any) -> Any:
+    return trust_region(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+
+
+def node_of(thing: Any, kind: str) -> dict[str, Any]:
+    """The YAML node of a dataclass: its `type`, and its fields unless they are None."""
+    node: dict[str, Any] = {"type": kind}
+    for field in dataclasses.fields(thing):
+        value = getattr(thing, field.name) if field.init else None
+        if value is not None:
+            node[field.name] = _plain(value, field.name)
+    return node
+
+
+def _plain(value: Any, name: str) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each, name) for each in cast("tuple[Any, ...]", value)]  # YAML has no tuples
+    if hasattr(value, "to_config"):
+        return value.to_config()
+    if isinstance(value, TrustRegion):
+        raise ValueError(f"{name} has no config node; derive {type(value).__name__} from bandpo.Region")
+    return value
+
+
+def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable[[str, Any], Any]) -> Any:
+    """A dataclass of the values of its node, each as `read` makes it of its name and what the node has.
+
+    Raises ValueError for a key that the class has not, with the nearest one that it has, and for one that is missing.
+    """
+    known = [field.name for field in dataclasses.fields(cls) if field.init]
+    for key in values:
         if key not in known:
-            raise ValueError(f"unknown key {key!r} in trust region {kind!r}{nearest(key, known)}; it has {known}")
-        if isinstance(value, Mapping):
-            values[key] = trust_region(cast(Mapping[str, Any], value))
+            raise ValueError(f"unknown key {key!r} in {what}{nearest(key, known)}; it has {known}")
+    fields = {key: read(key, value) for key, value in values.items()}
     try:
-        return cls(**values)
+        return cls(**fields)
     except TypeError as error:  # a missing field: the only one that can be left
-        raise ValueError(f"trust region {kind!r}: {error}") from error
+        raise ValueError(f"{what}: {error}") from error
 
 
 def check_number(
-    region: Region, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
+    thing: object, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
 ) -> None:
     """Check a numeric field and store it as a float, so that equal nodes are equal.
 
     A number in a string counts as one: "1e-3" is a number in YAML 1.2 and a string in PyYAML.
     """
-    value = getattr(region, name)
+    value = getattr(thing, name)
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -163,11 +179,11 @@ def check_number(
     inside = (low < number if open_low else low <= number) and (number < high if open_high else number <= high)
     if not inside:
         interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
-        raise ValueError(f"{name} of {type(region).__name__} must be a number in {interval}, got {value!r}")
-    object.__setattr__(region, name, number)
+        raise ValueError(f"{name} of {type(thing).__name__} must be a number in {interval}, got {value!r}")
+    object.__setattr__(thing, name, number)
 
 
-def check_region(region: Region, name: str) -> None:
-    value = getattr(region, name)
+def check_region(thing: object, name: str) -> None:
+    value = getattr(thing, name)
     if isinstance(value, type) or not isinstance(value, TrustRegion):
-        raise ValueError(f"{name} of {type(region).__name__} must be a trust region, got {value!r}")
+        raise ValueError(f"{name} of {type(thing).__name__} must be a trust region, got {value!r}")

@@ -1,0 +1,141 @@
+"""`Objective`: the loss as one value, which is also a YAML node: all of eq:bandpo_full but the tensors of a batch."""
+
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+
+from ..trust_regions.base import TrustRegion, check_number, check_region, made_of, node_of, trust_region
+from ..trust_regions.combinators import depends_on_probability
+from ..trust_regions.rules import Band
+from .aggregation import Aggregation
+from .kl import KLPenalty
+from .surrogates import Apply, Preserve, by_sign
+
+Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
+
+# Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
+MAX_LOG_RATIO = 60.0
+
+
+@dataclass(frozen=True, repr=False)
+class Objective:
+    """What is maximised: 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ], the paper's
+    (eq:bandpo_full), with another part in the place of each that is given.
+
+    Frozen, hashable, and its own node in a config file: `Objective(Clip(1, 4), apply="weight")` is
+    `{type: objective, trust_region: {type: clip, eps_low: 1, eps_high: 4}, apply: weight}`; `bandpo.objective(node)`
+    and `to_config()` go there and back.
+
+    Args:
+        trust_region: the rule; the paper's is `Band("kl", 0.05)`.
+        apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, `Preserve(low, high)`, or a pair of
+            them for A >= 0 and A < 0; see `surrogate` for formulas, gradients and papers.
+        ratio: what r is the ratio of; for one advantage per response
+            - token: pi / pi_old of each token, the paper's;
+            - sequence: of the whole response, the product over its tokens, which is one action with one probability: a
+              band is defined for it (but hardly binds from above: that of a long response is near 0);
+            - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
+            - mean-of-clipped: the geometric mean of its tokens' clipped ratios (GMPO, arXiv 2507.20673), apply "clip".
+            In the last three r and the surrogate are the same for all tokens of a response, and every term's gradient
+            goes to all of them. Metrics still count tokens, each with its own old probability and its own estimate of
+            KL(pi_old || pi). Whether it is outside, and `log_ratio/*`, are for the two sequence ratios of r, the ratio
+            of its response, and for mean-of-clipped its own.
+        dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
+        beta: weight of the KL penalty to a reference policy.
+        kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
+        aggregation: see `aggregate`; the default is the paper's.
+        max_log_ratio: cut log r to +- this before anything else (verl: 20); None is 60.
+
+    Raises:
+        ValueError: a value that is not allowed, or two that contradict each other, with the field's name.
+
+    >>> from bandpo import Clip, Objective, Preserve, objective
+    >>> Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1))
+    Objective(Clip(eps_low=0.2, eps_high=0.2), apply=Preserve(low=0.5, high=1.0))
+    >>> objective({"type": "band", "delta": 0.05}) == Objective()
+    True
+    """
+
+    trust_region: TrustRegion = field(default_factory=Band)
+    apply: Apply | tuple[Apply, Apply] = "clip"
+    ratio: Ratio = "token"
+    dual_clip: float | None = None
+    beta: float = 0.0
+    kl_penalty: KLPenalty = "k3"
+    aggregation: Aggregation = "seq-mean-token-mean"
+    max_log_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        check_region(self, "trust_region")
+        if self.dual_clip is not None:
+            check_number(self, "dual_clip", 1, math.inf, open_low=True, open_high=True)
+        positive, negative = by_sign(self.apply, self.dual_clip)
+        object.__setattr__(self, "apply", positive if positive == negative else (positive, negative))
+        check_number(self, "beta", 0, math.inf, open_high=True)
+        if self.max_log_ratio is not None:
+            check_number(self, "max_log_ratio", 0, MAX_LOG_RATIO, open_low=True)
+        for name, allowed in (("ratio", Ratio), ("kl_penalty", KLPenalty), ("aggregation", Aggregation)):
+            if getattr(self, name) not in get_args(allowed):
+                raise ValueError(
+                    f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
+                )
+        if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
+            raise ValueError(
+                f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a geometric "
+                "mean of ratios is no ratio of probabilities, so no divergence ball is defined for it; take ratio "
+                "'sequence' or 'token'"
+            )
+        if self.ratio == "mean-of-clipped" and self.apply != "clip":
+            raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {self.apply!r}")
+        if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
+            raise ValueError(f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: there is no penalty")
+
+    def changed(self) -> dict[str, Any]:
+        """The fields beside the trust region that are not the paper's."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[1:]}
+        return {name: value for name, value in fields.items() if value != getattr(Objective, name)}
+
+    def __repr__(self) -> str:
+        return f"Objective({', '.join([repr(self.trust_region), *(f'{k}={v!r}' for k, v in self.changed().items())])})"
+
+    def to_config(self) -> dict[str, Any]:
+        """The YAML node. Raises ValueError for a divergence or a rule without a name in YAML."""
+        return node_of(self, "objective")
+
+
+def objective(node: Mapping[str, Any] | TrustRegion | Objective) -> Objective:
+    """The objective that a config node describes; of a trust region, or the node of one, the paper's with that region.
+
+    Raises ValueError naming the key and the nearest known one.
+
+    >>> import bandpo
+    >>> node = {"type": "objective", "trust_region": {"type": "clip"}, "ratio": "sequence-mean", "beta": 0.04}
+    >>> bandpo.objective(node)
+    Objective(Clip(eps_low=0.2, eps_high=0.2), ratio='sequence-mean', beta=0.04)
+    >>> bandpo.objective(bandpo.objective(node).to_config()) == bandpo.objective(node)
+    True
+    """
+    if isinstance(node, Objective):
+        return node
+    if not isinstance(node, Mapping) or node.get("type") != "objective":
+        return Objective(trust_region(node))
+    return made_of(Objective, {str(key): value for key, value in node.items() if key != "type"}, "objective", _field)
+
+
+def _field(name: str, value: Any) -> Any:
+    if name == "trust_region":
+        return trust_region(value)
+    if name == "apply" and isinstance(value, list | tuple):
+        return tuple(_field(name, each) for each in cast("list[Any]", value))
+    if name == "apply" and isinstance(value, Mapping):
+        values = {str(key): each for key, each in cast("Mapping[Any, Any]", value).items()}
+        if values.pop("type", None) != "preserve":
+            raise ValueError(f"apply must be a name or {{type: preserve, low: ..., high: ...}}, got {value!r}")
+        return made_of(Preserve, values, "apply 'preserve'", lambda _, each: each)
+    return value

@@ -1,0 +1,263 @@
+"""The objective as one value: its node, what contradicts itself, and what trainers do not take of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import pickle
+from typing import get_args
+
+import pytest
+import torch
+import yaml
+
+import bandpo
+from bandpo import (
+    TRGPPO,
+    Band,
+    BySign,
+    Capped,
+    Clip,
+    Decaying,
+    Divergence,
+    Objective,
+    Preserve,
+    Relaxed,
+    objective,
+    policy_loss,
+    trust_region,
+)
+from bandpo.integrations import REFUSED, objective_for
+from bandpo.losses.aggregation import Aggregation
+from bandpo.losses.kl import KLPenalty
+from test_trust_regions import IN_YAML, Bare, Wider
+
+torch.set_num_threads(1)
+
+PRESERVE = Preserve(0.5, 0.75)
+# One of each kind: every field, every value of those that have names, pairs, and what goes together.
+OBJECTIVES = [
+    Objective(),
+    *(Objective(region) for region in IN_YAML),
+    *(Objective(Clip(0.2, 0.28), apply=apply) for apply in ("mask", "mask_two_sided", "weight", PRESERVE)),
+    Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip")),
+    Objective(Clip(), apply=(PRESERVE, "mask"), dual_clip=3.0),
+    Objective(Clip(), apply=("clip", Preserve(0, 0))),
+    Objective(Clip(3e-4, 4e-4), ratio="sequence-mean", max_log_ratio=20.0),
+    Objective(Band("tv", 0.1), ratio="mean-of-clipped", dual_clip=1.5),
+    Objective(TRGPPO(0.03), ratio="sequence", apply="weight"),
+    *(Objective(beta=0.04, kl_penalty=kind) for kind in get_args(KLPenalty)),
+    *(Objective(aggregation=kind) for kind in get_args(Aggregation)),
+]
+
+
+@pytest.mark.parametrize("value", OBJECTIVES, ids=repr)
+def test_an_objective_is_its_node_and_its_node_is_it(value):
+    node = value.to_config()
+    again = objective(yaml.safe_load(yaml.safe_dump(node)))
+    assert again == value
+    assert again.to_config() == node
+    assert node["type"] == "objective"
+    assert objective(value) is value
+    assert pickle.loads(pickle.dumps(value)) == value
+    assert dataclasses.replace(value) == value
+    assert eval(repr(value), vars(bandpo) | {"inf": math.inf, "Wider": Wider}) == value
+
+
+@pytest.mark.parametrize("value", OBJECTIVES, ids=repr)
+def test_equal_objectives_are_one_key_of_a_dictionary(value):
+    again = objective(value.to_config())
+    assert hash(again) == hash(value)
+    assert {value: 1}[again] == 1
+    assert (value == Objective()) == (value.changed() == {} and value.trust_region == Band("kl", 0.05))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        value.apply = "mask"
+
+
+def test_different_objectives_are_different():
+    assert len(set(OBJECTIVES)) > len(OBJECTIVES) - 6  # defaults occur more than once
+    fields = {"apply": "mask", "ratio": "sequence", "dual_clip": 2.0, "beta": 0.1, "max_log_ratio": 9.0}
+    for field, value in fields.items():
+        other = dataclasses.replace(Objective(), **{field: value})
+        assert other != Objective()
+        assert other.changed() == {field: value}
+        assert repr(other) == f"Objective({Band()!r}, {field}={value!r})"
+
+
+def test_the_yaml_that_people_write():
+    text = """
+    type: objective
+    trust_region: {type: clip, eps_low: 0.2, eps_high: 2.8e-1}
+    apply: [{type: preserve, low: 0.5, high: 1e0}, clip]
+    dual_clip: 3
+    """
+    expected = Objective(Clip(0.2, 0.28), apply=(Preserve(0.5, 1.0), "clip"), dual_clip=3.0)
+    assert objective(yaml.safe_load(text)) == expected
+    assert objective({"type": "objective"}) == Objective()
+    assert objective({"type": "objective", "beta": "1e-3"}).beta == 1e-3  # a string in PyYAML
+    # The node of a bare region, and the region, are the paper's objective with it.
+    for region in IN_YAML:
+        assert objective(region.to_config()) == objective(region) == Objective(region)
+    # A pair of one is that one.
+    assert Objective(apply=("mask", "mask")) == Objective(apply=["mask", "mask"]) == Objective(apply="mask")
+
+
+def test_a_region_or_divergence_without_a_node_has_none_here():
+    with pytest.raises(ValueError, match=r"trust_region has no config node; derive Bare from bandpo\.Region"):
+        Objective(Bare()).to_config()
+    with pytest.raises(ValueError, match="my own"):
+        Objective(Band(Divergence("my own", lambda u: (u - 1) ** 2))).to_config()
+
+
+ROOT_OF_CLIP = "trust_region must be made of Clip for ratio 'sequence-mean', got .*no divergence ball"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"trust_region": "band"}, "trust_region of Objective must be a trust region, got 'band'"),
+        ({"trust_region": Band}, "trust_region of Objective must be a trust region, got <class"),
+        ({"trust_region": Objective()}, r"trust_region of Objective must be a trust region, got Objective\("),
+        (
+            {"apply": "weight", "dual_clip": 3.0},
+            "dual_clip must be None for apply = 'weight', which bounds r .* got 3.0",
+        ),
+        ({"apply": "mask_two_sided", "dual_clip": 3.0}, "dual_clip must be None for apply = 'mask_two_sided'"),
+        ({"apply": ("clip", "weight"), "dual_clip": 3.0}, r"dual_clip must be None for apply = \('clip', 'weight'\)"),
+        ({"apply": "preserve"}, r"apply must be one of \['clip', .*Preserve\(low, high\).*, got 'preserve'"),
+        ({"apply": ("mask",)}, r"apply must be one of .* got \('mask',\)"),
+        ({"apply": {"type": "preserve"}}, "apply must be one of .* got {'type': 'preserve'}"),
+        ({"ratio": "response"}, r"ratio of Objective must be one of \['token', .*\], got 'response'"),
+        ({"trust_region": Band(), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
+        ({"trust_region": BySign(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
+        ({"trust_region": Relaxed(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
+        ({"trust_region": Decaying(Band(), "delta", 0.01, 10), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
+        ({"apply": "mask", "ratio": "mean-of-clipped"}, "apply must be 'clip' for ratio 'mean-of-clipped', got 'mask'"),
+        ({"apply": ("clip", PRESERVE), "ratio": "mean-of-clipped"}, "apply must be 'clip' for .*, got .*Preserve"),
+        ({"dual_clip": 1.0}, r"dual_clip of Objective must be a number in \(1, inf\), got 1.0"),
+        ({"dual_clip": math.inf}, r"dual_clip of Objective must be a number in \(1, inf\), got inf"),
+        ({"dual_clip": math.nan}, r"dual_clip of Objective must be a number in \(1, inf\), got nan"),
+        ({"dual_clip": True}, r"dual_clip of Objective must be a number in \(1, inf\), got True"),
+        ({"beta": -0.1}, r"beta of Objective must be a number in \[0, inf\), got -0.1"),
+        ({"beta": math.nan}, r"beta of Objective must be a number in \[0, inf\), got nan"),
+        ({"beta": None}, r"beta of Objective must be a number in \[0, inf\), got None"),
+        ({"kl_penalty": "k2"}, "kl_penalty = 'k2' and beta = 0 do not go together: there is no penalty"),
+        ({"kl_penalty": "k4", "beta": 0.1}, r"kl_penalty of Objective must be one of \['k1', .*, got 'k4'"),
+        ({"aggregation": "mean"}, r"aggregation of Objective must be one of \['token-mean', .*, got 'mean'"),
+        ({"max_log_ratio": 0}, r"max_log_ratio of Objective must be a number in \(0, 60\], got 0"),
+        ({"max_log_ratio": 61.0}, r"max_log_ratio of Objective must be a number in \(0, 60\], got 61.0"),
+        ({"max_log_ratio": math.nan}, r"max_log_ratio of Objective must be a number in \(0, 60\], got nan"),
+    ],
+)
+def test_what_contradicts_itself_cannot_be_made(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Objective(**fields)
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(Objective(), **fields)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "message"),
+    [
+        (-1, 1, r"low of Preserve must be a number in \[0, inf\), got -1"),
+        (0.5, math.nan, r"high of Preserve must be a number in \[0, inf\), got nan"),
+        (0.5, "a", r"high of Preserve must be a number in \[0, inf\), got 'a'"),
+        ((0.5, 1), 1, r"low of Preserve must be a number in \[0, inf\), got \(0.5, 1\)"),
+    ],
+)
+def test_weights_of_preserve_are_numbers(low, high, message):
+    with pytest.raises(ValueError, match=message):
+        Preserve(low, high)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"type": "objective", "aply": "mask"}, "unknown key 'aply' in objective, did you mean 'apply'"),
+        ({"type": "objective", "preserve": [0.5, 1]}, r"unknown key 'preserve' in objective; it has \['trust_region'"),
+        ({"type": "objective", "trust_region": "clip"}, "trust_region must be a mapping with a type"),
+        ({"type": "objective", "trust_region": {"type": "clipp"}}, "got 'clipp', did you mean 'clip'"),
+        (
+            {"type": "objective", "trust_region": {"type": "objective"}},
+            "trust_region type must be one of .*'objective'",
+        ),
+        ({"type": "objective", "apply": {"type": "preserve", "low": 1}}, "apply 'preserve': .*'high'"),
+        (
+            {"type": "objective", "apply": {"type": "preserve", "lo": 1}},
+            "unknown key 'lo' in apply 'preserve', did you",
+        ),
+        (
+            {"type": "objective", "apply": {"type": "clip"}},
+            "apply must be a name or {type: preserve, .*got {'type': 'clip'",
+        ),
+        ({"type": "objective", "apply": ["clip", {"type": "mask"}]}, "apply must be a name or {type: preserve"),
+        ({"type": "objective", "beta": {}}, "beta of Objective must be a number"),
+        ({"type": "bandd"}, "got 'bandd', did you mean 'band'"),
+        ({}, "trust_region type must be one of"),
+        ("gspo", "trust_region must be a mapping with a type"),
+        (Objective, "trust_region must be a mapping with a type"),
+    ],
+)
+def test_a_node_that_is_none_is_named(node, message):
+    with pytest.raises(ValueError, match=message):
+        objective(node)
+
+
+def test_a_trust_region_is_no_objective():
+    with pytest.raises(ValueError, match=r"trust_region type must be one of .* got 'objective'"):
+        trust_region(Objective().to_config())
+    with pytest.raises(ValueError, match="region of Capped must be a trust region"):
+        Capped(Objective())
+
+
+def test_a_bare_region_is_the_papers_objective_with_it():
+    torch.manual_seed(0)
+    old = torch.rand(5, 7).log()
+    batch = old + torch.randn(5, 7), old, torch.randn(5), torch.rand(5, 7) < 0.8
+    for region in (Band("kl", 0.05), Clip(0.2, 0.28), Bare()):
+        found = []
+        for value in (region, Objective(region)):
+            logps = batch[0].clone().requires_grad_()
+            loss, metrics = policy_loss(logps, *batch[1:], value)
+            found.append((loss, torch.autograd.grad(loss, logps)[0], metrics.counts, metrics.sums))
+        assert all(map(torch.equal, *found))
+    assert Objective().trust_region == Band("kl", 0.05)
+
+
+# ---- what trainers take of it
+
+
+def differing(field):
+    """An objective whose only field of another value is this one."""
+    value = {
+        "apply": "mask",
+        "ratio": "sequence",
+        "dual_clip": 3.0,
+        "beta": 0.1,
+        "aggregation": "token-mean",
+        "max_log_ratio": 20.0,
+    }[field]
+    return dataclasses.replace(Objective(Clip(0.2, 0.2)), **{field: value})
+
+
+FIELDS = ("apply", "ratio", "dual_clip", "beta", "aggregation", "max_log_ratio")
+
+
+@pytest.mark.parametrize(("host", "field"), list(itertools.product(REFUSED, FIELDS)))
+def test_what_a_trainer_cannot_do_is_refused_by_name_and_nothing_else(host, field):
+    value = differing(field)
+    if field in REFUSED[host]:
+        for given in (value, value.to_config()):
+            with pytest.raises(ValueError, match=f"^{field} must be .* through {host}, got .*: .+"):
+                objective_for(host, given)
+    else:
+        assert objective_for(host, value) == objective_for(host, value.to_config()) == value
+
+
+def test_every_trainer_takes_the_papers_and_a_bare_region():
+    for host in REFUSED:
+        assert objective_for(host, None) == Objective()
+        assert objective_for(host, Band("tv", 0.1)) == Objective(Band("tv", 0.1))
+        keeps_its_loss = host in ("TRL", "Liger", "torchrl")
+        assert set(REFUSED[host]) == (set(FIELDS) if keeps_its_loss else {"beta", "aggregation"})
