@@ -73,14 +73,14 @@ def _is_smooth(kind: Divergence) -> bool:
 def _kept(kind: Divergence, what: Any, make: Callable[[], Made]) -> Made:
     # By identity, for a generator need not be hashable; the divergence is kept too, so that its id stays its own.
     key = (id(kind), what)
-    if key not in _MADE:
-        with made_to_last():
-            made = make()
-        while len(_MADE) >= _KEPT:
-            _MADE.pop(next(iter(_MADE)), None)
-        _MADE[key] = kind, made
-        return made
-    return _MADE[key][1]
+    if (known := _MADE.get(key)) is not None:
+        return known[1]
+    with made_to_last():
+        made = make()
+    while len(_MADE) >= _KEPT:
+        _MADE.pop(next(iter(_MADE)), None)
+    _MADE[key] = kind, made
+    return made
 
 
 # ---- in a compiled graph
