@@ -167,14 +167,14 @@ STATEMENTS = (
         "Where neither bound is saturated there are exactly two roots, and bisection finds them.",
         HOLDS,
         "Divergence band_bounds",
-        "test_thm_bisection_global test_band.py::test_every_divergence_agrees_with_its_definition_at_100_digits",
+        "test_thm_bisection_global band/test_operator.py::test_every_divergence_agrees_with_its_definition_at_100_digits",
     ),
     Statement(
         "app:numerical_solver",
         "The KL equation is $-p\\log r - (1-p)\\log c = \\delta$.",
         HOLDS,
         "divergence_at band_bounds",
-        "test_app_numerical_solver test_band.py::test_bounds_agree_with_60_digit_arithmetic",
+        "test_app_numerical_solver band/test_operator.py::test_bounds_agree_with_60_digit_arithmetic",
     ),
     Statement(
         "app:solver_bisection_alg",
@@ -189,14 +189,14 @@ STATEMENTS = (
         r"The bounds are monotone in $p$, so a table makes them an $O(1)$ lookup. (One per radius, its error proven.)",
         HOLDS,
         "Table",
-        "test_tables.py::test_table_is_within_what_is_proven",
+        "band/test_table.py::test_table_is_within_what_is_proven",
     ),
     Statement(
         "sec:discussion",
         "KL, having no closed form, costs approximation errors that TV and Pearson do not have.",
         FALSE,
         "band_bounds",
-        "test_band.py::test_bounds_agree_with_60_digit_arithmetic",
+        "band/test_operator.py::test_bounds_agree_with_60_digit_arithmetic",
         "The tolerance of the bisection",
     ),
     # -- properties
@@ -230,7 +230,7 @@ STATEMENTS = (
         "$\\overline r$ falls and $\\underline r$ rises strictly with $p$.",
         CORRECTED,
         "band_bounds divergence_at Table",
-        "test_prop_monotonicity test_g_rises_with_p test_tables.py::test_table_is_within_what_is_proven",
+        "test_prop_monotonicity test_g_rises_with_p band/test_table.py::test_table_is_within_what_is_proven",
         "Monotonicity",
     ),
     Statement(
@@ -280,7 +280,7 @@ STATEMENTS = (
         CORRECTED,
         "surrogate kl_penalty policy_loss",
         "test_eq_bandpo_token_loss test_eq_token_objective "
-        "test_losses.py::test_values_of_k1_and_k3_are_kl_of_the_policy_to_the_reference",
+        "losses/test_policy.py::test_values_of_k1_and_k3_are_kl_of_the_policy_to_the_reference",
         "The KL penalty",
     ),
     Statement(
@@ -295,14 +295,14 @@ STATEMENTS = (
         "Advantages are rewards standardised within the group.",
         DEFINITION,
         "group_advantages",
-        "test_losses.py::test_group_advantages_are_rewards_standardised_within_their_group",
+        "losses/test_policy.py::test_group_advantages_are_rewards_standardised_within_their_group",
     ),
     Statement(
         "sec:relaxed_band_analysis",
         "Relaxed Band is the wider of Band and Clip-Higher.",
         DEFINITION,
         "Relaxed",
-        "test_trust_regions.py::test_relaxed_is_the_wider_rule_on_each_side",
+        "trust_regions/test_trust_regions.py::test_relaxed_is_the_wider_rule_on_each_side",
     ),
     Statement(
         "sec:relaxed_band_analysis sec:analysis_tail fig:3d-vis-compare",
@@ -324,7 +324,7 @@ STATEMENTS = (
         "Clip rate and the share of clipped rare tokens. (The training runs are not repeated here.)",
         DEFINITION,
         "Metrics.compute",
-        "test_metrics.py::test_every_number_is_its_formula",
+        "losses/test_metrics.py::test_every_number_is_its_formula",
     ),
     Statement(
         "tab:main_results",

@@ -104,8 +104,8 @@ PLANTED = {
         "test_prop_limit of prop:limits does not exist",
     ),
     "a test of another file": (
-        changed("prop:limits", tests="test_band.py::test_prop_limits"),
-        "test_band.py::test_prop_limits of prop:limits does not exist",
+        changed("prop:limits", tests="band/test_operator.py::test_prop_limits"),
+        "band/test_operator.py::test_prop_limits of prop:limits does not exist",
     ),
     "a test of no statement": (
         changed("prop:limits", tests="test_fig_probability_ratio"),

@@ -39,7 +39,7 @@ from bandpo.statistics.estimators import (
     training_runs,
 )
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def graded(score, data="aime", answers=None, ids=None, **more):

@@ -18,7 +18,7 @@ from bandpo.rewards import grading
 from bandpo.rewards.grading import Grade, final_answer, grade
 from bandpo.rewards.workers import Pool, Stopped
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def benchmark(name):

@@ -17,7 +17,7 @@ from bandpo import Bounds, Divergence, band_bounds
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
 _spec = importlib.util.spec_from_file_location(
-    "numerics_benchmark", Path(__file__).parents[1] / "benchmarks" / "numerics.py"
+    "numerics_benchmark", Path(__file__).parents[2] / "benchmarks" / "numerics.py"
 )
 assert _spec is not None
 assert _spec.loader is not None

@@ -511,7 +511,7 @@ def test_dppo_is_a_masked_band_around_the_sampler_with_a_cap_of_the_ratio(cap):
     assert (got[1][above] != 0).any() or cap > 3
 
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SECTION = README.partition("## Every rule in one line")[2].partition("\n## ")[0]
 RULES = re.findall(r"^\| .+ \| `(.+)` \| (?:`(.+)`)? ?\|$", SECTION, re.MULTILINE)
 

@@ -17,7 +17,7 @@ from bandpo.cli import main
 from bandpo.errors import UserError
 from bandpo.training.on_verl import load, plan
 
-PAPER = Path(__file__).parent.parent / "recipes" / "paper"
+PAPER = Path(__file__).parents[2] / "recipes" / "paper"
 # The hub's name and the paper's steps.
 MODELS = {
     "r1-qwen-1.5b": ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 800),

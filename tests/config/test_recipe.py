@@ -14,7 +14,7 @@ from bandpo.integrations.trl import BandPOConfig
 from bandpo.training import on_trl
 from bandpo.training.side_by_side import METHODS, plan
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 @pytest.fixture

@@ -348,7 +348,7 @@ def test_a_device_is_written_to_and_a_link_stays(here, capsys):
     assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
 
 
-PLANNED = str(Path(__file__).parent.parent / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml")
+PLANNED = str(Path(__file__).parents[2] / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml")
 
 
 def full(*arguments):

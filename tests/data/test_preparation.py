@@ -185,7 +185,7 @@ def test_paper_gives_the_five_files_that_its_recipes_read(make, tmp_path):
 def recipe_data():
     import yaml
 
-    return yaml.safe_load((Path(__file__).parent.parent / "recipes" / "paper" / "base.yaml").read_text())["data"]
+    return yaml.safe_load((Path(__file__).parents[2] / "recipes" / "paper" / "base.yaml").read_text())["data"]
 
 
 def test_the_prompt_texts_are_the_public_ones(make, tmp_path):

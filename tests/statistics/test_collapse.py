@@ -16,7 +16,7 @@ import pytest
 from bandpo.evals.results import read_log
 from bandpo.statistics.collapse import WINDOW, collapse_of, find_collapse, log_of, trailing_mean
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 # Python runs this in every process that it starts: what is asked for beyond this machine is written down, and refused.
 WATCH = """
