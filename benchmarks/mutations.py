@@ -52,7 +52,7 @@ class Fault(NamedTuple):
     file: str  # under src/bandpo
     old: str
     new: str
-    tests: str  # of the files tests/test_*.py, in this order; or one test, where those before it in its file are slow
+    tests: str  # of the files tests/**/test_*.py, in this order; or one test, where those before it in its file are slow
 
 
 FAULTS = [
@@ -837,9 +837,16 @@ def first_to_fall(tests: list[str], fault: Fault | None = None) -> str:
     return fell[1]
 
 
+def test_of(name: str) -> str:
+    """tests/losses/test_policy.py::test_x of policy::test_x."""
+    stem, *rest = name.split("::")
+    (file,) = (ROOT / "tests").rglob(f"test_{stem}.py")
+    return "::".join([str(file.relative_to(ROOT)), *rest])
+
+
 def try_out(fault: Fault, commit: str) -> dict[str, str]:
     began = time.perf_counter()
-    tests = ["tests/test_" + re.sub("(::|$)", r".py\1", name, count=1) for name in fault.tests.split()]
+    tests = [test_of(name) for name in fault.tests.split()]
     test = first_to_fall(tests, fault)
     values = fault.name, fault.file, test, f"{time.perf_counter() - began:.0f}", commit
     return dict(zip(COLUMNS, values, strict=True))

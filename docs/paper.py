@@ -720,8 +720,8 @@ def page() -> str:
 @cache
 def tests_there_are() -> set[tuple[str, str]]:
     return {
-        (path.name, node.name)
-        for path in (ROOT / "tests").glob("test_*.py")
+        (path.relative_to(ROOT / "tests").as_posix(), node.name)
+        for path in (ROOT / "tests").rglob("test_*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }

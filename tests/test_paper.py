@@ -37,8 +37,6 @@ from bandpo.band.divergences import _REGISTRY
 from oracle import GENERATORS as EXACT_GENERATORS
 from oracle import power as exact_power
 
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
-
 F64 = torch.float64
 
 

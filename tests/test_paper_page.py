@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from mpmath import mp, mpf
+from scripts import load
 
 from oracle import GENERATORS, exact_bounds_of
 
@@ -20,14 +19,7 @@ SCRIPT = Path(__file__).parent.parent / "docs" / "paper.py"
 
 @pytest.fixture(scope="module")
 def paper():
-    spec = importlib.util.spec_from_file_location("paper_page", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["paper_page"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["paper_page"]
+    return load("docs/paper.py")
 
 
 def test_nothing_of_the_page_is_missing_or_made_up(paper):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import load
 
 from bandpo.statistics.estimators import best_at_k_bootstrap
 
@@ -18,14 +17,7 @@ SCRIPT = Path(__file__).parent.parent / "docs" / "paper_table.py"
 
 @pytest.fixture(scope="module")
 def page():
-    spec = importlib.util.spec_from_file_location("paper_table", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["paper_table"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["paper_table"]
+    return load("docs/paper_table.py")
 
 
 def test_the_committed_page_is_the_one_that_the_script_writes(page):

@@ -8,13 +8,12 @@ from typing import ClassVar
 
 import pytest
 import torch
+from regions import name_of
 
 import bandpo
 from bandpo import DCPO, RIPO, TRGPPO, Band, Bounds, BySign, Capped, Clip, Context, Decaying, Divergence, Relaxed
 from bandpo.band.divergences import _REGISTRY, divergence
 from bandpo.testing import check_divergence, check_trust_region
-
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
 CHI2 = divergence("chi2")
 
@@ -84,7 +83,7 @@ REGIONS = [
 ]
 
 
-@pytest.mark.parametrize("region", REGIONS, ids=repr)
+@pytest.mark.parametrize("region", REGIONS, ids=name_of)
 def test_our_own_rules_pass(region):
     check_trust_region(region)
 

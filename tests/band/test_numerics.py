@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scripts import load
 
 import bandpo
 from bandpo import Bounds, Divergence, band_bounds
 
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
-
-_spec = importlib.util.spec_from_file_location(
-    "numerics_benchmark", Path(__file__).parents[2] / "benchmarks" / "numerics.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-benchmark = sys.modules["numerics_benchmark"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(benchmark)
+benchmark = load("benchmarks/numerics.py")
 
 NAMES = benchmark.DIVERGENCES
 BOTH = ("low_bound", "high_bound")

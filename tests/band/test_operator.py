@@ -15,8 +15,6 @@ import bandpo
 from bandpo import Divergence, band_bounds, band_contains, complement, divergence_at
 from oracle import GENERATORS, exact_bounds, exact_bounds_of, power, saturation_point, two_coins
 
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
-
 DELTAS = [1e-3, 0.01, 0.03, 0.05, 0.1, 0.3, 1.0]
 NAMES = ["kl", "tv", "chi2"]
 JENSEN_SHANNON = Divergence("js", lambda u: 0.5 * torch.xlogy(u, u) - 0.5 * (u + 1) * torch.log((u + 1) / 2))

@@ -96,7 +96,7 @@ def test_cut_off_at_every_byte_it_goes_on_to_the_same_file(folder, monkeypatch):
 KILLS = r"""
 import os, random, signal, sys, time
 from pathlib import Path
-import test_samples as t
+import test_folder as t
 from bandpo.evals import folder as kept
 
 class Slow:

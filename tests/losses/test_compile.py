@@ -28,8 +28,6 @@ from bandpo import (
 )
 from bandpo.band import divergences
 
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
-
 # The compiler warns of its own parts while it is imported, in each release of others.
 pytestmark = pytest.mark.filterwarnings("ignore")
 

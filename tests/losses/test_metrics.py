@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
+from regions import name_of
 from torch import Tensor
 
 from bandpo import Band, Capped, Clip, Metrics, Objective, TrustRegion, policy_loss
 from bandpo.losses.metrics import BINS, EDGES
-
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
 
 def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Tensor]:
@@ -94,7 +93,7 @@ def half_a_bin(x: float) -> float:
 REGIONS = [Clip(0.2, 0.28), Band("kl", 0.05), Capped(Band("tv", 0.1), 1.5)]
 
 
-@pytest.mark.parametrize("region", REGIONS, ids=repr)
+@pytest.mark.parametrize("region", REGIONS, ids=name_of)
 def test_every_number_is_its_formula(region):
     data = batch()
     _, metrics = policy_loss(**data, objective=Objective(region, dual_clip=1.3, beta=0.1))

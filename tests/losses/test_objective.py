@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 import torch
 import yaml
+from regions import IN_YAML, Bare, Wider
 
 import bandpo
 from bandpo import (
@@ -31,9 +32,6 @@ from bandpo import (
 from bandpo.integrations import REFUSED, objective_for
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.kl import KLPenalty
-from test_trust_regions import IN_YAML, Bare, Wider
-
-torch.set_num_threads(1)
 
 PRESERVE = Preserve(0.5, 0.75)
 # One of each kind: every field, every value of those that have names, pairs, and what goes together.

@@ -12,6 +12,7 @@ from typing import ClassVar, get_args
 
 import pytest
 import torch
+from regions import name_of
 from torch import Tensor
 
 from bandpo import (
@@ -33,8 +34,6 @@ from bandpo import (
 )
 from bandpo.losses import policy
 from bandpo.losses.kl import KLPenalty
-
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
 F64 = torch.float64
 NO_CLIP = Clip(1.0, math.inf)
@@ -542,7 +541,7 @@ REGIONS = [
 ]
 
 
-@pytest.mark.parametrize("region", REGIONS, ids=repr)
+@pytest.mark.parametrize("region", REGIONS, ids=name_of)
 def test_value_and_gradient_are_finite_for_every_log_probability(region):
     pairs = list(itertools.product(LOGPS, LOGPS))
     logps = torch.tensor([[new] for new, _ in pairs]).requires_grad_()

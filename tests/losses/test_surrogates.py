@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from regions import REGIONS, name_of
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -32,9 +33,6 @@ from bandpo import (
     rollout_weights,
     surrogate,
 )
-from test_trust_regions import REGIONS
-
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 
 F64 = torch.float64
 NO_CLIP = Clip(1.0, math.inf)
@@ -103,7 +101,7 @@ def loss_and_gradient(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, F64], ids=str)
 @pytest.mark.parametrize("apply", APPLICATIONS, ids=str)
-@pytest.mark.parametrize("region", REGIONS, ids=repr)
+@pytest.mark.parametrize("region", REGIONS, ids=name_of)
 def test_every_region_and_application_is_its_textbook(region, apply, dtype):
     data, entropies = batch(dtype), torch.full((6, 9), 0.5, dtype=dtype)
     got = loss_and_gradient(data | {"entropies": entropies}, region, apply=apply, aggregation="none", step=3)

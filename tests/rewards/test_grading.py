@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from math_verify import LatexExtractionConfig, parse, verify
+from scripts import load
 
 from bandpo.errors import UserError
 from bandpo.rewards import grading
@@ -21,21 +22,9 @@ from bandpo.rewards.workers import Pool, Stopped
 ROOT = Path(__file__).parents[2]
 
 
-def benchmark(name):
-    folder = str(ROOT / "benchmarks")
-    sys.path.insert(0, folder)  # they import one another
-    try:
-        spec = importlib.util.spec_from_file_location(f"{name}_benchmark", ROOT / "benchmarks" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
-    return module
-
-
 @pytest.fixture(scope="module")
 def scorers():
-    return benchmark("scorers")
+    return load("benchmarks/scorers.py")
 
 
 # ---- the table
@@ -301,7 +290,7 @@ ours, plain = read(both), read(both[1:])
 assert ours == plain, [x for x in zip(texts, ours, plain) if x[1] != x[2]]
 print(sum(x != "None" for x in ours), len(ours))
 """
-    rewards = benchmark("rewards")
+    rewards = load("benchmarks/rewards.py")
     pairs = rewards._parser_pairs(rewards.made(5, group=1, count=80))
     soup = (grading._by_value(text, "x+1") for text in rewards.hostile(5, 80))
     texts = {text for pair in pairs for text in grading._task(pair)}
@@ -354,7 +343,7 @@ def test_commands_that_both_have_and_the_whole_line(answer, right):
 
 
 def test_hostile_strings_are_wrong_and_cost_little():
-    texts = [text for text in benchmark("rewards").hostile(1, 1008) if "{9^" not in text]
+    texts = [text for text in load("benchmarks/rewards.py").hostile(1, 1008) if "{9^" not in text]
     began, before = time.monotonic(), grading._pool().map([["1", "2"]])
     grades = grade(texts, ["\\frac{\\sqrt{3}}{2}"] * len(texts))
     assert before == [[False, "2"]]
@@ -405,7 +394,7 @@ RIGHTS = ["7919", "0.617", r"\frac{17}{23}", r"2\sqrt{31}", r"\{1,2\}", "x^2+1"]
 
 
 def test_no_answer_is_right_for_every_question():
-    search = benchmark("constants")
+    search = load("benchmarks/constants.py")
     texts = [f"Answer: ${constant}$" for constant in CONSTANTS for _ in RIGHTS]
     assert not any(g.score for g in grade(texts, RIGHTS * len(CONSTANTS)))
     search.RIGHT = RIGHTS

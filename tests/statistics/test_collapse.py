@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import load
 
 from bandpo.evals.results import read_log
 from bandpo.statistics.collapse import WINDOW, collapse_of, find_collapse, log_of, trailing_mean
@@ -21,14 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def benchmark():
-    spec = importlib.util.spec_from_file_location("collapse_benchmark", ROOT / "benchmarks" / "collapse.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["collapse_benchmark"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["collapse_benchmark"]
+    return load("benchmarks/collapse.py")
 
 
 def like_the_papers(at=340, length=800, seed=0, entropy_after=0.02):
@@ -210,8 +201,7 @@ def test_no_log_and_a_corrupt_one_are_told_apart(tmp_path):
 
 def test_the_tables_of_the_page_are_those_of_the_rows(benchmark, monkeypatch):
     """If not: `python benchmarks/coverage.py --page` and `python benchmarks/collapse.py --page`."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    coverage = importlib.import_module("coverage")
+    coverage = load("benchmarks/coverage.py")
     text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     for name, script in (("coverage", coverage), ("collapse", benchmark)):
         rows = list(csv.DictReader(script.ROWS.read_text(encoding="utf-8").splitlines()))

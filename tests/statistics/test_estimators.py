@@ -3,11 +3,9 @@ what must hold of them; their coverage in small (benchmarks/coverage.py measures
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -18,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
+from scripts import load
 
 from bandpo.statistics import comparison, estimators
 from bandpo.statistics.comparison import common_prompts, compare, reshuffle_p, sign_flip_p
@@ -494,14 +493,7 @@ def test_arrays_that_do_not_fit_are_refused(change, message):
 
 @pytest.fixture(scope="module")
 def coverage():
-    spec = importlib.util.spec_from_file_location("coverage_benchmark", ROOT / "benchmarks" / "coverage.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["coverage_benchmark"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["coverage_benchmark"]
+    return load("benchmarks/coverage.py")
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say(coverage):

@@ -22,7 +22,6 @@ from bandpo.cli import training
 from bandpo.errors import UserError
 from bandpo.training import checkpoints, on_trl, processes
 
-HERE = Path(__file__).parent
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # With --cpu it starts a single process, unless there is MPI; the recipe's use_cpu decides.
 ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
@@ -56,7 +55,7 @@ class Launched:
         path = os.pathsep.join([str(Path(bandpo.__file__).parents[1]), *sys.path])
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PROCESSES": str(self.processes)}
         return subprocess.run(
-            [sys.executable, "-m", *launcher, str(HERE / "two_processes.py"), *arguments],
+            [sys.executable, "-m", *launcher, two_processes.__file__, *arguments],
             env=env, cwd=self.recipe.parent, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 import torch
 import yaml
+from regions import HELLINGER, IN_YAML, REGIONS, Bare, Wider, name_of
 from torch import Tensor
 
 import bandpo
@@ -18,7 +17,6 @@ from bandpo import (
     RIPO,
     TRGPPO,
     Band,
-    Bounds,
     BySign,
     Capped,
     Clip,
@@ -28,66 +26,11 @@ from bandpo import (
     Objective,
     Region,
     Relaxed,
-    Table,
     band_bounds,
     policy_loss,
     trust_region,
 )
 
-torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
-
-
-@dataclass(frozen=True)
-class Wider(Region):
-    """A rule of one's own: a clip that is wider where the policy is uncertain."""
-
-    kind: ClassVar[str] = "wider_where_uncertain"
-    eps: float = 0.2
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        entropies = (context or Context()).require("entropies", self)
-        width = torch.log1p(self.eps * (1 + entropies.to(torch.promote_types(old_logps.dtype, torch.float32))))
-        width = torch.where(old_logps.isnan(), torch.nan, width)
-        return Bounds(-width, width)
-
-
-@dataclass(frozen=True)
-class Bare:
-    """A rule of one's own that derives from nothing."""
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        return Clip(0.1, 0.1).bounds(old_logps, context)
-
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        return self.bounds(old_logps, context).contains(log_ratio)
-
-
-HELLINGER = Divergence("my hellinger", lambda u: (u.sqrt() - 1) ** 2)
-IN_YAML = [
-    Clip(),
-    Clip(0.2, 0.28),
-    Clip(1.0, math.inf),
-    Clip(0.0, 0.1),
-    DCPO(),
-    DCPO(0.01, 0.3, math.inf),
-    Band(),
-    Band("tv", 0.1),
-    Band("chi2", 1e-3),
-    Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
-    Capped(Band("kl", 0.05)),
-    Relaxed(Capped(Band("tv", 0.05), 3.0), Capped(DCPO(), 2.0)),
-    RIPO(),
-    RIPO(0.2, 0.0, math.inf),
-    TRGPPO(0.03, 0.2),
-    BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
-    BySign(Clip(0, 0), Capped(DCPO(), 2.0)),
-    Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10),
-    Decaying(Clip(0.2, 0.28), ["eps_low", "eps_high"], 0.1, 10, "cosine"),
-    Table(Band("kl", 0.05)),
-    Table(Capped(Band("tv", 0.05), 3.0)),
-    Wider(0.3),
-]
-REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]
 LOG_P = torch.cat([torch.linspace(-12.0, -1e-3, 50), torch.tensor([-69.0, -1e-7, 0.0, 1e-6])])
 
 
@@ -99,7 +42,7 @@ def context_for(old_logps: Tensor) -> Context:
 # ---- the contract of every rule
 
 
-@pytest.mark.parametrize("region", REGIONS, ids=repr)
+@pytest.mark.parametrize("region", REGIONS, ids=name_of)
 class TestEveryRegion:
     def test_bounds_enclose_the_old_policy_for_every_log_p(self, region):
         log_p = torch.tensor([-math.inf, -1e30, -1e4, -800.0, -301.0, -80.0, -1.0, -1e-7, -1e-40, 0.0, 1e-8, 1e-6])
@@ -171,7 +114,7 @@ class TestEveryRegion:
         assert metrics.compute()["clip/count"] == outside.sum()
 
 
-@pytest.mark.parametrize("region", IN_YAML, ids=repr)
+@pytest.mark.parametrize("region", IN_YAML, ids=name_of)
 def test_a_rule_goes_to_yaml_text_and_back(region):
     text = yaml.safe_dump(region.to_config())
     assert trust_region(yaml.safe_load(text)) == region

@@ -1,0 +1,86 @@
+"""Rules of every kind, for the tests that hold for all of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bandpo import (
+    DCPO,
+    RIPO,
+    TRGPPO,
+    Band,
+    Bounds,
+    BySign,
+    Capped,
+    Clip,
+    Context,
+    Decaying,
+    Divergence,
+    Region,
+    Relaxed,
+    Table,
+)
+
+
+@dataclass(frozen=True)
+class Wider(Region):
+    """A rule of one's own: a clip that is wider where the policy is uncertain."""
+
+    kind: ClassVar[str] = "wider_where_uncertain"
+    eps: float = 0.2
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        entropies = (context or Context()).require("entropies", self)
+        width = torch.log1p(self.eps * (1 + entropies.to(torch.promote_types(old_logps.dtype, torch.float32))))
+        width = torch.where(old_logps.isnan(), torch.nan, width)
+        return Bounds(-width, width)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A rule of one's own that derives from nothing."""
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        return Clip(0.1, 0.1).bounds(old_logps, context)
+
+    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
+        return self.bounds(old_logps, context).contains(log_ratio)
+
+
+HELLINGER = Divergence("my hellinger", lambda u: (u.sqrt() - 1) ** 2)
+IN_YAML = [
+    Clip(),
+    Clip(0.2, 0.28),
+    Clip(1.0, math.inf),
+    Clip(0.0, 0.1),
+    DCPO(),
+    DCPO(0.01, 0.3, math.inf),
+    Band(),
+    Band("tv", 0.1),
+    Band("chi2", 1e-3),
+    Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)),
+    Capped(Band("kl", 0.05)),
+    Relaxed(Capped(Band("tv", 0.05), 3.0), Capped(DCPO(), 2.0)),
+    RIPO(),
+    RIPO(0.2, 0.0, math.inf),
+    TRGPPO(0.03, 0.2),
+    BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
+    BySign(Clip(0, 0), Capped(DCPO(), 2.0)),
+    Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10),
+    Decaying(Clip(0.2, 0.28), ["eps_low", "eps_high"], 0.1, 10, "cosine"),
+    Table(Band("kl", 0.05)),
+    Table(Capped(Band("tv", 0.05), 3.0)),
+    Wider(0.3),
+]
+REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]
+
+
+def name_of(value: Any) -> str:
+    """For the ids of tests: no address is in it, so that two processes find the same tests."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
