@@ -97,7 +97,7 @@ def test(python: Path, suite: list[str]) -> tuple[dict[str, int], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         done = subprocess.run(
-            [python, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}", *suite],
+            [python, "-m", "pytest", "-q", "-n", "0", "-m", "", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}", *suite],
             cwd=ROOT,
             env=os.environ | own,
             stdout=subprocess.PIPE,

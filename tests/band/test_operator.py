@@ -194,6 +194,7 @@ def test_bounds_hold_far_outside_the_usual_radii(divergence, delta):
 
 @pytest.mark.parametrize("delta", [1e-3, 0.05, 1.0])
 @pytest.mark.parametrize("divergence", [*GENERATORS, "cressie_read(-1.5)", "cressie_read(0.5)"])
+@pytest.mark.slow
 def test_bounds_go_on_below_the_probabilities_that_are_solved(divergence, delta):
     """By the power law of f: only reverse KL, u log u, is not one, and is 0.2 % off at e^-650."""
     f = GENERATORS[divergence] if divergence in GENERATORS else power(float(divergence[13:-1]))

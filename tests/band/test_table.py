@@ -339,6 +339,7 @@ def test_a_few_tables_are_kept():
     assert table_of(kind, 0.079, CPU) is table_of(kind, 0.079, CPU)
 
 
+@pytest.mark.slow
 def test_an_exported_graph_knows_its_divergence_by_name(tmp_path):
     class Module(torch.nn.Module):
         def __init__(self, divergence):

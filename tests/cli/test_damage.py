@@ -20,6 +20,8 @@ from bandpo.evals.folder import Evaluation, Sample, Sampling
 from bandpo.evals.grades import grade_folder
 from bandpo.reports import page
 
+pytestmark = pytest.mark.slow
+
 CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
 
 

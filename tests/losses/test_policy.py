@@ -173,6 +173,7 @@ def one_of_two_ranks(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_ranks_add_up_to_the_batch(tmp_path):
     torch.multiprocessing.spawn(one_of_two_ranks, (str(tmp_path),), nprocs=2)
     result = torch.load(tmp_path / "result.pt")

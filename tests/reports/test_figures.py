@@ -197,6 +197,7 @@ def written(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_parameters_give_the_same_bytes(written, tmp_path):
     """In another process, with other hashes, at another time, and whatever the user's matplotlibrc says."""
     (tmp_path / "matplotlibrc").write_text("axes.grid: true\nsavefig.bbox: tight\n")

@@ -562,6 +562,7 @@ def test_two_writes_are_the_same_bytes(three_seeds):
     assert (three_seeds / "1.png").read_bytes() == (three_seeds / "2.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_picture_is_1600_wide_and_grows_by_section(three_seeds):
     def size():
         write_report([three_seeds / "runs"], three_seeds / "r.html", png=three_seeds / "deep" / "r.png")
@@ -615,6 +616,7 @@ def browse(page: str, folder: Path, *options: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
+@pytest.mark.slow
 def test_in_a_browser_no_script_runs_in_the_page(tmp_path):
     """Were something not escaped after all."""
     write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(3)))
@@ -628,6 +630,7 @@ def test_in_a_browser_no_script_runs_in_the_page(tmp_path):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
 @pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.slow
 def test_in_a_browser_the_page_is_quiet_legible_and_fits_a_phone(three_seeds, dark):
     for index in range(5):  # seven methods with long names: all colours, and tables wider than a phone
         write_run(three_seeds / "runs", f"Method number {index} of a long name", 0, make_rows(ramp(3 + index)))

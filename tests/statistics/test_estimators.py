@@ -496,6 +496,7 @@ def coverage():
     return load("benchmarks/coverage.py")
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say(coverage):
     """In small, 200 trials: four standard errors below 95% are 89%."""
     names = ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)", "all or none: 30% always right")
@@ -517,6 +518,7 @@ def test_tests_err_as_often_as_they_may(coverage):
             assert row["result"] >= 0.87, row
 
 
+@pytest.mark.slow
 def test_pass_at_k_has_no_bias_and_best_at_k_has(coverage):
     rows = [row for row in coverage.bias(200) if "k = 32" in row["what"] and row["samples"] == 32]
     of = {row["what"].split(",")[1].strip(): row for row in rows if row["population"].startswith("hard")}

@@ -24,6 +24,8 @@ from bandpo.errors import UserError
 from bandpo.files import locked
 from bandpo.training import checkpoints, on_trl
 
+pytestmark = pytest.mark.slow
+
 
 class Killed(BaseException):
     """Nothing catches it: the run stops where it is, like a process that is killed."""

@@ -290,6 +290,7 @@ def test_verl_is_started_with_the_overrides_and_its_exit_code_is_ours(fake_verl)
     ]
 
 
+@pytest.mark.slow
 def test_where_verl_is_installed_its_keys_are_checked(fake_verl):
     done = fake_verl("trainer.n_nodes=2")
     assert (done.returncode, done.stdout) == (2, "")
@@ -300,6 +301,7 @@ def test_where_verl_is_installed_its_keys_are_checked(fake_verl):
     assert done.returncode == 7, done.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_data_file_is_named_before_ray_starts_unless_ray_runs_elsewhere(fake_verl):
     done = fake_verl("data.val_files=[train.parquet,none.parquet]")
     assert (done.returncode, done.stdout) == (2, "")

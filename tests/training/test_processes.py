@@ -22,6 +22,8 @@ from bandpo.cli import training
 from bandpo.errors import UserError
 from bandpo.training import checkpoints, on_trl, processes
 
+pytestmark = pytest.mark.slow
+
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # With --cpu it starts a single process, unless there is MPI; the recipe's use_cpu decides.
 ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]

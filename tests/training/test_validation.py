@@ -17,6 +17,8 @@ from bandpo.statistics.estimators import pass_at_k
 from bandpo.training import on_trl
 from bandpo.training.validation import DATA, ROW, Validation, metrics
 
+pytestmark = pytest.mark.slow
+
 EVALUATION = {
     "eval_strategy": "steps",
     "eval_steps": 4,
