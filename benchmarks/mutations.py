@@ -52,7 +52,9 @@ class Fault(NamedTuple):
     file: str  # under src/bandpo
     old: str
     new: str
-    tests: str  # of the files tests/**/test_*.py, in this order; or one test, where those before it in its file are slow
+    tests: (
+        str  # of the files tests/**/test_*.py, in this order; or one test, where those before it in its file are slow
+    )
 
 
 FAULTS = [
@@ -198,42 +200,42 @@ FAULTS = [
         "band/dispatch.py",
         "if table.fits and log_p.dtype == torch.float32:",
         "if table.fits:",
-        "table operator::test_every_divergence_agrees_with_its_definition_at_100_digits",
+        "operator::test_every_divergence_agrees_with_its_definition_at_100_digits",
     ),
     Fault(
         "what was made of a divergence is kept by its name",
         "band/dispatch.py",
         "key = (id(kind), what)",
         "key = (kind.name, what)",
-        "table operator",
+        "table::test_two_divergences_of_one_name_are_told_apart",
     ),
     Fault(
         "a table is kept for whatever radius",
         "band/dispatch.py",
         "_kept(kind, (delta, device), lambda: BandTable",
         "_kept(kind, device, lambda: BandTable",
-        "table",
+        "table::test_a_table_has_what_the_solver_finds",
     ),
     Fault(
         "every table is kept for ever",
         "band/dispatch.py",
         "while len(_MADE) >= _KEPT:",
         "while not _KEPT:",
-        "table",
+        "table::test_a_few_tables_are_kept",
     ),
     Fault(
         "two unnamed divergences have one name in graphs",
         "band/dispatch.py",
         'key = f"{kind.name}#{len(_UNNAMED)}"',
         'key = f"{kind.name}#0"',
-        "table compile",
+        "table::test_two_divergences_of_one_name_are_told_apart",
     ),
     Fault(
         "a compiled graph forgets the shape of a radius per token",
         "band/dispatch.py",
         "shape = torch.broadcast_shapes(log_p.shape, delta.shape)",
         "shape = log_p.shape",
-        "table compile",
+        "table::test_the_operator_of_graphs_says_beforehand_what_it_gives",
     ),
     Fault(
         "a check of f without the rounding of its terms",

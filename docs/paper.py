@@ -167,7 +167,8 @@ STATEMENTS = (
         "Where neither bound is saturated there are exactly two roots, and bisection finds them.",
         HOLDS,
         "Divergence band_bounds",
-        "test_thm_bisection_global band/test_operator.py::test_every_divergence_agrees_with_its_definition_at_100_digits",
+        "test_thm_bisection_global "
+        "band/test_operator.py::test_every_divergence_agrees_with_its_definition_at_100_digits",
     ),
     Statement(
         "app:numerical_solver",

@@ -365,6 +365,21 @@ def test_an_exported_graph_knows_its_divergence_by_name(tmp_path):
     assert float(done.stdout) == expected
 
 
+def test_two_divergences_of_one_name_are_told_apart():
+    log_p = torch.linspace(-5, -0.1, 7)
+    one, other = (Divergence("mine", f) for f in (lambda u: (u - 1) ** 2, lambda u: 4 * (u - 1) ** 2))
+    functions = [lambda x, kind=kind: band_bounds(x, kind, 0.05).log_high for kind in (one, other)]
+    graphs = [torch.compile(function, backend="eager", fullgraph=True) for function in functions]
+    for ways in (functions, graphs, graphs):  # both graphs are there when the first one runs again
+        for way, delta in zip(ways, (0.05, 0.0125), strict=True):
+            torch.testing.assert_close(way(log_p), band_bounds(log_p, "chi2", delta).log_high)
+
+
+def test_the_operator_of_graphs_says_beforehand_what_it_gives():
+    log_p, radii = torch.linspace(-5, -0.1, 7)[:, None], torch.tensor([0.01, 0.05])
+    torch.library.opcheck(torch.ops.bandpo.solve.default, (log_p, radii, "jensen_shannon"))
+
+
 FAR_KINKS = Divergence(
     "far kinks",
     lambda u: 0.1 * (u - 1) ** 2 / (u + 1) + 5 * (0.02 - u).clamp(min=0) + 5 * (u - 3).clamp(min=0),
