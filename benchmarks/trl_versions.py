@@ -4,8 +4,8 @@
 
 Each release is tried with the transformers of its time and with the newest one, which pip takes where only TRL is
 pinned. An environment is laid over the one that runs this command: TRL, transformers, and what these two want otherwise
-are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. In it runs
-tests/integrations/test_trl.py, the contract with TRL, and from TRL 1.0 on tests/training/test_on_trl.py, `bandpo train`; warnings of
+are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. In it runs the contract with
+TRL (tests/integrations/test_trl.py), and from TRL 1.0 on `bandpo train` (tests/training/test_on_trl.py); warnings of
 old releases do not count.
 `--write` replaces the rows of these releases in benchmarks/trl_versions.csv; the exit code is that of the worst row.
 """
