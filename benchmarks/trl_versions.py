@@ -4,8 +4,9 @@
 
 Each release is tried with the transformers of its time and with the newest one, which pip takes where only TRL is
 pinned. An environment is laid over the one that runs this command: TRL, transformers, and what these two want otherwise
-are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. tests/test_trl.py runs in it,
-the contract with TRL, and from TRL 1.0 on tests/test_train.py, `bandpo train`; warnings of old releases do not count.
+are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. tests/test_trl.py and
+tests/test_trl_objectives.py run in it, the contract with TRL, and from TRL 1.0 on tests/test_train.py, `bandpo train`;
+warnings of old releases do not count.
 `--write` replaces the rows of these releases in benchmarks/trl_versions.csv; the exit code is that of the worst row.
 """
 
@@ -52,7 +53,10 @@ RELEASES = {
     "1.15.0": "5.19.0",
     "1.16.0": "5.19.0",
 }
-SUITES = {"contract": ["tests/test_trl.py"], "train": ["tests/test_train.py", "-k", "not killed"]}
+SUITES = {
+    "contract": ["tests/test_trl.py", "tests/test_trl_objectives.py"],
+    "train": ["tests/test_train.py", "-k", "not killed"],
+}
 # Before it TRL has no `log_metric`, by which rewards report, and before 0.26 no `num_generations_eval`.
 TRAIN_FROM = Version("1.0")
 # It computes the loss by Triton kernels alone, so without a GPU nothing trains but in Triton's interpreter, which takes
