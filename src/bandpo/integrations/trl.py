@@ -287,8 +287,8 @@ class BandPOTrainer(GRPOTrainer):
             # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
             args.delta = -math.inf
             inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
-            if self.beta == 0:  # nothing reads r, which overflows in TRL (0 times inf is NaN), and so is 1
-                inputs["old_per_token_logps"] = None
+            if self.beta == 0 or not getattr(args, "use_bias_correction_kl", False):
+                inputs["old_per_token_logps"] = None  # nothing reads r, whose gradient may be 0 times inf: 1 then
             return super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
