@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+import recipe
 import yaml
 from test_trl import train
 
@@ -16,7 +17,9 @@ from bandpo import Capped, Objective, objective, trust_region
 from bandpo.config import build
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.reports.runs import read_runs
 from bandpo.testing import check_trust_region
+from bandpo.training import on_trl
 
 SOURCE = """
 from dataclasses import dataclass
@@ -154,3 +157,21 @@ def test_it_trains_through_the_trainers_config(module, tmp_path, apply):
     assert trainer.trust_region == sys.modules[module].Evened(1.05)
     assert objective(trainer.args.trust_region) == trainer.objective
     assert trainer.state.log_history[1]["bandpo/clip/high_fraction"] > 0
+
+
+def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
+    recipe.make(tmp_path)
+    node = {
+        "type": "objective",
+        "trust_region": {"type": f"{module}:Evened", "factor": 1.05},
+        "apply": ["mask", {"type": "preserve", "low": 0.5, "high": 1.0}],
+    }
+    settings = recipe.node(tmp_path, tmp_path / "run", rounds=2, trust_region=node)
+    folder = on_trl.run(build(settings))
+    (run,) = read_runs([folder])
+    assert run.region == sys.modules[module].Evened(1.05)
+    assert run.total("clip/count").sum() > 0
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trust_region"] == node
+    settings = recipe.node(tmp_path, tmp_path / "other", trust_region=node, trainer={"delta": 2.0})
+    with pytest.raises(UserError, match=r"^trainer: delta must not be set beside .*dual_clip"):
+        on_trl.run(build(settings))
