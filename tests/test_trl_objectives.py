@@ -165,15 +165,21 @@ def test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss(tmp_pa
 def test_an_objective_trains_and_is_kept_as_its_node(tmp_path, name):
     objective = OBJECTIVES[name]
     other = train(BandPOTrainer, full(tmp_path, max_steps=8, logging_steps=8), objective.trust_region)
-    args = full(tmp_path, max_steps=8, logging_steps=8, trust_region=json.dumps(objective.to_config()))
-    trainer = train(BandPOTrainer, args)
+    evaluated = {"eval_strategy": "steps", "eval_steps": 8, "per_device_eval_batch_size": 16}
+    node = json.dumps(objective.to_config())
+    args = full(tmp_path, max_steps=8, logging_steps=8, trust_region=node, **evaluated)
+    trainer = build(BandPOTrainer, args, eval_dataset=tiny.rows(4))
+    trainer.train()
     assert trainer.objective == objective
     assert trainer.trust_region == objective.trust_region
     assert trainer.args.trust_region == json.loads(args.to_json_string())["trust_region"] == objective.to_config()
     assert trainer.args.delta is None
     assert all(torch.isfinite(weights).all() for weights in trainer.model.parameters())
     assert not same_weights(trainer, other)
-    assert trainer.state.log_history[0]["bandpo/clip/count"] > 0
+    first, held_out, _ = trainer.state.log_history
+    assert first["bandpo/clip/count"] > 0
+    assert held_out["eval_bandpo/tokens"] > 0
+    assert not [key for key in held_out if "clip_ratio/" in key]
 
 
 def test_a_loss_that_raises_leaves_the_trainer_as_it_was(tmp_path, monkeypatch):
