@@ -623,6 +623,77 @@ FAULTS = [
         "",
         "objective",
     ),
+    # ---- integrations/trl.py
+    Fault(
+        "TRL: an objective's loss is both bounds of the clamp",
+        "integrations/trl.py",
+        "_Instead(torch.full_like(loss, math.inf)), _Instead(loss)",
+        "_Instead(loss), _Instead(loss)",
+        "trl_objectives::test_a_clip_in_the_place_of_trls_term_is_trls_loss",
+    ),
+    Fault(
+        "TRL: the loss of a token with TRL's sign",
+        "integrations/trl.py",
+        '{"advantages": -torch.ones_like(',
+        '{"advantages": torch.ones_like(',
+        "trl_objectives::test_a_clip_in_the_place_of_trls_term_is_trls_loss",
+    ),
+    Fault(
+        "TRL: the loss of a token in one sum with 1",
+        "integrations/trl.py",
+        "    def __radd__(self, one: object) -> Tensor:\n        return self.bound",
+        "    def __radd__(self, one: object) -> Tensor:\n        return 1 + self.bound",
+        "trl_objectives::test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss",
+    ),
+    Fault(
+        "TRL: the ratio is dropped where the KL penalty is weighed by it",
+        "integrations/trl.py",
+        'if self.beta == 0 or not getattr(args, "use_bias_correction_kl", False):',
+        "if True:",
+        "trl_objectives::test_a_clip_in_the_place_of_trls_term_is_trls_loss",
+    ),
+    Fault(
+        "TRL: a ratio that nothing reads may overflow",
+        "integrations/trl.py",
+        'if self.beta == 0 or not getattr(args, "use_bias_correction_kl", False):',
+        "if False:",
+        "trl_objectives::test_a_token_whose_ratio_overflows_has_a_finite_gradient",
+    ),
+    Fault(
+        "TRL: the cap stays after an objective's loss",
+        "integrations/trl.py",
+        "self.epsilon_low, self.epsilon_high, args.delta = kept",
+        "self.epsilon_low, self.epsilon_high, _ = kept",
+        "trl_objectives::test_a_loss_that_raises_leaves_the_trainer_as_it_was",
+    ),
+    Fault(
+        "TRL: shares of a clip that is not there are logged",
+        "integrations/trl.py",
+        'if name.startswith("clip_ratio/")]',
+        'if name.startswith("clip_ratios/")]',
+        "trl_objectives::test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss",
+    ),
+    Fault(
+        "TRL: cispo's bound is an epsilon",
+        "integrations/trl.py",
+        "self.epsilon_high = 1 + clip.eps_high",
+        "self.epsilon_high = clip.eps_high",
+        "trl_objectives::test_what_trl_has_itself_is_trls_bit_for_bit",
+    ),
+    Fault(
+        "TRL: cispo beside a lower bound, which it does not have",
+        "integrations/trl.py",
+        " and isinstance(clip, Clip) and clip.eps_low == 1\n",
+        " and isinstance(clip, Clip)\n",
+        "trl_objectives::test_what_trls_settings_and_the_objective_say_differently_is_refused_by_name",
+    ),
+    Fault(
+        "a rule of one's own writes a name that no other process knows",
+        "trust_regions/base.py",
+        'f"{cls.__module__}:{cls.__qualname__}" if is_found else self.kind',
+        "self.kind",
+        "own_rules::test_what_a_rule_writes_is_read_by_a_process_that_has_not_heard_of_it",
+    ),
     # ---- losses/metrics.py
     Fault(
         "a bucket is closed on the left", "losses/metrics.py", "(old_logps > edge)", "(old_logps >= edge)", "metrics"

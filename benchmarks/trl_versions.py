@@ -4,9 +4,9 @@
 
 Each release is tried with the transformers of its time and with the newest one, which pip takes where only TRL is
 pinned. An environment is laid over the one that runs this command: TRL, transformers, and what these two want otherwise
-are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. In it runs the contract with
-TRL (tests/integrations/test_trl.py), and from TRL 1.0 on `bandpo train` (tests/training/test_on_trl.py); warnings of
-old releases do not count.
+are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. In it run the contract with
+TRL (tests/integrations/test_trl.py and test_trl_objectives.py) and, from TRL 1.0 on, `bandpo train`
+(tests/training/test_on_trl.py); warnings of old releases do not count.
 `--write` replaces the rows of these releases in benchmarks/trl_versions.csv; the exit code is that of the worst row.
 """
 
@@ -54,7 +54,7 @@ RELEASES = {
     "1.16.0": "5.19.0",
 }
 SUITES = {
-    "contract": ["tests/integrations/test_trl.py"],
+    "contract": ["tests/integrations/test_trl.py", "tests/integrations/test_trl_objectives.py"],
     "train": ["tests/training/test_on_trl.py", "-k", "not killed"],
 }
 # Before it TRL has no `log_metric`, by which rewards report, and before 0.26 no `num_generations_eval`.

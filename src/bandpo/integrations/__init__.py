@@ -23,9 +23,7 @@ def _clamps(host: str) -> dict[str, str]:
 
 # Of each trainer the fields that it does not take, and why.
 REFUSED: dict[str, dict[str, str]] = {
-    "TRL": _clamps("TRL")
-    | {
-        "dual_clip": "TRL's own, delta of GRPOConfig, caps the ratio where A >= 0 too",
+    "TRL": {
         "beta": "the KL penalty is TRL's own, beta of GRPOConfig",
         "aggregation": "the average is TRL's own, loss_type of GRPOConfig",
     },

@@ -1,16 +1,23 @@
-"""BandPO in TRL: `BandPOTrainer` is `GRPOTrainer` with a trust region instead of two epsilons.
+"""BandPO in TRL: `BandPOTrainer` is `GRPOTrainer` with a trust region, or an objective, instead of two epsilons.
 
-TRL clamps the ratio at 1 - self.epsilon_low and 1 + self.epsilon_high. For the length of one loss these two attributes
-hold the bounds of each token; everything else, the loss included, is TRL's own. Metrics go to TRL's log under
-`bandpo/`.
+TRL's loss of a token is -min(r A, clamp(r, 1 - self.epsilon_low, 1 + self.epsilon_high) A). For the length of one loss
+these two attributes hold the bounds of each token; everything else, the loss included, is TRL's own.
+
+What is more than a clamp (`Objective.changed`) takes the place of that term: both bounds are set to our loss of the
+token, with its gradient, and A to -1, so that the term is max(r, our loss); and r is capped at -inf by TRL's `delta`.
+The KL penalty, the weights of the sampler, the entropy mask and the average stay TRL's, whatever its release does.
+
+Metrics go to TRL's log under `bandpo/`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import logging
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,14 +30,27 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..losses.metrics import Metrics
 from ..losses.objective import MAX_LOG_RATIO, Objective
+from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.rules import Clip
 from . import objective_for
 
 logger = logging.getLogger(__name__)
 
-# The losses that clamp the ratio of each token between the two epsilons.
+# The losses that clamp the ratio of each token between the two epsilons: averages of what is set there.
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+# Losses that TRL has itself, and the one objective that each of them is.
+OTHER_LOSSES = {
+    "cispo": "TRL's cispo has an upper bound only, so it may stand beside Objective(Clip(1, ...), apply='weight') "
+    "only; 'dapo' has the same average",
+    "luspo": "TRL's luspo has one ratio per response, so it may stand beside Objective(Clip(...), "
+    "ratio='sequence-mean') and importance_sampling_level = 'sequence' only",
+}
+# What of TRL's settings reads the advantages or sets the cap, in whose place the loss of an objective stands.
+REPLACED = {
+    "delta": "it caps TRL's ratio; write dual_clip in the objective",
+    "off_policy_mask_threshold": "it goes by TRL's advantages; take a mask as the objective's apply",
+}
 # What is logged unless `all_metrics` is set: how often the rule acts, on which side and on whom, and how far the policy
 # moved.
 MAIN_METRICS = (
@@ -89,19 +109,31 @@ class _Replaced(str):
     __radd__ = __rsub__
 
 
+class _Instead:
+    """A bound of TRL's clamp: what 1 + epsilon is, without the rounding of that sum."""
+
+    def __init__(self, bound: Tensor) -> None:
+        self.bound = bound
+
+    def __radd__(self, one: object) -> Tensor:
+        return self.bound
+
+    __rsub__ = __radd__
+
+
 @dataclass
 class BandPOConfig(GRPOConfig):
     """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss.
 
     Args:
         trust_region: a rule or an `Objective`, its node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`,
-            or the node's JSON text; kept as the node of the rule. Not to be confused with `delta`, which in TRL is the
+            or the node's JSON text; kept as the node of it. Not to be confused with `delta`, which in TRL is the
             upper clip of the two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
         all_metrics: log everything in docs/metrics.md, some 50 numbers a row, instead of `MAIN_METRICS`.
 
     Raises:
-        ValueError: a node that is none, a rule that has no node (pass it to `BandPOTrainer`), an objective that TRL
-            cannot do, or settings that leave no bounds per token; see `BandPOTrainer`.
+        ValueError: a node that is none, a rule that has no node (pass it to `BandPOTrainer`), or settings that it does
+            not go with; see `BandPOTrainer`.
     """
 
     trust_region: dict | str | TrustRegion | Objective | None = field(
@@ -120,18 +152,18 @@ class BandPOConfig(GRPOConfig):
         if isinstance(given, str):
             with contextlib.suppress(ValueError):  # refused below, as what it is
                 given = json.loads(given)
-        region = objective_for("TRL", cast(Any, given)).trust_region
-        check_config(self)
-        _write(self, region)
+        objective = objective_for("TRL", cast(Any, given))
+        check_config(self, objective)
+        _write(self, objective)
         if isinstance(self.trust_region, str):
             raise ValueError(
-                f"trust_region of BandPOConfig must have a config node to be kept as, got {region!r}; pass it to "
-                "BandPOTrainer(trust_region=...), or derive it from bandpo.Region with fields of plain data"
+                f"trust_region of BandPOConfig must have a config node to be kept as, got {self.trust_region}; pass it "
+                "to BandPOTrainer(trust_region=...), or derive it from bandpo.Region with fields of plain data"
             )
 
 
 class BandPOTrainer(GRPOTrainer):
-    """GRPO with a trust region per token (eq:bandpo_full), for the loss types grpo, bnpo, dr_grpo and dapo.
+    """GRPO with a trust region (eq:bandpo_full) or any `Objective`, for the loss types grpo, bnpo, dr_grpo and dapo.
 
         from datasets import Dataset
         from trl import GRPOConfig
@@ -165,14 +197,19 @@ class BandPOTrainer(GRPOTrainer):
         model: as for `GRPOTrainer`, like everything not named here.
         args: a `GRPOConfig` or `BandPOConfig`; `epsilon` and `epsilon_high` must keep their defaults.
         trust_region: the rule, an `Objective`, or the config node of either; by default that of `BandPOConfig`, else
-            `Band("kl", 0.05)`. Of an objective TRL takes the rule alone, with the paper's other fields: TRL's clamp can
-            do no more (`bandpo.integrations.REFUSED`), and the average and the KL penalty are TRL's own.
+            `Band("kl", 0.05)`. Of an objective the average and the KL penalty are TRL's own (`loss_type`, `beta`), and
+            refused where they are set there too (`bandpo.integrations.REFUSED`). A rule alone is applied by TRL's
+            clamp; an objective with more in it takes the clamp's place, and TRL's `clip_ratio/*`, which are then about
+            nothing, are not logged.
         named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
 
     Raises:
-        ValueError: two rules are given, an objective that TRL cannot do, or the settings leave no bounds per token:
-            sequence-level importance sampling, a loss without a hard clip (cispo, sapo, vespo, luspo), Liger kernels;
-            or the sampler's temperature is not that of the log-probabilities.
+        ValueError: two rules are given, or a setting does not go with the rule: a loss of another form (sapo, vespo),
+            Liger kernels, a sampler's temperature that is not that of the log-probabilities; or says what the objective
+            does not: `importance_sampling_level="sequence"` (and with it luspo) unless the objective is
+            `Objective(Clip(...), ratio="sequence-mean")`, cispo unless it is `Objective(Clip(1, ...), apply="weight")`,
+            which TRL then does itself; or reads what the objective stands in the place of: `delta`,
+            `off_policy_mask_threshold`, which go with a rule alone.
     """
 
     # For the model card.
@@ -201,18 +238,18 @@ class BandPOTrainer(GRPOTrainer):
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
         node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
-        self.trust_region: TrustRegion = objective_for("TRL", given).trust_region
-        if not (node is None or trust_region is None or node == _node(self.trust_region)):
+        self.objective = objective_for("TRL", given)
+        if not (node is None or trust_region is None or node == _node(self.objective)):
             raise ValueError(
-                f"trust_region is given twice, to BandPOTrainer as {self.trust_region!r} and in its args as {node}; "
-                "keep one"
+                f"trust_region is given twice, to BandPOTrainer as {trust_region!r} and in its args as {node}; keep one"
             )
-        check_config(args)
+        check_config(args, self.objective)
+        self._replaces = bool(self.objective.changed()) and not _is_trls_own(args, self.objective)
         _warn(args, self.trust_region)
         kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
         if type(kept) is GRPOConfig:
             kept.__class__ = BandPOConfig
-        rule = str(_write(kept, self.trust_region))
+        rule = str(_write(kept, self.objective))
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
             vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
         self._name = f"{self._name} (trust region {rule})"
@@ -232,33 +269,81 @@ class BandPOTrainer(GRPOTrainer):
             **named,
         )
 
+    @property
+    def trust_region(self) -> TrustRegion:
+        """The rule of the objective."""
+        return self.objective.trust_region
+
     def _send_telemetry(self) -> None:
         """Nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        epsilons = self.epsilon_low, self.epsilon_high
+        args = cast(GRPOConfig, self.args)
+        kept = self.epsilon_low, self.epsilon_high, args.delta
         self._loss_inputs = inputs
         try:
+            if not self._replaces:
+                return super()._compute_loss(model, inputs)
+            # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
+            args.delta = -math.inf
+            inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
+            if self.beta == 0 or not getattr(args, "use_bias_correction_kl", False):
+                inputs["old_per_token_logps"] = None  # nothing reads r, whose gradient may be 0 times inf: 1 then
             return super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
-            self.epsilon_low, self.epsilon_high = epsilons
+            self.epsilon_low, self.epsilon_high, args.delta = kept
+            if self._replaces:
+                for metrics in self._metrics.values():
+                    for name in [name for name in metrics if name.startswith("clip_ratio/")]:
+                        del metrics[name]
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         out = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self._loss_inputs is not None:  # asked for by the loss, which reads the epsilons next
             # (log-probabilities, entropies); TRL 1.7 appended a third item.
-            self._set_bounds(self._loss_inputs, out[0].detach(), out[1])
+            self._set_bounds(self._loss_inputs, out[0], out[1])
         return out
 
-    @torch.no_grad()
     def _set_bounds(self, inputs: dict[str, Any], logps: Tensor, entropies: Tensor | None) -> None:
         mask = inputs["completion_mask"].bool()
         if "tool_mask" in inputs:
             mask = mask & inputs["tool_mask"].bool()
         # Without stored log-probabilities the batch is on policy: TRL takes the current ones, and so do we.
         stored = inputs.get("old_per_token_logps")
-        old_logps = torch.where(mask, (logps if stored is None else stored).float(), -1.0)
+        old_logps = torch.where(mask, (logps.detach() if stored is None else stored).float(), -1.0)
+        if not self.objective.changed():
+            metrics = self._clamp(inputs, logps.detach(), old_logps, mask, entropies)
+        else:
+            objective = dataclasses.replace(self.objective, aggregation="none")
+            loss, metrics = policy_loss(
+                logps,
+                old_logps,
+                inputs["advantages"],
+                mask,
+                objective,
+                entropies=entropies,
+                step=self.state.global_step,
+            )
+            if self._replaces:
+                # A lower bound above the upper one gives the upper one, and all of the gradient to it.
+                self.epsilon_low, self.epsilon_high = _Instead(torch.full_like(loss, math.inf)), _Instead(loss)
+            else:
+                clip = cast(Clip, self.trust_region)
+                self.epsilon_low, self.epsilon_high = clip.eps_low, clip.eps_high
+                if self.loss_type == "cispo":  # there it is the bound itself
+                    self.epsilon_high = 1 + clip.eps_high
+        if torch.distributed.is_initialized():  # here, where every process passes; a log may be one process's own
+            metrics = metrics.all_reduce()
+        mode = "train" if cast(torch.nn.Module, self.model).training else "eval"
+        known = self._clip_metrics.get(mode)
+        self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
+
+    @torch.no_grad()
+    def _clamp(
+        self, inputs: dict[str, Any], logps: Tensor, old_logps: Tensor, mask: Tensor, entropies: Tensor | None
+    ) -> Metrics:
+        """Set the bounds of the rule; returns what they did."""
         advantages = inputs["advantages"]
         advantages = (advantages[:, None] if advantages.dim() == 1 else advantages).expand_as(old_logps)
         context = Context(
@@ -285,12 +370,7 @@ class BandPOTrainer(GRPOTrainer):
             held = torch.where(advantages > 0, ~above, above & (advantages < 0))
             sums["dual_clipped"] = ((log_ratio.exp() > delta) & held & mask).sum()
         log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        metrics = Metrics.of(log_ratio, bounds.clamp(log_ratio), old_logps, advantages, mask, sums)
-        if torch.distributed.is_initialized():  # here, where every process passes; a log may be one process's own
-            metrics = metrics.all_reduce()
-        mode = "train" if cast(torch.nn.Module, self.model).training else "eval"
-        known = self._clip_metrics.get(mode)
-        self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
+        return Metrics.of(log_ratio, bounds.clamp(log_ratio), old_logps, advantages, mask, sums)
 
     def _take(self, mode: str, prefix: str) -> dict[str, float]:
         metrics = self._clip_metrics.pop(mode, None)
@@ -315,37 +395,55 @@ class BandPOTrainer(GRPOTrainer):
         return output
 
 
-def _node(region: TrustRegion) -> dict[str, Any] | str:
-    """The rule's config node; how it prints, if it has none that JSON can hold."""
+def _node(objective: Objective) -> dict[str, Any] | str:
+    """The config node, of a rule alone that of the rule; how it prints, if it has none that JSON can hold."""
+    value = objective if objective.changed() else objective.trust_region
     try:
-        return json.loads(json.dumps(cast(Any, region).to_config()))
+        return json.loads(json.dumps(cast(Any, value).to_config()))
     except (AttributeError, TypeError, ValueError):
-        return repr(region)
+        return repr(value)
 
 
-def _write(args: Any, region: TrustRegion) -> dict[str, Any] | str:
+def _write(args: Any, objective: Objective) -> dict[str, Any] | str:
     """The rule, where TRL has its epsilon; returns its node."""
-    args.trust_region = node = _node(region)
+    args.trust_region = node = _node(objective)
     args.epsilon = _Replaced(f"replaced by the trust region {node}")
     return node
 
 
-def check_config(args: GRPOConfig) -> None:
-    """Raise ValueError for settings under which no region can act as written."""
+def _is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
+    """Whether TRL's settings name a loss that is this objective, and do it with two numbers for bounds."""
+    clip, changed = objective.trust_region, objective.changed()
+    if args.loss_type == "cispo":
+        own = changed == {"apply": "weight"} and isinstance(clip, Clip) and clip.eps_low == 1
+        return own and args.importance_sampling_level == "token"
+    of_responses = args.importance_sampling_level == "sequence" and args.loss_type in (*LOSS_TYPES, "luspo")
+    return of_responses and changed == {"ratio": "sequence-mean"} and isinstance(clip, Clip)
+
+
+def check_config(args: GRPOConfig, objective: Objective) -> None:
+    """Raise ValueError for settings under which the objective cannot act as written."""
     if not (args.epsilon == 0.2 or isinstance(args.epsilon, _Replaced)) or args.epsilon_high is not None:
         raise ValueError(
             f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; "
             "leave them at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
         )
-    if args.loss_type not in LOSS_TYPES:
-        raise ValueError(
-            f"loss_type must be one of {list(LOSS_TYPES)} for a trust region per token, got {args.loss_type!r}"
-        )
-    if args.importance_sampling_level != "token":
-        raise ValueError(
-            "importance_sampling_level must be 'token' for a trust region per token, got "
-            f"{args.importance_sampling_level!r}: one ratio per sequence has no token probability to take bounds from"
-        )
+    if not _is_trls_own(args, objective):
+        given = args.importance_sampling_level
+        if given != "token":
+            raise ValueError(
+                f"importance_sampling_level must be 'token' beside {objective!r}, got {given!r}: TRL's one ratio per "
+                "response has no token probability to take bounds from; write the ratio in the objective (TRL's "
+                "setting may stand beside Objective(Clip(...), ratio='sequence-mean') only)"
+            )
+        if args.loss_type not in LOSS_TYPES:
+            reason = OTHER_LOSSES.get(args.loss_type, "it has another form, without bounds")
+            raise ValueError(
+                f"loss_type must be one of {list(LOSS_TYPES)} beside {objective!r}, got {args.loss_type!r}: {reason}"
+            )
+        for name, reason in REPLACED.items():
+            if objective.changed() and getattr(args, name, None) is not None:
+                raise ValueError(f"{name} must not be set beside {objective!r}: {reason}")
     for name in ("use_liger_kernel", "use_liger_loss"):  # the latter until TRL 0.27
         if getattr(args, name, False):
             raise ValueError(f"{name} must be False beside a trust region (deprecated in TRL, and not tested here)")

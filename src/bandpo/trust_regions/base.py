@@ -1,7 +1,8 @@
 """What a trust region is: a rule that makes `Bounds` of the log-ratio from the old log-probabilities.
 
 A rule is a frozen dataclass of plain data, so that it is also its node in a config file: `Band("kl", 0.05)` is
-`{type: band, divergence: kl, delta: 0.05}`. `bandpo.trust_region(node)` and `region.to_config()` go there and back.
+`{type: band, divergence: kl, delta: 0.05}`. `bandpo.trust_region(node)` and `region.to_config()` go there and back. The
+type of a rule of one's own is `module:Class`: the module is imported.
 """
 
 # pyright: reportUnnecessaryIsInstance=false
@@ -9,7 +10,9 @@ A rule is a frozen dataclass of plain data, so that it is also its node in a con
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -72,7 +75,8 @@ _KINDS: dict[str, type[Region]] = {}
 class Region(ABC):
     """Base of the built-in rules: membership by bounds, and the way to and from a config node.
 
-    A subclass is a frozen dataclass with a `kind`, its `type` in a config file; defining it makes the kind known.
+    A subclass is a frozen dataclass with a `kind`, its `type` in a config file; defining it makes the kind known. Where
+    it has not been defined yet, in another process, `module:Class` is its type, and what `to_config` writes.
     """
 
     kind: ClassVar[str]
@@ -95,13 +99,17 @@ class Region(ABC):
 
     def to_config(self) -> dict[str, Any]:
         """The YAML node: `type` and the fields. Raises ValueError for a divergence or a rule without a name in YAML."""
-        return node_of(self, self.kind)
+        cls = type(self)
+        is_found = not cls.__module__.startswith(("bandpo.", "__main__")) and "." not in cls.__qualname__
+        return node_of(self, f"{cls.__module__}:{cls.__qualname__}" if is_found else self.kind)
 
 
 def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
     """The rule described by a config node, e.g. `{"type": "band", "divergence": "kl", "delta": 0.05}`.
 
-    Raises ValueError naming the key and the nearest known one.
+    The type may be `module:Class`, a `Region` of one's own: the module is imported, which runs what is in it.
+
+    Raises ValueError naming the key and the nearest known one, or what a module lacks.
 
     >>> import bandpo
     >>> region = bandpo.trust_region({"type": "capped", "region": {"type": "band", "delta": 0.05}, "max_ratio": 10})
@@ -116,10 +124,32 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
         )
     values = {str(key): value for key, value in node.items()}
     kind = values.pop("type", None)
+    if isinstance(kind, str) and re.fullmatch(r"[\w.]+:\w+", kind):
+        return made_of(_own(kind), values, f"trust region {kind!r}", _field)
     if not isinstance(kind, str) or kind not in _KINDS:
         known = sorted(_KINDS)
         raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
     return made_of(_KINDS[kind], values, f"trust region {kind!r}", _field)
+
+
+def _own(kind: str) -> type[Region]:
+    """The class `module:Class`."""
+    name, _, of_class = kind.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # whatever the module does when it is imported
+        # Not looked for there by ourselves: a folder from elsewhere may be the working directory of who reads its runs.
+        hint = f"; with PYTHONPATH=. before the command {name!r} is looked for in the working directory too"
+        raise ValueError(
+            f"trust_region type {kind!r}: {name!r} cannot be imported: {type(error).__name__}: {error}"
+            f"{hint if isinstance(error, ModuleNotFoundError) else ''}"
+        ) from error
+    found = getattr(module, of_class, None)
+    if not isinstance(found, type) or not issubclass(found, Region) or found is Region:
+        rules = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, Region)]
+        what = f"there is no {of_class!r} in {name!r}" if found is None else f"{of_class!r} is no bandpo.Region"
+        raise ValueError(f"trust_region type {kind!r}: {what}{nearest(of_class, rules)}")
+    return found
 
 
 def _field(name: str, value: Any) -> Any:

@@ -1,0 +1,309 @@
+"""Objectives that are more than a clamp, through BandPOTrainer: against TRL's own losses, and against `policy_loss`."""
+
+import dataclasses
+import functools
+import inspect
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from test_trl import AGGREGATION, DAPO_STEPS, Recording, build, full, history, same_weights, train
+from trl import GRPOConfig, GRPOTrainer
+
+import bandpo
+import tiny
+from bandpo import Band, BySign, Clip, Objective, Preserve
+from bandpo.integrations.trl import LOSS_TYPES, REPLACED, BandPOConfig, BandPOTrainer
+from bandpo.losses.metrics import Metrics
+
+SOURCE = inspect.getsource(GRPOTrainer._compute_loss)
+GSPO = Objective(Clip(0.02, 0.02), ratio="sequence-mean")
+CISPO = Objective(Clip(1.0, 0.1), apply="weight")
+# Clip(0.2, 0.2) on the way of the others: no log-ratio is as large.
+CLIP = Objective(Clip(0.2, 0.2), max_log_ratio=59.0)
+
+
+def needs(text):
+    """Skip where the installed TRL's loss does not have it."""
+    return pytest.mark.skipif(text not in SOURCE, reason=f"this TRL has no {text}")
+
+
+class Both(BandPOTrainer):
+    """Trains by our loss, and keeps what TRL's own gives for the same inputs: both values and gradients."""
+
+    def __init__(self, *args, theirs, extra=False, **kwargs):
+        self.pairs, self.theirs, self.extra = [], theirs, extra
+        super().__init__(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        out = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self.logps = out[0]
+        return out
+
+    def _compute_loss(self, model, inputs):
+        if self.extra:  # what a sampler of its own and tools add to the inputs
+            mask = inputs["completion_mask"]
+            self.use_vllm = self.vllm_importance_sampling_correction = True
+            inputs = inputs | {"importance_sampling_ratio": torch.rand(mask.shape) * 2}
+            if '"tool_mask"' in SOURCE:
+                inputs |= {"tool_mask": (torch.rand(mask.shape) < 0.8).long()}
+        kept = {name: getattr(self, name) for name in self.theirs}
+        vars(self).update(self.theirs)
+        theirs = GRPOTrainer._compute_loss(self, model, inputs)
+        grads = torch.autograd.grad(theirs, self.logps)
+        vars(self).update(kept)
+        ours = super()._compute_loss(model, inputs)
+        self.pairs.append(
+            (ours.detach(), theirs.detach(), *torch.autograd.grad(ours, self.logps, retain_graph=True), *grads)
+        )
+        self.use_vllm = False
+        return ours
+
+
+def compare(folder, objective, theirs, extra=False, **changes):
+    """The trainer, after every value and gradient of its run was TRL's."""
+    start = str(folder / "start")  # TRL loads the reference model from where the model came from
+    tiny.model().save_pretrained(start)
+    make = functools.partial(Both, theirs=theirs, extra=extra)
+    trainer = build(make, full(folder, max_steps=6, **changes), objective, start)
+    torch.manual_seed(0)
+    trainer.train()
+    for ours, value, grad, expected in trainer.pairs:
+        torch.testing.assert_close(ours, value, rtol=1e-6, atol=1e-6 * max(1e-2, float(value.abs())))
+        torch.testing.assert_close(grad, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
+    assert any(grad.any() for _, _, grad, _ in trainer.pairs)
+    row = trainer.state.log_history[-2]
+    assert row["bandpo/tokens"] > 0
+    assert sum(row.get("bandpo/cut/fraction", 0) for row in trainer.state.log_history) > 0.02
+    return trainer
+
+
+EPSILONS = {"epsilon_low": 0.2, "epsilon_high": 0.2}
+EXTRA = {"extra": True, "beta": 0.04, "gradient_accumulation_steps": 2, "top_entropy_quantile": 0.7}
+
+
+@pytest.mark.parametrize("more", [{}, EXTRA], ids=["plain", "everything"])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_a_clip_in_the_place_of_trls_term_is_trls_loss(tmp_path, loss_type, more):
+    trainer = compare(tmp_path, CLIP, EPSILONS, loss_type=loss_type, **more)
+    assert trainer._replaces
+    assert ("kl" in trainer.state.log_history[0]) == bool(more)
+
+
+@pytest.mark.parametrize("more", [{}, EXTRA], ids=["plain", "everything"])
+def test_gspo_is_trls_with_its_sequence_level_ratio(tmp_path, more):
+    theirs = {"importance_sampling_level": "sequence", "epsilon_low": 0.02, "epsilon_high": 0.02}
+    # With it TRL's penalty is weighed by the ratio of the level.
+    more = more | ({"use_bias_correction_kl": False} if more and "use_bias_correction_kl" in SOURCE else {})
+    compare(tmp_path, GSPO, theirs, loss_type="grpo", **more)
+
+
+@needs('"cispo"')
+@pytest.mark.parametrize("more", [{}, EXTRA], ids=["plain", "everything"])
+def test_cispo_is_trls_whose_average_is_dapos(tmp_path, more):
+    compare(tmp_path, CISPO, {"loss_type": "cispo", "epsilon_high": 1.1}, loss_type="dapo", **more)
+
+
+PRESERVE = Preserve(0.5, 1.0)
+# One of each kind that TRL's clamp is not.
+OBJECTIVES = {
+    "DPPO": Objective(Band("tv", 0.05), apply="mask"),
+    "DIS": Objective(Clip(0.2, 0.2), apply="mask_two_sided"),
+    "CISPO": CISPO,
+    "CE-GPPO": Objective(Clip(0.2, 0.2), apply=PRESERVE),
+    "UP": Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip")),
+    "GSPO": GSPO,
+    "GMPO": Objective(Clip(0.2, 0.2), ratio="mean-of-clipped"),
+    "whole responses": Objective(Band("kl", 0.05), ratio="sequence"),
+    "dual clip": Objective(Band("kl", 0.05), dual_clip=1.1),
+    "cut": Objective(Clip(0.2, 0.2), max_log_ratio=0.1),
+}
+
+
+def measured(trainer):
+    """Metrics of the recorded batches by `policy_loss`."""
+    objective = dataclasses.replace(trainer.objective, aggregation="none")
+    names = ("old_per_token_logps", "advantages", "completion_mask")
+    batches = [
+        bandpo.policy_loss(logps, *(inputs[name] for name in names), objective)[1]
+        for inputs, logps, _ in trainer.records
+    ]
+    values = functools.reduce(Metrics.merge, batches).compute()
+    return {f"bandpo/{key}": value for key, value in values.items() if not math.isnan(value)}
+
+
+@pytest.mark.parametrize(("name", "loss_type"), list(zip(OBJECTIVES, itertools.cycle(LOSS_TYPES))))
+def test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss(tmp_path, name, loss_type):
+    objective = OBJECTIVES[name]
+    args = full(tmp_path, loss_type=loss_type, max_steps=6, logging_steps=6)
+    trainer = build(Recording, args, objective)
+    trainer.train()
+    assert trainer._replaces
+    for inputs, logps, theirs in trainer.records:
+        mask = inputs["completion_mask"].bool()
+        ours = logps.detach().clone().requires_grad_()
+        normalizer = {
+            "dapo": inputs["num_items_in_batch"] / DAPO_STEPS,
+            "dr_grpo": len(mask) * trainer.max_completion_length,
+        }.get(loss_type)
+        value = dataclasses.replace(objective, aggregation=AGGREGATION[loss_type])
+        loss, _ = bandpo.policy_loss(
+            ours, inputs["old_per_token_logps"], inputs["advantages"], mask, value, normalizer=normalizer
+        )
+        loss.backward()
+        torch.testing.assert_close(theirs.detach(), loss.detach(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(logps.grad, ours.grad, rtol=1e-6, atol=1e-9)
+    (row, *_), expected = trainer.state.log_history, measured(trainer)
+    assert {key: row[key] for key in expected} == pytest.approx(expected, rel=1e-6)
+    assert row["bandpo/log_ratio/saturated_fraction" if name == "cut" else "bandpo/clip/count"] > 0
+    assert not [key for key in row if key.startswith("clip_ratio/")]  # TRL's own, of a ratio that is not there
+
+
+@pytest.mark.parametrize("name", ["DPPO", "CISPO", "CE-GPPO", "GSPO"])
+def test_an_objective_trains_and_is_kept_as_its_node(tmp_path, name):
+    objective = OBJECTIVES[name]
+    other = train(BandPOTrainer, full(tmp_path, max_steps=8, logging_steps=8), objective.trust_region)
+    evaluated = {"eval_strategy": "steps", "eval_steps": 8, "per_device_eval_batch_size": 16}
+    node = json.dumps(objective.to_config())
+    args = full(tmp_path, max_steps=8, logging_steps=8, trust_region=node, **evaluated)
+    trainer = build(BandPOTrainer, args, eval_dataset=tiny.rows(4))
+    trainer.train()
+    assert trainer.objective == objective
+    assert trainer.trust_region == objective.trust_region
+    assert trainer.args.trust_region == json.loads(args.to_json_string())["trust_region"] == objective.to_config()
+    assert trainer.args.delta is None
+    assert all(torch.isfinite(weights).all() for weights in trainer.model.parameters())
+    assert not same_weights(trainer, other)
+    first, held_out, _ = trainer.state.log_history
+    assert first["bandpo/clip/count"] > 0
+    assert held_out["eval_bandpo/tokens"] > 0
+    assert not [key for key in held_out if "clip_ratio/" in key]
+
+
+def test_a_loss_that_raises_leaves_the_trainer_as_it_was(tmp_path, monkeypatch):
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path), CISPO)
+    kept = trainer.epsilon_low, trainer.epsilon_high
+
+    def fail(self, model, inputs):
+        assert self.args.delta == -math.inf
+        self.epsilon_low = self.epsilon_high = torch.zeros(3)
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", fail)
+    with pytest.raises(RuntimeError, match="lost"):
+        trainer._compute_loss(trainer.model, {"completion_mask": torch.ones(2, 3)})
+    assert (trainer.epsilon_low, trainer.epsilon_high, trainer.args.delta) == (*kept, None)
+    assert trainer._loss_inputs is None
+
+
+def test_a_token_whose_ratio_overflows_has_a_finite_gradient(tmp_path):
+    """TRL's ratio of it is infinite, and 0 times that would be NaN."""
+
+    class Far(Recording):
+        def _compute_loss(self, model, inputs):
+            old = inputs["old_per_token_logps"].clone()
+            old[0, 0] = -200.0
+            return super()._compute_loss(model, inputs | {"old_per_token_logps": old})
+
+    trainer = build(Far, full(tmp_path, max_steps=1), Objective(Clip(0.2, 0.2), apply="mask"))
+    trainer.train()
+    (row, *_) = trainer.state.log_history
+    assert row["bandpo/log_ratio/saturated_fraction"] > 0
+    assert all(torch.isfinite(logps.grad).all() for _, logps, _ in trainer.records)
+    assert all(torch.isfinite(weights).all() for weights in trainer.model.parameters())
+
+
+# ---- losses that TRL has itself
+
+
+@pytest.mark.parametrize(
+    ("objective", "epsilons", "settings"),
+    [
+        (GSPO, {"epsilon": 0.02}, {"importance_sampling_level": "sequence", "loss_type": "grpo"}),
+        (
+            Objective(Clip(0.01, 0.02), ratio="sequence-mean"),
+            {"epsilon": 0.01, "epsilon_high": 0.02},
+            {"importance_sampling_level": "sequence", "loss_type": "dapo", "delta": 1.1},
+        ),
+        pytest.param(
+            GSPO,
+            {"epsilon": 0.02},
+            {"importance_sampling_level": "sequence", "loss_type": "luspo"},
+            marks=needs('"luspo"'),
+        ),
+        pytest.param(CISPO, {"epsilon_high": 1.1}, {"loss_type": "cispo"}, marks=needs('"cispo"')),
+    ],
+    ids=["gspo", "gspo with delta", "luspo", "cispo"],
+)
+def test_what_trl_has_itself_is_trls_bit_for_bit(tmp_path, objective, epsilons, settings):
+    theirs = train(GRPOTrainer, tiny.settings(tmp_path, **settings, **epsilons))
+    ours = train(Recording, full(tmp_path, **settings), objective)
+    assert not ours._replaces
+    assert history(ours) == history(theirs)
+    assert same_weights(ours, theirs)
+    rows = [row for row in ours.state.log_history if "bandpo/tokens" in row]
+    expected = measured(ours)  # the ratio of the response, where that is what is clipped
+    assert sum(row["bandpo/clip/count"] for row in rows) == expected["bandpo/clip/count"] > 0
+    assert max(row["bandpo/log_ratio/max"] for row in rows) == pytest.approx(expected["bandpo/log_ratio/max"])
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "message"),
+    [
+        (
+            Objective(Clip()),
+            {"importance_sampling_level": "sequence"},
+            "^importance_sampling_level must be 'token' .*ratio",
+        ),
+        (
+            Objective(Band(), ratio="sequence"),
+            {"importance_sampling_level": "sequence"},
+            "^importance_sampling_level must be 'token'",
+        ),
+        (
+            Objective(BySign(Clip(), Clip()), ratio="sequence-mean"),
+            {"importance_sampling_level": "sequence"},
+            "^importance_sampling_level must be 'token'",
+        ),
+        (
+            dataclasses.replace(GSPO, apply="mask"),
+            {"importance_sampling_level": "sequence"},
+            "^importance_sampling_level must be 'token'",
+        ),
+        (
+            Objective(Clip(1.0, 4.0)),
+            {"loss_type": "cispo"},
+            "^loss_type must be one of .* got 'cispo': .*apply='weight'",
+        ),
+        (Objective(Clip(0.2, 4.0), apply="weight"), {"loss_type": "cispo"}, "^loss_type must be one of .* got 'cispo'"),
+        (Objective(Band(), apply="weight"), {"loss_type": "cispo"}, "^loss_type must be one of .* got 'cispo'"),
+        (GSPO, {"loss_type": "luspo"}, "^loss_type must be one of .* got 'luspo': .*importance_sampling_level"),
+        (Objective(Clip()), {"loss_type": "luspo"}, "^loss_type must be one of .* got 'luspo'"),
+        (CISPO, {"loss_type": "sapo"}, "^loss_type must be one of .* got 'sapo': it has another form"),
+        (CISPO, {"delta": 2.0}, "^delta must not be set beside .*dual_clip"),
+        (CISPO, {"off_policy_mask_threshold": 1.0}, "^off_policy_mask_threshold must not be set beside .*mask"),
+    ],
+    ids=str,
+)
+def test_what_trls_settings_and_the_objective_say_differently_is_refused_by_name(
+    tmp_path, objective, settings, message
+):
+    if not settings.keys() <= GRPOConfig.__dataclass_fields__.keys():
+        pytest.skip("this TRL does not have the setting")
+    with pytest.raises(ValueError, match=message):
+        BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path, **settings), None, trust_region=objective)
+    with pytest.raises(ValueError, match=message):
+        tiny.settings(tmp_path, BandPOConfig, trust_region=objective.to_config(), **settings)
+
+
+def test_trl_still_reads_what_an_objective_takes_the_place_of():
+    assert SOURCE.index('inputs["advantages"]') > SOURCE.index("self._get_per_token_logps_and_entropies(")
+    assert "coef_1 = torch.clamp(coef_1, max=self.args.delta)" in SOURCE
+    assert "per_token_loss = -torch.min(per_token_loss1, per_token_loss2)" in SOURCE
+    before, after = SOURCE.split("per_token_loss = -torch.min(per_token_loss1, per_token_loss2)")
+    assert before.count("coef_1") >= 4
+    names = [name for name in ("coef_2", "per_token_loss1", "per_token_loss2") if name in after]
+    assert names == []
+    assert set(REPLACED) == {"delta", "off_policy_mask_threshold"}

@@ -1,0 +1,177 @@
+"""A rule of one's own in a config file: `{type: module:Class, ...}`, with the module imported where it is read."""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import recipe
+import yaml
+from test_trl import train
+
+import bandpo
+import tiny
+from bandpo import Capped, Objective, objective, trust_region
+from bandpo.config import build
+from bandpo.errors import UserError
+from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.reports.runs import read_runs
+from bandpo.testing import check_trust_region
+from bandpo.training import on_trl
+
+SOURCE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import bandpo
+
+NUMBER = 3
+
+
+class Plain:
+    def __init__(self, eps=0.2):
+        self.eps = eps
+
+
+@dataclass(frozen=True)
+class Evened(bandpo.Region):
+    \"\"\"The same factor up and down.\"\"\"
+
+    kind: ClassVar[str] = "evened_{name}"
+    factor: float = 1.25
+
+    def bounds(self, old_logps, context=None):
+        return bandpo.Clip(1 - 1 / self.factor, self.factor - 1).bounds(old_logps)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of a module that has not been imported, where Python looks for modules; forgotten afterwards."""
+    name = f"rules_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(SOURCE.replace("{name}", name))
+    (tmp_path / f"{name}_broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    for known in [known for known in sys.modules if known.startswith(name)]:
+        del sys.modules[known]
+    bandpo.trust_regions.base._KINDS.pop(f"evened_{name}", None)
+
+
+def test_a_node_imports_its_rule_and_the_rule_writes_that_node(module):
+    node = {"type": f"{module}:Evened", "factor": 2.0}
+    region = trust_region(yaml.safe_load(yaml.safe_dump(node)))
+    assert type(region) is sys.modules[module].Evened
+    assert region.factor == 2.0
+    assert region.to_config() == node
+    assert trust_region({"type": f"evened_{module}", "factor": 2.0}) == region  # the short name, from now on
+    inside = Objective(Capped(region, 1.5), apply="mask")
+    assert inside.to_config()["trust_region"]["region"] == node
+    assert objective(inside.to_config()) == inside
+    check_trust_region(region)
+
+
+def test_what_a_rule_writes_is_read_by_a_process_that_has_not_heard_of_it(module, tmp_path):
+    region = trust_region({"type": f"{module}:Evened"})
+    code = f"import bandpo; print(bandpo.trust_region({region.to_config()!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "Evened(factor=1.25)\n"
+
+
+def test_a_rule_that_no_other_process_could_import_keeps_its_kind():
+    code = textwrap.dedent(
+        """
+        import dataclasses, typing, bandpo
+        @dataclasses.dataclass(frozen=True)
+        class Mine(bandpo.Region):
+            kind: typing.ClassVar[str] = "mine"
+            def bounds(self, old_logps, context=None): ...
+        def local():
+            @dataclasses.dataclass(frozen=True)
+            class Mine(bandpo.Region):
+                kind: typing.ClassVar[str] = "local"
+                def bounds(self, old_logps, context=None): ...
+            Mine.__module__ = "somewhere"
+            return Mine()
+        print(Mine().to_config(), local().to_config(), bandpo.Clip().to_config())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = "{'type': 'mine'} {'type': 'local'} {'type': 'clip', 'eps_low': 0.2, 'eps_high': 0.2}\n"
+    assert done.stdout == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("no_such_module:Evened", "'no_such_module' cannot be imported: ModuleNotFoundError: .*PYTHONPATH=. before"),
+        ("{module}_broken:Evened", "'{module}_broken' cannot be imported: ZeroDivisionError: division by zero$"),
+        ("{module}:Evend", "there is no 'Evend' in '{module}', did you mean 'Evened'?"),
+        ("{module}:Plain", "'Plain' is no bandpo.Region"),
+        ("{module}:NUMBER", "'NUMBER' is no bandpo.Region"),
+        ("{module}:bandpo", "'bandpo' is no bandpo.Region"),
+        ("bandpo:Region", "'Region' is no bandpo.Region"),
+    ],
+)
+def test_what_is_no_rule_is_named(module, kind, message):
+    kind, message = kind.replace("{module}", module), message.replace("{module}", module)
+    with pytest.raises(ValueError, match=f"^trust_region type {kind!r}: {message}"):
+        trust_region({"type": kind})
+
+
+@pytest.mark.parametrize("kind", ["a:b:c", ":Evened", "module:", "a b:c", "../module:Evened"])
+def test_what_is_no_name_of_a_class_is_not_imported(kind):
+    with pytest.raises(ValueError, match=r"^trust_region type must be one of \['band', .* got '" + re.escape(kind)):
+        trust_region({"type": kind})
+
+
+def test_a_field_that_the_rule_does_not_have_is_named(module):
+    with pytest.raises(
+        ValueError, match=f"unknown key 'facto' in trust region '{module}:Evened', did you mean 'factor'"
+    ):
+        trust_region({"type": f"{module}:Evened", "facto": 2.0})
+
+
+def test_a_recipe_takes_it_and_its_run_keeps_the_node(module):
+    node = {"type": "objective", "trust_region": {"type": f"{module}:Evened"}, "apply": "mask"}
+    config = build({"trust_region": node})
+    assert config.region == sys.modules[module].Evened(1.25)
+    assert yaml.safe_load(config.to_yaml())["trust_region"] == node
+    with pytest.raises(UserError, match=f"trust_region: trust_region type '{module}:Evend': there is no 'Evend'"):
+        build({"trust_region": {"type": f"{module}:Evend"}})
+
+
+@pytest.mark.parametrize("apply", ["clip", "mask"])
+def test_it_trains_through_the_trainers_config(module, tmp_path, apply):
+    rule = {"type": f"{module}:Evened", "factor": 1.05}
+    node = rule if apply == "clip" else {"type": "objective", "trust_region": rule, "apply": apply}
+    args = tiny.settings(tmp_path, BandPOConfig, trust_region=json.dumps(node), max_steps=2)
+    trainer = train(BandPOTrainer, args)
+    assert trainer.trust_region == sys.modules[module].Evened(1.05)
+    assert objective(trainer.args.trust_region) == trainer.objective
+    assert trainer.state.log_history[1]["bandpo/clip/high_fraction"] > 0
+
+
+def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
+    recipe.make(tmp_path)
+    node = {
+        "type": "objective",
+        "trust_region": {"type": f"{module}:Evened", "factor": 1.05},
+        "apply": ["mask", {"type": "preserve", "low": 0.5, "high": 1.0}],
+    }
+    settings = recipe.node(tmp_path, tmp_path / "run", rounds=2, trust_region=node)
+    folder = on_trl.run(build(settings))
+    (run,) = read_runs([folder])
+    assert run.region == sys.modules[module].Evened(1.05)
+    assert run.total("clip/count").sum() > 0
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trust_region"] == node
+    settings = recipe.node(tmp_path, tmp_path / "other", trust_region=node, trainer={"delta": 2.0})
+    with pytest.raises(UserError, match=r"^trainer: delta must not be set beside .*dual_clip"):
+        on_trl.run(build(settings))
