@@ -355,9 +355,9 @@ def test_a_command_is_told_once_for_all_seeds(three_seeds):
     page = make_page(three_seeds)
     told = re.findall(r'<p class="note">([^<]*)</p><pre><code>(.*?)</code></pre>', page)
     assert told == [
-        ("GRPO, seed 0, 1 and 2", "bandpo lab --rule &#x27;GRPO&#x27; --rounds 10 --seed SEED --output runs/GRPO-SEED"),
+        ("GRPO, seed 0, 1 and 2", "bandpo lab --rule &#39;GRPO&#39; --rounds 10 --seed SEED --output runs/GRPO-SEED"),
         ("Band-KL 0.05, seed 0, 1 and 2",
-         "bandpo lab --rule &#x27;Band-KL 0.05&#x27; --rounds 10 --seed SEED --output runs/Band-KL 0.05-SEED"),
+         "bandpo lab --rule &#39;Band-KL 0.05&#39; --rounds 10 --seed SEED --output runs/Band-KL 0.05-SEED"),
         ("Other, seed 1", "bandpo lab --seed 1 --steps 1"),
     ]  # fmt: skip
     assert "bandpo 0.1.0; torch 2.13.0; commit abc1234; hardware x86_64, 2 cores;" in page
@@ -523,8 +523,8 @@ def test_the_page_needs_nothing_from_elsewhere_and_trusts_no_file(tmp_path):
     write_run(tmp_path / "runs", "GRPO & 'co'", 0, make_rows(ramp(2)), {nasty: 1}, **facts, started=nasty)
     page = make_page(tmp_path)
     assert "<script" not in page
-    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in page
-    assert "GRPO &amp; &#x27;co&#x27;" in page
+    assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;" in page
+    assert "GRPO &amp; &#39;co&#39;" in page
     assert not re.search(r"https?:|@import|<link|<iframe|<img|//[a-z]", page)
     assert set(re.findall(r'(?:src|href)="(.)', page)) == {"#"}
     assert set(re.findall(r"url\((.)", page)) <= {"#"}

@@ -178,7 +178,7 @@ def test_maj_at_k_of_many_samples():
 # ------------------------------------------------------------------------------------------------------------ intervals
 
 
-@pytest.mark.parametrize("df", [1, 2, 3, 8, 29, 30, 500])
+@pytest.mark.parametrize("df", [1, 2, 3, 8, 29, 30, 500, 20_000])
 def test_quantiles_of_students_t_are_those_of_the_incomplete_beta(df):
     for p in (0.6, 0.9, 0.975, 0.995):
         t = t_quantile(p, df)

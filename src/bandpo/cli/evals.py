@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from ..errors import UserError
 from ..evals.draw import evaluate
 from ..evals.folder import read_facts, read_graded
 from ..evals.grades import grade_folder
+from ..progress import console
 from ..statistics.estimators import summarize
-
-console = Console(highlight=False, markup=False)
 
 
 def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import warnings
@@ -10,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,13 +19,12 @@ from ..config.run_folder import is_finished
 from ..errors import UserError
 from ..files import locked
 from ..lab import SCENES
+from ..progress import Progress, console
 from ..reports.runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
 from ..training import processes
 from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
 
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
-
-console = Console(highlight=False, markup=False)  # brackets in a label or a path are theirs
 
 SUGGESTION = {
     "tail": "The other scene: bandpo lab --scene storm. A plain wide clip too: --methods grpo band-kl clip-wide.",
@@ -74,14 +72,13 @@ def _compare_and_show(
     )
     began = time.monotonic()
     done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
-    with _progress() as progress:
-        total = sum(job.config.rounds for job in jobs)
-        task = progress.add_task("rounds", total=total, completed=sum(done.values()))
+    total = sum(job.config.rounds for job in jobs)
+    with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
 
         def on_row(job: Job, row: dict[str, Any]) -> None:
             console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row)}")
             done[job.folder] = row["round"]
-            progress.update(task, completed=sum(done.values()))
+            progress.update(sum(done.values()))
 
         folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
     page = write_report(folders, output / f"report-{scene}.html")
@@ -123,28 +120,16 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
     )
     from ..training.on_trl import run  # slow: it brings TRL
 
-    with _progress() as progress:
-        task = progress.add_task("rounds", total=config.rounds)
+    with Progress("rounds", config.rounds, pause=math.inf) as progress:
 
         def on_row(row: dict[str, Any]) -> None:
             console.print(_line(row))
-            progress.update(task, completed=row["round"])
+            progress.update(row["round"])
 
         folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
     if processes.is_first():
         console.print(f"Draw it with: bandpo report {folder}")
         print(folder)
-
-
-def _progress() -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -17,13 +17,11 @@ import json
 import os
 import re
 import statistics
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, NotRequired, TypeVar
 
 import pyarrow
 import pyarrow.parquet
@@ -33,9 +31,11 @@ from typing_extensions import TypedDict
 from .. import __version__
 from ..errors import UserError, nearest
 from ..files import locked, read_json, write_atomically
+from ..progress import Progress, lines
 from .leaks import Leaks, same_text
 from .sources import GROUPS, SOURCES, Rows, Source, copied_files, file_rows, hub_rows, reasoning_gym_items, value_at
 
+T = TypeVar("T")
 # The text that the public DAPO rows stand in. The paper's other data stands in it with a space on each side.
 _BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -477,10 +477,8 @@ def _collect(
     fates: dict[str, str] = {}  # of texts whose place there is empty
     kept: list[Problem | None] = []
     read = of_level = 0
-    progress = _Progress(source.name)
-    for index, row in enumerate(_first(rows, source)):
+    for index, row in enumerate(_counted(_first(rows, source), source.name)):
         read += 1
-        progress.show(read)
         problem = _problem(source, row, index)
         if source.levels is not None and not source.levels[0] <= (problem.level or 0) <= source.levels[1]:
             findings.dropped[f"level outside {source.levels[0]} to {source.levels[1]}"] += 1
@@ -533,28 +531,15 @@ def _collect(
             found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:_SHOWN]}
             findings.note(counts, fates[text], index, problem.text, **found)
         kept.append(problem if leak is None or stays else None)
-    progress.end()
     return read, of_level, [problem for problem in kept if problem is not None], findings
 
 
-class _Progress:
-    """Rows counted on a terminal's last line; elsewhere a line every ten seconds."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.live = name, sys.stderr.isatty()
-        self.pause = 0.2 if self.live else 10.0
-        self.last = time.monotonic()
-
-    def show(self, count: int, what: str = "rows") -> None:
-        now = time.monotonic()
-        if now - self.last >= self.pause:
-            self.last = now
-            line = f"{self.name}: {count:,} {what}"
-            print(f"\r\x1b[K{line}" if self.live else line, end="" if self.live else "\n", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _counted(things: Iterable[T], title: str, unit: str = "rows", step: int = 1) -> Iterator[T]:
+    """The same; how many are done, `step` to each, is told on stderr."""
+    with Progress(unit, title=title, pause=10.0, console=lines(stderr=True)) as progress:
+        for count, thing in enumerate(things):
+            progress.update(step * count)
+            yield thing
 
 
 @functools.lru_cache(1)
@@ -582,9 +567,9 @@ def _measured(
     """The rows whose prompts are not too long (of an evaluation set: all), and the lengths of theirs."""
     if settings.tokenizer is None:
         return rows, []
-    count, progress = _token_counter(settings.tokenizer), _Progress(source.name)
+    count = _token_counter(settings.tokenizer)
     kept, lengths = [], []
-    for start in range(0, len(rows), 500):
+    for start in _counted(range(0, len(rows), 500), source.name, "prompts measured", 500):
         part = rows[start : start + 500]
         for row, length in zip(part, count([row["prompt"] for row in part]), strict=True):
             if length > settings.max_prompt_tokens:
@@ -596,8 +581,6 @@ def _measured(
                     continue
             kept.append(row)
             lengths.append(length)
-        progress.show(len(kept), "prompts measured")
-    progress.end()
     return kept, lengths
 
 

@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .. import lab
 from ..config.run_folder import read_info
 from ..data import question_sets
 from ..data.question_sets import QuestionSet
 from ..errors import UserError
+from ..progress import Progress, console
 from ..provenance import hardware, source_commit, versions
 from .backends import VLLM, Backend, Request, Server, Transformers, choose, weights_of
 from .folder import Evaluation, Sample, Sampling
 from .grades import check_scorer
-
-console = Console(highlight=False, markup=False)
 
 
 @dataclass(frozen=True)
@@ -182,55 +179,28 @@ def _plan(
 
 
 def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], total: int) -> None:
-    taken = 0
+    before, count, tokens, taken, began = total - len(todo), 0, 0, 0, time.monotonic()
+
+    def rate() -> str:
+        seconds = max(time.monotonic() - began, 1e-9)
+        return f"{count / seconds:.1f} samples/s, {tokens / seconds:.0f} tokens/s"
+
     asked = {(question.data, question.prompt, sample): seed for question, sample, seed in todo}
     requests = (Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo)
-    with _Display(total, total - len(todo)) as display:
-        for request, drawn in engine.draw(requests, evaluation.sampling):
-            data, prompt, sample = request.key
-            seed = asked[request.key]
-            evaluation.add(Sample(data, prompt, sample, seed, drawn.text, drawn.tokens, drawn.finish))
-            display.add(drawn.tokens)
-            taken += drawn.finish == "content_filter"
+    try:
+        with Progress("samples", total, before) as progress:
+            for request, drawn in engine.draw(requests, evaluation.sampling):
+                data, prompt, sample = request.key
+                seed = asked[request.key]
+                evaluation.add(Sample(data, prompt, sample, seed, drawn.text, drawn.tokens, drawn.finish))
+                count, tokens = count + 1, tokens + drawn.tokens
+                taken += drawn.finish == "content_filter"
+                progress.update(before + count, rate())
+    finally:
+        if count:
+            console.print(f"{count:,} samples in {time.monotonic() - began:.0f} s, {rate()}")
     if taken:
         console.print(
             f"warning: {taken:,} answers were cut by the server's content filter; they are graded as they are",
             soft_wrap=True,
         )
-
-
-class _Display:
-    """A bar with rate and time left; a line now and then where nobody watches."""
-
-    def __init__(self, total: int, done: int) -> None:
-        self.total, self.done, self.before, self.tokens = total, done, done, 0
-        self.began = self.told = time.monotonic()
-        columns = [TextColumn("samples"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]
-        self.bar = Progress(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
-            disable=not console.is_terminal,
-        )  # fmt: skip
-        self.task = self.bar.add_task("samples", total=total, completed=done, rate="")
-
-    def add(self, tokens: int) -> None:
-        self.done, self.tokens = self.done + 1, self.tokens + tokens
-        self.bar.update(self.task, completed=self.done, rate=self.rate())
-        if not console.is_terminal and time.monotonic() - self.told > 30:
-            self.told = time.monotonic()
-            left = (self.total - self.done) * (self.told - self.began) / (self.done - self.before)
-            console.print(f"{self.done:,} of {self.total:,} samples, {self.rate()}, about {left / 60:.1f} min left")
-
-    def rate(self) -> str:
-        seconds = max(time.monotonic() - self.began, 1e-9)
-        return f"{(self.done - self.before) / seconds:.1f} samples/s, {self.tokens / seconds:.0f} tokens/s"
-
-    def __enter__(self) -> _Display:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.stop()
-        if self.done > self.before:
-            console.print(
-                f"{self.done - self.before:,} samples in {time.monotonic() - self.began:.0f} s, {self.rate()}"
-            )

@@ -6,12 +6,12 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
 import matplotlib
 import matplotlib.style
 import numpy as np
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
@@ -94,7 +94,7 @@ def _look(size: float, ink: str, rule: str, salt: str = "") -> dict[Any, Any]:
     }  # fmt: skip
 
 
-def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = False) -> str:
+def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = False) -> Markup:
     """A drawing as inline SVG that takes colours and font from the page; 360 px wide like a phone, `bare` for a key."""
     width = 48 if bare else 360
     # "default" first: a user's matplotlibrc must not change a byte. The name salts ids that must differ on the page.
@@ -109,7 +109,7 @@ def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = 
     for colour, variable in zip((*LIGHT, RULE, INK), (*(f"--c{i}" for i in range(7)), "--rule", "--ink"), strict=True):
         body = body.replace(colour, f"var({variable})")
     role = 'aria-hidden="true"' if bare else f'role="img" aria-label="{escape(name)}"'
-    return f'<svg class="plot" viewBox="0 0 {width} {height}" {role}>{body}'
+    return Markup(f'<svg class="plot" viewBox="0 0 {width} {height}" {role}>{body}')
 
 
 def draw_png(sections: Sequence[Section]) -> bytes:

@@ -1,21 +1,23 @@
-"""Run folders as one HTML page that needs no network and, if asked, as one picture."""
+"""Run folders as one HTML page that needs no network and, if asked, as one picture. What the page says is put together
+here as plain text; page.html.jinja has its form, and escapes it."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from ..errors import UserError
 from ..files import POLICY, blanked, write_atomically
 from ..statistics.collapse import find_collapse
 from .charts import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
-from .runs import MIN_SEEDS, PANELS, Row, Run, Section, make_sections, ratio_bounds, read_runs
+from .runs import MIN_SEEDS, PANELS, Run, Section, make_sections, ratio_bounds, read_runs
 
 SCENES = {
     "tail": "A tiny model can work step by step but almost never does. Does reward teach it that working pays? The "
@@ -39,41 +41,26 @@ def join(words: Iterable[object]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _cell(text: str) -> str:
-    """Text as HTML, with what it has in brackets as small print."""
-    text = escape(text).replace("± ", "±&nbsp;").replace("t; ", "t;&nbsp;")  # "> 30" and "± 2" do not break
-    return re.sub(r" (\(.*\))$", r"<small>\1</small>", text)
+def _in_two(text: str) -> tuple[str, str]:
+    """A text, and what it has in brackets at its end."""
+    text = re.sub("([<>±]) ", "\\1\xa0", text)  # "> 30" and "± 2" do not break
+    main, bracket = re.fullmatch(r"(.*?)(?: (\(.*\)))?", text, re.DOTALL).groups("")  # type: ignore[union-attr]
+    return main, bracket
 
 
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table of ready cells; it scrolls by itself where the window is narrow, so that the page never does."""
-    heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = ""
-    for name, *cells in rows:
-        body += f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-    return (
-        f'<div class="scroll" role="region" aria-label="{caption}" tabindex="0"><table class="{kind}">'
-        f"<caption>{caption}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _figure(title: str, svg: str, meaning: str) -> str:
-    return f"<figure><h3>{escape(title)}</h3>{svg}<figcaption>{escape(meaning)}</figcaption></figure>"
-
-
-def _notes(notes: Iterable[str]) -> str:
-    return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-
-
-def _section(section: Section, styles: Styles) -> str:
-    key, figures, panels = "", "", section.panels
+def _section(section: Section, styles: Styles) -> dict[str, Any]:
+    key, figures, panels = [], [], section.panels
     for label in section.methods:
-        swatch = svg(lambda ax, look=styles[label]: draw_swatch(ax, look), f"{section.title} {label}", 14, bare=True)
-        key += f"<li>{swatch}{escape(label)}</li>"
+        key.append(
+            (
+                label,
+                svg(lambda ax, look=styles[label]: draw_swatch(ax, look), f"{section.title} {label}", 14, bare=True),
+            )
+        )
     for panel in panels:
         name = f"{section.title}: {panel.title}, {panel.unit}, by {section.axis}, for {join(section.methods)}"
         drawing = svg(lambda ax, panel=panel: draw_panel(ax, panel, section, styles), name)
-        figures += _figure(panel.title, drawing, panel.meaning)
+        figures.append((panel.title, drawing, panel.meaning))
     notes = []
     for run in section.runs:
         if not run.finished:
@@ -90,18 +77,16 @@ def _section(section: Section, styles: Styles) -> str:
             notes.append(f"{run.label}, seed {run.info['seed']}: {collapse}.")
     if missing := [panel.title for panel in PANELS if panel not in panels and not panel.optional]:
         notes.append(f"Not logged by these runs: {join(missing)}.")
-    return (
-        f'<section><div class="panels"><header><h2>{escape(section.title)}</h2>'
-        f"<p>{SCENES.get(section.scene or '', '')} <span>Thin lines: seeds. Thick lines: their mean.</span></p>"
-        f'<ul class="key">{key}</ul></header>{figures}</div>{_notes(notes)}{_tables(section)}</section>'
-    )
+    about = {"title": section.title, "scene": SCENES.get(section.scene or "", "")}
+    return {**about, "key": key, "figures": figures, "notes": notes, **_tables(section)}
 
 
-def _tables(section: Section) -> str:
+def _tables(section: Section) -> dict[str, Any]:
     """The final numbers of the finished runs and, below them, the paired differences to the baseline."""
     rows, done, pairs = section.table(), section.finished, section.pairs
     if not rows:
-        return _notes(["No run of this section is finished, so there are no final numbers yet."])
+        none = "No run of this section is finished, so there are no final numbers yet."
+        return {"rows": rows, "table_notes": [none], "pairs": None}
     few = [label for label, runs in done.items() if len(runs) < MIN_SEEDS]
     notes = [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} seeds)."] if few else []
     if any("not reached" in text for row in rows for text in row.summaries.values()):
@@ -111,41 +96,34 @@ def _tables(section: Section) -> str:
     if section.baseline is None:
         notes.append("The baseline did not run here, so there are no differences.")
     spread = "mean over seeds" if len(few) == len(done) else "mean ± standard deviation over seeds"
-    head = [f"{escape(label)}<small>n = {len(runs)}</small>" for label, runs in done.items()]
-    body = [[escape(row.name), *map(_cell, row.summaries.values()), escape(row.meaning)] for row in rows]
-    page = _table(f"Final numbers, {spread}", ["measure", *head, "definition"], body, "defined") + _notes(notes)
-    if pairs:
-        caption = f"Minus {escape(str(section.baseline))} with the same seed; in small print each pair"
-        seeds = {m: escape(" ".join(str(run.info["seed"]) for run, _ in pairs[m])) for m in pairs}
-        head = [f"{escape(m)}<small>seeds {seeds[m]}</small>" for m in pairs]
-        body = [[escape(row.name), *(_difference(row, label) for label in pairs)] for row in rows]
-        page += _table(caption, ["measure", *head], body)
-        if few := [label for label in pairs if len(pairs[label]) < MIN_SEEDS]:
-            page += _notes([f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} pairs)."])
-    return page
+    counts = [(label, f"n = {len(runs)}") for label, runs in done.items()]
+    seeds = [(m, f"seeds {' '.join(str(run.info['seed']) for run, _ in pairs[m])}") for m in pairs]
+    few = [label for label in pairs if len(pairs[label]) < MIN_SEEDS]
+    return {
+        "caption": f"Final numbers, {spread}",
+        "head": [("measure", ""), *counts, ("definition", "")],
+        "rows": [(row.name, row) for row in rows],
+        "table_notes": notes,
+        "pairs": pairs and {
+            "caption": f"Minus {section.baseline} with the same seed; in small print each pair",
+            "head": [("measure", ""), *seeds],
+            "rows": [(row.name, [(row.differences[m], row.pairs[m]) for m in pairs]) for row in rows],
+            "notes": [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} pairs)."] if few else [],
+        },
+    }  # fmt: skip
 
 
-def _difference(row: Row, label: str) -> str:
-    each = " &ensp;".join(map(_cell, row.pairs[label])) if len(row.pairs[label]) > 1 else ""
-    return _cell(row.differences[label]) + (f"<small>{each}</small>" if each else "")
-
-
-def _bounds(sections: Sequence[Section], styles: Styles) -> str:
+def _bounds(sections: Sequence[Section], styles: Styles) -> dict[str, Any]:
     rules = {run.label: run.region for section in sections for run in section.runs}
     p, rows = np.array([0.01, 0.1, 0.8]), []
     for label, region in rules.items():
         low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(region, p))
-        rows.append([escape(label), *(f"{a:.3f}–{b:.3f}" for a, b in zip(low, high, strict=True))])
+        rows.append((label, [f"{a:.3f}–{b:.3f}" for a, b in zip(low, high, strict=True)]))
     name = f"Bounds of the probability ratio by old probability, for {join(rules)}; numbers in the table"
-    drawing = svg(lambda ax: draw_bounds(ax, rules, styles), name, 300)
     meaning = "lower ≤ π(a) / π_old(a) ≤ upper, for p = π_old(a). Dotted: 1/p, where the new probability is 1. "
     meaning += "A line that leaves the picture goes to 0 or to infinity."
-    table = _table("Where the probability p of a token may go", ["method", *(f"p = {x:g}" for x in p)], rows)
-    return (
-        "<section><h2>The trust regions</h2><p>A token outside its interval that would move further out gets no "
-        "gradient. How far a rare token may rise is where rules differ most.</p>"
-        f'<div class="pair">{_figure("Bounds of the ratio", drawing, meaning)}{table}</div></section>'
-    )
+    figure = "Bounds of the ratio", svg(lambda ax: draw_bounds(ax, rules, styles), name, 300), meaning
+    return {"figure": figure, "head": [("method", ""), *((f"p = {x:g}", "") for x in p)], "rows": rows}
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, str]:
@@ -182,17 +160,17 @@ def commands(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return {"".join(w[0] if len(set(w)) == 1 else "SEED" for w in columns): group for columns, group in merged}
 
 
-def _origin(sections: Sequence[Section]) -> str:
+def _origin(sections: Sequence[Section]) -> dict[str, Any]:
     """Settings, versions and commands: what it takes to get these numbers again."""
     runs = [run for section in sections for run in section.runs]
     columns = [(label, section) for section in sections for label in section.methods]
-    where = {s: f"<small>{escape(s.title)}</small>".replace("-", "\u2011") if sections[1:] else "" for s in sections}
-    heads = [escape(label) + where[section] for label, section in columns]
+    where = {s: s.title.replace("-", "\u2011") if sections[1:] else "" for s in sections}
+    heads = [(label, where[section]) for label, section in columns]
     settings = differing(runs)
     rows = []
     for key, values in settings.items():
         cells = (dict.fromkeys(values[run] for run in s.methods[label].values()) for label, s in columns)
-        rows.append([escape(key), *(escape(", ".join(cell)) for cell in cells)])
+        rows.append((key, [", ".join(cell) for cell in cells]))
     facts: dict[str, set[str]] = {}
     for run in runs:
         known = {key: run.info.get(key) for key in ("versions", "commit", "hardware", "started")}
@@ -205,59 +183,18 @@ def _origin(sections: Sequence[Section]) -> str:
         values = sorted(found, key=lambda value: (len(value), value))
         ranged = len(values) > 1 and key in ("started", "seconds a run")
         told.append(f"{key} {values[0]} to {values[-1]}" if ranged else f"{key} {join(values)}")
-    lines = ""
+    lines = []
     for command, group in commands(runs).items():
         seeds = sorted({run.info["seed"] for run in group})
-        who = f"{join(dict.fromkeys(run.label for run in group))}, seed {join(seeds)}"
-        lines += f'<p class="note">{escape(who)}</p><pre><code>{escape(command)}</code></pre>'
-    return (
-        f"<section><h2>Where this comes from</h2>{_table('Settings that differ', ['setting', *heads], rows)}"
-        f"{_notes(['; '.join(told) + '.'])}<h3>To repeat the runs</h3>{lines}</section>"
-    )
+        lines.append((f"{join(dict.fromkeys(run.label for run in group))}, seed {join(seeds)}", command))
+    return {"head": [("setting", ""), *heads], "rows": rows, "facts": "; ".join(told) + ".", "commands": lines}
 
 
-CSS = """
-:root{color-scheme:light dark;--paper:#fcfcfa;--ink:#1d2125;--soft:#59616a;--rule:#e2e1db;LIGHT;
---sans:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-@media(prefers-color-scheme:dark){:root{--paper:#15181b;--ink:#e4e4df;--soft:#a2a9b0;--rule:#33383d;DARK}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);-webkit-text-size-adjust:100%;
-font:1.0625rem/1.55 Charter,"Bitstream Charter","Iowan Old Style",Palatino,Georgia,serif}
-main{max-width:72rem;margin:0 auto;padding:clamp(1.5rem,4vw,3.5rem) clamp(1rem,4vw,2.5rem) 4rem}
-h1{font-size:clamp(1.75rem,1.2rem + 2vw,2.5rem);line-height:1.15;font-weight:600;margin:0 0 1rem}
-h2{font-size:1.5rem;line-height:1.2;font-weight:600;margin:0 0 .75rem;text-wrap:balance}
-h3{font:600 .9375rem/1.3 var(--sans);margin:0 0 .35rem}
-p{max-width:40rem;margin:0 0 1rem}
-section{border-top:1px solid var(--rule);margin-top:2.5rem;padding-top:2.25rem}
-.panels,.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr));gap:2rem 2.5rem}
-.panels{margin-bottom:1.5rem}
-.pair{align-items:center}
-.pair :is(th,td):first-child{min-width:6rem}
-figure{margin:0;min-width:0}
-figcaption,.note,table,.key,header span{font:.8125rem/1.45 var(--sans)}
-figcaption,.note,caption,small,header span,.defined td:last-child{color:var(--soft)}
-.plot{display:block;width:100%;height:auto;overflow:visible;font-family:var(--sans);stroke-linejoin:round}
-.key{list-style:none;margin:0;padding:.5rem 0;background:var(--paper);font-size:.875rem}
-.key li{display:flex;align-items:center;gap:.6rem}
-.key .plot{width:3rem;flex:none}
-.scroll{overflow-x:auto;margin:1.5rem 0 1rem;min-width:0}
-table{border-spacing:0;font-variant-numeric:tabular-nums lining-nums}
-caption{text-align:left;padding-bottom:.4rem}
-th,td{padding:.45rem 0 .45rem 1.75rem;text-align:right;vertical-align:top;font-weight:400;white-space:nowrap;
-border-bottom:1px solid var(--rule)}
-thead th{font-weight:600;vertical-align:bottom}
-th:first-child{padding-left:0;min-width:clamp(6rem,20vw,14rem);position:sticky;left:0;background:var(--paper)}
-th:first-child,.defined :is(th,td):last-child{text-align:left}
-.defined td:last-child{white-space:normal;min-width:18rem}
-.pair .plot{max-width:28rem}
-thead small{white-space:normal}
-small{display:block;font-size:.75rem;font-weight:400}
-pre{margin:0 0 1.25rem;white-space:pre-wrap;overflow-wrap:anywhere;font:.8125rem/1.5 ui-monospace,Menlo,monospace}
-@media(max-width:42rem){th,td{padding-left:.75rem;white-space:normal}
-.panels{display:block}.panels header{display:contents}.panels figure{margin-top:2rem}
-.key{position:sticky;top:0;max-height:25vh;overflow:auto;display:flex;flex-wrap:wrap;gap:0 1.25rem;
-border-bottom:1px solid var(--rule)}}
-"""
+_PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True,
+)  # fmt: skip
+_PAGES.filters["in_two"] = _in_two
 
 
 def render(sections: Sequence[Section]) -> str:
@@ -266,34 +203,29 @@ def render(sections: Sequence[Section]) -> str:
     runs = [run for section in sections for run in section.runs]
     lengths = {(run.info.get("rounds"), run.info.get("steps_per_round")) for run in runs}
     rounds, steps = lengths.pop() if len(lengths) == 1 else (None, None)
-    length = f" for {escape(str(rounds))} rounds" if rounds else ""
-    length += f" of {escape(str(steps))} optimizer steps" if rounds and steps else ""
+    length = f" for {rounds} rounds" if rounds else ""
+    length += f" of {steps} optimizer steps" if rounds and steps else ""
     seeds = sorted({run.info["seed"] for run in runs})
-    names = escape(join(styles))
+    names = join(styles)
     lead = (
         "A trust region is the rule that says how far a token’s probability may move before it gets no more gradient. "
         f"This page {'compares' if len(styles) > 1 else 'shows'} {names}, trained with "
-        f"{'seeds' if len(seeds) > 1 else 'seed'} {escape(join(seeds))}{length}."
+        f"{'seeds' if len(seeds) > 1 else 'seed'} {join(seeds)}{length}."
     )
     if len(styles) > 1:
-        baselines = escape(join(dict.fromkeys(section.baseline for section in sections if section.baseline)))
+        baselines = join(dict.fromkeys(section.baseline for section in sections if section.baseline))
         lead += f" Runs with the same seed begin alike, so each is compared with its twin under {baselines}."
-    honest = [
-        f"<p>{HONEST[scene]}</p>" for scene in dict.fromkeys(section.scene for section in sections) if scene in HONEST
-    ]
-    css = CSS
-    for name, colours in ("LIGHT", LIGHT), ("DARK", DARK):
-        css = css.replace(name, ";".join(f"--c{i}:{colour}" for i, colour in enumerate(colours)))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{POLICY}'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Trust regions compared: {names}</title><style>{css}</style></head>\n"
-        f"<body><main><h1>Trust regions compared</h1><p>{lead}</p>\n"
-        + "\n".join(_section(section, styles) for section in sections)
-        + _bounds(sections, styles)
-        + _origin(sections)
-        + (f"<section><h2>What this does not show</h2>{''.join(honest)}</section>" if honest else "")
-        + "</main></body></html>\n"
+    scenes = dict.fromkeys(section.scene for section in sections)
+    return _PAGES.get_template("page.html.jinja").render(
+        policy=Markup(POLICY),
+        light=LIGHT,
+        dark=DARK,
+        names=names,
+        lead=lead,
+        parts=[_section(section, styles) for section in sections],
+        bounds=_bounds(sections, styles),
+        origin=_origin(sections),
+        honest=[Markup(HONEST[scene]) for scene in scenes if scene in HONEST],
     )
 
 

@@ -74,7 +74,7 @@ def reshuffle_p(
         if low == high:
             continue
         c = np.arange(low, high + 1)
-        chance = np.exp(log_choose(n_b, c) + log_choose(n_a, total - c) - log_choose(n_a + n_b, np.array(total)))
+        chance = np.exp(log_choose(n_b, c) + log_choose(n_a, total - c) - log_choose(n_a + n_b, total))
         chances.append(chance / chance.sum())
         steps.append(step)
         seen += step * (b - low)

@@ -1,4 +1,4 @@
-"""What samples say of a model: estimators, intervals and tests, from counts of right answers. Needs numpy only.
+"""What samples say of a model: estimators, intervals and tests, from counts of right answers. Needs numpy and scipy.
 
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 
@@ -22,11 +22,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaln, stdtrit  # scipy.stats takes a second to load
 
 __all__ = [
     "LEVEL",
@@ -281,14 +281,9 @@ def _hypergeometric(population: int, size: int, k: int) -> Floats:
     return np.where(possible, np.exp(logs), 0.0)
 
 
-def log_choose(n: int, k: NDArray[np.int64]) -> Floats:
-    table = _log_factorials(max(n, 1))
-    return table[n] - table[k] - table[n - k]
-
-
-@lru_cache(maxsize=256)
-def _log_factorials(n: int) -> Floats:
-    return np.array([math.lgamma(i + 1) for i in range(n + 1)])
+def log_choose(n: int, k: ArrayLike) -> Floats:
+    k = np.asarray(k)
+    return -betaln(n - k + 1, k + 1) - math.log1p(n)
 
 
 # ------------------------------------------------------------------------------------------------------------ intervals
@@ -323,26 +318,8 @@ def average(parts: Sequence[Spread]) -> Spread:
 
 
 def t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t, for p > 1/2; a fractional number of degrees of freedom is rounded down."""
-    if df > 1e4:
-        return NormalDist().inv_cdf(p)
-    low, high = 0.0, 1e6
-    for _ in range(90):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_inside(middle, int(df + 1e-6)) < 2 * p - 1 else (low, middle)
-    return (low + high) / 2
-
-
-def _t_inside(t: float, df: int) -> float:
-    """P(|T| < t) for a whole number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(df))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = df % 2
-    steps = np.arange(2 + odd, df - 1, 2, dtype=np.float64)  # (i - 1) / i cos^2, from term to term
-    terms = np.concatenate([[1.0], np.cumprod((steps - 1) / steps * cosine**2)]) if df > 1 else np.zeros(1)
-    if odd:
-        return (2 / math.pi) * (angle + sine * cosine * float(terms.sum()))
-    return sine * float(terms.sum())
+    """Quantile of Student's t; a fractional number of degrees of freedom is rounded down."""
+    return float(stdtrit(np.floor(df + 1e-6), p))
 
 
 def per_prompt(score: ArrayLike, k: int | None = None) -> Floats:

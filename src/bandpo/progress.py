@@ -1,0 +1,62 @@
+"""What a long command shows while it works: whole lines, and how far it has come."""
+
+from __future__ import annotations
+
+import time
+
+from rich import progress
+from rich.console import Console
+
+_WIDE = 100_000
+
+
+def lines(*, stderr: bool = False) -> Console:
+    """Where a command prints. Brackets in a label or a path are theirs; where nobody watches no line is wrapped."""
+    console = Console(highlight=False, markup=False, stderr=stderr)
+    if not console.is_terminal:
+        console.width = _WIDE
+    return console
+
+
+console = lines()
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(
+        self, unit: str, total: int | None = None, done: int = 0, *, title: str = "", pause: float = 30.0,
+        console: Console = console,
+    ) -> None:  # fmt: skip
+        """Of `total` (None: not known) so many are `done`; `pause` is the time between two lines, in seconds."""
+        self.unit, self.total, self.before, self.console = unit, total, done, console
+        self.title = f"{title}: " if title else ""
+        self.pause = 0.1 if console.is_terminal else pause
+        self.began = self.told = time.monotonic()
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[note]}"), progress.TimeElapsedColumn(), progress.TimeRemainingColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self.task = self.bar.add_task(self.title + unit, total=total, completed=done, note="")
+
+    def update(self, done: int, note: str = "") -> None:
+        now = time.monotonic()
+        if now - self.told < self.pause:
+            return
+        self.told = now
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=done, note=note)
+            return
+        parts = [f"{self.title}{done:,} {'' if self.total is None else f'of {self.total:,} '}{self.unit}", note]
+        if self.total is not None and done > self.before:
+            left = (self.total - done) * (now - self.began) / (done - self.before)
+            parts.append(f"about {left / 60:.1f} min left")
+        self.console.print(", ".join(filter(None, parts)))
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bar.stop()

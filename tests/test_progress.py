@@ -1,0 +1,58 @@
+"""What long commands show: lines that stay whole where output is piped, and how far the work has come."""
+
+import io
+import math
+import re
+import subprocess
+import sys
+
+from rich.console import Console
+
+from bandpo import progress
+from bandpo.cli import evals, training
+from bandpo.evals import draw
+from bandpo.progress import Progress, lines
+
+LONG = "round   7  reward 0.123  work 0.456  entropy 1.23  clip 0.45 %  tail share 12 %  and [brackets] " * 3
+
+
+def test_a_long_line_that_is_piped_is_one_line():
+    code = "import sys; from bandpo.progress import console; console.print(sys.argv[1].strip()); print('next')"
+    done = subprocess.run([sys.executable, "-c", code, LONG], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [LONG.strip(), "next"]
+
+
+def test_commands_print_to_the_console_that_keeps_lines_whole():
+    assert training.console is evals.console is draw.console is progress.console
+
+
+def test_on_a_terminal_there_is_a_bar_that_goes_when_it_is_done(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 1000, 10)).__next__)
+    with Progress("samples", 20, title="mine", console=screen) as bar:
+        bar.update(7, "2.0 samples/s")
+        bar.bar.refresh()
+        assert re.search(r"mine: samples .* 7/20 2\.0 samples/s", screen.file.getvalue())
+    assert screen.file.getvalue().endswith("\x1b[2K")  # the line is empty again
+
+
+def test_where_nobody_watches_there_is_a_line_now_and_then(capsys, monkeypatch):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with Progress("samples", 20, 4, pause=30.0) as bar:
+        for done in range(5, 12):
+            bar.update(done, "2.0 samples/s")
+    # Ten seconds for each of them: three in thirty seconds, 13 are left.
+    assert capsys.readouterr().out.splitlines() == [
+        "7 of 20 samples, 2.0 samples/s, about 2.2 min left",
+        "10 of 20 samples, 2.0 samples/s, about 1.7 min left",
+    ]
+
+
+def test_what_has_no_total_is_counted_and_what_has_rows_of_its_own_says_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 1000, 40)).__next__)
+    with Progress("rows", title="math", console=lines(stderr=True)) as bar:
+        bar.update(1200)
+    with Progress("rounds", 3, pause=math.inf) as bar:
+        bar.update(1)
+    assert capsys.readouterr() == ("", "math: 1,200 rows\n")
