@@ -23,6 +23,7 @@ from bandpo.integrations import REFUSED, objective_for
 from bandpo.losses.methods import METHODS
 from bandpo.losses.notation import label_of_objective, parse_objective, short_node
 from bandpo.reports.explanation import explain
+from bandpo.training.on_verl import load as load_for_verl
 from bandpo.training.side_by_side import plan
 from bandpo.trust_regions.base import kinds
 from bandpo.trust_regions.notation import parse_region
@@ -385,6 +386,14 @@ def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
     assert config.label == "GSPO"
     with pytest.raises(UserError, match=r"^trust_region: the method must be one of .* did you mean 'gspo'"):
         load(None, ["scene=tail", "trust_region=gsppo"])
+
+
+def test_a_command_for_verl_says_what_a_method_is():
+    recipe = ROOT / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml"
+    run = load_for_verl([recipe], ["trust_region=gspo"])
+    assert run.loss["trust_region"] == method("gspo").objective.to_config()
+    with pytest.raises(UserError, match="trust_region: method 'aspo' is more than its objective"):
+        load_for_verl([recipe], ["trust_region=aspo"])
 
 
 def test_the_lab_runs_methods_and_refuses_those_that_trl_cannot_run(tmp_path):
