@@ -15,7 +15,7 @@ from bandpo import Method, Objective
 from bandpo.losses.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- methods: written by python docs/rules.py -->\n", "<!-- end of methods -->\n"
+BEGIN, END = "<!-- methods: written by python docs/rules.py -->\n\n", "\n<!-- end of methods -->\n"
 
 
 def paper(method: Method) -> str:
