@@ -694,6 +694,49 @@ FAULTS = [
         "self.kind",
         "own_rules::test_what_a_rule_writes_is_read_by_a_process_that_has_not_heard_of_it",
     ),
+    # ---- losses/methods.py, and what reads it
+    Fault(
+        "a method that takes a loop of one's own is taken for its objective",
+        "losses/methods.py",
+        'return self.arguments in ("", _STEP)',
+        "return True",
+        "methods::test_a_method_that_is_more_than_its_objective_takes_a_loop",
+    ),
+    Fault(
+        "the ranges of GSPO swapped",
+        "losses/methods.py",
+        "Objective(Clip(3e-4, 4e-4)",
+        "Objective(Clip(4e-4, 3e-4)",
+        "methods::test_a_method_is_its_textbook",
+    ),
+    Fault(
+        "a misspelt type is compared with those of rules only",
+        "losses/methods.py",
+        '[*kinds(), "objective", "method"]',
+        "kinds()",
+        "methods::test_what_is_no_method_is_named_with_what_is_nearest",
+    ),
+    Fault(
+        "an objective has the name of a method that is more",
+        "losses/notation.py",
+        "if each.is_complete and each.objective == value:",
+        "if each.objective == value:",
+        "methods::test_a_label_is_the_rules_or_the_methods_or_says_what_differs",
+    ),
+    Fault(
+        "a trainer refuses a method without its name",
+        "integrations/__init__.py",
+        "named = method_of(node)",
+        "named = None",
+        "methods::test_a_trainer_takes_a_method_or_refuses_it_by_name",
+    ),
+    Fault(
+        "what becomes of tokens outside is said of the other side",
+        "reports/explanation.py",
+        "above = (far if up else near)",
+        "above = (near if up else far)",
+        "methods::test_what_becomes_of_tokens_outside_is_said",
+    ),
     # ---- losses/metrics.py
     Fault(
         "a bucket is closed on the left", "losses/metrics.py", "(old_logps > edge)", "(old_logps >= edge)", "metrics"

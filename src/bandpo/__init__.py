@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     )
     from .bounds import Bounds, Variation
     from .losses import (
+        Method,
         Metrics,
         Objective,
         Preserve,
         aggregate,
         group_advantages,
         kl_penalty,
+        method,
         objective,
         policy_loss,
         rollout_weights,
@@ -66,6 +68,7 @@ __all__ = [
     "Context",
     "Decaying",
     "Divergence",
+    "Method",
     "Metrics",
     "Objective",
     "Preserve",
@@ -82,6 +85,7 @@ __all__ = [
     "divergence_at",
     "group_advantages",
     "kl_penalty",
+    "method",
     "objective",
     "policy_loss",
     "register_divergence",

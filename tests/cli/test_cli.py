@@ -120,10 +120,10 @@ ARGUMENTS = {
     "no scene": (["lab", "--scene", "calm"], "invalid choice: 'calm'"),
     "no number": (["lab", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
     "nothing to draw": (["report"], "the following arguments are required: RUNS"),
-    "nothing to explain": (["explain"], "the following arguments are required: REGION"),
+    "nothing to explain": (["explain"], "the following arguments are required: RULE"),
     "unknown rule": (
         ["explain", "bnd:kl"],
-        "argument REGION: 'bnd:kl': the type must be one of ['band', 'by_sign', 'capped', ",
+        "argument RULE: 'bnd:kl': the type must be one of ['band', 'by_sign', 'capped', ",
     ),
     "unknown other rule": (
         ["explain", "band", "--vs", "clip:x"],

@@ -193,7 +193,8 @@ def test_weights_of_preserve_are_numbers(low, high, message):
         ({"type": "objective", "beta": {}}, "beta of Objective must be a number"),
         ({"type": "bandd"}, "got 'bandd', did you mean 'band'"),
         ({}, "trust_region type must be one of"),
-        ("gspo", "trust_region must be a mapping with a type"),
+        ({"type": "objectve"}, "got .objectve., did you mean .objective."),
+        ("gspoo", "the method must be one of .* got .gspoo., did you mean .gspo."),
         (Objective, "trust_region must be a mapping with a type"),
     ],
 )

@@ -21,6 +21,7 @@ from ..errors import UserError, without_password
 from ..files import check_text, parse_yaml, write_atomically
 
 if TYPE_CHECKING:
+    from ..losses import Method, Objective
     from ..trust_regions.base import Region
 
 
@@ -212,8 +213,9 @@ def _parser() -> argparse.ArgumentParser:
         "--methods",
         nargs="+",
         metavar="RULE",
-        help="grpo clip-higher band-kl band-tv band-chi2 band-relaxed dcpo no-clip clip-wide, or rules such as "
-        "clip:0.2:1 or '{type: clip, eps_high: 1.0}' (default: grpo clip-higher band-kl no-clip)",
+        help="grpo clip-higher band-kl band-tv band-chi2 band-relaxed dcpo no-clip clip-wide, methods of papers "
+        "such as gspo, or rules such as clip:0.2:1 or '{type: clip, eps_high: 1.0}' (default: grpo clip-higher "
+        "band-kl no-clip)",
     )
     lab.add_argument(
         "--seeds", type=_seeds, default=[0, 1], metavar="N or A,B,...", help="how many, or which (default: 2)"
@@ -250,14 +252,15 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser(
         "explain",
-        help="what a rule allows a token, in numbers and words",
-        description=f"What a rule allows tokens of old probability P, and what stops them. {_RULES}",
+        help="what a method or a rule allows a token, in numbers and words",
+        description="What a method or a rule allows tokens of old probability P, and what stops them. Methods are "
+        f"gspo, cispo, clip-higher and others: docs/rules.md. {_RULES}",
     )
-    explain.add_argument("region", type=_region, metavar="REGION")
+    explain.add_argument("rule", type=_objective, metavar="RULE")
     explain.add_argument(
         "--p", type=_probability, nargs="+", default=[], metavar="P", help="default: from 0.001 to 0.99"
     )
-    explain.add_argument("--vs", type=_region, metavar="REGION", help="another rule, and what differs")
+    explain.add_argument("--vs", type=_objective, metavar="RULE", help="another one, and what differs")
     explain.set_defaults(run=_explain)
 
     doctor = commands.add_parser(
@@ -498,6 +501,15 @@ def _region(text: str) -> Region:
     return region
 
 
+def _objective(text: str) -> Method | Objective:
+    from ..losses.notation import parse_objective
+
+    try:
+        return parse_objective(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _probability(text: str) -> float:
     try:
         p = float(text)
@@ -580,7 +592,10 @@ def _doctor(args: argparse.Namespace) -> int:
 def _explain(args: argparse.Namespace) -> None:
     from ..reports.explanation import explain
 
-    print(explain(args.region, args.p, args.vs))
+    try:
+        print(explain(args.rule, args.p, args.vs))
+    except ValueError as error:  # a rule that has no bounds by p alone
+        raise UserError(str(error)) from error
 
 
 def _figures(args: argparse.Namespace) -> None:

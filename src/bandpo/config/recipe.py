@@ -19,9 +19,10 @@ import yaml
 from ..errors import UserError, nearest
 from ..files import parse_yaml, read_yaml, secret_in
 from ..lab import SCENES
-from ..losses.objective import Objective, objective
+from ..losses.methods import method_of, objective
+from ..losses.notation import label_of_objective, short_node
+from ..losses.objective import Objective
 from ..trust_regions.base import TrustRegion
-from ..trust_regions.notation import label_of
 
 
 class _Node(pydantic.BaseModel):
@@ -71,7 +72,7 @@ class RunConfig(_Node):
         data: see `DataConfig`.
         reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` with TRL's
             signature.
-        trust_region: the node of the rule, or of an objective.
+        trust_region: the node of the rule, or of an objective. A recipe may name a method, whose objective it becomes.
         rounds: generate, then learn, so many times.
         seed: of everything.
         output: the folder of the run.
@@ -215,12 +216,17 @@ def build(node: Mapping[str, Any]) -> RunConfig:
             raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
     try:
+        if (named := method_of(node.get("trust_region"))) is not None:
+            node = {**node, "trust_region": short_node(objective(named))}
+    except ValueError as error:
+        raise UserError(f"trust_region: {error}") from None
+    try:
         config = RunConfig.model_validate(node)
         config = config.model_copy(update={"trainer": _check_trainer(config.trainer)})
     except pydantic.ValidationError as error:
         raise UserError(_explain(error)) from None
     try:
-        region = config.region
+        found = config.objective
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     _ = config.steps_per_round, config.prompts_per_round
@@ -253,7 +259,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
             raise UserError(
                 f"{ours} is {theirs!r} and scene is {scene!r}: the lab's model, data and reward go together"
             )
-    return config if config.label else config.model_copy(update={"label": label_of(region)})
+    return config if config.label else config.model_copy(update={"label": label_of_objective(found)})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

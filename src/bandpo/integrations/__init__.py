@@ -7,7 +7,8 @@ trainer: what is set to something else than its default is refused by name, neve
 from collections.abc import Mapping
 from typing import Any
 
-from ..losses.objective import Objective, objective
+from ..losses.methods import Method, method_of, objective
+from ..losses.objective import Objective
 from ..trust_regions.base import TrustRegion
 
 
@@ -56,14 +57,16 @@ REFUSED: dict[str, dict[str, str]] = {
 }
 
 
-def objective_for(host: str, node: Mapping[str, Any] | TrustRegion | Objective | None) -> Objective:
-    """The objective of a node, which the trainer can do; None is the paper's.
+def objective_for(host: str, node: Mapping[str, Any] | str | TrustRegion | Method | Objective | None) -> Objective:
+    """The objective of a node or of a method's name, which the trainer can do; None is the paper's.
 
     Raises ValueError for a node that is none, or a field that the trainer does not take, with the reason.
     """
     found = Objective() if node is None else objective(node)
+    named = method_of(node)
     for name, reason in REFUSED[host].items():
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
-            raise ValueError(f"{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
+            whose = "" if named is None else f"method {named.name!r}: "
+            raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
     return found

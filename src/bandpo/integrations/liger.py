@@ -46,7 +46,9 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
             `chunk_size`, which are set here; a loss without a hard clip per token.
     """
 
-    def __init__(self, trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None, **named: Any) -> None:
+    def __init__(
+        self, trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None, **named: Any
+    ) -> None:
         if taken := {"epsilon_low", "epsilon_high", "chunk_size"} & set(named):
             raise ValueError(
                 f"{sorted(taken)} cannot be given beside a trust region; for a plain clip pass bandpo.Clip"

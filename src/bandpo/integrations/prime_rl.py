@@ -40,7 +40,7 @@ class LossOutputs(NamedTuple):
 
 
 def loss(
-    inputs: Any, trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None, kl_tau: float = 0.0
+    inputs: Any, trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None, kl_tau: float = 0.0
 ) -> LossOutputs:
     """The loss of one sequence in the form that prime-rl calls it; the metrics are counts of tokens.
 

@@ -36,7 +36,7 @@ COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/goo
 
 
 def register_bandpo_loss(
-    trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
+    trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
     *,
     name: str = "bandpo",
     anchor: Literal["old", "rollout"] = "old",

@@ -34,7 +34,7 @@ from . import objective_for
 
 
 def bandpo_loss(
-    trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
+    trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
 ) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
     """The loss function for `forward_backward_custom`; it returns the sum and `Metrics.compute` under `bandpo/`.
 

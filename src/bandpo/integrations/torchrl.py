@@ -46,7 +46,7 @@ class BandPOLoss(GRPOLoss):
         self,
         actor_network: Any = None,
         *,
-        trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
+        trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
         **named: Any,
     ) -> None:
         if "clip_epsilon" in named:

@@ -44,8 +44,9 @@ class BandPOLossConfig(PolicyLossConfig):
     """`actor_rollout_ref.actor.policy_loss` with a trust region.
 
     Args:
-        trust_region: the node of a rule or of an `Objective`; None is the paper's, `{"type": "band", "divergence":
-            "kl", "delta": 0.05}`. (In the place of verl's `clip_ratio_c` an objective has a `dual_clip`.)
+        trust_region: the node of a rule or of an `Objective`, or the name of a method such as "gspo"; None is the
+            paper's, `{"type": "band", "divergence": "kl", "delta": 0.05}`. (In the place of verl's `clip_ratio_c` an
+            objective has a `dual_clip`.)
         diagnostics: log counts under `actor/bandpo/`, which waits for the device once per micro-batch.
         diagnostics_by_probability: the counts of tokens outside once more for each fifth of the old probability.
 

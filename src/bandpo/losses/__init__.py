@@ -1,25 +1,28 @@
 """The objective: what bounds do to the gradient of a policy, and what was measured on the way.
 
-Read in this order: surrogates, aggregation, kl, objective, metrics, policy; advantages and token_logps make what it
-takes.
+Read in this order: surrogates, aggregation, kl, objective, methods, metrics, policy; advantages and token_logps make
+what it takes; notation writes and reads an objective in short words.
 """
 
 from .advantages import group_advantages
 from .aggregation import aggregate
 from .kl import kl_penalty
+from .methods import Method, method, objective
 from .metrics import Metrics
-from .objective import Objective, objective
+from .objective import Objective
 from .policy import policy_loss, rollout_weights
 from .surrogates import Preserve, surrogate
 from .token_logps import token_logps
 
 __all__ = [
+    "Method",
     "Metrics",
     "Objective",
     "Preserve",
     "aggregate",
     "group_advantages",
     "kl_penalty",
+    "method",
     "objective",
     "policy_loss",
     "rollout_weights",

@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
-from ..trust_regions.base import TrustRegion, check_number, check_region, made_of, node_of, trust_region
+from ..trust_regions.base import TrustRegion, check_number, check_region, node_of
 from ..trust_regions.combinators import depends_on_probability
 from ..trust_regions.rules import Band
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import Apply, Preserve, by_sign
+from .surrogates import Apply, by_sign
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
@@ -107,35 +106,3 @@ class Objective:
     def to_config(self) -> dict[str, Any]:
         """The YAML node. Raises ValueError for a divergence or a rule without a name in YAML."""
         return node_of(self, "objective")
-
-
-def objective(node: Mapping[str, Any] | TrustRegion | Objective) -> Objective:
-    """The objective that a config node describes; of a trust region, or the node of one, the paper's with that region.
-
-    Raises ValueError naming the key and the nearest known one.
-
-    >>> import bandpo
-    >>> node = {"type": "objective", "trust_region": {"type": "clip"}, "ratio": "sequence-mean", "beta": 0.04}
-    >>> bandpo.objective(node)
-    Objective(Clip(eps_low=0.2, eps_high=0.2), ratio='sequence-mean', beta=0.04)
-    >>> bandpo.objective(bandpo.objective(node).to_config()) == bandpo.objective(node)
-    True
-    """
-    if isinstance(node, Objective):
-        return node
-    if not isinstance(node, Mapping) or node.get("type") != "objective":
-        return Objective(trust_region(node))
-    return made_of(Objective, {str(key): value for key, value in node.items() if key != "type"}, "objective", _field)
-
-
-def _field(name: str, value: Any) -> Any:
-    if name == "trust_region":
-        return trust_region(value)
-    if name == "apply" and isinstance(value, list | tuple):
-        return tuple(_field(name, each) for each in cast("list[Any]", value))
-    if name == "apply" and isinstance(value, Mapping):
-        values = {str(key): each for key, each in cast("Mapping[Any, Any]", value).items()}
-        if values.pop("type", None) != "preserve":
-            raise ValueError(f"apply must be a name or {{type: preserve, low: ..., high: ...}}, got {value!r}")
-        return made_of(Preserve, values, "apply 'preserve'", lambda _, each: each)
-    return value

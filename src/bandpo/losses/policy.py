@@ -15,6 +15,8 @@ from ..numerics import LOWEST, output_dtype, piece_size
 from ..trust_regions.base import Context, TrustRegion
 from .aggregation import aggregate_masked, as_mask
 from .kl import kl_penalty
+from .methods import Method
+from .methods import objective as objective_of
 from .metrics import Metrics
 from .objective import MAX_LOG_RATIO, Objective
 from .surrogates import Tokens, by_sign, negative_mean_of_clipped, negative_surrogate
@@ -28,7 +30,7 @@ def policy_loss(
     old_logps: Tensor,
     advantages: Tensor,
     response_mask: Tensor,
-    objective: Objective | TrustRegion,
+    objective: Objective | TrustRegion | Method | str,
     *,
     ref_logps: Tensor | None = None,
     rollout_is_weights: Tensor | None = None,
@@ -50,7 +52,8 @@ def policy_loss(
         old_logps: log pi_old of the same tokens, (B, T).
         advantages: (B, T), or one per sequence as (B, 1) or (B,); (B,) is per sequence also if B == T.
         response_mask: (B, T), bool or 0/1.
-        objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that.
+        objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that; or a
+            `Method` or its name, e.g. "gspo".
         ref_logps: log pi_ref of the same tokens, (B, T); given exactly if the objective's beta > 0.
         rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
             after clipping, neither to the KL term nor to the denominator.
@@ -81,8 +84,7 @@ def policy_loss(
     0.75 0
     """
     _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights, entropies)
-    if not isinstance(objective, Objective):
-        objective = Objective(objective)
+    objective = objective_of(objective)
     beta, ratio, aggregation = objective.beta, objective.ratio, objective.aggregation
     given = ref_logps is not None
     if not given if beta > 0 else given:

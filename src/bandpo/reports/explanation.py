@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..band.divergences import divergence
+from ..losses.methods import Method, objective
+from ..losses.notation import label_of_objective, short_node
+from ..losses.objective import Objective
+from ..losses.surrogates import Apply, Preserve, by_sign
 from ..numerics import expm1
 from ..trust_regions.base import Region, TrustRegion
-from ..trust_regions.combinators import Capped, Relaxed
+from ..trust_regions.combinators import BySign, Capped, Decaying, Relaxed
 from ..trust_regions.notation import label_of
 from ..trust_regions.rules import DCPO, Band, Clip
 
@@ -30,23 +34,156 @@ _MEANING = {
 }
 
 
-def explain(region: Region, p: Sequence[float] = (), other: Region | None = None) -> str:
-    """What a rule allows tokens of old probability `p`, as a table and in words; with `other` also what differs."""
-    regions = [region] if other is None else [region, other]
+class _Case(NamedTuple):
+    """A rule that needs no more than p to have bounds."""
+
+    label: str
+    region: Region
+    stops: bool  # tokens outside: their gradient is 0, not held at a bound
+
+
+# What `apply` does with tokens outside, on the side to which A drives them, and on the other.
+_OUTSIDE = {
+    "clip": ("none (value {bound} A)", "as inside"),
+    "mask": ("none (value 0)", "as inside"),
+    "mask_two_sided": ("none (value 0)", "none (value 0)"),
+    "weight": ("{bound} A", "{bound} A"),
+    "preserve": ("{kept:g} {bound} A", "as inside"),
+}
+_RATIO = {
+    "token": "that of each token",
+    "sequence": "that of the whole response, one action with one probability p",
+    "sequence-mean": "that of the whole response, the geometric mean of its tokens' ratios",
+    "mean-of-clipped": "that of each token; the loss has the geometric mean of a response's clipped ratios",
+}
+
+
+def explain(
+    value: Region | Objective | Method, p: Sequence[float] = (), other: Region | Objective | Method | None = None
+) -> str:
+    """What a rule, an objective or a method allows tokens of old probability `p`, as a table and in words; with `other`
+    also what differs.
+
+    Raises ValueError for a rule that needs more than p to have bounds and is not made of rules that do not.
+    """
+    values = [value] if other is None else [value, other]
+    objectives = [_objective(each) for each in values]
     log_p = torch.tensor(p or DEFAULT_P, dtype=torch.float64).log()
-    lines = [line for each in regions for line in (f"{label_of(each)}: {_node(each.to_config())}", *_parts(each))]
-    lines += ["", *_table(regions, log_p), ""]
-    lines += [_sentence(each, q) for q in p or [_PAPER_P] for each in regions]
-    reasons = dict.fromkeys(reason for each in regions for pair in limits(each, log_p) for reason in pair)
-    lines += ["", "What stops a token:", *(f"  {reason}: {_MEANING[reason.split()[-1]]}" for reason in reasons)]
+    cases = [
+        _cases(each.trust_region, _label(given), _by_sign(each)) for given, each in zip(values, objectives, strict=True)
+    ]
+    lines = [line for of, each in zip(cases, values, strict=True) for line in _head(each, of)]
+    # A geometric mean of ratios has no p.
+    shown = [c for of, each in zip(cases, objectives, strict=True) if each.ratio != "sequence-mean" for c in of]
+    if shown:
+        lines += ["", *_table(shown, log_p), ""]
+        lines += [_sentence(case, q) for q in p or [_PAPER_P] for case in shown]
+        reasons = dict.fromkeys(reason for case in shown for pair in limits(case.region, log_p) for reason in pair)
+        what = "What stops a token:" if all(case.stops for case in shown) else "What ends an interval:"
+        lines += ["", what, *(f"  {reason}: {_MEANING[reason.split()[-1]]}" for reason in reasons)]
+    for of, each in zip(cases, objectives, strict=True):
+        if each.ratio == "sequence-mean":
+            lines += ["", *map(_of_every_p, of)]
     if other is not None:
-        lines += ["", *_differences(region, other)]
+        lines += ["", *_compared(objectives, cases)]
     return "\n".join(lines)
 
 
-def _node(node: dict[str, Any]) -> str:
-    parts = (f"{key}: {_node(value) if isinstance(value, dict) else value}" for key, value in node.items())
-    return f"{{{', '.join(parts)}}}"
+def _objective(value: Region | Objective | Method) -> Objective:
+    return value.objective if isinstance(value, Method) else objective(value)
+
+
+def _label(value: Region | Objective | Method) -> str:
+    return value.title if isinstance(value, Method) else label_of_objective(objective(value))
+
+
+def _cases(region: TrustRegion, label: str, apply: tuple[Apply, Apply]) -> list[_Case]:
+    """The rules that a rule is at one sign of A, or at the first and the last step; else itself."""
+    parts: list[tuple[str, TrustRegion, tuple[Apply, Apply]]]
+    match region:
+        case BySign(positive, negative):
+            parts = [("A >= 0", positive, (apply[0], apply[0])), ("A < 0", negative, (apply[1], apply[1]))]
+        case Decaying(steps=steps):
+            parts = [("step 0", region.at(0), apply), (f"from step {steps}", region.at(steps), apply)]
+        case _:
+            try:
+                region.bounds(torch.zeros(1))
+            except ValueError as error:
+                raise ValueError(
+                    f"{label_of(region)} needs more than p to have bounds; give the rules that it is made of ({error})"
+                ) from None
+            stops = not any(each == "weight" or isinstance(each, Preserve) for each in apply)
+            return [_Case(label, cast(Region, region), stops)]
+    return [
+        case._replace(label=f"{case.label} ({when})")
+        for when, part, own in parts
+        for case in _cases(part, label_of(part), own)
+    ]
+
+
+def _by_sign(found: Objective) -> tuple[Apply, Apply]:
+    """What becomes of tokens outside, where A >= 0 and where A < 0."""
+    return by_sign(found.apply, found.dual_clip)
+
+
+def _head(value: Region | Objective | Method, cases: Sequence[_Case]) -> list[str]:
+    """What it is, in names and in nodes."""
+    found = _objective(value)
+    parts = [line for case in cases for line in _parts(case.region)]
+    node = short_node(found)
+    if found.changed():  # what is not said is the paper's
+        node = {key: node[key] for key in ("type", "trust_region", *found.changed())}
+    if not isinstance(value, Method) and not found.changed():
+        return [f"{_label(value)}: {_node(node)}", *parts]
+    if isinstance(value, Method):
+        paper = "" if value.arxiv is None else f" (arXiv {value.arxiv})"
+        unchecked = f"; not checked: {value.unchecked}" if value.unchecked else ""
+        lines = [f"{value.title}{paper}: {value.formula}", f"  method {value.name}: {_node(node)}"]
+        lines += [f"  formula and values from: {value.source}{unchecked}"]
+        if value.arguments:
+            lines += [f"  policy_loss is given, beside the objective: {value.arguments}"]
+    else:
+        lines = [f"{_label(value)}: {_node(node)}"]
+    return [*lines, f"  r: {_RATIO[found.ratio]}", *_outside(found), *parts]
+
+
+def _outside(found: Objective) -> list[str]:
+    """What becomes of the gradient of a token."""
+    lines = ["  gradient of the surrogate in log pi: r A inside"]
+    for sign, apply in zip((">=", "<"), _by_sign(found), strict=True):
+        up = sign == ">="
+        far, near = _OUTSIDE["preserve" if isinstance(apply, Preserve) else apply]
+        kept = (apply.high if up else apply.low) if isinstance(apply, Preserve) else 0
+        above = (far if up else near).format(bound="r_high", kept=kept)
+        below = (near if up else far).format(bound="r_low", kept=kept)
+        lines.append(f"    where A {sign} 0: {above} above the interval, {below} below it")
+    if found.dual_clip is not None:
+        lines.append(f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)")
+    return lines
+
+
+def _of_every_p(case: _Case) -> str:
+    low, high, *_ = _interval(case.region, torch.zeros((), dtype=torch.float64))
+    return (
+        f"{case.label}: the interval of r is 1 - {_show(-expm1(low))} to 1 + {_show(expm1(high))} (log r {_show(low)} "
+        f"to {_show(high)}), whatever the probabilities are."
+    )
+
+
+def _compared(objectives: Sequence[Objective], cases: Sequence[Sequence[_Case]]) -> list[str]:
+    a, b = objectives
+    if a.ratio != b.ratio:
+        return [f"Not compared: the ratios are of different things, {a.ratio} and {b.ratio}."]
+    if len(cases[0]) != len(cases[1]):
+        return ["Not compared: one of them is several rules."]
+    pairs = zip(*cases, strict=True)
+    return [line for x, y in pairs for line in _differences(x, y)]
+
+
+def _node(node: Any) -> str:
+    if isinstance(node, dict):
+        return f"{{{', '.join(f'{key}: {_node(value)}' for key, value in cast('dict[str, Any]', node).items())}}}"
+    return f"[{', '.join(map(_node, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
 
 
 def _parts(region: TrustRegion) -> list[str]:
@@ -90,16 +227,16 @@ def limits(region: TrustRegion, log_p: Tensor) -> list[tuple[str, str]]:
     return out
 
 
-def _table(regions: Sequence[Region], log_p: Tensor) -> list[str]:
+def _table(cases: Sequence[_Case], log_p: Tensor) -> list[str]:
     """A row for each p and rule."""
     rows = [["p", "", "ratio r", "log r", "new probability r p", "1 - r_low", "r_high - 1", "stopped by"]]
-    stops = [limits(region, log_p) for region in regions]
+    stops = [limits(case.region, log_p) for case in cases]
     for i, s in enumerate(log_p):
-        for j, region in enumerate(regions):
-            low, high, new_low, new_high = _interval(region, s)
+        for j, case in enumerate(cases):
+            low, high, new_low, new_high = _interval(case.region, s)
             below, above = stops[j][i]
             rows.append([
-                _show(s.exp()) if j == 0 else "", label_of(region) if len(regions) > 1 else "",
+                _show(s.exp()) if j == 0 else "", case.label if len(cases) > 1 else "",
                 f"{_show(low.exp())} to {_show(high.exp())}", f"{_show(low)} to {_show(high)}",
                 f"{_show(new_low)} to {_show(new_high)}", _show(-expm1(low)), _show(expm1(high)),
                 below if below == above else f"{below} / {above}",
@@ -116,24 +253,30 @@ def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     return bounds.log_low, bounds.log_high, (bounds.log_low + log_p).exp(), (bounds.log_high + log_p).clamp(max=0).exp()
 
 
-def _sentence(region: Region, p: float) -> str:
-    low, high, new_low, new_high = _interval(region, torch.tensor(p, dtype=torch.float64).log())
+def _sentence(case: _Case, p: float) -> str:
+    low, high, new_low, new_high = _interval(case.region, torch.tensor(p, dtype=torch.float64).log())
+    if not case.stops:
+        return (
+            f"{case.label}: at p = {_show(p)} the interval of r is {_show(low.exp())} to {_show(high.exp())}; a token "
+            "outside goes on moving, with the gradient said above."
+        )
+    eps_low, eps_high = -expm1(low), expm1(high)
     return (
-        f"{label_of(region)}: a token of p = {_show(p)} may fall to {_show(new_low)} (by {_show(p - new_low)}) and "
-        f"rise to {_show(new_high)} (by {_show(new_high - p)}); the epsilons at this p are {_show(-expm1(low))} below "
-        f"and {_show(expm1(high))} above."
+        f"{case.label}: a token of p = {_show(p)} may fall to {_show(new_low)} (by {_show(p * eps_low)}) and rise to "
+        f"{_show(new_high)} (by {_show((p * eps_high).clamp(max=1 - p))}); the epsilons at this p are {_show(eps_low)} "
+        f"below and {_show(eps_high)} above."
     )
 
 
-def _differences(region: Region, other: Region) -> list[str]:
+def _differences(case: _Case, other: _Case) -> list[str]:
     """Where which of two rules leaves more room, in each direction."""
 
     def up(log_p: Tensor) -> Tensor:
-        a, b = (torch.minimum(each.bounds(log_p).log_high, -log_p) for each in (region, other))
+        a, b = (torch.minimum(each.region.bounds(log_p).log_high, -log_p) for each in (case, other))
         return _sign(a - b)
 
     def down(log_p: Tensor) -> Tensor:
-        a, b = (each.bounds(log_p).log_low.exp() for each in (region, other))
+        a, b = (each.region.bounds(log_p).log_low.exp() for each in (case, other))
         return _sign(b - a)
 
     words = {1: "leaves more room", -1: "is tighter", 0: "allows the same (to 1e-12)"}
@@ -143,7 +286,7 @@ def _differences(region: Region, other: Region) -> list[str]:
         for start, end, value in stretches(state):
             found.setdefault(value, []).append(_where(start, end))
         said = ", ".join(f"{words[value]} {' and '.join(where)}" for value, where in found.items())
-        lines.append(f"{direction}, against {label_of(other)}: {label_of(region)} {said}.")
+        lines.append(f"{direction}, against {other.label}: {case.label} {said}.")
     return lines
 
 

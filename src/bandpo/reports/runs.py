@@ -26,7 +26,7 @@ import torch
 from ..config.run_folder import Info, read_info
 from ..errors import UserError
 from ..files import checked, read_json_lines, read_yaml
-from ..losses.objective import objective
+from ..losses.methods import objective
 from ..trust_regions.base import Context, TrustRegion
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing

@@ -25,6 +25,8 @@ from ..config.recipe import merge, read_recipe
 from ..errors import UserError, nearest
 from ..files import parse_yaml
 from ..integrations import objective_for
+from ..losses.methods import method_of
+from ..losses.notation import short_node
 
 # What `integrations.verl.BandPOLossConfig` takes.
 LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability")
@@ -161,7 +163,9 @@ def load(
         if key not in ROOTS:
             raise UserError(f"unknown key {key!r}{nearest(key, known)}")
     try:
-        objective_for("verl", loss.get("trust_region"))
+        found = objective_for("verl", loss.get("trust_region"))
+        if method_of(loss.get("trust_region")) is not None:  # the command and verl's record say what it is
+            loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     _check_keys(node)

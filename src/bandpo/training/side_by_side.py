@@ -18,9 +18,11 @@ from typing import Any
 from ..config.recipe import RunConfig, build, merge
 from ..config.run_folder import check_same_run, is_finished
 from ..errors import UserError, nearest
+from ..integrations import objective_for
 from ..lab import SCENES, WarmStart, warm_start
-from ..trust_regions.base import trust_region
-from ..trust_regions.notation import label_of, parse_region
+from ..losses.methods import METHODS as PAPERS
+from ..losses.methods import Method, objective
+from ..losses.notation import label_of_objective, parse_objective, short_node
 from . import processes
 
 _BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
@@ -70,7 +72,8 @@ def plan(
 
     Args:
         scene: `tail` or `storm`.
-        methods: names of `METHODS`, or rules in words (`parse_region`) such as "clip:0.2:1" or "{type: clip}".
+        methods: names of `METHODS`, or what `parse_objective` reads: methods of papers such as "gspo", rules such as
+            "clip:0.2:1", nodes such as "{type: clip}".
         seeds: each gives one warm start, one order of prompts, one stream of samples.
         output: run folders become output/scene/method/seed-N.
         overrides: further settings of the run configuration, the same for all.
@@ -103,22 +106,28 @@ def plan(
 
 
 def _rule(method: str) -> tuple[str, dict[str, Any]]:
-    """The name of a method and the node of its rule; a node of one of `METHODS` is that one."""
+    """The name of a method and the node of its rule or objective; a node of one of `METHODS` is that one."""
     if method in METHODS:
         return method, METHODS[method]
     try:
-        region = parse_region(method)
+        found = parse_objective(method)
     except ValueError as error:
         if ":" in method:
             raise UserError(f"method {error}") from None
+        known = [*METHODS, *(each.name for each in PAPERS if each.name not in METHODS)]
         raise UserError(
-            f"method {method!r} is unknown{nearest(method, list(METHODS))}; it must be one of {list(METHODS)}, "
-            "a short word such as clip:0.2:1 or the YAML node of a trust region"
+            f"method {method!r} is unknown{nearest(method, known)}; it must be one of {known}, "
+            "a short word such as clip:0.2:1 or the YAML node of a rule, an objective or a method"
         ) from None
-    for name, known in METHODS.items():
-        if trust_region(known) == region:
-            return name, known
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in label_of(region).lower()), region.to_config()
+    try:
+        value = objective_for("TRL", found)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    for name, node in METHODS.items():
+        if objective(node) == value:
+            return name, node
+    name = found.name if isinstance(found, Method) else label_of_objective(value).lower()
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in name), short_node(value)
 
 
 def estimate(jobs: Sequence[Job], workers: int) -> float:

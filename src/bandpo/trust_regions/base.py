@@ -72,6 +72,11 @@ class TrustRegion(Protocol):
 _KINDS: dict[str, type[Region]] = {}
 
 
+def kinds() -> list[str]:
+    """What the `type` of a rule's node may be."""
+    return sorted(_KINDS)
+
+
 class Region(ABC):
     """Base of the built-in rules: membership by bounds, and the way to and from a config node.
 
@@ -119,16 +124,13 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
     if not isinstance(node, Mapping):
         if isinstance(node, TrustRegion) and not isinstance(node, type):
             return node
-        raise ValueError(
-            f"trust_region must be a mapping with a type, one of {sorted(_KINDS)}, or a region, got {node!r}"
-        )
+        raise ValueError(f"trust_region must be a mapping with a type, one of {kinds()}, or a region, got {node!r}")
     values = {str(key): value for key, value in node.items()}
     kind = values.pop("type", None)
     if isinstance(kind, str) and re.fullmatch(r"[\w.]+:\w+", kind):
         return made_of(_own(kind), values, f"trust region {kind!r}", _field)
     if not isinstance(kind, str) or kind not in _KINDS:
-        known = sorted(_KINDS)
-        raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
+        raise ValueError(f"trust_region type must be one of {kinds()}, got {kind!r}{nearest(str(kind), kinds())}")
     return made_of(_KINDS[kind], values, f"trust region {kind!r}", _field)
 
 

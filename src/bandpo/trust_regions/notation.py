@@ -31,10 +31,14 @@ def parse_region(text: str) -> Region:
     True
     """
     try:
-        node = _of_word(text) if re.fullmatch(r"[\w.:+()-]+", text) else _of_yaml(text)
-        return cast(Region, trust_region(node))
+        return cast(Region, trust_region(node_of_text(text)))
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
+
+
+def node_of_text(text: str) -> Mapping[str, Any]:
+    """The node that a short word stands for, or that a text is."""
+    return _of_word(text) if re.fullmatch(r"[\w.:+()-]+", text) else _of_yaml(text)
 
 
 def _of_word(text: str) -> dict[str, Any]:

@@ -1,0 +1,342 @@
+"""Methods by name: objectives that papers propose, with their values; and `objective`, which takes a name, a node or a
+region for an objective.
+
+The tables in README.md and docs/rules.md are made from `METHODS` by `python docs/rules.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ..errors import nearest
+from ..trust_regions.base import TrustRegion, kinds, made_of, trust_region
+from ..trust_regions.combinators import TRGPPO, BySign, Decaying
+from ..trust_regions.rules import DCPO, RIPO, Band, Clip
+from .objective import Objective
+from .surrogates import Preserve
+
+# What is passed to `policy_loss` beside the objective, and by trainers too.
+_STEP = "step=step"
+
+
+@dataclass(frozen=True)
+class Method:
+    """An objective with a name, a paper and that paper's values.
+
+    It is what the method does with a token's ratio: the average over tokens, the KL penalty and the advantages are
+    separate choices, which most trainers keep for themselves. Its node is `{type: method, name: gspo}`; for other
+    values write the objective, beginning with `bandpo.method("gspo").objective.to_config()`.
+
+    Args:
+        name: as it is written in nodes and on the command line.
+        title: as the paper writes it.
+        arxiv: number of the paper; None if there is none, or it is not known which.
+        objective: with the paper's values.
+        formula: what is maximised per token; r is pi / pi_old, A the advantage, sg stops the gradient.
+        source: where the formula and the values were read.
+        unchecked: what of them was not compared with the paper.
+        arguments: what a loop passes to `policy_loss` beside the objective, written as Python.
+    """
+
+    name: str
+    title: str
+    arxiv: str | None
+    objective: Objective
+    formula: str
+    source: str
+    unchecked: str = ""
+    arguments: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the objective is all of it; else it takes a loop that makes tensors for each batch."""
+        return self.arguments in ("", _STEP)
+
+    def to_config(self) -> dict[str, Any]:
+        """The YAML node."""
+        return {"type": "method", "name": self.name}
+
+
+_PPO = "min(r A, clip(r, {}, {}) A)"
+_NOT_THE_PAPER = "the paper itself"
+
+METHODS: tuple[Method, ...] = (
+    Method(
+        "ppo",
+        "PPO",
+        "1707.06347",
+        Objective(Clip(0.2, 0.2)),
+        _PPO.format("0.8", "1.2"),
+        "the BandPO paper, which quotes it",
+        _NOT_THE_PAPER,
+    ),
+    Method(
+        "grpo",
+        "GRPO",
+        "2402.03300",
+        Objective(Clip(0.2, 0.2)),
+        _PPO.format("0.8", "1.2"),
+        "the BandPO paper, which quotes it",
+        "the paper's epsilon: 0.2 is what trainers take; its KL penalty is the field `beta`",
+    ),
+    Method(
+        "clip-higher",
+        "Clip-Higher of DAPO",
+        "2503.14476",
+        Objective(Clip(0.2, 0.28)),
+        _PPO.format("0.8", "1.28"),
+        "the BandPO paper, which quotes it",
+        _NOT_THE_PAPER,
+    ),
+    Method(
+        "dual-clip",
+        "Dual clip",
+        "1912.09729",
+        Objective(Clip(0.2, 0.2), dual_clip=3.0),
+        f"{_PPO.format('0.8', '1.2')}; where A < 0, at least 3 A",
+        "verl's `clip_ratio_c` and its default",
+        _NOT_THE_PAPER,
+    ),
+    Method(
+        "two-sided-grpo",
+        "Two-sided GRPO (INTELLECT-2)",
+        "2505.07291",
+        Objective(Clip(0.2, 0.2), dual_clip=4.0),
+        "min(min(r, 4) A, clip(r, 0.8, 1.2) A)",
+        "documentation of TRL: its argument `delta`, and 4 and 0.2 as the paper's values",
+        _NOT_THE_PAPER,
+    ),
+    Method(
+        "decaying-clip",
+        "Clip that decays",
+        None,
+        Objective(Decaying(Clip(0.2, 0.2), ("eps_low", "eps_high"), end=0.05, steps=1000)),
+        "min(r A, clip(r, 1 - eps, 1 + eps) A), eps from 0.2 to 0.05 in a straight line over 1000 steps",
+        "no paper; an example of `Decaying`",
+        arguments=_STEP,
+    ),
+    Method(
+        "decaying-band",
+        "Band that decays",
+        None,
+        Objective(Decaying(Band("kl", 0.2), "delta", end=0.02, steps=1000, shape="cosine")),
+        "BandPO with delta from 0.2 to 0.02 along a cosine over 1000 steps",
+        "no paper; an example of `Decaying`",
+        arguments=_STEP,
+    ),
+    Method(
+        "dcpo",
+        "DCPO",
+        "2509.02333",
+        Objective(DCPO(0.16, 0.2)),
+        "PPO with (1 + sqrt(max(1 - 4 0.16 / p, 0))) / 2 <= r <= min((1 + sqrt(1 + 4 0.2 / p)) / 2, 10), p old",
+        "the formula as `DCPO` says it; its values from the public BandPO scripts",
+        _NOT_THE_PAPER,
+    ),
+    Method(
+        "trgppo",
+        "TRGPPO",
+        "1901.10314",
+        Objective(TRGPPO(delta=0.03, eps=0.2)),
+        "PPO with the wider of the KL band of 0.03 and [0.8, 1.2] on each side",
+        "its public code for discrete actions, for the ball",
+        "that it is widened by min and max; the value of delta",
+    ),
+    Method(
+        "bandpo",
+        "BandPO",
+        "2603.04918",
+        Objective(Band("kl", 0.05)),
+        "min(r A, clip(r, r_low, r_high) A), the two roots of KL(coin of p || coin of r p) = 0.05, p old",
+        "the paper, statement by statement in docs/paper.md",
+    ),
+    Method(
+        "bandpo-sequence",
+        "BandPO for whole responses",
+        None,
+        Objective(Band("kl", 0.05), ratio="sequence"),
+        "BandPO, r and p of the whole response",
+        "no paper; a response is one action with one probability",
+    ),
+    Method(
+        "dppo",
+        "DPPO, binary",
+        "2602.04879",
+        Objective(Band("tv", 0.2), apply="mask"),
+        "sg(min(r, 20)) A log pi, r = pi / pi_rollout; 0 where |pi - pi_rollout| > 0.2 and A drives it further",
+        "its public implementations, verl's by running it; see below",
+        _NOT_THE_PAPER,
+        "old_logps=rollout_logps, rollout_is_weights=(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
+    ),
+    Method(
+        "ripo",
+        "RIPO",
+        "2607.10169",
+        Objective(RIPO(0.05)),
+        "PPO with |r - 1| <= sqrt(0.05 / p), p old, within [0.5, 10]",
+        "a summary of the paper: eps = sqrt(delta / p), delta 0.05",
+        "the outer interval [0.5, 10], from one public implementation",
+    ),
+    Method(
+        "cispo",
+        "CISPO",
+        "2506.13585",
+        Objective(Clip(1.0, 4.0), apply="weight"),
+        "sg(min(r, 5)) A log pi",
+        "documentation of ms-swift: the weight has an upper bound only, hence `Clip(1.0, 4.0)`",
+        "the paper itself; ranges differ among trainers",
+    ),
+    Method(
+        "topr",
+        "TOPR",
+        "2503.14286",
+        Objective(BySign(Clip(0, 0), Clip(1, 0)), apply="weight", ratio="sequence"),
+        "A log pi where A > 0, sg(min(r, 1)) A log pi where A < 0; r and pi of the whole response",
+        "its gradient as three independent summaries quote it, of whole responses: weight 1 for R >= 0, "
+        "clip(pi / mu, 0, 1) for R < 0",
+        "the paper's own pages",
+    ),
+    Method(
+        "up",
+        "UP",
+        "2607.06987",
+        Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip")),
+        "A pi / sg(pi) where A > 0, max(r, 0.8) A where A < 0",
+        "documentation of TRL: pi / sg(pi) for A > 0, the clipped surrogate else",
+        _NOT_THE_PAPER,
+    ),
+    Method(
+        "ce-gppo",
+        "CE-GPPO",
+        "2509.20712",
+        Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1.0)),
+        "r A; where PPO clips, beta sg(bound / r) r A, beta 0.5 below and 1 above [0.8, 1.2]",
+        "the paper, version 5, eq. 8 to 10 and table 1: (0.5, 1), (0.75, 1)",
+    ),
+    Method(
+        "aspo",
+        "ASPO",
+        "2510.06062",
+        Objective(Clip(0.2, 0.2), apply=("mask", "clip")),
+        "sg(min(1 / r, 3)) A log pi where A > 0, 0 for r > 1.2; sg(min(r, 3)) A log pi where A < 0, 0 for r < 0.8",
+        "its abstract, and its authors' public code: weight min(1 / r, 3) where A > 0, dropped above 1 + eps; "
+        "min(r, 3) where A < 0, dropped below 1 - eps",
+        "the paper's own pages; other ranges for tokens of high entropy, which that code has too",
+        "rollout_is_weights=minimum(2 * (d := (old_logps - logps.detach()).clamp(-60, 60)) * (advantages[:, None] > 0),"
+        " d + log(3)).exp()",
+    ),
+    Method(
+        "gspo",
+        "GSPO",
+        "2507.18071",
+        Objective(Clip(3e-4, 4e-4), ratio="sequence-mean"),
+        "min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A), s the geometric mean of r over the response",
+        "a review that quotes its eq. 5 and ranges 3e-4, 4e-4",
+        "GSPO-token, which is not here",
+    ),
+    Method(
+        "gmpo",
+        "GMPO",
+        "2507.20673",
+        Objective(Clip(1 - math.exp(-0.4), math.exp(0.4) - 1), ratio="mean-of-clipped"),
+        "A times the geometric mean over the response of min(r, e^0.4) where A > 0, of max(r, e^-0.4) where A < 0",
+        "documentation of TRL: clip in log space by sign before the geometric mean, 0.4",
+        _NOT_THE_PAPER,
+    ),
+    Method(
+        "dis",
+        "DIS: dropped on both sides, against the sampler",
+        None,
+        Objective(Clip(0.2, 0.2), apply="mask_two_sided"),
+        "r A, 0 outside [0.8, 1.2], r = pi / pi_rollout",
+        "one public implementation",
+        "which paper it is from",
+        "old_logps=rollout_logps",
+    ),
+)
+
+
+def method(name: str) -> Method:
+    """The method of that name.
+
+    Raises ValueError with the nearest name, and all.
+
+    >>> import bandpo
+    >>> bandpo.method("gspo").objective
+    Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean')
+    >>> bandpo.objective("gspo") == bandpo.method("gspo").objective
+    True
+    """
+    for each in METHODS:
+        if each.name == name:
+            return each
+    known = [each.name for each in METHODS]
+    raise ValueError(f"the method must be one of {known}, got {name!r}{nearest(str(name), known)}")
+
+
+def method_of(node: Any) -> Method | None:
+    """The method that stands here, by itself, by its name or as its node; None where something else stands."""
+    if isinstance(node, Method):
+        return node
+    if isinstance(node, str):
+        return method(node)
+    values = {str(key): x for key, x in cast("Mapping[Any, Any]", node).items()} if isinstance(node, Mapping) else {}
+    if values.pop("type", None) != "method":
+        return None
+    if set(values) != {"name"}:
+        raise ValueError(
+            f"a method's node is {{type: method, name: ...}}, got {sorted(values)} beside the type; for other values "
+            "write an objective, beginning with bandpo.method(name).objective.to_config()"
+        )
+    return method(values["name"])
+
+
+def objective(node: Mapping[str, Any] | str | TrustRegion | Method | Objective) -> Objective:
+    """The objective that a config node describes, or that a method has, given by name, node or itself; of a trust
+    region, or the node of one, the paper's with that region.
+
+    Raises ValueError naming the key and the nearest known one, and for a method that is more than its objective.
+
+    >>> import bandpo
+    >>> node = {"type": "objective", "trust_region": {"type": "clip"}, "ratio": "sequence-mean", "beta": 0.04}
+    >>> bandpo.objective(node)
+    Objective(Clip(eps_low=0.2, eps_high=0.2), ratio='sequence-mean', beta=0.04)
+    >>> bandpo.objective(bandpo.objective(node).to_config()) == bandpo.objective(node)
+    True
+    >>> bandpo.objective({"type": "method", "name": "cispo"})
+    Objective(Clip(eps_low=1.0, eps_high=4.0), apply='weight')
+    """
+    if isinstance(node, Objective):
+        return node
+    if (found := method_of(node)) is not None:
+        if not found.is_complete:
+            raise ValueError(
+                f"method {found.name!r} is more than its objective: policy_loss is given {found.arguments} too, in a "
+                f"loop of one's own, with bandpo.method({found.name!r}).objective"
+            )
+        return found.objective
+    if not isinstance(node, Mapping):
+        return Objective(trust_region(cast(Any, node)))
+    values = {str(key): value for key, value in node.items()}
+    kind = values.pop("type", None)
+    if kind == "objective":
+        return made_of(Objective, values, "objective", _field)
+    if kind not in (known := [*kinds(), "objective", "method"]):
+        raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
+    return Objective(trust_region(node))
+
+
+def _field(name: str, value: Any) -> Any:
+    if name == "trust_region":
+        return trust_region(value)
+    if name == "apply" and isinstance(value, list | tuple):
+        return tuple(_field(name, each) for each in cast("list[Any]", value))
+    if name == "apply" and isinstance(value, Mapping):
+        values = {str(key): each for key, each in cast("Mapping[Any, Any]", value).items()}
+        if values.pop("type", None) != "preserve":
+            raise ValueError(f"apply must be a name or {{type: preserve, low: ..., high: ...}}, got {value!r}")
+        return made_of(Preserve, values, "apply 'preserve'", lambda _, each: each)
+    return value

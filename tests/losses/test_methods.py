@@ -1,0 +1,474 @@
+"""Each method against its formula, written here without our rules and surrogates: values by plain torch, gradients by
+autograd, in float64; and names, nodes, pages and commands of methods."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from scripts import load as load_script
+from torch import Tensor
+
+import bandpo
+from bandpo import Clip, Objective, method, objective, policy_loss
+from bandpo.cli import main
+from bandpo.config.recipe import build, load
+from bandpo.errors import UserError
+from bandpo.integrations import REFUSED, objective_for
+from bandpo.losses.methods import METHODS
+from bandpo.losses.notation import label_of_objective, parse_objective, short_node
+from bandpo.reports.explanation import explain
+from bandpo.training.on_verl import load as load_for_verl
+from bandpo.training.side_by_side import plan
+from bandpo.trust_regions.base import kinds
+from bandpo.trust_regions.notation import parse_region
+
+F64 = torch.float64
+STEP = 400
+
+# ---- the formulas, of one response: per token, from log pi, old log p, the sampler's log p, and A of the response
+
+
+def ppo(r: Tensor, a: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """min(r A, clip(r, low, high) A)"""
+    clipped = torch.where(r < low, low, torch.where(r > high, high, r))
+    return torch.where(r * a <= clipped * a, r * a, clipped * a)
+
+
+def fixed(low: float, high: float) -> Callable[..., Tensor]:
+    return lambda log_pi, old, sampler, a: ppo((log_pi - old).exp(), a, low, high)
+
+
+def dual_clip(log_pi, old, sampler, a):
+    """Where A < 0 max(min(r A, clip(r, 0.8, 1.2) A), 3 A)"""
+    least = ppo((log_pi - old).exp(), a, 0.8, 1.2)
+    return torch.where((a < 0) & (least < 3 * a), 3 * a, least)
+
+
+def two_sided(log_pi, old, sampler, a):
+    """min(min(r, 4) A, clip(r, 0.8, 1.2) A)"""
+    r = torch.exp(log_pi - old)
+    first, second = torch.where(r > 4, 4.0, r) * a, r.clamp(0.8, 1.2) * a
+    return torch.where(first <= second, first, second)
+
+
+def decaying_clip(log_pi, old, sampler, a):
+    eps = 0.2 + (0.05 - 0.2) * STEP / 1000
+    return ppo((log_pi - old).exp(), a, 1 - eps, 1 + eps)
+
+
+def kl_ball(p: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+    """The ratios q / p at which KL(coin of p || coin of q) = delta, by bisection in log q / (1 - q)."""
+
+    def kl(q):
+        return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+    ends = []
+    for end in (-60.0, 30.0):
+        near, far = torch.logit(p), torch.full_like(p, end)
+        for _ in range(200):
+            middle = (near + far) / 2
+            outside = kl(torch.sigmoid(middle)) > delta
+            near, far = torch.where(outside, near, middle), torch.where(outside, middle, far)
+        ends.append(torch.sigmoid(near) / p)
+    return ends[0], ends[1]
+
+
+def band(delta: float) -> Callable[..., Tensor]:
+    return lambda log_pi, old, sampler, a: ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), delta))
+
+
+def decaying_band(log_pi, old, sampler, a):
+    delta = 0.2 + (0.02 - 0.2) * (1 - math.cos(math.pi * STEP / 1000)) / 2
+    return band(delta)(log_pi, old, sampler, a)
+
+
+def dcpo(log_pi, old, sampler, a):
+    p = old.exp()
+    low = 0.5 + 0.5 * (1 - 4 * 0.16 / p).clamp(min=0).sqrt()
+    high = (0.5 + 0.5 * (1 + 4 * 0.2 / p).sqrt()).clamp(max=10)
+    return ppo((log_pi - old).exp(), a, low, high)
+
+
+def trgppo(log_pi, old, sampler, a):
+    low, high = kl_ball(old.exp(), 0.03)
+    return ppo((log_pi - old).exp(), a, low.clamp(max=0.8), high.clamp(min=1.2))
+
+
+def band_of_response(log_pi, old, sampler, a):
+    return ppo((log_pi - old).sum().exp(), a, *kl_ball(old.sum().exp(), 0.05))
+
+
+def dppo(cap: float) -> Callable[..., Tensor]:
+    """As verl writes it; mu is the sampler, and the trainer's old policy does not matter."""
+
+    def formula(log_pi, old, mu, a):
+        r, rise = torch.exp(log_pi - mu).detach(), (log_pi.exp() - mu.exp()).detach()
+        return a * r.clamp(max=cap) * log_pi * (rise <= 0.2 if a > 0 else rise >= -0.2)
+
+    return formula
+
+
+def ripo(log_pi, old, sampler, a):
+    eps = (0.05 / old.exp()).sqrt()
+    return ppo((log_pi - old).exp(), a, (1 - eps).clamp(min=0.5), (1 + eps).clamp(max=10))
+
+
+def cispo(log_pi, old, sampler, a):
+    return torch.exp(log_pi - old).detach().clamp(max=5) * a * log_pi
+
+
+def topr(log_pi, old, sampler, a):
+    r = torch.exp((log_pi - old).sum()).detach()
+    return (1 if a > 0 else r.clamp(0, 1)) * a * log_pi.sum()
+
+
+def up(log_pi, old, sampler, a):
+    r = torch.exp(log_pi - old)
+    return torch.exp(log_pi - log_pi.detach()) * a if a > 0 else torch.where(r < 0.8, 0.8, r) * a
+
+
+def ce_gppo(log_pi, old, sampler, a):
+    r = torch.exp(log_pi - old)
+    kept = r / r.detach()
+    if a > 0:
+        return torch.where(r > 1.2, 1.0 * 1.2 * kept, r) * a
+    return torch.where(r < 0.8, 0.5 * 0.8 * kept, r) * a
+
+
+def aspo(log_pi, old, sampler, a):
+    r = torch.exp(log_pi - old)
+    flipped = torch.where(r > 1.2, 0.0, (1 / r.detach()).clamp(max=3) * a * log_pi)
+    return flipped if a > 0 else torch.where(r < 0.8, 0.0, r.detach().clamp(max=3) * a * log_pi)
+
+
+def gspo(log_pi, old, sampler, a):
+    return ppo((log_pi - old).mean().exp(), a, 1 - 3e-4, 1 + 4e-4)
+
+
+def gmpo(log_pi, old, sampler, a):
+    s = log_pi - old
+    held = torch.where(s > 0.4, 0.4, s) if a > 0 else torch.where(s < -0.4, -0.4, s)
+    return held.mean().exp() * a
+
+
+def dis(log_pi, old, sampler, a):
+    r = torch.exp(log_pi - sampler)
+    return torch.where((r < 0.8) | (r > 1.2), 0.0, r * a)
+
+
+FORMULAS: dict[str, Callable[..., Tensor]] = {
+    "ppo": fixed(0.8, 1.2),
+    "grpo": fixed(0.8, 1.2),
+    "clip-higher": fixed(0.8, 1.28),
+    "dual-clip": dual_clip,
+    "two-sided-grpo": two_sided,
+    "decaying-clip": decaying_clip,
+    "decaying-band": decaying_band,
+    "dcpo": dcpo,
+    "trgppo": trgppo,
+    "bandpo": band(0.05),
+    "bandpo-sequence": band_of_response,
+    "dppo": dppo(20),
+    "ripo": ripo,
+    "cispo": cispo,
+    "topr": topr,
+    "up": up,
+    "ce-gppo": ce_gppo,
+    "aspo": aspo,
+    "gspo": gspo,
+    "gmpo": gmpo,
+    "dis": dis,
+}
+# Of these the value is another one with the same gradient: A log pi for A pi / sg(pi), or r A for sg(r) A log pi.
+OTHER_VALUE = {"up", "ce-gppo", "dppo", "aspo"}
+OF_RESPONSES = {"bandpo-sequence", "topr", "gspo"}
+
+
+def batch(name: str, rows: int = 80, columns: int = 6) -> tuple[dict[str, Tensor], Tensor]:
+    """Arguments of `policy_loss`, and log-probabilities of the sampler: ragged, half of what there is outside."""
+    torch.manual_seed(len(name))
+    old = (torch.rand(rows, columns, dtype=F64) * 0.98 + 0.005).log()
+    far = 0.8
+    if name in OF_RESPONSES:  # likely responses, else no bound binds
+        old, far = old * 0.1, 0.1
+    logps = (old + far * torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
+    if name not in OF_RESPONSES:  # some are very far
+        logps[:8] = (old[:8] + 3 * torch.randn(8, columns, dtype=F64)).clamp(max=-1e-3)
+    sampler = (old + 0.1 * torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
+    mask = torch.arange(columns) < torch.randint(1, columns + 1, (rows, 1))
+    arguments = {
+        "logps": logps.requires_grad_(),
+        "old_logps": old,
+        "advantages": torch.randn(rows, dtype=F64),
+        "response_mask": mask,
+    }
+    return arguments, sampler
+
+
+def in_a_loop(line: str, data: dict[str, Tensor], sampler: Tensor) -> dict:
+    """What a method says stands beside its objective, and the rest of a batch."""
+    names = vars(bandpo) | vars(math) | {"minimum": torch.minimum, "step": STEP} | data | {"rollout_logps": sampler}
+    return data | eval(f"dict({line})", names)
+
+
+def loss_and_gradient(data: dict, value) -> tuple[Tensor, Tensor]:
+    loss, _ = policy_loss(**data, objective=value)
+    return loss.detach(), torch.autograd.grad(loss, data["logps"])[0]
+
+
+def textbook(formula: Callable[..., Tensor], data: dict[str, Tensor], sampler: Tensor) -> tuple[Tensor, Tensor]:
+    """Minus the mean over responses of the mean over tokens, by autograd."""
+    log_pi = data["logps"].detach().requires_grad_()
+    total = torch.zeros((), dtype=F64)
+    for i, row in enumerate(data["response_mask"]):
+        terms = formula(log_pi[i][row], data["old_logps"][i][row], sampler[i][row], data["advantages"][i])
+        total = total - terms.mean() / len(log_pi)
+    return total.detach(), torch.autograd.grad(total, log_pi)[0]
+
+
+def test_every_method_has_a_formula_here():
+    assert list(FORMULAS) == [each.name for each in METHODS]
+    assert len({each.title for each in METHODS}) == len(METHODS)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_method_is_its_textbook(name):
+    data, sampler = batch(name)
+    value, gradient = loss_and_gradient(in_a_loop(method(name).arguments, data, sampler), method(name).objective)
+    expected, slope = textbook(FORMULAS[name], data, sampler)
+    torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
+    if name not in OTHER_VALUE:
+        torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
+    free = loss_and_gradient(data, Clip(1.0, math.inf))[1]
+    changed = ((gradient - free).abs() > 1e-9)[data["response_mask"]].double().mean()
+    assert changed > 0.01  # what it does to the ratio is seen
+
+
+@pytest.mark.parametrize("cap", [3, 10, 20])
+def test_dppo_caps_the_ratio_by_its_weights(cap):
+    """The cap of 20 is met by few tokens: with others the same line is the same formula."""
+    data, sampler = batch("dppo")
+    line = method("dppo").arguments
+    assert "log(20)" in line
+    arguments = in_a_loop(line.replace("log(20)", f"log({cap})"), data, sampler)
+    gradient = loss_and_gradient(arguments, method("dppo").objective)[1]
+    expected = textbook(dppo(cap), data, sampler)[1]
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-14)
+    if cap == 3:
+        above = ((data["logps"] - sampler).exp() > cap) & data["response_mask"]
+        assert (gradient[above] != 0).sum() > 3
+
+
+def test_aspo_is_finite_however_far_a_ratio_is():
+    old = torch.tensor([[-1.0, -1.0, -1.0, -90.0, -torch.inf]]).repeat(2, 1)
+    logps = torch.tensor([[-46.0, -1.0, -torch.inf, -1.0, -1.0]]).repeat(2, 1).requires_grad_()
+    data = {"logps": logps, "old_logps": old, "advantages": torch.tensor([1.0, -1.0]), "response_mask": old < 0}
+    loss, gradient = loss_and_gradient(in_a_loop(method("aspo").arguments, data, old), method("aspo").objective)
+    assert loss.isfinite()
+    assert gradient.isfinite().all()
+
+
+# ---- names and nodes
+
+
+COMPLETE = [each.name for each in METHODS if each.is_complete]
+
+
+def test_a_method_that_is_more_than_its_objective_takes_a_loop():
+    assert {each.name for each in METHODS} - set(COMPLETE) == {"dppo", "aspo", "dis"}
+    for name in ("dppo", "aspo", "dis"):
+        for given in (name, method(name), method(name).to_config()):
+            with pytest.raises(ValueError, match=f"method '{name}' is more than its objective: policy_loss is given "):
+                objective(given)
+        with pytest.raises(ValueError, match=f"bandpo.method\\('{name}'\\).objective"):
+            objective_for("verl", name)
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_a_name_a_node_and_a_method_are_its_objective(name):
+    value = method(name).objective
+    node = yaml.safe_load(yaml.safe_dump(method(name).to_config()))
+    assert node == {"type": "method", "name": name}
+    assert objective(name) == objective(node) == objective(method(name)) == value
+    assert objective(value.to_config()) == objective(short_node(value)) == value  # what a run's record has
+    assert hash(method(name)) == hash(method(name))
+    assert parse_objective(name) == parse_objective(f"{{type: method, name: {name}}}") == method(name)
+    data, _ = batch(name, rows=9)
+    data["step"] = 3
+    found = [loss_and_gradient(data, given) for given in (value, name, method(name))]
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in itertools.pairwise(found))
+
+
+def test_a_method_named_like_a_rule_is_that_rule():
+    both = [name for name in COMPLETE if name in kinds()]
+    assert both == ["dcpo", "trgppo", "ripo"]
+    assert method("dcpo").objective.trust_region == parse_region("dcpo")
+    assert method("ripo").objective.trust_region == parse_region("ripo")
+    assert method("trgppo").objective.trust_region == parse_region("trgppo:0.03")
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("gspoo", "the method must be one of .*'gspo'.* got 'gspoo', did you mean 'gspo'?"),
+        ({"type": "method", "name": "cipso"}, "got 'cipso', did you mean 'cispo'?"),
+        ({"type": "method", "name": 3}, "the method must be one of .* got 3"),
+        ({"type": "method"}, r"a method's node is {type: method, name: ...}, got \[\] beside the type"),
+        ({"type": "method", "name": "gspo", "beta": 0.1}, r"got \['beta', 'name'\] beside the type; .* write an obj"),
+        ({"type": "objectve"}, r"must be one of \['band', .*'objective', 'method'\], got .* did you mean 'objective'"),
+        ({"type": "methd"}, "got 'methd', did you mean 'method'"),
+        ({"type": ["method"]}, r"got \['method'\]"),
+    ],
+)
+def test_what_is_no_method_is_named_with_what_is_nearest(node, message):
+    with pytest.raises(ValueError, match=message):
+        objective(node)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gspoo", "'gspoo' is no method and no rule, did you mean 'gspo'[?]; methods are ppo, grpo, .*; rules band, "),
+        ("clp", "'clp' is no method and no rule, did you mean 'clip'?"),
+        ("clip:x", "'clip:x': eps_low of Clip must be a number"),
+        ("{type: method, name: gsp}", "'{type: method, name: gsp}': the method must be .* did you mean 'gspo'?"),
+        ("{type: objective, aply: mask}", "unknown key 'aply' in objective, did you mean 'apply'"),
+        ("gspo:0.1", "'gspo:0.1': the type must be one of "),
+    ],
+)
+def test_a_wrong_text_is_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_objective(text)
+
+
+def test_a_text_may_be_a_rule_or_an_objective():
+    assert parse_objective("clip:0.2:0.28") == Objective(Clip(0.2, 0.28))
+    assert parse_objective("clip") == Objective(Clip())
+    assert parse_objective("{type: objective, apply: mask}") == Objective(apply="mask")
+
+
+def test_a_label_is_the_rules_or_the_methods_or_says_what_differs():
+    assert label_of_objective(Objective(Clip(0.2, 0.28))) == "Clip-Higher 0.2/0.28"
+    assert label_of_objective(objective("gspo")) == "GSPO"
+    assert label_of_objective(Objective(Clip(0.2, 0.28), dual_clip=3.0)) == "Clip-Higher 0.2/0.28, dual_clip 3.0"
+    pair = Objective(Clip(0.2, 0.2), apply=("mask", "clip"))
+    assert label_of_objective(pair) == "GRPO 0.2/0.2, apply mask / clip"  # ASPO is more than that
+
+
+# ---- trainers, recipes and commands
+
+
+def test_a_trainer_takes_a_method_or_refuses_it_by_name():
+    for host, name in ((host, name) for host in REFUSED for name in COMPLETE):
+        fields = set(method(name).objective.changed()) & set(REFUSED[host])
+        if fields:
+            with pytest.raises(ValueError, match=rf"^method '{name}': ({'|'.join(fields)}) must be .* through {host}"):
+                objective_for(host, name)
+        else:
+            assert objective_for(host, {"type": "method", "name": name}) == method(name).objective
+    assert objective_for("verl", "gspo") == method("gspo").objective
+
+
+def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
+    config = build({"scene": "tail", "trust_region": "clip-higher"})
+    assert config.trust_region == {"type": "clip", "eps_low": 0.2, "eps_high": 0.28}
+    assert config.label == "Clip-Higher 0.2/0.28"
+    config = load(None, ["scene=tail", "trust_region={type: method, name: gspo}"])
+    assert config.trust_region == method("gspo").objective.to_config()
+    assert config.label == "GSPO"
+    with pytest.raises(UserError, match=r"^trust_region: the method must be one of .* did you mean 'gspo'"):
+        load(None, ["scene=tail", "trust_region=gsppo"])
+
+
+def test_a_command_for_verl_says_what_a_method_is():
+    recipe = Path(__file__).parents[2] / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml"
+    run = load_for_verl([recipe], ["trust_region=gspo"])
+    assert run.loss["trust_region"] == method("gspo").objective.to_config()
+    with pytest.raises(UserError, match="trust_region: method 'aspo' is more than its objective"):
+        load_for_verl([recipe], ["trust_region=aspo"])
+
+
+def test_the_lab_runs_methods_and_refuses_those_that_trl_cannot_run(tmp_path):
+    jobs = plan("tail", ["trgppo", "ppo", "{type: method, name: ripo}"], [0], tmp_path)
+    assert [job.name for job in jobs] == ["trgppo", "grpo", "ripo"]  # PPO's clip is the lab's grpo
+    assert [job.config.objective for job in jobs] == [objective(name) for name in ("trgppo", "ppo", "ripo")]
+    with pytest.raises(UserError, match="method 'aspo' is more than its objective"):
+        plan("tail", ["aspo"], [0], tmp_path)
+    with pytest.raises(UserError, match=r"method 'gsspo' is unknown, did you mean 'gspo'\?; it must be one of .*topr"):
+        plan("tail", ["gsspo"], [0], tmp_path)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_method_is_explained(name, capsys):
+    assert main(["explain", name, "--p", "0.3"]) == 0
+    text = capsys.readouterr().out
+    found = method(name)
+    assert text.startswith(f"{found.title}{'' if found.arxiv is None else f' (arXiv {found.arxiv})'}: {found.formula}")
+    for part in (found.source, found.unchecked, found.arguments):
+        assert part in text
+    node = text.split(f"method {name}: ")[1].splitlines()[0]
+    assert parse_objective(node) == found.objective  # it can be copied
+
+
+def test_what_becomes_of_tokens_outside_is_said():
+    lines = {}
+    for name in ("ppo", "dis", "cispo", "ce-gppo", "up", "dual-clip"):
+        lines[name] = [line.strip() for line in explain(method(name)).splitlines() if "where A" in line][-3:]
+    stop, stop_below = "none (value r_high A)", "none (value r_low A)"
+    above = f"where A >= 0: {stop} above the interval, as inside below it"
+    below = f"where A < 0: as inside above the interval, {stop_below} below it"
+    assert lines["ppo"][-2:] == [above, below]
+    assert lines["dual-clip"] == [above, below, "where A < 0 and r > 3 (dual clip): none (value 3 A)"]
+    assert lines["dis"][-1] == "where A < 0: none (value 0) above the interval, none (value 0) below it"
+    assert lines["cispo"][-2] == "where A >= 0: r_high A above the interval, r_low A below it"
+    assert lines["ce-gppo"][-2:] == [
+        "where A >= 0: 1 r_high A above the interval, as inside below it",
+        "where A < 0: as inside above the interval, 0.5 r_low A below it",
+    ]
+    assert lines["up"][-2:] == ["where A >= 0: r_high A above the interval, r_low A below it", below]
+
+
+def test_rules_of_a_rule_are_explained_each():
+    text = explain(method("up"), [0.1])
+    assert "Ratio 1 (A >= 0): at p = 0.1 the interval of r is 1 to 1; a token outside goes on moving" in text
+    assert "Clip 0.2/inf (A < 0): a token of p = 0.1 may fall to 0.08 (by 0.02) and rise to 1 (by 0.9)" in text
+    text = explain(method("decaying-clip"), [0.5])
+    assert "GRPO 0.2/0.2 (step 0): a token of p = 0.5 may fall to 0.4 (by 0.1)" in text
+    assert "GRPO 0.05/0.05 (from step 1000): a token of p = 0.5 may fall to 0.475 (by 0.025)" in text
+
+
+def test_a_geometric_mean_has_an_interval_and_no_p():
+    text = explain(method("gspo"), [0.1])
+    assert "GSPO: the interval of r is 1 - 0.0003 to 1 + 0.0004 (log r -0.0003 to 0.0003999), whatever the" in text
+    assert "new probability" not in text
+    assert explain(method("ppo"), (), method("gspo")).endswith("of different things, token and sequence-mean.")
+    assert explain(method("ppo"), (), method("up")).endswith("one of them is several rules.")
+    assert "Up, against Clip-Higher of DAPO: GRPO is tighter" in explain(method("grpo"), (), method("clip-higher"))
+
+
+# ---- the pages
+
+
+@pytest.fixture(scope="module")
+def rules():
+    module = load_script("docs/rules.py")
+    return module
+
+
+def test_the_tables_are_those_of_the_methods(rules):
+    """`python docs/rules.py` writes them."""
+    for path, text in rules.pages().items():
+        assert path.read_text(encoding="utf-8") == text
+        assert all(f"| `{each.name}` |" in text for each in METHODS)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_an_objective_is_written_as_what_makes_it(rules, name):
+    value = eval(rules.code(method(name).objective), vars(bandpo) | vars(math))
+    assert objective(value) == method(name).objective
