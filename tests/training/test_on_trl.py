@@ -692,8 +692,8 @@ def test_resuming_without_a_run_is_refused(home, tmp_path):
 
 def test_an_objective_that_trl_cannot_do_is_refused_before_anything_is_loaded(home, tmp_path):
     node = recipe.node(home, tmp_path / "run") | {"model": "no/such-model"}
-    node["trust_region"] = {"type": "objective", "trust_region": {"type": "clip"}, "apply": "mask"}
-    with pytest.raises(UserError, match="apply must be 'clip' through TRL, got 'mask': TRL clamps the ratio"):
+    node["trust_region"] = {"type": "objective", "trust_region": {"type": "clip"}, "beta": 0.1}
+    with pytest.raises(UserError, match=r"beta must be 0.0 through TRL, got 0.1: the KL penalty is TRL's own"):
         run(node)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
