@@ -243,7 +243,7 @@ def test_the_place_is_in_the_reward_not_in_what_it_called():
     def bad(completions, **columns):
         return json.loads("{")
 
-    with pytest.raises(RewardError, match=rf"test_rewards\.py:{bad.__code__.co_firstlineno + 1}$"):
+    with pytest.raises(RewardError, match=rf"test_functions\.py:{bad.__code__.co_firstlineno + 1}$"):
         guarded(bad, "mine")(completions=["a"])
 
 

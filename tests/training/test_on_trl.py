@@ -723,7 +723,7 @@ def test_a_run_whose_reward_raised_can_be_resumed_when_it_is_mended(home, whole,
     node = recipe.node(home, tmp_path / "stopped")
     monkeypatch.setattr(recipe, "share_of_even", breaks_in_the_fourth_round)
     with pytest.raises(
-        UserError, match=r"reward 'recipe:share_of_even' raised KeyError: 'gold' at .*test_train.py:\d+"
+        UserError, match=r"reward 'recipe:share_of_even' raised KeyError: 'gold' at .*test_on_trl.py:\d+"
     ):
         run(node)
     monkeypatch.setattr(recipe, "share_of_even", good)

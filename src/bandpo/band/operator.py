@@ -93,11 +93,12 @@ def band_bounds(
 ) -> Bounds:
     """The two roots in r of g_f(p, r) = delta, or the simplex limits 0 and 1/p where there is none (prop:saturation).
 
-    KL is solved as an exponential tilt, TV, chi2, Hellinger and Neyman's chi2 in closed form (prop:closedform), any
-    other f by a bracketed solver (thm:bisection_global); where one solves, radii count as at least 1e-10. Always
-    log_high <= max(-log p, 0). Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p tends to
-    the root of q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is infinite, as
-    for chi2. At log p = 0 the other tokens together count as e^-300.
+    TV, chi2, Hellinger and Neyman's chi2 have closed forms (prop:closedform). KL is solved as an exponential tilt, any
+    other f by a bracketed solver (thm:bisection_global); for float32 and a radius that is a number both are looked up
+    in a table of what was solved. Where one solves, radii count as at least 1e-10. Always log_high <= max(-log p, 0).
+    Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p tends to the root of
+    q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is infinite, as for chi2. At
+    log p = 0 the other tokens together count as e^-300.
 
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].
@@ -145,9 +146,9 @@ def band_bounds(
 def _bounds(old_logps: Tensor, kind: Divergence, low: Radius, high: Radius) -> Interval:
     dtype, device = output_dtype(old_logps), old_logps.device
     log_p = old_logps.to(dtype).clamp(max=0)
-    log_low, log_high = _solve(kind, log_p, low)
+    log_low, log_high = _with_infinite_radii(kind, log_p, low)
     if high is not low:
-        log_high = _solve(kind, log_p, high)[1]
+        log_high = _with_infinite_radii(kind, log_p, high)[1]
     limit = (-old_logps).clamp(min=0)
     return (
         log_low.to(device, dtype).clamp(max=0),
@@ -155,7 +156,7 @@ def _bounds(old_logps: Tensor, kind: Divergence, low: Radius, high: Radius) -> I
     )
 
 
-def _solve(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
+def _with_infinite_radii(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     if not isinstance(delta, Tensor) and delta < math.inf:
         return log_bounds(kind, log_p, delta)
     simplex = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)

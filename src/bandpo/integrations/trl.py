@@ -313,7 +313,7 @@ class BandPOTrainer(GRPOTrainer):
         stored = inputs.get("old_per_token_logps")
         old_logps = torch.where(mask, (logps.detach() if stored is None else stored).float(), -1.0)
         if not self.objective.changed():
-            metrics = self._clamp(inputs, logps.detach(), old_logps, mask, entropies)
+            metrics = self._set_epsilons(inputs, logps.detach(), old_logps, mask, entropies)
         else:
             objective = dataclasses.replace(self.objective, aggregation="none")
             loss, metrics = policy_loss(
@@ -340,7 +340,7 @@ class BandPOTrainer(GRPOTrainer):
         self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
 
     @torch.no_grad()
-    def _clamp(
+    def _set_epsilons(
         self, inputs: dict[str, Any], logps: Tensor, old_logps: Tensor, mask: Tensor, entropies: Tensor | None
     ) -> Metrics:
         """Set the bounds of the rule; returns what they did."""

@@ -135,9 +135,9 @@ def negative_surrogate(
     dual_clip: float | None,
 ) -> Tensor:
     """Minus the surrogate, 0 outside the mask; its gradient goes to `logps`, everything else is detached."""
-    value, slope, linear = _one(pair[0], tokens, dual_clip)
+    value, slope, linear = _value_and_slope(pair[0], tokens, dual_clip)
     if pair[1] is not pair[0]:  # the compiler cannot ask whether two are equal
-        other, other_slope, other_linear = _one(pair[1], tokens, dual_clip)
+        other, other_slope, other_linear = _value_and_slope(pair[1], tokens, dual_clip)
         up = tokens.up
         value, slope = torch.where(up, value, other), torch.where(up, slope, other_slope)
         linear = torch.where(up, _full(linear, up), _full(other_linear, up))
@@ -167,7 +167,7 @@ def _held(tokens: Tokens, dual_clip: float | None) -> Tensor:
     return held if dual_clip is None else torch.where(tokens.up, held, held.clamp(max=math.log(dual_clip)))
 
 
-def _one(apply: Apply, tokens: Tokens, dual_clip: float | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _value_and_slope(apply: Apply, tokens: Tokens, dual_clip: float | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Value and slope of one application, 0 outside the mask, and where the value is linear in log pi.
 
     NaN gives NaN in both: it counts as inside, and what is dropped is multiplied by 0, once padding is gone.
