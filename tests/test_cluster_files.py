@@ -47,6 +47,7 @@ def run(tmp_path, *arguments, **environment):
     return done, calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
 
 
+@pytest.mark.slow
 def test_the_slurm_script_starts_ray_on_all_nodes_waits_and_runs_the_recipe(tmp_path):
     done, calls = run(tmp_path, "recipe.yaml", "trainer.save_freq=10")
     assert done.returncode == 0, done.stderr
@@ -58,6 +59,7 @@ def test_the_slurm_script_starts_ray_on_all_nodes_waits_and_runs_the_recipe(tmp_
     assert calls[-1] == "node1 bandpo verl recipe.yaml trainer.save_freq=10 --nodes 3 --address 10.0.0.1:6379"
 
 
+@pytest.mark.slow
 def test_the_slurm_job_fails_with_the_run(tmp_path):
     assert run(tmp_path, "recipe.yaml", BANDPO_EXIT="3")[0].returncode == 3
 

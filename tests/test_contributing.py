@@ -18,6 +18,7 @@ WORDS = {"five": 5, "ten": 10, "thirty": 30}
 
 
 @pytest.mark.parametrize(("title", "code"), EXAMPLES, ids=[title for title, _ in EXAMPLES])
+@pytest.mark.slow
 def test_the_example_runs_and_is_short(title, code):
     imports = re.findall(r"^(?:import|from) .*\n", code, re.MULTILINE)
     lines = [line for line in code.splitlines() if line.strip()]

@@ -31,6 +31,7 @@ def worst(row, *columns):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_float32_bounds_are_float64_ones_rounded(name):
     """Four mantissas of every exponent, all radii, and all special points: 10^5 over all divergences."""
     some, tokens = np.concatenate(list(benchmark.single(4))), 0
@@ -66,6 +67,7 @@ def test_float32_bounds_of_kl_without_a_table_are_float64_ones_rounded_too():
 
 
 @pytest.mark.parametrize("name", ["kl", "tv", "chi2", "neyman_chi2", "hellinger"])
+@pytest.mark.slow
 def test_float64_bounds_are_within_four_conditioning_bounds(name):
     some = np.concatenate(list(benchmark.double(1)))
     for delta in benchmark.RADII:
@@ -87,6 +89,7 @@ def test_the_sweep_sees_an_error_of_two_ulp(name):
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, np.float32) for name in NAMES), *((name, np.float64) for name in ("kl", "chi2"))]
 )
+@pytest.mark.slow
 def test_the_reference_agrees_with_the_definition_at_250_digits(name, dtype):
     row = benchmark.check(name, dtype, 50, radii=[0.05])
     assert worst(row, *BOTH, "deep_bound", "rest_bound") <= (1e-6 if dtype == np.float32 else 0.25), row
@@ -100,6 +103,7 @@ BATCH = torch.cat([-torch.logspace(-12, 2.6, 300), torch.tensor([-math.inf, 0.0,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", [*NAMES, Divergence("by f alone", lambda u: (u - 1) ** 2)], ids=str)
+@pytest.mark.slow
 def test_neighbours_position_shape_and_strides_change_no_bit(name, dtype):
     log_p = BATCH.to(dtype)
     together = band_bounds(log_p, name)

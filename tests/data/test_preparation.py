@@ -833,6 +833,7 @@ DEATHS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_whole_files_and_goes_on(make, copies, tmp_path):
     make("paper", output=tmp_path / "whole")
     whole = {name: data for name, (data, _) in state(tmp_path / "whole").items()}

@@ -283,6 +283,7 @@ def server(home):
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.slow
 def test_a_server_and_this_process_draw_from_the_same_distribution(home, engine, server, chat):
     """Both against the exact chance of the most probable first token."""
     sampling, count = Sampling(max_tokens=1, temperature=2.0), 100
@@ -648,6 +649,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys):
     command = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "--scorer", "exact"]
     command += ["-n", "4", "--max-tokens", "4", "--batch-size", "8", "-o"]

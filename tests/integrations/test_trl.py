@@ -84,6 +84,7 @@ def clipped_shares(trainer):
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.slow
 def test_clip_equals_trl_bit_for_bit_where_it_binds(tmp_path, loss_type):
     args = {"loss_type": loss_type, "epsilon": 0.2, "max_grad_norm": 1.0}
     theirs = train(GRPOTrainer, tiny.settings(tmp_path, **args))
@@ -96,6 +97,7 @@ def test_clip_equals_trl_bit_for_bit_where_it_binds(tmp_path, loss_type):
     assert not same_weights(other, theirs)
 
 
+@pytest.mark.slow
 def test_uneven_epsilons_accumulation_and_kl_equal_trl_bit_for_bit(tmp_path):
     args = {"gradient_accumulation_steps": 2, "beta": 0.04, "max_steps": 8}
     start = str(tmp_path / "start")  # TRL loads the reference model from where the model came from
@@ -266,6 +268,7 @@ def one_of_two_processes(rank, folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_may_log_and_the_sums_are_over_both(tmp_path):
     torch.multiprocessing.spawn(one_of_two_processes, (str(tmp_path),), nprocs=2)
     (seen, log), (others, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))

@@ -162,6 +162,7 @@ def test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["DPPO", "CISPO", "CE-GPPO", "GSPO"])
+@pytest.mark.slow
 def test_an_objective_trains_and_is_kept_as_its_node(tmp_path, name):
     objective = OBJECTIVES[name]
     other = train(BandPOTrainer, full(tmp_path, max_steps=8, logging_steps=8), objective.trust_region)

@@ -339,6 +339,7 @@ def test_nan_at_a_response_token_gives_nan(apply, ratio):
 
 @pytest.mark.filterwarnings("ignore")  # the compiler warns of its own parts while it is imported
 @pytest.mark.parametrize(("apply", "ratio"), [*WAYS, (("weight", "clip"), "token")], ids=str)
+@pytest.mark.slow
 def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
     data = batch(torch.float32)
     regions = [region_for(ratio), BySign(Clip(0, 0), Clip(1, 0))]
@@ -371,6 +372,7 @@ def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
     ],
     ids=repr,
 )
+@pytest.mark.slow
 def test_a_decaying_rule_takes_three_graphs_for_all_steps(region):
     data = tuple(batch(torch.float32).values())
     for function in (

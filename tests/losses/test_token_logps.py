@@ -239,6 +239,7 @@ def test_there_is_no_second_derivative():
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.slow
 def test_a_compiled_step_leaves_it_as_it_is():
     """One graph break, the same numbers, and still no large tensor."""
     torch._dynamo.reset()

@@ -168,6 +168,7 @@ LONG = Relaxed(Capped(Band("chi2", 0.05), 10.0), DCPO(0.2, 0.28))
 
 @pytest.mark.parametrize("parameters", [{}, {"regions": (LONG, Clip(1.0, math.inf)), "pair": (LONG, Clip())}])
 @pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.slow
 def test_no_text_is_cut_off_or_on_top_of_another(name, parameters, monkeypatch):
     boxes, draw = [], Text.draw
 
@@ -209,6 +210,7 @@ def test_the_same_parameters_give_the_same_bytes(written, tmp_path):
     assert [name for name in first if first[name] != again.get(name)] == []
 
 
+@pytest.mark.slow
 def test_the_files_hold_no_date_and_are_one_column_wide(written):
     for svg in written.glob("*.svg"):
         text = svg.read_text()

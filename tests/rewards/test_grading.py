@@ -56,6 +56,7 @@ def shares(scorers, cases):
     return [sum(c.right == right for c in bad) / sum(c.right == right for c in cases) for right in (1, 0)]
 
 
+@pytest.mark.slow
 def test_tricky_answers_are_judged_as_beforehand(scorers):
     """One in twelve; all of them are the next."""
     cases = scorers.tricky()

@@ -343,6 +343,7 @@ def test_where_nothing_may_be_forked_each_worker_is_a_program_of_its_own(monkeyp
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value.value,
 )
+@pytest.mark.slow
 def test_a_bad_task_costs_itself_alone(pool, bad, why):
     began = time.monotonic()
     results = pool.map([*GOOD, bad, *GOOD])
@@ -373,6 +374,7 @@ def test_a_worker_that_dies_from_without_costs_nothing(pool, tmp_path):
     assert results == ["slept", "slept"]
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_killed(pool):
     pool.map(GOOD)
     for pid in pool.pids():
@@ -439,6 +441,7 @@ def script(then, seconds=1.0):
 
 
 @pytest.mark.parametrize("task", [None, ["power"], ["stubborn"]], ids=["idle", "busy", "stubborn"])
+@pytest.mark.slow
 def test_no_worker_outlives_a_killed_parent(task):
     """Neither an idle one nor one in the middle of an operation."""
     then = "time.sleep(100)" if task is None else f"pool.map([{task!r}] * 2)"
@@ -477,6 +480,7 @@ def test_no_worker_outlives_a_killed_parent(task):
     ],
     ids=["end", "exit", "error", "terminated", "at-once", "in-a-call", "fork"],
 )
+@pytest.mark.slow
 def test_no_worker_outlives_its_parent(then, code):
     process = script("sys.stdin.readline()\n" + then.replace("1 / 0", "sys.stderr.close(); 1 / 0"))
     pids = [int(pid) for pid in process.stdout.readline().split()]
@@ -539,6 +543,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
+@pytest.mark.slow
 def test_a_process_of_multiprocessing_ends_with_its_parent(tmp_path, name):
     file = tmp_path / "parent.py"
     file.write_text(CHILD.format(package=str(Path(workers.__file__).parents[1])))

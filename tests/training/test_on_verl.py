@@ -379,6 +379,7 @@ def kept_bytes(hidden, intermediate, layers, tokens, checkpointing):
 
 
 @pytest.mark.parametrize(("hidden", "intermediate"), [(256, 1376), (512, 1792)])
+@pytest.mark.slow
 def test_the_estimate_of_activations_against_what_autograd_keeps(hidden, intermediate):
     def of_a_layer(checkpointing):
         more_layers = [
