@@ -25,7 +25,7 @@ def test_a_line_has_what_the_row_has():
 
 
 def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
-    jobs = plan("tail", ["grpo", "clip-higher", "band-kl", "dcpo", "no-clip"], [0, 1], tmp_path)
+    jobs = plan("tail", ["grpo", "clip-higher", "band-kl", "dcpo", "no-clip", "cispo", "gspo"], [0, 1], tmp_path)
     said = training._cause(jobs)
     # p = 0.01: 1.2 p, 1.28 p, the root of the binding equation (7.81 p), DCPO's 5 p.
     for part in (
@@ -34,8 +34,11 @@ def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
         "Band-KL 0.05 at 0.0781",
         "DCPO 0.16/0.2 at 0.05",
         "No clip never",
+        "CISPO never",  # a weight stops no gradient
     ):
         assert part in said
+    assert "GSPO" not in said  # one ratio per response
+    assert training._cause(plan("tail", ["gspo"], [0], tmp_path)) == ""
     assert said.count("GRPO") == 1
 
 

@@ -35,6 +35,12 @@ class Plain:
         self.eps = eps
 
 
+class Bare(bandpo.Region):
+    kind: ClassVar[str] = "bare_{name}"
+
+    def bounds(self, old_logps, context=None): ...
+
+
 @dataclass(frozen=True)
 class Evened(bandpo.Region):
     \"\"\"The same factor up and down.\"\"\"
@@ -57,7 +63,8 @@ def module(tmp_path, monkeypatch):
     yield name
     for known in [known for known in sys.modules if known.startswith(name)]:
         del sys.modules[known]
-    bandpo.trust_regions.base._KINDS.pop(f"evened_{name}", None)
+    for kind in (f"evened_{name}", f"bare_{name}"):
+        bandpo.trust_regions.base._KINDS.pop(kind, None)
 
 
 def test_a_node_imports_its_rule_and_the_rule_writes_that_node(module):
@@ -116,6 +123,7 @@ def test_a_rule_that_no_other_process_could_import_keeps_its_kind():
         ("{module}:Evend", "there is no 'Evend' in '{module}', did you mean 'Evened'?"),
         ("{module}:Plain", "'Plain' is no bandpo.Region"),
         ("{module}:NUMBER", "'NUMBER' is no bandpo.Region"),
+        ("{module}:Bare", "'Bare' must be a frozen dataclass"),
         ("{module}:bandpo", "'bandpo' is no bandpo.Region"),
         ("bandpo:Region", "'Region' is no bandpo.Region"),
     ],

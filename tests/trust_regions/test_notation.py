@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from regions import Wider
 
 from bandpo import DCPO, RIPO, TRGPPO, Band, BySign, Capped, Clip, Decaying, Divergence, Relaxed
 from bandpo.trust_regions.notation import label_of, parse_region
@@ -79,6 +80,7 @@ def test_a_label_says_what_the_rule_is():
     assert label_of(RIPO(0.1)) == "RIPO 0.1"
     assert label_of(RIPO(0.1, 0.0, math.inf)) == "RIPO 0.1 in 0.0..inf"
     assert label_of(TRGPPO(0.03)) == "TRGPPO 0.03/0.2"
+    assert label_of(Wider(0.3)) == "Wider 0.3"
     assert label_of(BySign(Clip(0, 0), Band())) == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
     assert label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100)) == "Band-KL 0.2, delta to 0.02 in 100 steps"
     assert (

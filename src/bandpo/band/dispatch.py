@@ -77,8 +77,8 @@ def _kept(kind: Divergence, what: Any, make: Callable[[], Made]) -> Made:
         return known[1]
     with made_to_last():
         made = make()
-    while len(_MADE) >= _KEPT:
-        _MADE.pop(next(iter(_MADE)), None)
+    for old in list(_MADE)[: len(_MADE) - _KEPT + 1]:
+        _MADE.pop(old, None)
     _MADE[key] = kind, made
     return made
 

@@ -19,6 +19,7 @@ from ..config.run_folder import is_finished
 from ..errors import UserError
 from ..files import locked
 from ..lab import SCENES
+from ..losses.surrogates import by_sign
 from ..progress import Progress, console
 from ..reports.runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
 from ..training import processes
@@ -84,7 +85,8 @@ def _compare_and_show(
     page = write_report(folders, output / f"report-{scene}.html")
     for section in make_sections(read_runs(folders)):
         _print_section(section)
-    console.print(_cause(jobs))
+    if cause := _cause(jobs):
+        console.print(cause)
     console.print(re.sub(r"</?b>", "", HONEST[scene]))
     console.print(SUGGESTION[scene])
     if len(seeds) < MIN_SEEDS:
@@ -173,9 +175,17 @@ def _print_section(section: Section) -> None:
 
 def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
     """The sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
-    rules = {job.config.label or job.name: job.config.region for job in jobs}
-    limits = {label: p * ratio_bounds(region, np.array([p]))[1].item() for label, region in rules.items()}
-    said = ", ".join(f"{label} at {limit:.3g}" if limit < 1 else f"{label} never" for label, limit in limits.items())
+    said: dict[str, None] = {}  # each rule once
+    for job in jobs:
+        objective = job.config.objective
+        if objective.ratio != "token":
+            continue
+        limit = p * ratio_bounds(objective.trust_region, np.array([p]))[1].item()
+        stops = by_sign(objective.apply, objective.dual_clip)[0] in ("clip", "mask", "mask_two_sided")
+        said[f"{job.config.label or job.name} {f'at {limit:.3g}' if stops and limit < 1 else 'never'}"] = None
+    if not said:
+        return ""
     return (
-        f"Why: a token of probability {p:g} with a good outcome stops to get a gradient at which probability? {said}."
+        f"Why: a token of probability {p:g} with a good outcome stops to get a gradient at which probability? "
+        f"{', '.join(said)}."
     )

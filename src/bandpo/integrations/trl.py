@@ -126,9 +126,10 @@ class BandPOConfig(GRPOConfig):
     """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss.
 
     Args:
-        trust_region: a rule or an `Objective`, its node such as `{"type": "band", "divergence": "kl", "delta": 0.05}`,
-            or the node's JSON text; kept as the node of it. Not to be confused with `delta`, which in TRL is the
-            upper clip of the two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
+        trust_region: a rule, an `Objective`, the node of either such as
+            `{"type": "band", "divergence": "kl", "delta": 0.05}`, the node's JSON text, or a method's name such as
+            "gspo"; kept as the node of it. Not to be confused with `delta`, which in TRL is the upper clip of the
+            two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
         all_metrics: log everything in docs/metrics.md, some 50 numbers a row, instead of `MAIN_METRICS`.
 
     Raises:
@@ -196,11 +197,11 @@ class BandPOTrainer(GRPOTrainer):
     Args:
         model: as for `GRPOTrainer`, like everything not named here.
         args: a `GRPOConfig` or `BandPOConfig`; `epsilon` and `epsilon_high` must keep their defaults.
-        trust_region: the rule, an `Objective`, or the config node of either; by default that of `BandPOConfig`, else
-            `Band("kl", 0.05)`. Of an objective the average and the KL penalty are TRL's own (`loss_type`, `beta`), and
-            refused where they are set there too (`bandpo.integrations.REFUSED`). A rule alone is applied by TRL's
-            clamp; an objective with more in it takes the clamp's place, and TRL's `clip_ratio/*`, which are then about
-            nothing, are not logged.
+        trust_region: the rule, an `Objective`, the config node of either, or a method's name such as "gspo"; by default
+            that of `BandPOConfig`, else `Band("kl", 0.05)`. Of an objective the average and the KL penalty are TRL's
+            own (`loss_type`, `beta`), and refused where they are set there too (`bandpo.integrations.REFUSED`). A rule
+            alone is applied by TRL's clamp; an objective with more in it takes the clamp's place, and TRL's
+            `clip_ratio/*`, which are then about nothing, are not logged.
         named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
 
     Raises:
@@ -209,7 +210,7 @@ class BandPOTrainer(GRPOTrainer):
             does not: `importance_sampling_level="sequence"` (and with it luspo) unless the objective is
             `Objective(Clip(...), ratio="sequence-mean")`, cispo unless it is `Objective(Clip(1, ...), apply="weight")`,
             which TRL then does itself; or reads what the objective stands in the place of: `delta`,
-            `off_policy_mask_threshold`, which go with a rule alone.
+            `off_policy_mask_threshold`, which go with what TRL's clamp or ratio does.
     """
 
     # For the model card.
@@ -229,7 +230,7 @@ class BandPOTrainer(GRPOTrainer):
         callbacks: list[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         *,
-        trust_region: TrustRegion | Objective | Mapping[str, Any] | None = None,
+        trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
         peft_config: Any = None,
         **named: Any,
     ) -> None:
@@ -444,6 +445,8 @@ def check_config(args: GRPOConfig, objective: Objective) -> None:
         for name, reason in REPLACED.items():
             if objective.changed() and getattr(args, name, None) is not None:
                 raise ValueError(f"{name} must not be set beside {objective!r}: {reason}")
+    elif args.loss_type == "cispo" and args.delta is not None:
+        raise ValueError(f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}")
     for name in ("use_liger_kernel", "use_liger_loss"):  # the latter until TRL 0.27
         if getattr(args, name, False):
             raise ValueError(f"{name} must be False beside a trust region (deprecated in TRL, and not tested here)")

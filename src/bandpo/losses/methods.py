@@ -167,7 +167,7 @@ METHODS: tuple[Method, ...] = (
         "2602.04879",
         Objective(Band("tv", 0.2), apply="mask"),
         "sg(min(r, 20)) A log pi, r = pi / pi_rollout; 0 where |pi - pi_rollout| > 0.2 and A drives it further",
-        "its public implementations, verl's by running it; see below",
+        "its public implementations, verl's by running it; see docs/rules.md",
         _NOT_THE_PAPER,
         "old_logps=rollout_logps, rollout_is_weights=(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
     ),
@@ -274,7 +274,9 @@ def method(name: str) -> Method:
         if each.name == name:
             return each
     known = [each.name for each in METHODS]
-    raise ValueError(f"the method must be one of {known}, got {name!r}{nearest(str(name), known)}")
+    rule = str(name).partition(":")[0]
+    hint = f"; a rule's node is {{type: {rule}, ...}}" if rule in kinds() else nearest(str(name), known)
+    raise ValueError(f"the method must be one of {known}, got {name!r}{hint}")
 
 
 def method_of(node: Any) -> Method | None:

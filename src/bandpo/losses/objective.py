@@ -104,5 +104,9 @@ class Objective:
         return f"Objective({', '.join([repr(self.trust_region), *(f'{k}={v!r}' for k, v in self.changed().items())])})"
 
     def to_config(self) -> dict[str, Any]:
-        """The YAML node. Raises ValueError for a divergence or a rule without a name in YAML."""
-        return node_of(self, "objective")
+        """The YAML node, without what is the paper's: a trainer may have an average or a penalty of its own there.
+
+        Raises ValueError for a divergence or a rule without a name in YAML.
+        """
+        node = node_of(self, "objective")
+        return {key: node[key] for key in ("type", "trust_region", *self.changed())}

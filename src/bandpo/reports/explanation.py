@@ -131,8 +131,6 @@ def _head(value: Region | Objective | Method, cases: Sequence[_Case]) -> list[st
     found = _objective(value)
     parts = [line for case in cases for line in _parts(case.region)]
     node = short_node(found)
-    if found.changed():  # what is not said is the paper's
-        node = {key: node[key] for key in ("type", "trust_region", *found.changed())}
     if not isinstance(value, Method) and not found.changed():
         return [f"{_label(value)}: {_node(node)}", *parts]
     if isinstance(value, Method):
@@ -144,12 +142,22 @@ def _head(value: Region | Objective | Method, cases: Sequence[_Case]) -> list[st
             lines += [f"  policy_loss is given, beside the objective: {value.arguments}"]
     else:
         lines = [f"{_label(value)}: {_node(node)}"]
-    return [*lines, f"  r: {_RATIO[found.ratio]}", *_outside(found), *parts]
+    outside = _outside(found)
+    if isinstance(value, Method) and "rollout_is_weights" in value.arguments:
+        outside[0] += ", times rollout_is_weights in all that follows"
+    return [*lines, f"  r: {_RATIO[found.ratio]}", *outside, *parts]
 
 
 def _outside(found: Objective) -> list[str]:
     """What becomes of the gradient of a token."""
+    if found.ratio == "mean-of-clipped":
+        return [
+            "  gradient of the surrogate in log pi: G A / T inside, G the geometric mean of a response's T clipped "
+            "ratios; none outside, where A drives r further out"
+        ]
     lines = ["  gradient of the surrogate in log pi: r A inside"]
+    if found.ratio != "token":
+        lines[0] += f", for each of the tokens{' 1 / T of it' if found.ratio == 'sequence-mean' else ''}"
     for sign, apply in zip((">=", "<"), _by_sign(found), strict=True):
         up = sign == ">="
         far, near = _OUTSIDE["preserve" if isinstance(apply, Preserve) else apply]

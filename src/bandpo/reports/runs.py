@@ -27,6 +27,7 @@ from ..config.run_folder import Info, read_info
 from ..errors import UserError
 from ..files import checked, read_json_lines, read_yaml
 from ..losses.methods import objective
+from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
@@ -44,11 +45,15 @@ class Run:
     folder: Path
     info: Info
     config: dict[str, Any]
-    region: TrustRegion
+    objective: Objective
     axis: str
     x: np.ndarray
     rows: list[list[dict[str, Any]]]
     cut_off: bool
+
+    @property
+    def region(self) -> TrustRegion:
+        return self.objective.trust_region
 
     @property
     def label(self) -> str:
@@ -94,7 +99,7 @@ def _read_run(folder: Path) -> Run:
     if "trust_region" not in config:
         raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
     try:
-        region = objective(config["trust_region"]).trust_region
+        found = objective(config["trust_region"])
     except ValueError as error:
         raise UserError(f"{path}: trust_region: {error}") from error
     path = folder / "metrics.jsonl"
@@ -106,7 +111,7 @@ def _read_run(folder: Path) -> Run:
         raise UserError(f"{path}: expected 'round' or 'step' in every line")
     by_x = groupby(sorted(rows, key=lambda row: row[axis]), key=lambda row: row[axis])
     grouped = {x: list(lines) for x, lines in by_x}
-    return Run(folder, info, config, region, axis, np.array([*grouped], float), [*grouped.values()], cut_off)
+    return Run(folder, info, config, found, axis, np.array([*grouped], float), [*grouped.values()], cut_off)
 
 
 def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], bool]:
@@ -358,7 +363,7 @@ class Section:
 
 
 def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Section]:
-    """Group the runs; refuse two runs of one method and seed, and one label for two trust regions."""
+    """Group the runs; refuse two runs of one method and seed, and one label for two objectives."""
     labels = sorted({run.label for run in runs})
     if baseline is not None and baseline not in labels:
         raise UserError(f"baseline {baseline!r}: no such run; expected one of {', '.join(labels)}")
@@ -366,8 +371,8 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     groups: dict[tuple, dict[str, dict[int, Run]]] = {}
     for run in runs:
         other = rules.setdefault(run.label, run)
-        if other.region != run.region:
-            raise UserError(f"{run.folder}: label {run.label!r} stands for another trust region in {other.folder}")
+        if other.objective != run.objective:
+            raise UserError(f"{run.folder}: label {run.label!r} stands for another objective in {other.folder}")
         key = run.info.get("scene"), run.info["learning_rate"], run.axis
         twin = groups.setdefault(key, {}).setdefault(run.label, {}).setdefault(run.info["seed"], run)
         if twin is not run:

@@ -151,6 +151,10 @@ def _own(kind: str) -> type[Region]:
         rules = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, Region)]
         what = f"there is no {of_class!r} in {name!r}" if found is None else f"{of_class!r} is no bandpo.Region"
         raise ValueError(f"trust_region type {kind!r}: {what}{nearest(of_class, rules)}")
+    if not dataclasses.is_dataclass(found):
+        raise ValueError(
+            f"trust_region type {kind!r}: {of_class!r} must be a frozen dataclass: @dataclass(frozen=True)"
+        )
     return found
 
 

@@ -121,4 +121,5 @@ def label_of(region: TrustRegion) -> str:
         case Relaxed(inner, outer):
             return f"{label_of(inner)} or {label_of(outer)}"
         case _:
-            return type(region).__name__
+            fields = dataclasses.fields(region) if dataclasses.is_dataclass(region) else ()
+            return " ".join([type(region).__name__, *(str(getattr(region, field.name)) for field in fields)])
