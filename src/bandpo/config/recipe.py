@@ -299,7 +299,9 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
     # The one place that knows these fields.
     from trl import GRPOConfig  # pyright: ignore[reportPrivateImportUsage]
 
-    hints: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(GRPOConfig)}
+    # Not the types in its fields, from which transformers' HfArgumentParser takes the None.
+    annotated = typing.get_type_hints(GRPOConfig)
+    hints: dict[str, Any] = {field.name: annotated[field.name] for field in dataclasses.fields(GRPOConfig)}
     out = {}
     if (secret := secret_in(settings)) is not None:
         raise UserError(
