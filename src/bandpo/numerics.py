@@ -86,7 +86,9 @@ def log1mexp(x: Tensor) -> Tensor:
 
 
 def output_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of results: that of `x`, but at least float32."""
+    """The dtype of results: that of the log-probabilities `x`, but at least float32. Raises ValueError for integers."""
+    if not x.is_floating_point():
+        raise ValueError(f"log-probabilities must be floating point, got {x.dtype}")
     return torch.promote_types(x.dtype, torch.float32)
 
 

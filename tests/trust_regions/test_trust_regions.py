@@ -63,6 +63,11 @@ class TestEveryRegion:
             assert torch.equal(got.log_low, expected.log_low)
             assert torch.equal(got.log_high, expected.log_high)
 
+    def test_integers_are_refused(self, region):
+        if not isinstance(region, Wider):  # a rule of one's own
+            with pytest.raises(ValueError, match=r"must be floating point, got torch\.int64"):
+                region.bounds(torch.tensor([-1, 0]), context_for(torch.zeros(2)))
+
     def test_nan_gives_nan_on_both_sides(self, region):
         log_p = torch.tensor([math.nan, -1.0, math.nan])
         bounds = region.bounds(log_p, context_for(log_p))
