@@ -363,6 +363,18 @@ def test_a_command_is_told_once_for_all_seeds(three_seeds):
     assert "bandpo 0.1.0; torch 2.13.0; commit abc1234; hardware x86_64, 2 cores;" in page
 
 
+def test_a_ratio_of_responses_has_no_bounds_of_a_token(tmp_path):
+    node = {"type": "objective", "trust_region": CLIP, "ratio": "sequence-mean"}
+    write_run(tmp_path / "runs", "GSPO", 0, make_rows(ramp(3)), {"trust_region": node})
+    alone = make_page(tmp_path, png=tmp_path / "alone.png")
+    assert "Where the probability" not in alone
+    assert "no interval per token: GSPO." in alone
+    write_run(tmp_path / "runs", "GMPO", 0, make_rows(ramp(3)), {"trust_region": node | {"ratio": "mean-of-clipped"}})
+    both = make_page(tmp_path)
+    assert set(table(both, "Where the probability")) == {"GMPO"}
+    assert "no interval per token: GSPO." in both
+
+
 def test_bounds_are_those_of_the_trust_region(tmp_path):
     clips = {"GRPO": CLIP, "None": {"type": "clip", "eps_low": 1.0, "eps_high": math.inf}, "Band": BAND}
     for label, node in clips.items():

@@ -178,7 +178,7 @@ def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
     said: dict[str, None] = {}  # each rule once
     for job in jobs:
         objective = job.config.objective
-        if objective.ratio != "token":
+        if not objective.is_per_token:
             continue
         limit = p * ratio_bounds(objective.trust_region, np.array([p]))[1].item()
         stops = by_sign(objective.apply, objective.dual_clip)[0] in ("clip", "mask", "mask_two_sided")

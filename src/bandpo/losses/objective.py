@@ -95,6 +95,11 @@ class Objective:
         if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
             raise ValueError(f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: there is no penalty")
 
+    @property
+    def is_per_token(self) -> bool:
+        """Whether the interval is one of each token's ratio, not of a response's."""
+        return self.ratio in ("token", "mean-of-clipped")
+
     def changed(self) -> dict[str, Any]:
         """The fields beside the trust region that are not the paper's."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[1:]}

@@ -124,7 +124,11 @@ def draw_png(sections: Sequence[Section]) -> bytes:
             for ax, panel in zip(axes, section.panels, strict=False):
                 draw_panel(ax, panel, section, styles)
                 ax.set_title(f"{panel.title}\n{panel.unit}", loc="left")
-            draw_bounds(axes[len(section.panels)], {run.label: run.region for run in section.runs}, styles)
+            draw_bounds(
+                axes[len(section.panels)],
+                {run.label: run.region for run in section.runs if run.objective.is_per_token},
+                styles,
+            )
             axes[len(section.panels)].set_title("Bounds of the ratio\nnew / old probability", loc="left")
             for ax in axes[len(section.panels) + 1 :]:
                 ax.set_axis_off()

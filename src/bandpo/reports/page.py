@@ -115,9 +115,12 @@ def _tables(section: Section) -> dict[str, Any]:
 
 def _bounds(sections: Sequence[Section], styles: Styles) -> dict[str, Any]:
     runs = [run for section in sections for run in section.runs]
-    rules = {run.label: run.region for run in runs if run.objective.ratio == "token"}
+    rules = {run.label: run.region for run in runs if run.objective.is_per_token}
     others = sorted({run.label for run in runs} - {*rules})
+    notes = [f"One ratio for a whole response, and so no interval per token: {join(others)}."] if others else []
     p, rows = np.array([0.01, 0.1, 0.8]), []
+    if not rules:
+        return {"rows": rows, "notes": notes}
     for label, region in rules.items():
         low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(region, p))
         rows.append((label, [f"{a:.3f}–{b:.3f}" for a, b in zip(low, high, strict=True)]))
@@ -125,9 +128,7 @@ def _bounds(sections: Sequence[Section], styles: Styles) -> dict[str, Any]:
     meaning = "lower ≤ π(a) / π_old(a) ≤ upper, for p = π_old(a). Dotted: 1/p, where the new probability is 1. "
     meaning += "A line that leaves the picture goes to 0 or to infinity."
     figure = "Bounds of the ratio", svg(lambda ax: draw_bounds(ax, rules, styles), name, 300), meaning
-    return {"figure": figure, "head": [("method", ""), *((f"p = {x:g}", "") for x in p)], "rows": rows} | {
-        "notes": [f"One ratio for a whole response, and so no interval per token: {join(others)}."] if others else [],
-    }
+    return {"figure": figure, "head": [("method", ""), *((f"p = {x:g}", "") for x in p)], "rows": rows, "notes": notes}
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, str]:
