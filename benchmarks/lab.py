@@ -14,13 +14,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bandpo import trust_region
+from bandpo import method
 from bandpo.reports.runs import NUMBERS, Run, read_runs, summarize
-from bandpo.training.side_by_side import METHODS, plan, run_all
+from bandpo.training.side_by_side import plan, run_all
 from bandpo.trust_regions.notation import label_of
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)
+METHODS = ("grpo", "clip-higher", "band-kl", "band-tv", "band-chi2", "band-relaxed", "dcpo", "no-clip", "clip-wide")
 SWEEPS = {
     "tail-5e-6": ("tail", 5e-6, 36),
     "tail-1.5e-5": ("tail", 1.5e-5, 30),
@@ -92,7 +93,7 @@ def table() -> None:
     """Markdown: a table for each sweep, then one that sets the learning rates of a scene side by side."""
     with CSV.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    labels = [label_of(trust_region(node)) for node in METHODS.values()]
+    labels = [label_of(method(name).objective.trust_region) for name in METHODS]
     sweeps: dict[str, dict[str, list[dict[str, str]]]] = {}
     for name, (scene, rate, rounds) in SWEEPS.items():
         here = [row for row in rows if key_of(row)[:2] == (scene, rate) and int(row["rounds"]) == rounds]
@@ -162,7 +163,7 @@ def main() -> None:
         overrides = {"rounds": rounds, "trainer": {"learning_rate": rate}}
         have = known()
         for seed in SEEDS:
-            jobs = plan(scene, list(METHODS), [seed], args.output / name, overrides)
+            jobs = plan(scene, METHODS, [seed], args.output / name, overrides)
             jobs = [job for job in jobs if (scene, rate, job.config.label, seed, rounds) not in have]
             if jobs:
                 command = f"python benchmarks/lab.py {name}"

@@ -7,11 +7,13 @@ tests/losses/test_methods.py compares the committed pages with new ones.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 from bandpo import Method, Objective
+from bandpo.integrations import REFUSED, objective_for
 from bandpo.losses.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +46,21 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
+def trainers(method: Method) -> str:
+    """Those that run it; the others refuse it by name."""
+    able: list[str] = []
+    for host in REFUSED:
+        with contextlib.suppress(ValueError):
+            objective_for(host, method)
+            able.append(host)
+    missing = [host for host in REFUSED if host not in able]
+    if not able:
+        return "a loop of one's own"
+    if not missing:
+        return "all"
+    return ", ".join(able) if len(able) < len(missing) else f"all but {', '.join(missing)}"
+
+
 def for_readme() -> str:
     rows = [
         [f"`{m.name}`", paper(m), f"`{code(m.objective)}`", f"`{m.arguments}`" if m.arguments else ""] for m in METHODS
@@ -52,8 +69,8 @@ def for_readme() -> str:
 
 
 def for_rules() -> str:
-    rows = [[f"`{m.name}`", paper(m), f"`{m.formula}`", m.source, m.unchecked] for m in METHODS]
-    return table(["name", "method", "maximised per token", "formula and values from", "not checked"], rows)
+    rows = [[f"`{m.name}`", paper(m), f"`{m.formula}`", trainers(m), m.source, m.unchecked] for m in METHODS]
+    return table(["name", "method", "maximised per token", "trainers", "formula and values from", "not checked"], rows)
 
 
 def pages() -> dict[Path, str]:

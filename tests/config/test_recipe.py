@@ -7,12 +7,13 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import Band, Clip, Objective, config, trust_region
+from bandpo import Band, Clip, Objective, config, objective
 from bandpo.config.recipe import FIXED, RESERVED, build, load, merge
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
+from bandpo.losses.notation import short_node
 from bandpo.training import on_trl
-from bandpo.training.side_by_side import METHODS, plan
+from bandpo.training.side_by_side import plan
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -292,7 +293,7 @@ def test_the_label_is_made_from_the_rule_where_there_is_none(node):
 )
 def test_a_rule_has_one_name_whether_a_method_a_node_or_a_recipe(tmp_path, method, label):
     by_name, by_node = (
-        plan("tail", [text], [0], tmp_path)[0] for text in (method, yaml.safe_dump(METHODS[method], sort_keys=False))
+        plan("tail", [text], [0], tmp_path)[0] for text in (method, yaml.safe_dump(short_node(objective(method))))
     )
     assert by_name == by_node
     assert by_name.config.label == label
@@ -309,7 +310,7 @@ def test_a_rule_has_one_name_whether_a_method_a_node_or_a_recipe(tmp_path, metho
         {},
         {"scene": "storm"},
         {"trust_region": {"type": "clip", "eps_low": 1, "eps_high": math.inf}},
-        {"label": "Ünï: 'code'", "trust_region": METHODS["band-relaxed"]},
+        {"label": "Ünï: 'code'", "trust_region": short_node(objective("band-relaxed"))},
         {"data": {"template": "Question:\n{prompt}\n\n  Answer: ", "prompt": "é", "eval_size": 3}},
         {"trainer": {"max_completion_length": None, "lr_scheduler_kwargs": {"a": [1, None]}, "learning_rate": "1e-30"}},
     ],
@@ -343,7 +344,7 @@ def test_there_are_recipes():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_recipe_is_the_method_of_its_name(path):
     found = load(path)
-    assert found.region == trust_region(METHODS[path.stem])
+    assert found.region == objective(path.stem).trust_region
     assert path.stem in found.output
     assert found.steps_per_round > 1  # otherwise no rule acts
 

@@ -17,7 +17,8 @@ import torch
 from bandpo import lab
 from bandpo.errors import UserError
 from bandpo.lab import model as lab_model
-from bandpo.training.side_by_side import METHODS, estimate, plan, run_all
+from bandpo.losses.methods import METHODS
+from bandpo.training.side_by_side import estimate, plan, run_all
 
 pytestmark = pytest.mark.slow
 
@@ -172,8 +173,10 @@ def test_resuming_a_comparison_with_other_settings_is_refused(tmp_path):
 
 
 def test_every_method_is_planned_with_its_own_rule(tmp_path):
-    jobs = plan("tail", list(METHODS), [0], tmp_path)
-    assert len({job.config.region for job in jobs}) == len({job.config.label for job in jobs}) == len(METHODS)
+    names = [each.name for each in METHODS if each.is_complete and each.name != "ppo"]  # whose clip is GRPO's
+    jobs = plan("tail", names, [0], tmp_path)
+    assert [job.name for job in jobs] == names
+    assert len({job.config.objective for job in jobs}) == len({job.config.label for job in jobs}) == len(names)
     no_clip = next(job.config.region for job in jobs if job.name == "no-clip")
     assert no_clip.bounds(torch.zeros(1)).log_high.item() == math.inf
 

@@ -4,12 +4,15 @@ What of an objective each trainer does itself, or cannot do, stands here, for th
 trainer: what is set to something else than its default is refused by name, never ignored.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from ..losses.methods import Method, method_of, objective
 from ..losses.objective import Objective
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Context, TrustRegion
 
 
 def _clamps(host: str) -> dict[str, str]:
@@ -60,13 +63,23 @@ REFUSED: dict[str, dict[str, str]] = {
 def objective_for(host: str, node: Mapping[str, Any] | str | TrustRegion | Method | Objective | None) -> Objective:
     """The objective of a node or of a method's name, which the trainer can do; None is the paper's.
 
-    Raises ValueError for a node that is none, or a field that the trainer does not take, with the reason.
+    Raises ValueError for a node that is none; for a field that the trainer does not take, with the reason; for a rule
+    that must see what the trainer does not show it. The rule is tried on one token, so that this is known before a run.
     """
     found = Objective() if node is None else objective(node)
     named = method_of(node)
+    whose = "" if named is None else f"method {named.name!r}: "
     for name, reason in REFUSED[host].items():
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
-            whose = "" if named is None else f"method {named.name!r}: "
             raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
+    token = torch.zeros(1, 1)
+    context = Context(response_mask=token == 0, advantages=token, positions=token.long())
+    if host == "TRL":
+        context = dataclasses.replace(context, entropies=token, step=0)
+    try:
+        found.trust_region.bounds(token, context)
+    except ValueError as error:
+        missing = [field.name for field in dataclasses.fields(context) if getattr(context, field.name) is None]
+        raise ValueError(f"{whose}{error} ({host} gives a rule no {' and no '.join(missing)})") from error
     return found

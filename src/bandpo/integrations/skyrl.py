@@ -57,8 +57,6 @@ def register_bandpo_loss(
     objective = objective_for("SkyRL", trust_region)
     objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=objective.max_log_ratio or 20.0)
     per_token = functools.partial(policy_loss, objective=objective)
-    token = torch.zeros(1, 1)  # a rule that needs more is found now, not in the first update
-    per_token(token, token, token, token == 0)
     PolicyLossRegistry.register(name, functools.partial(_loss, per_token, anchor))
 
 

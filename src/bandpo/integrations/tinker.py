@@ -48,8 +48,6 @@ def bandpo_loss(
     """
     objective = dataclasses.replace(objective_for("tinker", trust_region), aggregation="none")
     per_token = partial(policy_loss, objective=objective)
-    token = torch.zeros(1, 1)  # a rule that needs more is found now, not after a forward pass
-    per_token(token, token, token, token == 0)
 
     def one(index: int, inputs: Mapping[str, Any], logprobs: Tensor) -> tuple[Tensor, Metrics]:
         if missing := {"logprobs", "advantages"} - set(inputs):

@@ -31,7 +31,6 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from ..losses.metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Context
 from . import objective_for
 
 # What verl's own losses cut log-ratios to.
@@ -69,21 +68,12 @@ class BandPOLossConfig(PolicyLossConfig):
         for name in ("diagnostics", "diagnostics_by_probability"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{_HERE}.{name} must be true or false, got {getattr(self, name)!r}")
-        # Errors show now and not in the first update: the rule is tried on one token.
-        token = torch.zeros(1, 1)
-        try:
+        try:  # errors show now and not in the first update
             objective = objective_for("verl", self.trust_region)
         except ValueError as error:
             raise ValueError(f"{_HERE}.trust_region: {error}") from error
         limit = objective.max_log_ratio or MAX_LOG_RATIO
         self.objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=limit)
-        try:
-            context = Context(response_mask=token == 0, advantages=token, positions=token.long())
-            objective.trust_region.bounds(token, context)
-        except ValueError as error:
-            raise ValueError(
-                f"{_HERE}.trust_region: {error} (verl gives a policy loss no entropies, step or staleness)"
-            ) from error
 
     def surrogate(
         self,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ..errors import nearest
 from ..trust_regions.base import TrustRegion, kinds, made_of, trust_region
-from ..trust_regions.combinators import TRGPPO, BySign, Decaying
+from ..trust_regions.combinators import TRGPPO, BySign, Decaying, Relaxed
 from ..trust_regions.rules import DCPO, RIPO, Band, Clip
 from .objective import Objective
 from .surrogates import Preserve
@@ -61,18 +61,11 @@ class Method:
 
 
 _PPO = "min(r A, clip(r, {}, {}) A)"
+_BAND = "min(r A, clip(r, r_low, r_high) A), the two roots of {} = 0.05, p old"
+_THE_PAPER = "the paper, statement by statement in docs/paper.md"
 _NOT_THE_PAPER = "the paper itself"
 
 METHODS: tuple[Method, ...] = (
-    Method(
-        "ppo",
-        "PPO",
-        "1707.06347",
-        Objective(Clip(0.2, 0.2)),
-        _PPO.format("0.8", "1.2"),
-        "the BandPO paper, which quotes it",
-        _NOT_THE_PAPER,
-    ),
     Method(
         "grpo",
         "GRPO",
@@ -81,6 +74,15 @@ METHODS: tuple[Method, ...] = (
         _PPO.format("0.8", "1.2"),
         "the BandPO paper, which quotes it",
         "the paper's epsilon: 0.2 is what trainers take; its KL penalty is the field `beta`",
+    ),
+    Method(
+        "ppo",
+        "PPO",
+        "1707.06347",
+        Objective(Clip(0.2, 0.2)),
+        _PPO.format("0.8", "1.2"),
+        "the BandPO paper, which quotes it",
+        _NOT_THE_PAPER,
     ),
     Method(
         "clip-higher",
@@ -108,6 +110,22 @@ METHODS: tuple[Method, ...] = (
         "min(min(r, 4) A, clip(r, 0.8, 1.2) A)",
         "documentation of TRL: its argument `delta`, and 4 and 0.2 as the paper's values",
         _NOT_THE_PAPER,
+    ),
+    Method(
+        "clip-wide",
+        "Clip with a wide upper side",
+        None,
+        Objective(Clip(0.2, 1.0)),
+        _PPO.format("0.8", "2"),
+        "no paper; asks whether a plain clip would not do as well",
+    ),
+    Method(
+        "no-clip",
+        "No clip",
+        None,
+        Objective(Clip(1.0, math.inf)),
+        "r A",
+        "no paper; shows what a clip is for",
     ),
     Method(
         "decaying-clip",
@@ -146,15 +164,39 @@ METHODS: tuple[Method, ...] = (
         "that it is widened by min and max; the value of delta",
     ),
     Method(
-        "bandpo",
+        "band-kl",
         "BandPO",
         "2603.04918",
         Objective(Band("kl", 0.05)),
-        "min(r A, clip(r, r_low, r_high) A), the two roots of KL(coin of p || coin of r p) = 0.05, p old",
-        "the paper, statement by statement in docs/paper.md",
+        _BAND.format("KL(coin of p || coin of r p)"),
+        _THE_PAPER,
     ),
     Method(
-        "bandpo-sequence",
+        "band-tv",
+        "BandPO by total variation",
+        "2603.04918",
+        Objective(Band("tv", 0.05)),
+        _BAND.format("|r p - p|"),
+        _THE_PAPER,
+    ),
+    Method(
+        "band-chi2",
+        "BandPO by chi-squared",
+        "2603.04918",
+        Objective(Band("chi2", 0.05)),
+        _BAND.format("(r p - p)^2 / (p (1 - p))"),
+        _THE_PAPER,
+    ),
+    Method(
+        "band-relaxed",
+        "Relaxed Band",
+        "2603.04918",
+        Objective(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))),
+        "PPO with the wider of the KL band of 0.05 and [0.8, 1.28] on each side",
+        _THE_PAPER,
+    ),
+    Method(
+        "band-sequence",
         "BandPO for whole responses",
         None,
         Objective(Band("kl", 0.05), ratio="sequence"),

@@ -17,31 +17,13 @@ from typing import Any
 
 from ..config.recipe import RunConfig, build, merge
 from ..config.run_folder import check_same_run, is_finished
-from ..errors import UserError, nearest
+from ..errors import UserError
 from ..integrations import objective_for
 from ..lab import SCENES, WarmStart, warm_start
-from ..losses.methods import METHODS as PAPERS
-from ..losses.methods import Method, objective
+from ..losses.methods import METHODS
 from ..losses.notation import label_of_objective, parse_objective, short_node
 from . import processes
 
-_BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
-METHODS: dict[str, dict[str, Any]] = {
-    "grpo": {"type": "clip", "eps_low": 0.2, "eps_high": 0.2},
-    "clip-higher": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
-    "band-kl": _BAND,
-    "band-tv": _BAND | {"divergence": "tv"},
-    "band-chi2": _BAND | {"divergence": "chi2"},
-    "band-relaxed": {
-        "type": "relaxed",
-        "inner": _BAND,
-        "outer": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28},
-    },
-    "dcpo": {"type": "dcpo", "eps_low": 0.16, "eps_high": 0.2, "max_ratio": 10.0},
-    "no-clip": {"type": "clip", "eps_low": 1.0, "eps_high": float("inf")},
-    # The sceptic's question: would a plain clip with a wide upper side not do as well?
-    "clip-wide": {"type": "clip", "eps_low": 0.2, "eps_high": 1.0},
-}
 DEFAULT_METHODS = ("grpo", "clip-higher", "band-kl", "no-clip")
 
 # Measured beside SCENES' seconds per round, on one core: a warm start, and what a worker needs to import its libraries.
@@ -72,8 +54,8 @@ def plan(
 
     Args:
         scene: `tail` or `storm`.
-        methods: names of `METHODS`, or what `parse_objective` reads: methods of papers such as "gspo", rules such as
-            "clip:0.2:1", nodes such as "{type: clip}".
+        methods: what `parse_objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
+            as "{type: clip}".
         seeds: each gives one warm start, one order of prompts, one stream of samples.
         output: run folders become output/scene/method/seed-N.
         overrides: further settings of the run configuration, the same for all.
@@ -105,28 +87,18 @@ def plan(
     return jobs
 
 
-def _rule(method: str) -> tuple[str, dict[str, Any]]:
-    """The name of a method and the node of its rule or objective; a node of one of `METHODS` is that one."""
-    if method in METHODS:
-        return method, METHODS[method]
+def _rule(text: str) -> tuple[str, dict[str, Any]]:
+    """The name of a run's folder and the node of its rule or objective; methods that are the same have one name."""
     try:
-        found = parse_objective(method)
+        found = parse_objective(text)
     except ValueError as error:
-        if ":" in method:
-            raise UserError(f"method {error}") from None
-        known = [*METHODS, *(each.name for each in PAPERS if each.name not in METHODS)]
-        raise UserError(
-            f"method {method!r} is unknown{nearest(method, known)}; it must be one of {known}, "
-            "a short word such as clip:0.2:1 or the YAML node of a rule, an objective or a method"
-        ) from None
+        raise UserError(f"method {error}") from None
     try:
         value = objective_for("TRL", found)
     except ValueError as error:
         raise UserError(str(error)) from None
-    for name, node in METHODS.items():
-        if objective(node) == value:
-            return name, node
-    name = found.name if isinstance(found, Method) else label_of_objective(value).lower()
+    same = [each.name for each in METHODS if each.is_complete and each.objective == value]
+    name = same[0] if same else label_of_objective(value).lower()
     return "".join(c if c.isalnum() or c in ".-" else "-" for c in name), short_node(value)
 
 
