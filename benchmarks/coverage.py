@@ -31,10 +31,10 @@ from bandpo.statistics.estimators import (
     average,
     best_at_k_bootstrap,
     best_at_k_expected,
+    clustered_error,
     pass_at_k,
     per_prompt,
-    such_problems,
-    these_problems,
+    sampling_error,
     training_runs,
 )
 
@@ -85,21 +85,21 @@ def intervals(trials: int, sizes: tuple[tuple[int, int], ...] = SIZES, names: tu
             for k in (None, max(2, n // 4)) if n > 1 else (None,):
                 rng = np.random.default_rng([prompts, n, k or 0, len(name)])
                 curve = many if k is None else 1 - (1 - many) ** k
-                found: dict[str, tuple[list[bool], list[float]]] = {"these": ([], []), "such": ([], [])}
+                found: dict[str, tuple[list[bool], list[float]]] = {"sampling": ([], []), "clustered": ([], [])}
                 for _ in range(trials):
                     p = POPULATIONS[name](rng, prompts)
                     score = sample(rng, p, n)
                     fixed = float((p if k is None else 1 - (1 - p) ** k).mean())
                     for kind, truth, spread in (
-                        ("these", fixed, these_problems(score, k)),
-                        ("such", float(curve.mean()), such_problems(per_prompt(score, k))),
+                        ("sampling", fixed, sampling_error(score, k)),
+                        ("clustered", float(curve.mean()), clustered_error(per_prompt(score, k))),
                     ):
                         low, high = spread.interval()
                         found[kind][0].append(low - 1e-12 <= truth <= high + 1e-12)
                         found[kind][1].append(high - low)
                 label = "mean@n" if k is None else f"pass@{k}"
                 for kind, (hits, widths) in found.items():
-                    yield share(f"interval of {label}, {kind} problems", name, prompts, n, hits, widths)
+                    yield share(f"interval of {label}, {kind} error", name, prompts, n, hits, widths)
 
 
 def averages(trials: int) -> Iterator[Row]:
@@ -110,10 +110,10 @@ def averages(trials: int) -> Iterator[Row]:
     hits, widths = [], []
     for _ in range(trials):
         scores = [sample(rng, draw(rng, size), 32) for draw, size in zip(draws, (40, 30, 30), strict=True)]
-        low, high = average([such_problems(per_prompt(score)) for score in scores]).interval()
+        low, high = average([clustered_error(per_prompt(score)) for score in scores]).interval()
         hits.append(low <= truth <= high)
         widths.append(high - low)
-    yield share("interval of the average of three, such problems", "easy, mixed, hard", 100, 32, hits, widths)
+    yield share("interval of the average of three, clustered error", "easy, mixed, hard", 100, 32, hits, widths)
 
 
 def runs(trials: int) -> Iterator[Row]:
@@ -148,24 +148,24 @@ def differences(trials: int, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iter
             rng = np.random.default_rng([prompts, n, len(kind)])
             big = rng.beta(0.3, 0.7, 2_000_000).clip(1e-6, 1 - 1e-6)
             population = float((changed(rng, big, kind) - big).mean())
-            these, such, p_these, p_such = ([], []), ([], []), [], []
+            sampling, clustered, p_sampling, p_clustered = ([], []), ([], []), [], []
             for _ in range(trials if prompts < 100 else trials // 8):
                 p = rng.beta(0.3, 0.7, prompts).clip(1e-6, 1 - 1e-6)
                 q = changed(rng, p, kind)
                 (result,) = compare([graded(sample(rng, p, n))], [graded(sample(rng, q, n))])
                 for (hits, widths), truth, spread in (
-                    (these, float((q - p).mean()), result.these),
-                    (such, population, result.such),
+                    (sampling, float((q - p).mean()), result.sampling),
+                    (clustered, population, result.clustered),
                 ):
                     low, high = spread.interval(low=-1.0)
                     hits.append(low <= truth <= high)
                     widths.append(high - low)
-                p_these.append((result.p_these or 0) < 0.05)
-                p_such.append(result.p_such < 0.05)
-            yield share("interval of the difference, these problems", kind, prompts, n, *these)
-            yield share("interval of the difference, such problems", kind, prompts, n, *such)
-            yield share("p < 0.05 by reshuffling, these problems", kind, prompts, n, p_these, [])
-            yield share("p < 0.05 by flipping signs, such problems", kind, prompts, n, p_such, [])
+                p_sampling.append((result.p_sampling or 0) < 0.05)
+                p_clustered.append(result.p_clustered < 0.05)
+            yield share("interval of the difference, sampling error", kind, prompts, n, *sampling)
+            yield share("interval of the difference, clustered error", kind, prompts, n, *clustered)
+            yield share("p < 0.05 by reshuffling, sampling error", kind, prompts, n, p_sampling, [])
+            yield share("p < 0.05 by flipping signs, clustered error", kind, prompts, n, p_clustered, [])
 
 
 def bias(trials: int) -> Iterator[Row]:
@@ -216,8 +216,9 @@ def tables(rows: list[dict[str, str]]) -> str:
         width = f" ({float(row['mean_width_points']):.1f})" if row["mean_width_points"] else ""
         return f"{100 * float(row['result']):.1f}{width}"
 
-    kinds = [f"interval of {what}, {kind} problems" for what in ("mean@n", "pass@8") for kind in ("these", "such")]
-    lines = ["| chances of the problems | mean@32, these | mean@32, such | pass@8, these | pass@8, such |",
+    kinds = [f"interval of {what}, {kind} error" for what in ("mean@n", "pass@8") for kind in ("sampling", "clustered")]
+    heads = [f"{what}, {kind}" for what in ("mean@32", "pass@8") for kind in ("sampling", "clustered")]
+    lines = [f"| chances of the problems | {' | '.join(heads)} |",
              "|:--|--:|--:|--:|--:|"]  # fmt: skip
     lines += [f"| {name} | {' | '.join(cell(kind, name) for kind in kinds)} |" for name in POPULATIONS]
     found = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
@@ -231,8 +232,8 @@ def tables(rows: list[dict[str, str]]) -> str:
         "| two models, 30 problems, 32 samples | the same | as often better as worse | better |",
         "|:--|--:|--:|--:|",
     ]
-    for what in ("interval of the difference, these problems", "interval of the difference, such problems",
-                 "p < 0.05 by reshuffling, these problems", "p < 0.05 by flipping signs, such problems"):  # fmt: skip
+    for what in ("interval of the difference, sampling error", "interval of the difference, clustered error",
+                 "p < 0.05 by reshuffling, sampling error", "p < 0.05 by flipping signs, clustered error"):  # fmt: skip
         cells = (cell(what, kind) for kind in ("the same", "as often better as worse", "better"))
         lines.append(f"| {what} | {' | '.join(cells)} |")
     lines += ["", "| training runs | normal scatter | one run in five loses 20 points |", "|:--|--:|--:|"]

@@ -81,8 +81,8 @@ def score_row(folder: Path) -> dict[str, Any]:
     row |= {"prompts": len(graded.score), "samples": n}
     for name, metric in (("mean", f"mean@{n}"), ("pass", f"pass@{n}")):
         row[name] = round(summary[metric]["value"], 4)
-        for which in ("these", "such"):
-            low, high = summary[metric][f"{which}_problems"]
+        for which in ("sampling", "clustered"):
+            low, high = summary[metric][f"{which}_error"]
             row[f"{name}_{which}"] = f"{low:.4f}..{high:.4f}"
     row |= {"truncated": round(summary["truncated"]["value"], 4), "unparsed": round(summary["unparsed"]["value"], 4)}
     row |= {"seconds": facts["wall_seconds"], "hardware": facts["hardware"] or ""}
@@ -92,8 +92,8 @@ def score_row(folder: Path) -> dict[str, Any]:
 def difference_row(kind: str, a: Path, b: Path) -> dict[str, Any]:
     (found,) = compare(read_graded(a), read_graded(b))
     row = {"kind": kind, "case": f"{b.name} - {a.name}", "data": found.data, "prompts": found.prompts}
-    row |= {"mean": round(found.difference, 4), "p_these": found.p_these, "p_such": found.p_such}
-    for which in ("these", "such"):
+    row |= {"mean": round(found.difference, 4), "p_sampling": found.p_sampling, "p_clustered": found.p_clustered}
+    for which in ("sampling", "clustered"):
         low, high = getattr(found, which).interval(low=-1.0)
         row[f"mean_{which}"] = f"{low:.4f}..{high:.4f}"
     return row

@@ -65,7 +65,10 @@ def test_pairs_arrive_as_lists():
         ([region(type="bandd")], r"policy_loss\.trust_region.*got 'bandd', did you mean 'band'"),
         ([region(type="band", detla=0.05)], r"policy_loss\.trust_region.*unknown key 'detla'.*did you mean 'delta'"),
         ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),
-        ([region(type="decaying", region="{type:clip}", field="eps_low", end=0.1, steps=9)], "no entropies and no step"),
+        (
+            [region(type="decaying", region="{type:clip}", field="eps_low", end=0.1, steps=9)],
+            "no entropies and no step",
+        ),
         ([f"+{LOSS}.trust_region=band"], r"policy_loss\.trust_region.*a rule.s node is .type: band"),
         ([region(type="objective", apply="cut")], r"policy_loss\.trust_region: apply must be one of"),
         ([region(type="objective", apply=3)], r"policy_loss\.trust_region: apply must be one of"),

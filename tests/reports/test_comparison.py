@@ -20,7 +20,7 @@ from bandpo.evals.folder import fingerprint
 from bandpo.evals.results import read_result
 from bandpo.reports.comparison import compare_results, comparison_text
 from bandpo.reports.table import FORMATS, make_table
-from bandpo.statistics.estimators import pass_at_k, such_problems, training_runs
+from bandpo.statistics.estimators import clustered_error, pass_at_k, training_runs
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -91,7 +91,7 @@ def test_compare_says_who_is_better_by_how_much_and_how_sure(made, capsys):
     assert row[1] == "30"
     assert row[2:4] == [f"{100 * x['aime24'].mean():.1f}" for x in (a, b)]
     gap = np.mean([b[name].mean() - a[name].mean() for name in a])
-    assert f"On such problems on average over 2 data sets: yes, B is better by {100 * gap:.1f} points" in out
+    assert f"On problems like these on average over 2 data sets: yes, B is better by {100 * gap:.1f} points" in out
     assert "Of the method: nothing." in out
     assert "B: scorer math, 1.2% cut at the length limit, 2.5% without an answer that could be read" in out
     assert "Nothing more is needed" in out
@@ -101,9 +101,9 @@ def test_compare_says_what_would_settle_it(tmp_path, capsys):
     a = evaluation(tmp_path / "a", "A", scores(0))
     b = evaluation(tmp_path / "b", "B", scores(4, 0.02))
     out = run(capsys, "compare", a, b)
-    assert "On such problems on average over 2 data sets: not settled. B - A is" in out
+    assert "On problems like these on average over 2 data sets: not settled. B - A is" in out
     assert re.search(r"these problems: (about )?[\d,]+ samples per prompt of each \(now 8\)", out)
-    assert re.search(r"such problems: (about )?[\d,]+ problems with 8 samples each \(now 70\)", out)
+    assert re.search(r"problems like these: (about )?[\d,]+ problems with 8 samples each \(now 70\)", out)
 
 
 def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path, capsys):
@@ -115,7 +115,7 @@ def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path,
     b = evaluation(tmp_path / "b", "B", {"aime24": second})
     out = run(capsys, "compare", a, b)
     assert "On these problems: yes, B is better" in out
-    assert "On such problems: not settled" in out
+    assert "On problems like these: not settled" in out
     assert "no number of samples of these problems; the problems differ too much in it" in out
     assert "Drawn with the same --seed" in out
 
@@ -126,7 +126,7 @@ def test_compare_as_json_has_the_same_numbers(made, capsys):
     (expected, *_, mean) = compare_results(read_result(str(home / "7b-GRPO")), read_result(str(home / "7b-Band")))
     assert data["results"][0]["difference"] == expected.difference
     assert data["results"][-1]["data"] == "average"
-    assert data["results"][-1]["such_problems"]["interval"] == list(mean.such.interval(low=-1.0))
+    assert data["results"][-1]["clustered_error"]["interval"] == list(mean.clustered.interval(low=-1.0))
     assert data["b"]["truncated"] == pytest.approx(7 / 560)
     assert data["metric"] == "mean@n"
 
@@ -219,7 +219,7 @@ def test_the_cells_are_means_with_the_interval_they_name(made):
     assert cell.best_at == pytest.approx(np.mean([array.max(-1).mean() for array in runs]))
     single = rows["7B", "GRPO"].cells[1]
     array = arrays["7b-GRPO"]["amc23"]
-    assert single.interval == pytest.approx(such_problems(array.mean(-1)).interval())
+    assert single.interval == pytest.approx(clustered_error(array.mean(-1)).interval())
     assert not single.over_runs
     average = rows["7B", "GRPO"].cells[2]
     assert average.mean == pytest.approx(np.mean([arrays["7b-GRPO"][name].mean() for name in ("aime24", "amc23")]))

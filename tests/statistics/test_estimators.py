@@ -26,15 +26,15 @@ from bandpo.statistics.estimators import (
     average,
     best_at_k_bootstrap,
     best_at_k_expected,
+    clustered_error,
     maj_at_k,
     maj_at_k_bootstrap,
     mean_at_k,
     pass_at_k,
     powers,
-    such_problems,
+    sampling_error,
     summarize,
     t_quantile,
-    these_problems,
     training_runs,
 )
 
@@ -197,8 +197,8 @@ def test_every_interval_holds_its_value_and_none_is_of_width_zero(prompts, n, da
     right = data.draw(st.lists(st.integers(0, n), min_size=prompts, max_size=prompts))
     score = np.array([[1] * c + [0] * (n - c) for c in right], float)
     for k in (None, 1, n):
-        these, such = these_problems(score, k), such_problems(estimators.per_prompt(score, k))
-        for spread in (these, such):
+        sampling, clustered = sampling_error(score, k), clustered_error(estimators.per_prompt(score, k))
+        for spread in (sampling, clustered):
             low, high = spread.interval()
             assert 0 <= low <= spread.value <= high <= 1
             assert high - low > 1e-6
@@ -207,7 +207,7 @@ def test_every_interval_holds_its_value_and_none_is_of_width_zero(prompts, n, da
 @pytest.mark.parametrize("all_of_them", [0.0, 1.0])
 def test_thirty_problems_that_agree_do_not_answer_for_all_others(all_of_them):
     """At the far end of the interval, thirty problems like these would still be seen in one sample of twenty."""
-    low, high = such_problems(np.full(30, all_of_them)).interval()
+    low, high = clustered_error(np.full(30, all_of_them)).interval()
     assert 0.05 < high - low < 0.12
     assert (1 - (high - low)) ** 30 < 0.051
 
@@ -218,7 +218,7 @@ def test_more_samples_narrow_one_interval_and_more_prompts_the_other():
 
     def widths(prompts, n):
         score = (rng.random((prompts, n)) < p[:prompts, None]).astype(float)
-        spreads = these_problems(score), such_problems(mean_at_k(score))
+        spreads = sampling_error(score), clustered_error(mean_at_k(score))
         return [s.interval()[1] - s.interval()[0] for s in spreads]
 
     few, many_samples, many_prompts = widths(30, 8), widths(30, 800), widths(3000, 8)
@@ -308,24 +308,24 @@ def models(seed, shift, prompts=30, n=32):
 def test_a_clear_difference_is_found_with_its_size():
     (result,) = compare(*([side] for side in models(0, 0.2)))
     assert result.difference == pytest.approx(result.b - result.a)
-    assert result.such.interval(low=-1)[0] > 0.1
-    assert result.p_these < 1e-6
-    assert result.p_such < 1e-4
-    assert result.p_these_exact
-    assert result.p_such_exact
-    assert result.settled_for_these
-    assert result.settled_for_such
+    assert result.clustered.interval(low=-1)[0] > 0.1
+    assert result.p_sampling < 1e-6
+    assert result.p_clustered < 1e-4
+    assert result.p_sampling_exact
+    assert result.p_clustered_exact
+    assert result.settled_here
+    assert result.settled_elsewhere
 
 
 def test_settled_takes_the_interval_and_the_test():
     """A p-value below 0.05 beside an interval that holds 0 is not settled, nor the other way round."""
     (clear,), (none,) = compare(*([side] for side in models(0, 0.2))), compare(*([side] for side in models(0, 0.0)))
-    assert not none.settled_for_these
-    assert not none.settled_for_such
-    assert not replace(clear, p_these=0.06, p_such=0.06).settled_for_these
-    assert not replace(clear, p_these=0.06, p_such=0.06).settled_for_such
-    assert not replace(clear, these=none.these, such=none.such).settled_for_these
-    assert not replace(clear, these=none.these, such=none.such).settled_for_such
+    assert not none.settled_here
+    assert not none.settled_elsewhere
+    assert not replace(clear, p_sampling=0.06, p_clustered=0.06).settled_here
+    assert not replace(clear, p_sampling=0.06, p_clustered=0.06).settled_elsewhere
+    assert not replace(clear, sampling=none.sampling, clustered=none.clustered).settled_here
+    assert not replace(clear, sampling=none.sampling, clustered=none.clustered).settled_elsewhere
 
 
 def test_one_sample_of_each_is_compared_in_pairs():
@@ -335,14 +335,14 @@ def test_one_sample_of_each_is_compared_in_pairs():
     b = a ^ (np.arange(500)[:, None] >= 482) ^ (np.arange(500)[:, None] < 2)
     (result,) = compare([graded(a)], [graded(b)])
     assert result.difference == pytest.approx(16 / 500)
-    assert result.p_such == pytest.approx(2 * sum(math.comb(20, i) for i in range(3)) / 2**20)
+    assert result.p_clustered == pytest.approx(2 * sum(math.comb(20, i) for i in range(3)) / 2**20)
     wald = 1.96 * math.sqrt(20 - 16**2 / 500) / 500
-    for interval in (result.these.interval(low=-1), result.such.interval(low=-1)):
+    for interval in (result.sampling.interval(low=-1), result.clustered.interval(low=-1)):
         assert interval == pytest.approx((16 / 500 - wald, 16 / 500 + wald), abs=0.001)
-    assert result.settled_for_these
-    assert result.settled_for_such
+    assert result.settled_here
+    assert result.settled_elsewhere
     (same,) = compare([graded(a)], [graded(a)])
-    assert same.such.interval(low=-1).high > 0.003  # where none differs, some of others may
+    assert same.clustered.interval(low=-1).high > 0.003  # where none differs, some of others may
 
 
 def test_what_is_needed_counts_the_samples_of_each():
@@ -350,26 +350,26 @@ def test_what_is_needed_counts_the_samples_of_each():
     rng = np.random.default_rng(2)
     p = rng.uniform(0.2, 0.8, 20)
     a, b = (rng.random((20, 4000)) < x[:, None] for x in (p, p + 0.05))
-    even = compare([graded(a)], [graded(b)])[0].needed.samples_for_these
+    even = compare([graded(a)], [graded(b)])[0].needed.samples_here
     uneven = compare([graded(a[:, :400])], [graded(b)])[0]
     again = (compare([graded(a)], [graded(b)])[0].difference / uneven.difference) ** 2
-    assert uneven.needed.samples_for_these == pytest.approx(even * again, rel=0.05)
+    assert uneven.needed.samples_here == pytest.approx(even * again, rel=0.05)
 
 
 def test_the_same_model_twice_is_no_difference():
     a, _ = models(0, 0)
     (result,) = compare([a], [a])
-    assert (result.difference, result.p_these, result.p_such) == (0, 1, 1)
-    low, high = result.such.interval(low=-1)
+    assert (result.difference, result.p_sampling, result.p_clustered) == (0, 1, 1)
+    low, high = result.clustered.interval(low=-1)
     assert low < 0 < high  # not a width of zero: sampled again it would differ
-    assert result.needed.samples_for_these == math.inf
+    assert result.needed.samples_here == math.inf
 
 
 def test_swapping_the_models_swaps_the_sign():
     a, b = models(4, 0.05)
     (one,), (other,) = compare([a], [b]), compare([b], [a])
     assert one.difference == pytest.approx(-other.difference)
-    assert (one.p_these, one.p_such) == pytest.approx((other.p_these, other.p_such))
+    assert (one.p_sampling, one.p_clustered) == pytest.approx((other.p_sampling, other.p_clustered))
 
 
 def test_prompts_are_matched_by_content_and_the_rest_is_left_out():
@@ -407,9 +407,9 @@ def test_more_samples_never_settle_what_the_problems_leave_open():
     for n in (32, 1600):
         a, b = (graded(rng.random((30, n)) < x[:, None]) for x in (p, q))
         results.append(compare([a], [b])[0])
-    assert results[1].p_these < 0.05  # of these problems it is known
-    assert results[1].needed.samples_for_such is None
-    assert results[1].needed.prompts_for_such > 1000
+    assert results[1].p_sampling < 0.05  # of these problems it is known
+    assert results[1].needed.samples_elsewhere is None
+    assert results[1].needed.prompts_elsewhere > 1000
 
 
 def test_what_is_said_to_be_needed_suffices_in_four_of_five():
@@ -418,11 +418,11 @@ def test_what_is_said_to_be_needed_suffices_in_four_of_five():
     p, shift = rng.uniform(0.2, 0.8, 20), 0.05
     big = [graded(rng.random((20, 2000)) < x[:, None]) for x in (p, p + shift)]
     needed = compare([big[0]], [big[1]])[0].needed
-    n = math.ceil(needed.samples_for_these)
+    n = math.ceil(needed.samples_here)
     hits = 0
     for _ in range(200):
         a, b = (graded(rng.random((20, n)) < x[:, None]) for x in (p, p + shift))
-        low, high = compare([a], [b])[0].these.interval(low=-1)
+        low, high = compare([a], [b])[0].sampling.interval(low=-1)
         hits += low > 0 or high < 0
     assert 0.70 < hits / 200 < 0.90
 
@@ -431,8 +431,8 @@ def test_pass_at_k_can_be_compared():
     a, b = models(2, 0.1)
     (result,) = compare([a], [b], k=8)
     assert result.a == pytest.approx(float(pass_at_k(32, a.right, 8).mean()))
-    assert result.p_these is None
-    assert 0 < result.p_such < 1
+    assert result.p_sampling is None
+    assert 0 < result.p_clustered < 1
 
 
 # -------------------------------------------------------------------------------------------------------------- summary
@@ -463,9 +463,9 @@ def test_the_summary_has_every_number_with_its_intervals():
     }  # fmt: skip
     assert out["truncated"]["value"] == pytest.approx(2 / 12)
     assert out["unparsed"]["value"] == pytest.approx(2 / 12)
-    low, high = out["mean@4"]["such_problems"]
+    low, high = out["mean@4"]["clustered_error"]
     assert low < 0.5 < high
-    assert high - low > np.diff(out["mean@4"]["these_problems"])
+    assert high - low > np.diff(out["mean@4"]["sampling_error"])
 
 
 def test_the_summary_leaves_out_what_was_not_recorded():
@@ -504,7 +504,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(coverage):
     assert len(rows) == 12
     for row in rows:
         assert row["result"] >= 0.89, row
-    narrow = [row["mean_width_points"] for row in rows if row["what"].endswith("mean@n, these problems")]
+    narrow = [row["mean_width_points"] for row in rows if row["what"].endswith("mean@n, sampling error")]
     assert max(narrow) < 5  # points: not by being wide
 
 

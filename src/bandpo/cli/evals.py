@@ -67,7 +67,7 @@ def _print(
         if any(cell != "-" for cell in cells):
             table.add_row(name, *cells)
 
-    def cell(name: str, which: str = "such_problems") -> Callable[[dict[str, Any]], str]:
+    def cell(name: str, which: str = "clustered_error") -> Callable[[dict[str, Any]], str]:
         def text(summary: dict[str, Any]) -> str:
             number = summary[name]
             low, high = (100 * x for x in number[which])
@@ -77,7 +77,7 @@ def _print(
 
     row(f"mean@{n}", cell(f"mean@{n}"))
     table.add_row(
-        "  sampling only", *(cell(f"mean@{n}", "these_problems")(summary).split("  ")[1] for summary in summaries)
+        "  sampling only", *(cell(f"mean@{n}", "sampling_error")(summary).split("  ")[1] for summary in summaries)
     )
     for k in shown:
         if k > 1:

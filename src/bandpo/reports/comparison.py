@@ -86,7 +86,7 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: 
     samples = last.samples
     name = f"pass@{k}" if k else f"mean@{samples[0]}" if samples[0] == samples[1] else f"mean@{samples[0]}|{samples[1]}"
     lines = [f"A  {a.label}  ({a.source})", f"B  {b.label}  ({b.source})", ""]
-    head = [name, "prompts", "A", "B", "B - A", "these problems", "such problems", "p these", "p such"]
+    head = [name, "prompts", "A", "B", "B - A", "sampling error", "clustered error", "p sampling", "p clustered"]
     body = [
         [
             c.data,
@@ -94,22 +94,22 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: 
             points(c.a),
             points(c.b),
             points(c.difference, "+"),
-            _bracket(c.these.interval(low=-1.0)),
-            _bracket(c.such.interval(low=-1.0)),
-            _p(c.p_these),
-            _p(c.p_such),
+            _bracket(c.sampling.interval(low=-1.0)),
+            _bracket(c.clustered.interval(low=-1.0)),
+            _p(c.p_sampling),
+            _p(c.p_clustered),
         ]
         for c in comparisons
     ]
     lines += [*_tables([head, *body]), "", "Is B better?"]
     where = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
-    these, such = last.these.interval(low=-1.0), last.such.interval(low=-1.0)
-    known = last.settled_for_these
-    p_these = "" if last.p_these is None else f", p = {_p(last.p_these)}"
+    sampling, clustered = last.sampling.interval(low=-1.0), last.clustered.interval(low=-1.0)
+    known = last.settled_here
+    p_sampling = "" if last.p_sampling is None else f", p = {_p(last.p_sampling)}"
     lines += [
-        "  " + _better(last.difference, known, f"On these problems{where}", _bracket(these), p_these),
-        "  " + _better(last.difference, last.settled_for_such, f"On such problems{where}", _bracket(such),
-                       f", p = {_p(last.p_such)}"),
+        "  " + _better(last.difference, known, f"On these problems{where}", _bracket(sampling), p_sampling),
+        "  " + _better(last.difference, last.settled_elsewhere, f"On problems like these{where}", _bracket(clustered),
+                       f", p = {_p(last.p_clustered)}"),
         "  Of the method: nothing. This compares two checkpoints; another training run may differ by more. It takes "
         "several runs\n  of each (bandpo table).",
     ]  # fmt: skip
@@ -128,23 +128,28 @@ def _needed_text(last: Comparison, known: bool) -> list[str]:
         f"What would settle it, if the difference is {points(abs(last.difference))} points as measured (80% power):"
     ]
     if not known:
-        lines.append(f"  these problems: {_many(needed.samples_for_these)} samples per prompt of each (now {now})")
-    if not last.settled_for_such:
-        if needed.samples_for_such is None:
-            lines.append("  such problems: no number of samples of these problems; the problems differ too much in it")
+        lines.append(f"  these problems: {_many(needed.samples_here)} samples per prompt of each (now {now})")
+    if not last.settled_elsewhere:
+        if needed.samples_elsewhere is None:
+            lines.append(
+                "  problems like these: no number of samples of these problems; the problems differ too much in it"
+            )
         else:
-            lines.append(f"  such problems: {_many(needed.samples_for_such)} samples per prompt of each (now {now})")
+            lines.append(
+                f"  problems like these: {_many(needed.samples_elsewhere)} samples per prompt of each (now {now})"
+            )
         lines.append(
-            f"  such problems: {_many(needed.prompts_for_such)} problems with {now} samples each (now {last.prompts})"
+            f"  problems like these: {_many(needed.prompts_elsewhere)} problems with {now} samples each (now "
+            f"{last.prompts})"
         )
     return lines if len(lines) > 1 else ["Nothing more is needed to settle it, beyond other training runs."]
 
 
 def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:
     notes = [
-        "these problems: 95% interval over the sampling, prompts fixed; p by reshuffling samples within each prompt.",
-        "such problems: 95% interval over prompts, as if they were drawn from many like them; p by flipping the signs "
-        "of the prompts' differences.",
+        "sampling error: 95% interval for these problems, sampled again; p by reshuffling samples within each prompt.",
+        "clustered error: 95% interval for problems like these (standard error clustered by problem); p by flipping "
+        "the signs of the prompts' differences.",
     ]
     for side, result in (("A", a), ("B", b)):
         facts = [f"scorer {result.scorer}"]
@@ -162,7 +167,7 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
     seeds = {(side.sampling or {}).get("seed") for side in (a, b)}
     if len(seeds) == 1 and None not in seeds:
         notes.append(
-            "Drawn with the same --seed, from the same random numbers: the intervals of these problems are wider than "
+            "Drawn with the same --seed, from the same random numbers: the intervals of sampling error are wider than "
             "they need be."
         )
     left = {g.data: len(g.score) for g in a.graded}, {g.data: len(g.score) for g in b.graded}
@@ -174,10 +179,10 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
     alone = left[0].keys() ^ left[1].keys()
     if alone:
         notes.append(f"Only one of the two has {', '.join(sorted(alone))}.")
-    if any(not c.p_such_exact for c in comparisons):
-        notes.append("Some p-values of such problems are from random signs, not exact.")
-    if any(c.p_these is not None and not c.p_these_exact for c in comparisons):
-        notes.append("Some p-values of these problems are from a normal approximation, not exact.")
+    if any(not c.p_clustered_exact for c in comparisons):
+        notes.append("Some p-values of clustered error are from random signs, not exact.")
+    if any(c.p_sampling is not None and not c.p_sampling_exact for c in comparisons):
+        notes.append("Some p-values of sampling error are from a normal approximation, not exact.")
     return notes
 
 
@@ -217,13 +222,13 @@ def comparison_data(a: Result, b: Result, comparisons: Sequence[Comparison], k: 
                 "a": c.a,
                 "b": c.b,
                 "difference": c.difference,
-                "these_problems": {
-                    "interval": list(c.these.interval(low=-1.0)), "p": c.p_these, "exact": c.p_these_exact,
-                    "settled": c.settled_for_these,
+                "sampling_error": {
+                    "interval": list(c.sampling.interval(low=-1.0)), "p": c.p_sampling, "exact": c.p_sampling_exact,
+                    "settled": c.settled_here,
                 },
-                "such_problems": {
-                    "interval": list(c.such.interval(low=-1.0)), "p": c.p_such, "exact": c.p_such_exact,
-                    "settled": c.settled_for_such,
+                "clustered_error": {
+                    "interval": list(c.clustered.interval(low=-1.0)), "p": c.p_clustered, "exact": c.p_clustered_exact,
+                    "settled": c.settled_elsewhere,
                 },
                 "needed": None if c.needed is None else {
                     name: value if value is None or math.isfinite(value) else None

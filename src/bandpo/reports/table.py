@@ -19,8 +19,8 @@ from ..statistics.estimators import (
     Interval,
     Spread,
     average,
+    clustered_error,
     per_prompt,
-    such_problems,
     training_runs,
 )
 from .comparison import different_sampling, points
@@ -105,7 +105,7 @@ def _one(run: Result, data: str, k: int) -> tuple[Spread, Spread] | None:
     graded = next((graded for graded in run.graded if graded.data == data), None)
     if graded is None:
         return None
-    return such_problems(per_prompt(graded.score)), such_problems(per_prompt(graded.score, k))
+    return clustered_error(per_prompt(graded.score)), clustered_error(per_prompt(graded.score, k))
 
 
 def _average(run: Result, data: Sequence[str], k: int) -> tuple[Spread, Spread] | None:
@@ -180,8 +180,8 @@ def _table_notes(results: Sequence[Result], rows: Sequence[TableRow], counts: Se
     if several:
         notes.append("mean ± half of the 95% interval over training runs (Student's t over as many runs as are given).")
     if single:
-        notes.append("mean [95% interval for such problems, over prompts] of one training run: what another run would "
-                     "give is not in it.")  # fmt: skip
+        notes.append("mean [95% interval for problems like these, clustered by problem] of one training run: what "
+                     "another run would give is not in it.")  # fmt: skip
     notes.append(f"pass@{k} is unbiased (not verl's best@{k}/mean, which is lower). Bold: the highest of its column "
                  "under its heading, which does not say that it is more than noise (bandpo compare does).")  # fmt: skip
     different = [name for name, sets in prompts.items() if len(sets) > 1]

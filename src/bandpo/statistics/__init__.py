@@ -8,13 +8,13 @@ from .estimators import (
     Spread,
     best_at_k_bootstrap,
     best_at_k_expected,
+    clustered_error,
     maj_at_k,
     maj_at_k_bootstrap,
     mean_at_k,
     pass_at_k,
-    such_problems,
+    sampling_error,
     summarize,
-    these_problems,
     training_runs,
 )
 
@@ -26,6 +26,7 @@ __all__ = [
     "Spread",
     "best_at_k_bootstrap",
     "best_at_k_expected",
+    "clustered_error",
     "collapse_of",
     "compare",
     "find_collapse",
@@ -33,8 +34,7 @@ __all__ = [
     "maj_at_k_bootstrap",
     "mean_at_k",
     "pass_at_k",
-    "such_problems",
+    "sampling_error",
     "summarize",
-    "these_problems",
     "training_runs",
 ]

@@ -107,9 +107,9 @@ class Needed:
     of samples of these prompts can do it.
     """
 
-    samples_for_these: float
-    samples_for_such: float | None
-    prompts_for_such: float
+    samples_here: float
+    samples_elsewhere: float | None
+    prompts_elsewhere: float
 
 
 @dataclass(frozen=True)
@@ -121,26 +121,26 @@ class Comparison:
     samples: tuple[int, int]
     a: float
     b: float
-    these: Spread
-    such: Spread
-    p_these: float | None
-    p_these_exact: bool
-    p_such: float
-    p_such_exact: bool
+    sampling: Spread
+    clustered: Spread
+    p_sampling: float | None
+    p_sampling_exact: bool
+    p_clustered: float
+    p_clustered_exact: bool
     needed: Needed | None
 
     @property
     def difference(self) -> float:
-        return self.these.value
+        return self.sampling.value
 
     @property
-    def settled_for_these(self) -> bool:
+    def settled_here(self) -> bool:
         """The interval leaves 0 out, and the test agrees where there is one."""
-        return _leaves_zero_out(self.these) and (self.p_these is None or self.p_these < 1 - LEVEL)
+        return _leaves_zero_out(self.sampling) and (self.p_sampling is None or self.p_sampling < 1 - LEVEL)
 
     @property
-    def settled_for_such(self) -> bool:
-        return _leaves_zero_out(self.such) and self.p_such < 1 - LEVEL
+    def settled_elsewhere(self) -> bool:
+        return _leaves_zero_out(self.clustered) and self.p_clustered < 1 - LEVEL
 
 
 def _leaves_zero_out(spread: Spread) -> bool:
@@ -168,11 +168,11 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
 def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
     """B against A: one comparison for each data set that both have and, if there are several, one of their average.
 
-    Without `k` of mean@n, else of pass@k. Intervals of the difference: over sampling alone (`these`), and over prompts
-    (`such`, Student's t of the paired differences, whose variance is never taken below that of their sampling). Tests:
-    `p_these` reshuffles samples within prompts (not for pass@k), `p_such` flips the signs of the prompts' differences,
-    which assumes that without a difference between the models each would be as likely with the other sign. Neither
-    knows anything of training: they compare two checkpoints, not two methods.
+    Without `k` of mean@n, else of pass@k. Intervals of the difference: over sampling alone (`sampling`), and over
+    problems (`clustered`, Student's t of the paired differences, whose variance is never taken below that of their
+    sampling). Tests: `p_sampling` reshuffles samples within prompts (not for pass@k), `p_clustered` flips the signs of
+    the prompts' differences, which assumes that without a difference between the models each would be as likely with
+    the other sign. Neither knows anything of training: they compare two checkpoints, not two methods.
 
     Raises:
         ValueError: no data set, or none of the prompts of one, in common.
@@ -205,11 +205,11 @@ class _Cell:
         self.single = sum(n * float(each.mean()) for n, each in zip(self.samples, noise, strict=True))
         mean = float(self.difference.mean())
         df = max(1, self.prompts - 1)
-        self.these = Spread(mean, mean, math.sqrt(self.noise.sum()) / self.prompts, df if paired else math.inf)
-        self.sampling = float(self.noise.mean())  # variance of a prompt's difference that more samples would remove
+        self.sampling = Spread(mean, mean, math.sqrt(self.noise.sum()) / self.prompts, df if paired else math.inf)
+        self.removable = float(self.noise.mean())  # variance of a prompt's difference that more samples would remove
         spread = float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0  # one prompt: anything may be
-        self.variance = max(spread, self.sampling)
-        self.such = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
+        self.variance = max(spread, self.removable)
+        self.clustered = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
 
     def fractions(self) -> list[Fraction]:
         right = (score.sum(-1).astype(int).tolist() for score in self.scores)
@@ -222,42 +222,42 @@ class _Cell:
 
 def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
     weights = [Fraction(1, len(cells) * cell.prompts) for cell in cells for _ in range(cell.prompts)]
-    these, such = average([cell.these for cell in cells]), average([cell.such for cell in cells])
+    sampling, clustered = average([cell.sampling for cell in cells]), average([cell.clustered for cell in cells])
     if cells[0].k is None:
         fractions = [f for cell in cells for f in cell.fractions()]
-        p_such = sign_flip_p([f * w for f, w in zip(fractions, weights, strict=True)])
-        p_these = reshuffle_p([table for cell in cells for table in cell.tables()], weights)
+        p_clustered = sign_flip_p([f * w for f, w in zip(fractions, weights, strict=True)])
+        p_sampling = reshuffle_p([table for cell in cells for table in cell.tables()], weights)
     else:
         values = np.concatenate([cell.difference for cell in cells])
-        p_such = sign_flip_p([float(v) * float(w) for v, w in zip(values, weights, strict=True)])
-        p_these = None, False
+        p_clustered = sign_flip_p([float(v) * float(w) for v, w in zip(values, weights, strict=True)])
+        p_sampling = None, False
     return Comparison(
         data=data,
         prompts=sum(cell.prompts for cell in cells),
         samples=cells[0].samples,
         a=float(np.mean([cell.values[0].mean() for cell in cells])),
         b=float(np.mean([cell.values[1].mean() for cell in cells])),
-        these=these,
-        such=such,
-        p_these=p_these[0],
-        p_these_exact=p_these[1],
-        p_such=p_such[0],
-        p_such_exact=p_such[1],
-        needed=_needed(cells, these.value) if cells[0].k is None else None,
+        sampling=sampling,
+        clustered=clustered,
+        p_sampling=p_sampling[0],
+        p_sampling_exact=p_sampling[1],
+        p_clustered=p_clustered[0],
+        p_clustered_exact=p_clustered[1],
+        needed=_needed(cells, sampling.value) if cells[0].k is None else None,
     )
 
 
 def _needed(cells: Sequence[_Cell], difference: float) -> Needed:
     """Variance of the difference: single / n + true, over prompts; it must be (difference / 2.8)^2."""
     single = sum(cell.single / cell.prompts for cell in cells) / len(cells) ** 2
-    noise = sum(cell.sampling / cell.prompts for cell in cells) / len(cells) ** 2
-    true = sum((cell.variance - cell.sampling) / cell.prompts for cell in cells) / len(cells) ** 2
+    noise = sum(cell.removable / cell.prompts for cell in cells) / len(cells) ** 2
+    true = sum((cell.variance - cell.removable) / cell.prompts for cell in cells) / len(cells) ** 2
     prompts = sum(cell.prompts for cell in cells)
     if difference == 0:
         return Needed(math.inf, None if true > 0 else math.inf, math.inf)
     enough = (difference / (NormalDist().inv_cdf(0.5 + LEVEL / 2) + NormalDist().inv_cdf(0.8))) ** 2
     return Needed(
-        samples_for_these=single / enough,
-        samples_for_such=single / (enough - true) if enough > true else None,
-        prompts_for_such=prompts * (noise + true) / enough,
+        samples_here=single / enough,
+        samples_elsewhere=single / (enough - true) if enough > true else None,
+        prompts_elsewhere=prompts * (noise + true) / enough,
     )

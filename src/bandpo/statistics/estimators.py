@@ -6,11 +6,12 @@ Estimators, each for every prompt: `mean_at_k`, `pass_at_k` and `maj_at_k` are u
 `maj_at_k_bootstrap` are verl's numbers, to the digit, and `best_at_k_expected` is what the former estimates, which is
 less than pass@k.
 
-Intervals answer three questions, and every result names its own:
+Intervals answer three questions:
 
-- THESE_PROBLEMS: the same checkpoint on these very problems, sampled again. Only the sampling varies.
-- SUCH_PROBLEMS: the same checkpoint on other problems of the same kind. Prompts vary, each with its samples (clusters).
-- TRAINING_RUNS: another run of the same training. Runs vary; it takes several of them.
+- `sampling_error`: the same checkpoint on these very problems, sampled again. Only the sampling varies.
+- `clustered_error`: the same checkpoint on other problems of the same kind. Problems vary, each with its samples as a
+  cluster.
+- `training_runs`: another run of the same training. Runs vary; it takes several of them.
 
 `comparison.py` sets two checkpoints against each other. docs/evaluation.md has the formulas, and the coverage of each
 interval as simulation measured it.
@@ -30,30 +31,26 @@ from scipy.special import betaln, stdtrit  # scipy.stats takes a second to load
 
 __all__ = [
     "LEVEL",
-    "SUCH_PROBLEMS",
-    "THESE_PROBLEMS",
-    "TRAINING_RUNS",
     "Graded",
     "Interval",
     "Spread",
     "average",
     "best_at_k_bootstrap",
     "best_at_k_expected",
+    "clustered_error",
     "maj_at_k",
     "maj_at_k_bootstrap",
     "mean_at_k",
     "pass_at_k",
     "per_prompt",
     "powers",
+    "sampling_error",
     "sampling_variance",
-    "such_problems",
     "summarize",
-    "these_problems",
     "training_runs",
 ]
 
 Floats = NDArray[np.float64]
-THESE_PROBLEMS, SUCH_PROBLEMS, TRAINING_RUNS = "these problems", "such problems", "training runs"
 LEVEL = 0.95
 
 
@@ -353,7 +350,7 @@ def _shrunk(score: Floats) -> float:
     return float((score.sum() + 2) / (score.size + 4))
 
 
-def these_problems(score: ArrayLike, k: int | None = None) -> Spread:
+def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
     """mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone: prompts are fixed.
 
     The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
@@ -368,7 +365,7 @@ def these_problems(score: ArrayLike, k: int | None = None) -> Spread:
     return Spread(value, value, math.sqrt(sampling_variance(score, k).sum()) / len(score))
 
 
-def such_problems(values: ArrayLike) -> Spread:
+def clustered_error(values: ArrayLike) -> Spread:
     """The mean of numbers in [0, 1], one a prompt, with its error for a population of prompts, by Student's t.
 
     One prompt that is always right (1) and one that is always wrong (0) are added before the interval is computed, so
@@ -403,7 +400,7 @@ def powers(n: int) -> list[int]:
 def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
     """All numbers of one data set by name, as plain data; each with its intervals where it has some.
 
-    `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `these_problems` and `such_problems`;
+    `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `sampling_error` and `clustered_error`;
     `best@k/mean` and `maj@k/mean` are verl's bootstraps; `maj@k` is unbiased. `tokens`: mean, median,
     90% and longest, also of right and of wrong ones. `truncated` and `unparsed` are shares with an interval over
     prompts. What was not recorded is absent.
@@ -411,16 +408,16 @@ def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
     score, n = graded.score, graded.score.shape[-1]
     out: dict[str, Any] = {"data": graded.data, "prompts": len(score), "samples": n, "level": LEVEL}
 
-    def spread(values: Floats, these: Spread | None = None) -> dict[str, Any]:
-        such = such_problems(values)
-        cell: dict[str, Any] = {"value": such.value}
-        if these is not None:
-            cell["these_problems"] = list(these.interval())
-        return {**cell, "such_problems": list(such.interval())}
+    def spread(values: Floats, sampling: Spread | None = None) -> dict[str, Any]:
+        clustered = clustered_error(values)
+        cell: dict[str, Any] = {"value": clustered.value}
+        if sampling is not None:
+            cell["sampling_error"] = list(sampling.interval())
+        return {**cell, "clustered_error": list(clustered.interval())}
 
-    out[f"mean@{n}"] = spread(per_prompt(score), these_problems(score))
+    out[f"mean@{n}"] = spread(per_prompt(score), sampling_error(score))
     for k in dict.fromkeys([1, *powers(n), *ks]):
-        out[f"pass@{k}"] = spread(per_prompt(score, k), these_problems(score, k))
+        out[f"pass@{k}"] = spread(per_prompt(score, k), sampling_error(score, k))
     for k in dict.fromkeys([*powers(n), *(k for k in ks if k > 1)]):
         expected = float(best_at_k_expected(n, graded.right, k).mean())
         out[f"best@{k}/mean"] = {"value": float(best_at_k_bootstrap(score, k).mean()), "expected": expected}
