@@ -469,8 +469,8 @@ FAULTS = [
     Fault(
         "the wrong bound binds",
         "losses/surrogates.py",
-        "torch.where(tokens.up, tokens.cut > tokens.clipped, tokens.cut < tokens.clipped)",
-        "torch.where(tokens.up, tokens.cut < tokens.clipped, tokens.cut > tokens.clipped)",
+        "torch.where(tokens.up, tokens.limited > tokens.clipped, tokens.limited < tokens.clipped)",
+        "torch.where(tokens.up, tokens.limited < tokens.clipped, tokens.limited > tokens.clipped)",
         "policy",
     ),
     Fault(
@@ -490,15 +490,15 @@ FAULTS = [
     Fault(
         "mask_two_sided drops above only",
         "losses/surrogates.py",
-        "((clipped == cut) | cut.isnan())",
-        "((clipped >= cut) | cut.isnan())",
+        "((clipped == limited) | limited.isnan())",
+        "((clipped >= limited) | limited.isnan())",
         "surrogates",
     ),
     Fault(
         "weight: the ratio is not clipped",
         "losses/surrogates.py",
         "torch.where(mask, torch.exp(clipped) * weights, 0.0)\n        return",
-        "torch.where(mask, torch.exp(cut) * weights, 0.0)\n        return",
+        "torch.where(mask, torch.exp(limited) * weights, 0.0)\n        return",
         "surrogates",
     ),
     Fault(
@@ -566,7 +566,7 @@ FAULTS = [
         "surrogates::test_gspo_is_the_geometric_mean_of_the_ratios",
     ),
     Fault(
-        "the log-ratio at its limit counts as cut",
+        "the log-ratio at its limit counts as clamped",
         "losses/policy.py",
         "log_ratio.abs() > limit",
         "log_ratio.abs() >= limit",
@@ -827,13 +827,13 @@ FAULTS = [
         "a ratio far outside overflows under mask_two_sided",
         "losses/surrogates.py",
         "value = torch.where(mask, torch.exp(clipped) * weights, 0.0)",
-        "value = torch.where(mask, torch.exp(cut) * weights, 0.0)",
+        "value = torch.where(mask, torch.exp(limited) * weights, 0.0)",
         "surrogates",
     ),
     Fault(
-        "a gradient for a log-ratio cut under mask_two_sided",
+        "a gradient for a log-ratio clamped under mask_two_sided",
         "losses/surrogates.py",
-        "return value, value * ((cut == log_ratio) | cut.isnan()), None",
+        "return value, value * ((limited == log_ratio) | limited.isnan()), None",
         "return value, value, None",
         "surrogates",
     ),

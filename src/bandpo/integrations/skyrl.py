@@ -9,8 +9,8 @@ are not read. The anchor is the trainer's own old policy, corrected by SkyRL's o
 `anchor="rollout"` it is the sampler, as in SkyRL's `dppo`, which is what its fully asynchronous training asks for.
 
 SkyRL divides the advantages before the loss (`loss_reduction`, over the mini-batch) and adds KL and entropy terms after
-it, so a masked sum is returned. Bounds do not depend on the scale of an advantage. Log-ratios are cut to +-20, unless
-the objective has a `max_log_ratio`.
+it, so a masked sum is returned. Bounds do not depend on the scale of an advantage. Log-ratios are clamped to +-20,
+unless the objective has a `max_log_ratio`.
 """
 
 # SkyRL is not installed where types are checked.

@@ -9,7 +9,7 @@ load verl tells at debug level only. `_target_` does not depend on it: Hydra imp
 driver before Ray starts and in every worker, and a failing import ends the run there. The node is checked there too.
 
 The average over tokens, its normalisation over micro-batches and ranks, and the KL and entropy terms are verl's own; an
-objective that has others is refused. Log-ratios are cut to +-20, as in verl's own losses, unless it has a
+objective that has others is refused. Log-ratios are clamped to +-20, as in verl's own losses, unless it has a
 `max_log_ratio`. verl's `clip_ratio`, `clip_ratio_low`, `clip_ratio_high` and `clip_ratio_c` are not read.
 """
 

@@ -26,7 +26,7 @@ SCALE, STEP, HALF = 1e-4, 0.25, 56
 
 SUMS = (
     "sequences",  # responses with at least one token
-    "saturated",  # tokens whose log-ratio had to be cut to a finite range
+    "saturated",  # tokens whose log-ratio had to be clamped to a finite range
     "capped",  # tokens whose upper bound is a ratio cap's
     "dual_clipped",  # tokens of negative advantage held by the dual clip
     "kl_old_k1",  # sum of log(pi_old / pi)
@@ -71,7 +71,7 @@ class Metrics:
     ) -> Metrics:
         """Measure one batch; all (B, T), the mask bool. What stands in padding does not matter.
 
-        `clipped` is `bounds.clamp(log_ratio)`, for whatever range both were cut to. `sums` fills `SUMS`. Where
+        `clipped` is `bounds.clamp(log_ratio)`, for whatever range both were clamped to. `sums` fills `SUMS`. Where
         `log_ratio` is that of whole responses, `own` is that of each token, for `kl_old`.
         """
         mask = response_mask
@@ -149,7 +149,7 @@ class Metrics:
         `log_ratio/max`, `log_ratio/min`: extremes.
         `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide (2.5e-5 around 0, and at x
             0.25 sqrt(x^2 + 1e-8)).
-        `log_ratio/saturated_fraction`: log-ratios cut to a finite range / n.
+        `log_ratio/saturated_fraction`: log-ratios clamped to a finite range / n.
         """
         parts = [x.flatten().to(self.sums.dtype) for x in (self.counts, self.histogram, self.sums, self.maxima)]
         flat: list[float] = torch.cat(parts).tolist()

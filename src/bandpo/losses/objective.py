@@ -18,7 +18,7 @@ from .surrogates import Apply, by_sign
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
-# Log-ratios are cut to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
+# Log-ratios are clamped to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
 MAX_LOG_RATIO = 60.0
 
 
@@ -49,7 +49,7 @@ class Objective:
         beta: weight of the KL penalty to a reference policy.
         kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
         aggregation: see `aggregate`; the default is the paper's.
-        max_log_ratio: cut log r to +- this before anything else (verl: 20); None is 60.
+        max_log_ratio: clamp log r to +- this before anything else (verl: 20); None is 60.
 
     Raises:
         ValueError: a value that is not allowed, or two that contradict each other, with the field's name.

@@ -21,7 +21,7 @@ from .metrics import Metrics
 from .objective import MAX_LOG_RATIO, Objective
 from .surrogates import Tokens, by_sign, negative_mean_of_clipped, negative_surrogate
 
-# Where log-ratios are added up, each is cut to this first: sums stay finite.
+# Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
 
@@ -42,10 +42,10 @@ def policy_loss(
     """The negative of J = 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ] (eq:bandpo_full).
 
     Everything but `logps` is detached. Half precision is computed in float32. What stands in padding, NaN included,
-    reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is cut to
-    that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for all
+    reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is clamped
+    to that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for all
     log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN at a
-    response token gives NaN. Where "weight" and `Preserve` replace the ratio, cut log-ratios keep their gradient.
+    response token gives NaN. Where "weight" and `Preserve` replace the ratio, clamped log-ratios keep their gradient.
 
     Args:
         logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
@@ -163,11 +163,11 @@ def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
         own = log_ratio.clamp(-limit, limit)
         moving = _over_responses(logps.to(old_logps.dtype), mask, mean=mean)
         log_ratio = _over_responses(log_ratio.clamp(-_FAR, _FAR), mask, mean=mean)
-    cut = log_ratio.clamp(-limit, limit)
+    limited = log_ratio.clamp(-limit, limit)
     # All that is needed of the bounds from here on.
-    clipped = cut.clamp(log_low, log_high)
+    clipped = limited.clamp(log_low, log_high)
     log_pi = moving.detach().to(old_logps.dtype)
-    tokens = Tokens(log_ratio, cut, clipped, log_pi, advantages >= 0, weights, mask)
+    tokens = Tokens(log_ratio, limited, clipped, log_pi, advantages >= 0, weights, mask)
     if ratio == "mean-of-clipped":
         per_token = negative_mean_of_clipped(logps, tokens, dual_clip)
     else:
@@ -186,7 +186,7 @@ def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
     if entropies is not None:
         entropy = torch.where(mask, entropies.detach().to(old_logps.dtype), 0.0).sum()
         sums |= {"entropy": entropy, "entropy_tokens": mask.sum()}
-    return per_token, Metrics.of(cut, clipped, old_logps, advantages, mask, sums, own=own)
+    return per_token, Metrics.of(limited, clipped, old_logps, advantages, mask, sums, own=own)
 
 
 def rollout_weights(

@@ -120,8 +120,8 @@ class Tokens(NamedTuple):
     """What a surrogate is made of, all detached, (B, T) or broadcasting to it."""
 
     log_ratio: Tensor
-    cut: Tensor  # the same, within the finite range that the loss allows
-    clipped: Tensor  # the same, within the bounds: above them where cut > clipped, below where cut < clipped
+    limited: Tensor  # the same, within the finite range that the loss allows
+    clipped: Tensor  # the same, within the bounds too: they differ from `limited` where a token is outside
     log_pi: Tensor
     up: Tensor  # A >= 0
     weights: Tensor  # A times what else the ratio is multiplied by
@@ -158,12 +158,12 @@ def negative_mean_of_clipped(logps: Tensor, tokens: Tokens, dual_clip: float | N
 
 def _far(tokens: Tokens) -> Tensor:
     """Outside, and A drives it further out."""
-    return torch.where(tokens.up, tokens.cut > tokens.clipped, tokens.cut < tokens.clipped)
+    return torch.where(tokens.up, tokens.limited > tokens.clipped, tokens.limited < tokens.clipped)
 
 
 def _held(tokens: Tokens, dual_clip: float | None) -> Tensor:
     """The log-ratio, stopped at the bound that binds given the sign of A."""
-    held = torch.where(_far(tokens), tokens.clipped, tokens.cut)
+    held = torch.where(_far(tokens), tokens.clipped, tokens.limited)
     return held if dual_clip is None else torch.where(tokens.up, held, held.clamp(max=math.log(dual_clip)))
 
 
@@ -172,7 +172,7 @@ def _value_and_slope(apply: Apply, tokens: Tokens, dual_clip: float | None) -> t
 
     NaN gives NaN in both: it counts as inside, and what is dropped is multiplied by 0, once padding is gone.
     """
-    log_ratio, cut, clipped, log_pi, up, weights, mask = tokens
+    log_ratio, limited, clipped, log_pi, up, weights, mask = tokens
     if apply == "weight":
         slope = torch.where(mask, torch.exp(clipped) * weights, 0.0)
         return torch.where(mask, slope * log_pi.clamp(min=_LOWEST_LOG_PI), 0.0), slope, torch.ones_like(mask)
@@ -180,8 +180,8 @@ def _value_and_slope(apply: Apply, tokens: Tokens, dual_clip: float | None) -> t
         # The clipped ratio, which is the ratio itself inside: that of a token far outside may overflow, and inf times 0
         # is NaN.
         value = torch.where(mask, torch.exp(clipped) * weights, 0.0)
-        value = value * ((clipped == cut) | cut.isnan())
-        return value, value * ((cut == log_ratio) | cut.isnan()), None
+        value = value * ((clipped == limited) | limited.isnan())
+        return value, value * ((limited == log_ratio) | limited.isnan()), None
 
     held = _held(tokens, dual_clip)
     value = torch.where(mask, torch.exp(held) * weights, 0.0)
