@@ -28,8 +28,8 @@ def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tens
     | low_var_kl | the same, at most 10 | verl's `low_var_kl`, and what verl calls `k3` too |
 
     What is clamped has no gradient. So `low_var_kl` no longer pulls a token back whose probability fell below 0.073 of
-    the reference's (d > 2.61), where its value reaches 10; `k3` does up to d = 20. In the others d counts as at most 1e6,
-    so that a probability of 0 has a finite penalty.
+    the reference's (d > 2.61), where its value reaches 10; `k3` does up to d = 20. In the others d counts as at most
+    1e6, so that a probability of 0 has a finite penalty.
 
     Which direction? The paper writes KL(pi || pi_ref) in eq:token_objective and KL(pi_ref || pi) in
     eq:bandpo_token_loss. If the tokens were sampled from pi itself (the first step of a round), then in expectation

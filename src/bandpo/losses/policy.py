@@ -43,9 +43,9 @@ def policy_loss(
 
     Everything but `logps` is detached. Half precision is computed in float32. What stands in padding, NaN included,
     reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is clamped
-    to that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for all
-    log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN at a
-    response token gives NaN. Where "weight" and `Preserve` replace the ratio, clamped log-ratios keep their gradient.
+    to that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for
+    all log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN
+    at a response token gives NaN. Where "weight" and `Preserve` replace the ratio, those keep their gradient.
 
     Args:
         logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
