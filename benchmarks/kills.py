@@ -99,7 +99,7 @@ def kinds(home: Path) -> dict[str, Kind]:
     def compare(folder: Path, again: bool) -> list[str]:
         options = ["--seeds", "1", "--rounds", "12", "--jobs", "2", "-o", str(folder)]
         again_options = ["--resume"] if again else []
-        return ["lab", "--scene", "storm", "--methods", "grpo", "band-kl", *options, *again_options]
+        return ["lab", "--scene", "storm", "--methods", "grpo,band-kl", *options, *again_options]
 
     run = ("config.yaml", "metrics.jsonl", "model/*.safetensors", "model/*.json")
     samples = ("prompts.jsonl", "samples.jsonl", "grades-exact.jsonl")
@@ -377,7 +377,7 @@ def main() -> int:
     place = args.output.resolve()
     os.environ |= {"BANDPO_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     os.environ |= {"OMP_NUM_THREADS": "1"}
-    import bandpo.cli.training
+    import bandpo.cli.show_training
     import bandpo.data.preparation
     import bandpo.evals.draw
     import bandpo.training.on_trl  # noqa: F401  (the copies of this process have it then)

@@ -889,10 +889,67 @@ FAULTS = [
     ),
     Fault(
         "what fails on the way out hides the signal",
-        "cli/commands.py",
+        "cli/ending.py",
         "raise KeyboardInterrupt(received[0]) from error",
         "raise",
         "cli::test_a_signal_ends_a_command_in_one_line_and_with_its_code",
+    ),
+    # ---- the command line
+    Fault(
+        "a list is split at the commas of a node too",
+        "cli/arguments.py",
+        'if letter == "," and not depth:',
+        'if letter == ",":',
+        "cli::test_lists_are_given_by_commas_and_again",
+    ),
+    Fault(
+        "the last of an option's lists is all that counts",
+        "cli/arguments.py",
+        "lists and [value for values in lists for value in values]",
+        "lists and lists[-1]",
+        "cli::test_lists_are_given_by_commas_and_again",
+    ),
+    Fault(
+        "a count may be 0",
+        "cli/arguments.py",
+        "or int(text) < 1:",
+        "or int(text) < 0:",
+        "cli::test_wrong_arguments_are_one_line",
+    ),
+    Fault(
+        "values with spaces between them become arguments",
+        "cli/arguments.py",
+        "if closed and name in lists",
+        "if not closed and name in lists",
+        "cli::test_wrong_arguments_are_one_line",
+    ),
+    Fault(
+        "an argument behind a list counts as one of its values",
+        "cli/arguments.py",
+        "if closed and name in lists",
+        "if name in lists",
+        "cli::test_words_behind_a_list_may_be_arguments",
+    ),
+    Fault(
+        "the doctor's exit code says nothing",
+        "cli/training.py",
+        "ray=not no_ray)) else 1",
+        "ray=not no_ray)) else 0",
+        "doctor::test_the_command",
+    ),
+    Fault(
+        "what stands behind an option is a setting, whatever it is",
+        "cli/training.py",
+        "@app.command(cls=Command)\ndef train(",
+        '@app.command(cls=Command, context_settings={"allow_interspersed_args": False})\ndef train(',
+        "cli::test_train_takes_a_recipe_and_settings_in_any_order",
+    ),
+    Fault(
+        "the command that is recorded resumes",
+        "cli/app.py",
+        ' for text in argv if text != "--resume"',
+        " for text in argv",
+        "cli::test_the_command_is_recorded_so_that_it_can_be_repeated",
     ),
     # ---- rewards
     Fault(

@@ -9,7 +9,7 @@ import sys
 from rich.console import Console
 
 from bandpo import progress
-from bandpo.cli import evals, training
+from bandpo.cli import show_evals, show_training
 from bandpo.evals import draw
 from bandpo.progress import Progress, lines
 
@@ -23,7 +23,7 @@ def test_a_long_line_that_is_piped_is_one_line():
 
 
 def test_commands_print_to_the_console_that_keeps_lines_whole():
-    assert training.console is evals.console is draw.console is progress.console
+    assert show_training.console is show_evals.console is draw.console is progress.console
 
 
 def test_on_a_terminal_there_is_a_bar_that_goes_when_it_is_done(monkeypatch):

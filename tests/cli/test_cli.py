@@ -13,10 +13,11 @@ import pytest
 import recipe
 import torch
 import yaml
+from typer.main import get_command
 
 import bandpo
 from bandpo import lab
-from bandpo.cli import main, training
+from bandpo.cli import app, arguments, main, show_training
 from bandpo.losses.methods import METHODS
 from bandpo.training.side_by_side import DEFAULT_METHODS
 
@@ -95,7 +96,7 @@ MISTAKES = {
     "no folder to draw": (["report", "gone"], "gone: no run found"),
     "unknown method": (["lab", "--methods", "grpoo"], "method 'grpoo' is no method and no rule, did you mean 'grpo'?"),
     "rule in words": (["lab", "--methods", "clip:2"], "method 'clip:2': eps_low of Clip must be a number in [0, 1]"),
-    "method twice": (["lab", "--methods", "grpo", "grpo"], "method 'grpo' is given twice"),
+    "method twice": (["lab", "--methods", "grpo,grpo"], "method 'grpo' is given twice"),
     "no rounds": (["lab", "--rounds", "0"], "rounds: Input should be greater than or equal to 1, got 0"),
 }
 
@@ -109,40 +110,66 @@ def test_a_mistake_is_one_line_and_nothing_is_written(here, capsys, args, messag
 
 
 ARGUMENTS = {
-    "unknown command": (["paint"], "invalid choice: 'paint'"),
-    "unknown option": (["train", "--fast"], "unrecognized arguments: --fast"),
-    "unknown argument": (["lab", "tail"], "unrecognized arguments: tail"),
+    "unknown command": (["sing"], "no such command 'sing' (see bandpo --help)"),
+    "misspelt command": (["trian"], "no such command 'trian'. Did you mean 'train'? (see bandpo --help)"),
+    "no command": (["data"], "missing command (see bandpo data --help)"),
+    "unknown option": (["train", "--fast"], "no such option: --fast (see bandpo train --help)"),
+    "option of all": (["--fast"], "no such option: --fast (see bandpo --help)"),
+    "unknown argument": (["lab", "tail"], "got unexpected extra argument(s) (tail) (see bandpo lab --help)"),
+    "option without value": (["lab", "--seeds"], "option '--seeds' requires an argument (see bandpo lab --help)"),
     "seeds in words": (["lab", "--seeds", "abc"], "different seeds like 0,3,4; got 'abc'"),
     "seeds half in words": (["lab", "--seeds", "1,b"], "different seeds like 0,3,4; got '1,b'"),
     "no seeds": (["lab", "--seeds", "0"], "got '0'"),
     "seeds twice": (["lab", "--seeds", "1,1"], "got '1,1'"),
     "negative seeds": (["lab", "--seeds=-1,2"], "got '-1,2'"),
-    "no jobs": (["lab", "--jobs", "0"], "argument --jobs: must be a positive number, got '0'"),
-    "no scene": (["lab", "--scene", "calm"], "invalid choice: 'calm'"),
-    "no number": (["lab", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
-    "nothing to draw": (["report"], "the following arguments are required: RUNS"),
-    "nothing to explain": (["explain"], "the following arguments are required: RULE"),
+    "no jobs": (
+        ["lab", "--rounds", "0", "--jobs", "0"],
+        "invalid value for '--jobs': must be a positive number, got '0'",
+    ),
+    "no scene": (["lab", "--scene", "calm"], "invalid value for '--scene': 'calm' is not one of 'tail', 'storm' (see"),
+    "no number": (["lab", "--lr", "fast"], "invalid value for '--lr': Input should be a valid number, "),
+    "nothing to draw": (["report"], "missing argument 'RUNS' (see bandpo report --help)"),
+    "nothing to explain": (["explain"], "missing argument 'RULE' (see bandpo explain --help)"),
     "unknown rule": (
         ["explain", "bnd:kl"],
-        "argument RULE: 'bnd:kl': the type must be one of ['band', 'by_sign', 'capped', ",
+        "invalid value for 'RULE': 'bnd:kl': the type must be one of ['band', ",
     ),
     "unknown other rule": (
         ["explain", "band", "--vs", "clip:x"],
-        "argument --vs: 'clip:x': eps_low of Clip must be a ",
+        "invalid value for '--vs': 'clip:x': eps_low of Clip must be a ",
     ),
     "no probability": (
-        ["explain", "band", "--p", "0.5", "2"],
-        "argument --p: must be a probability in (0, 1], got '2'",
+        ["explain", "band", "--p", "0.5,2"],
+        "invalid value for '--p': must be a probability in (0, 1], got '2' (see bandpo explain --help)",
+    ),
+    "no values": (
+        ["lab", "--methods", " ,"],
+        "invalid value for '--methods': nothing is given (see bandpo lab",
+    ),
+    "one of a pair": (
+        ["figures", "--pair", "clip"],
+        "option '--pair' requires 2 arguments (see bandpo figures",
+    ),
+    "no time": (["eval", "m", "--timeout", "inf"], "must be a positive number of seconds, got 'inf'"),
+    "spaces in a list": (
+        ["lab", "--methods", "grpo", "{type: clip}", "--seeds", "1"],
+        "invalid value for '--methods': values are separated by commas: --methods 'grpo,{type: clip}' (see bandpo lab",
+    ),
+    "spaces behind an argument": (["explain", "band", "--p", "0.5", "0.9"], "separated by commas: --p 0.5,0.9 (see "),
+    "spaces among arguments": (["score", "a", "-k", "1", "8"], "separated by commas: -k 1,8 (see bandpo score --help)"),
+    "spaces in another list": (
+        ["data", "prepare", "a.csv", "-o", "b", "--against", "aime24", "aime25"],
+        "separated by commas: --against aime24,aime25 (see bandpo data prepare --help)",
     ),
 }
 
 
 @pytest.mark.parametrize(("args", "message"), ARGUMENTS.values(), ids=ARGUMENTS)
 def test_wrong_arguments_are_one_line(here, capsys, args, message):
-    with pytest.raises(SystemExit) as caught:
-        main(args)
-    assert caught.value.code == 2
+    before = everything(here)
+    assert main(args) == 2
     assert message in one_line(capsys)
+    assert everything(here) == before
 
 
 BROKEN = """
@@ -210,7 +237,7 @@ def take_away(monkeypatch, packages, modules):
     ("package", "modules", "args"),
     [
         ("trl", [], RECIPE),
-        ("pydantic", ["cli.training", "config.recipe", "config"], ["train"]),
+        ("numpy", ["cli.show_training"], ["train"]),
         ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
         ("matplotlib", ["reports.charts", "reports.page", "reports.figures"], ["figures"]),
     ],
@@ -222,7 +249,7 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, mon
 
 
 def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):
-    taken = ["config.recipe", "config", "cli.training", "reports.runs", "reports.charts", "reports.page"]
+    taken = ["config.recipe", "config", "cli.show_training", "reports.runs", "reports.charts", "reports.page"]
     take_away(monkeypatch, ["trl", "transformers", "datasets", "rich"], taken)
     assert main(["report", "damaged"]) == 2
     assert "no run found" in one_line(capsys)
@@ -234,8 +261,7 @@ def test_a_short_word_needs_no_package_but_torch_and_a_node_says_what_it_needs(c
     out = capsys.readouterr().out
     assert "0.27 to 0.47" in out
     assert "Up, against GRPO 0.2/0.2: Band-TV 0.1 leaves more room for p < 0.5, " in out
-    with pytest.raises(SystemExit):
-        main(["explain", "{type: band}"])
+    assert main(["explain", "{type: band}"]) == 2
     assert "a YAML node needs PyYAML (pip install pyyaml)" in one_line(capsys)
 
 
@@ -250,8 +276,8 @@ class Called(Exception):
 def calls(monkeypatch):
     """The arguments that the commands pass on."""
     seen = {}
-    monkeypatch.setattr(training, "train_and_show", lambda *args: seen.update(train=args))
-    monkeypatch.setattr(training, "compare_and_show", lambda *args: seen.update(lab=args))
+    monkeypatch.setattr(show_training, "train_and_show", lambda *args: seen.update(train=args))
+    monkeypatch.setattr(show_training, "compare_and_show", lambda *args: seen.update(lab=args))
     return seen
 
 
@@ -303,8 +329,7 @@ def test_the_lab_takes_its_options(here, calls):
         "--scene",
         "storm",
         "--methods",
-        "grpo",
-        "{type: clip}",
+        "grpo,{type: clip}",
         "--seeds",
         "3,1",
         "--rounds",
@@ -324,6 +349,78 @@ def test_the_lab_takes_its_options(here, calls):
     )
 
 
+def test_lists_are_given_by_commas_and_again(here, calls):
+    """A comma within a node is the node's own, however deep."""
+    node = "{type: by_sign, positive: {type: clip, eps_high: 1.0}, negative: {type: clip}}"
+    assert main(["lab", "--methods", f"grpo, {node},band-kl", "--methods", "no-clip"]) == 0
+    assert calls["lab"][1] == ["grpo", node, "band-kl", "no-clip"]
+    assert main(["lab", "--methods=grpo", "--seeds", "4,2", "--methods=band-kl"]) == 0
+    assert calls["lab"][1:3] == (["grpo", "band-kl"], [4, 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a", ["a"]),
+        ("a,b , c", ["a", "b", "c"]),
+        (",a,,", ["a"]),
+        ("{a: [1, 2], b: {c: 1, d: 2}},e", ["{a: [1, 2], b: {c: 1, d: 2}}", "e"]),
+        ("[1, 2],[3]", ["[1, 2]", "[3]"]),
+        ("a},b", ["a}", "b"]),
+        ("{a, b", ["{a, b"]),
+        (" , ", []),
+    ],
+)
+def test_a_list_is_split_at_the_commas_outside_brackets(text, parts):
+    assert arguments.split(text) == parts
+
+
+def test_words_behind_a_list_may_be_arguments(here, capsys):
+    """The command's own, where none of them stands before the list."""
+    assert main(["explain", "--p", "0.37", "band:tv:0.1"]) == 0
+    assert "0.27 to 0.47" in capsys.readouterr().out
+    assert main(["score", "-k", "1,8", "gone"]) == 2
+    assert "gone" in one_line(capsys)
+
+
+def commands(group, *above):
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, *above, name)
+    yield " ".join(above), group
+
+
+COMMANDS = {name: command for name, command in commands(get_command(app.app)) if name}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_help_has_every_option_and_argument_in_80_columns(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*name.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: bandpo {name} ")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "\n\n  " in out  # what the command does
+    first = [line[2:].split("  ")[0] for line in out.splitlines() if line.startswith("  ") and line[2:3] != " "]
+    for param in COMMANDS[name].params:
+        if param.param_type_name == "argument":
+            assert param.metavar in first  # and no Python type behind it
+        else:
+            shown = ", ".join(param.opts)
+            assert any(text == shown or text.startswith(f"{shown} ") for text in first), param.opts
+        assert param.help or name == "compare"  # A and B
+
+
+def test_each_command_has_a_line_in_the_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    assert main(["data", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "..." not in said.replace("[ARGS]...", "")  # no line is cut
+    for name, command in COMMANDS.items():
+        assert f"\n  {name.split()[-1]} " in said
+        assert command.help.partition("\n")[0].rstrip(".") in said
+
+
 def test_a_count_of_seeds_means_that_many(here, calls):
     main(["lab", "--seeds", "3"])
     assert calls["lab"][2] == [0, 1, 2]
@@ -333,7 +430,7 @@ def test_an_interruption_is_told_apart_from_a_mistake(here, capsys, monkeypatch)
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "train_and_show", interrupted)
+    monkeypatch.setattr(show_training, "train_and_show", interrupted)
     assert main(["train", "a=1"]) == 130
     assert capsys.readouterr().err == "interrupted; the same command with --resume goes on\n"
 
@@ -343,7 +440,7 @@ def test_a_bug_is_not_hidden_behind_one_line(here, monkeypatch, error):
     def buggy(*args):
         raise error
 
-    monkeypatch.setattr(training, "train_and_show", buggy)
+    monkeypatch.setattr(show_training, "train_and_show", buggy)
     with pytest.raises(type(error)):
         main(["train", "a=1"])
 
@@ -365,11 +462,10 @@ def test_a_command_that_was_given_before_the_libraries_are_there_costs_no_import
             "-c",
             "import sys\n"
             "from bandpo.cli import main\n"
-            "for args in (['--version'], ['--help'], ['lab', '--help'], ['lab', '--seeds', 'abc']):\n"
-            "    try: main(args)\n"
-            "    except SystemExit as stop: print('code', stop.code)\n"
-            "print('code', main([]))\n"
-            "print(sorted({'trl', 'transformers', 'pydantic', 'rich', 'matplotlib'} & set(sys.modules)))\n",
+            "for args in (['--version'], ['--help'], ['lab', '--help'], []): print('code', main(args))\n"
+            "print('pydantic' in sys.modules)\n"  # by which Typer reads values
+            "print('code', main(['lab', '--seeds', 'abc']))\n"
+            "print(sorted({'torch', 'trl', 'transformers', 'rich', 'matplotlib'} & set(sys.modules)))\n",
         ],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -379,21 +475,20 @@ def test_a_command_that_was_given_before_the_libraries_are_there_costs_no_import
     lines = done.stdout.splitlines()
     assert lines[0] == f"bandpo {bandpo.__version__}"
     assert [line for line in lines if line.startswith("code")] == ["code 0", "code 0", "code 0", "code 2", "code 2"]
-    assert lines[-1] == "[]"
-    for command in ("lab", "train", "report", "explain", "figures"):
-        assert f"    {command} " in done.stdout
+    assert lines[-3:] == ["False", "code 2", "[]"]
+    for command in COMMANDS:
+        assert f"\n  {command.split()[0]} " in done.stdout
 
 
-def test_the_help_names_every_method_of_the_lab(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")  # so that no name is broken at its hyphen
-    with pytest.raises(SystemExit):
-        main(["lab", "--help"])
-    words = capsys.readouterr().out.replace(",", " ").replace(")", " ").split()
+def test_the_help_names_every_method_of_the_lab(capsys):
+    assert main(["lab", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are broken at their hyphens
     known = {each.name for each in METHODS}
-    assert {"grpo", "clip-higher", "band-kl", "band-tv", "band-chi2", "no-clip", "gspo"} <= known & set(words)
-    first = words.index(DEFAULT_METHODS[0], words.index("(default:"))
-    assert tuple(words[first : first + len(DEFAULT_METHODS)]) == DEFAULT_METHODS
-    assert all(f"{scene.defaults['rounds']} in {name}" in " ".join(words) for name, scene in lab.SCENES.items())
+    assert {"grpo", "clip-higher", "band-kl", "band-tv", "band-chi2", "no-clip", "gspo"} <= known & set(
+        said.replace(",", " ").split()
+    )
+    assert f"[default: {','.join(DEFAULT_METHODS)}]" in said
+    assert all(f"{scene.defaults['rounds']} in {name}" in said for name, scene in lab.SCENES.items())
 
 
 @pytest.fixture
@@ -419,7 +514,7 @@ def test_a_signal_ends_a_command_in_one_line_and_with_its_code(here, capsys, mon
             if consequence is not None:
                 raise consequence
 
-    monkeypatch.setattr(training, "train_and_show", ended)
+    monkeypatch.setattr(show_training, "train_and_show", ended)
     assert signal.getsignal(number) is signal.SIG_DFL
     assert main(["train", "a=1"]) == 128 + number
     assert capsys.readouterr().err == f"ended by {name}; the same command with --resume goes on\n"
@@ -432,7 +527,7 @@ def test_signals_that_somebody_else_has_taken_are_left_alone(here, monkeypatch):
         seen.append(signal.getsignal(signal.SIGHUP))
 
     seen = []
-    monkeypatch.setattr(training, "train_and_show", look)
+    monkeypatch.setattr(show_training, "train_and_show", look)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     try:
         main(["train", "a=1"])

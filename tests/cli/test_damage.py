@@ -279,10 +279,7 @@ def test_yaml_on_the_command_line_is_one_line(here, capsys, text):
         ["table", text],
     ]
     for args in commands:
-        try:
-            code = main(args)
-        except SystemExit as error:  # argparse
-            code = error.code
+        code = main(args)
         err = capsys.readouterr().err
         assert code in (1, 2) or args[0] == "doctor", args
         assert err.count("\n") == 1 or args[0] == "doctor", (args, err)

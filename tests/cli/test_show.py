@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bandpo.cli import training
+from bandpo.cli import show_training
 from bandpo.training import on_trl
 from bandpo.training.side_by_side import plan
 
@@ -19,14 +19,14 @@ def test_a_line_has_what_the_row_has():
         "clip/fraction": 0.0123,
         "clip/tail_high_share": 0.6,
     }
-    assert training._line(row) == "round   3  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail share 60 %"
-    assert training._line({"round": 1, "reward": None, "clip/fraction": 0.0}) == "round   1  reward -  clip 0.00 %"
-    assert training._line({"round": 4, "eval/reward": 0.5}) == "round   4  held-out reward 0.500"
+    assert show_training._line(row) == "round   3  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail share 60 %"
+    assert show_training._line({"round": 1, "reward": None, "clip/fraction": 0.0}) == "round   1  reward -  clip 0.00 %"
+    assert show_training._line({"round": 4, "eval/reward": 0.5}) == "round   4  held-out reward 0.500"
 
 
 def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
     jobs = plan("tail", ["grpo", "clip-higher", "band-kl", "dcpo", "no-clip", "cispo", "gspo"], [0, 1], tmp_path)
-    said = training._cause(jobs)
+    said = show_training._cause(jobs)
     # p = 0.01: 1.2 p, 1.28 p, the root of the binding equation (7.81 p), DCPO's 5 p.
     for part in (
         "GRPO 0.2/0.2 at 0.012",
@@ -38,7 +38,7 @@ def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
     ):
         assert part in said
     assert "GSPO" not in said  # one ratio per response
-    assert training._cause(plan("tail", ["gspo"], [0], tmp_path)) == ""
+    assert show_training._cause(plan("tail", ["gspo"], [0], tmp_path)) == ""
     assert said.count("GRPO") == 1
 
 
@@ -49,7 +49,7 @@ def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(on_trl, "run", run)
     monkeypatch.chdir(tmp_path)
-    training.train_and_show(None, ["label='mine [/x]'", "output='[runs]'"], False, "bandpo train")
+    show_training.train_and_show(None, ["label='mine [/x]'", "output='[runs]'"], False, "bandpo train")
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == "mine [/x] on lab, 30 rounds of 64 steps, in [runs]"
     assert second == "going on in [runs]"
@@ -75,9 +75,9 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
             on_row(job, rows[-1])
         return [job.folder for job in jobs]
 
-    monkeypatch.setattr(training, "run_all", fake)
-    monkeypatch.setattr(training, "console", Console(width=200))
-    training.compare_and_show("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 2}, 2, False, "bandpo lab")
+    monkeypatch.setattr(show_training, "run_all", fake)
+    monkeypatch.setattr(show_training, "console", Console(width=200))
+    show_training.compare_and_show("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 2}, 2, False, "bandpo lab")
     out = capsys.readouterr().out
     page = out.splitlines()[-1]
     assert page == str(tmp_path / "report-tail.html")

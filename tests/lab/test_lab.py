@@ -386,7 +386,7 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monk
     lab.save_start(start.folders[0], lab.fresh_model(0), {"p_work": 0.3, "right_if_work": 0.4, "steps": 600})
     script = tmp_path / "start.py"
     script.write_text(STOPPED)
-    command = [sys.executable, "-P", str(script), "lab", "--scene", "storm", "--methods", "grpo", "band-kl"]
+    command = [sys.executable, "-P", str(script), "lab", "--scene", "storm", "--methods", "grpo,band-kl"]
     command += ["--seeds", "1", "--rounds", "12", "--jobs", "2", "-o", str(tmp_path / "out")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     runs = [tmp_path / "out" / "storm" / name / "seed-0" for name in ("grpo", "band-kl")]

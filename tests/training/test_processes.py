@@ -18,7 +18,7 @@ from transformers import Qwen2ForCausalLM
 
 import bandpo
 from bandpo import config
-from bandpo.cli import training
+from bandpo.cli import show_training
 from bandpo.errors import UserError
 from bandpo.training import checkpoints, on_trl, processes
 
@@ -154,12 +154,12 @@ def test_a_process_whose_launcher_is_killed_ends(tmp_path):
         os.close(watch)
 
 
-@pytest.mark.parametrize(("rank", "waits"), [("0", []), ("1", [training._PATIENCE])])
+@pytest.mark.parametrize(("rank", "waits"), [("0", []), ("1", [show_training._PATIENCE])])
 def test_what_is_wrong_for_all_is_left_to_the_first_process(monkeypatch, tmp_path, rank, waits):
     waited = []
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(training.time, "sleep", waited.append)
-    monkeypatch.setattr(training.console, "quiet", False)
+    monkeypatch.setattr(show_training.time, "sleep", waited.append)
+    monkeypatch.setattr(show_training.console, "quiet", False)
     with pytest.raises(UserError, match="does not exist"):
-        training.train_and_show(str(tmp_path / "no.yaml"), [], False, "")
+        show_training.train_and_show(str(tmp_path / "no.yaml"), [], False, "")
     assert waited == waits

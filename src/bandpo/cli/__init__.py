@@ -1,5 +1,5 @@
-"""The command line, `bandpo`: what is asked, and what is shown."""
+"""The command line, `bandpo`: what is asked, and what is shown. One file for each group of commands."""
 
-from .commands import main
+from .app import main
 
 __all__ = ["main"]

@@ -1,97 +1,142 @@
-"""What `bandpo eval` and `bandpo score` show."""
+"""Commands that measure models: `bandpo eval`, `score`, `compare` and `table`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from rich.table import Table
+from typer import Argument, Context, Option, Typer
 
-from ..errors import UserError
-from ..evals.draw import evaluate
-from ..evals.folder import read_facts, read_graded
-from ..evals.grades import grade_folder
-from ..progress import console
-from ..statistics.estimators import summarize
+from ..files import write_atomically
+from .arguments import Command, count, seconds, several
 
-
-def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> None:
-    """`bandpo eval`."""
-    folder = evaluate(model, **options)
-    score_and_show([folder], None, ks, as_json=False)
-    print(folder)
-
-
-def score_and_show(folders: Sequence[Path], scorer: str | None, ks: Sequence[int], as_json: bool) -> None:
-    """Grade what is not graded, and print the numbers of each folder."""
-    results = []
-    for folder in folders:
-        facts = read_facts(folder)
-        n = facts["sampling"]["n"]
-        if ks and not 1 <= max(ks) <= n:
-            raise UserError(f"k must be from 1 to the {n} samples of {folder}, got {max(ks)}")
-        used = grade_folder(folder, scorer)
-        results.append((folder, facts, used, [summarize(graded, ks) for graded in read_graded(folder, used)]))
-    if as_json:
-        rows = [
-            {"folder": str(folder), "label": facts["label"], "scorer": used, "results": summaries}
-            for folder, facts, used, summaries in results
-        ]
-        print(json.dumps(rows, indent=2))
-        return
-    for folder, facts, used, summaries in results:
-        _print(folder, facts, used, summaries, ks)
+app = Typer()
+MODEL = (
+    "a model's folder or hub id; the folder of a run of bandpo train or lab; its name on a server; lab: the start of "
+    "the lab's tail scene"
+)
+DATA = (
+    "aime24,aime25,amc23,gsm8k-test; a .parquet, .jsonl or .csv file of {prompt, answer}; "
+    "reasoning-gym:TASK:option=value:size=128; a recipe or a run (its held-out rows); lab [default: those of the run, "
+    "or of the lab]"
+)
+BACKEND = "auto: a server if --base-url is given, else vLLM if it is installed, else transformers"
+URL = "of a server that speaks OpenAI's protocol, e.g. http://localhost:8000/v1; its key is $OPENAI_API_KEY"
+TEMPLATE = "around a problem: paper, plain, boxed, or text with {prompt} [default: paper for AIME, AMC]"
+SCORERS = "math, dapo-strict, exact, last-number, reasoning-gym or lab [default: what the evaluation was made with]"
+LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
+Format = Literal["markdown", "latex", "html"]
+Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation]")]
+Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
 
 
-def _print(
-    folder: Path, facts: Mapping[str, Any], scorer: str, summaries: list[dict[str, Any]], ks: Sequence[int]
+@app.command("eval", cls=Command)
+def evaluate(
+    ctx: Context,
+    model: Annotated[str, Argument(metavar="MODEL", help=MODEL)],
+    data: Annotated[list[str] | None, several("NAME", DATA)] = None,
+    n: Annotated[int, Option("-n", parser=count, help="samples for each question")] = 32,
+    temperature: Annotated[float, Option(help="0 is greedy, with -n 1")] = 1.0,
+    top_p: Annotated[float, Option(help="the likeliest tokens of this probability together")] = 1.0,
+    top_k: Annotated[int, Option(help="the likeliest tokens; -1: all")] = -1,
+    max_tokens: Annotated[int, Option(parser=count, help="where an answer is cut")] = 4096,
+    seed: Annotated[int, Option(help="of the samples")] = 0,
+    backend: Annotated[Literal["auto", "vllm", "transformers", "openai"], Option(help=BACKEND)] = "auto",
+    base_url: Annotated[str | None, Option(metavar="URL", help=URL)] = None,
+    concurrency: Annotated[int, Option(parser=count, help="requests to it at once")] = 32,
+    timeout: Annotated[float | None, Option(parser=seconds, help="seconds for one answer [default: 3600]")] = None,
+    batch_size: Annotated[int | None, Option(parser=count, help="with transformers [default: 64, CPU 32]")] = None,
+    limit: Annotated[int | None, Option(parser=count, help="the first questions of each data set")] = None,
+    no_chat: Annotated[bool, Option("--no-chat", help="send a question as it is, without the chat template")] = False,
+    template: Annotated[str | None, Option(help=TEMPLATE)] = None,
+    copies: Annotated[Path | None, Option("--from", help="a copy of the hub's data set on disk")] = None,
+    scorer: Annotated[str | None, Option(help="see bandpo score [default: the one that fits the data]")] = None,
+    label: Annotated[str | None, Option(help="its name in tables [default: its path, or the rule of a run]")] = None,
+    output: Annotated[Path | None, Option("-o", "--output", help="folder [default: runs/eval/NAME]")] = None,
 ) -> None:
-    n = facts["sampling"]["n"]
-    shown = dict.fromkeys(ks or (1, n))
-    sampling = facts["sampling"]
-    console.print(facts["label"], style="bold", end="", soft_wrap=True)
-    console.print(
-        f" in {folder}: {n} samples a prompt at temperature {sampling['temperature']:g}, at most "
-        f"{sampling['max_tokens']} tokens; scorer {scorer}",
-        soft_wrap=True,
-    )
-    table = Table()
-    table.add_column("")
-    for summary in summaries:
-        table.add_column(f"{summary['data']}\n{summary['prompts']} prompts", justify="right")
+    """Draw answers from a model, and score them.
 
-    def row(name: str, show: Callable[[dict[str, Any]], str]) -> None:
-        cells = [show(summary) if name in summary else "-" for summary in summaries]
-        if any(cell != "-" for cell in cells):
-            table.add_row(name, *cells)
+    Draw answers to every question, append them to a folder as they come, and score them. The same command goes on
+    where it was stopped or killed; with a larger -n it draws the samples that are missing.
+    """
+    from ..evals.folder import Sampling
+    from .show_evals import evaluate_and_show
 
-    def cell(name: str, which: str = "clustered_error") -> Callable[[dict[str, Any]], str]:
-        def text(summary: dict[str, Any]) -> str:
-            number = summary[name]
-            low, high = (100 * x for x in number[which])
-            return f"{100 * number['value']:.2f}  [{low:.1f}, {high:.1f}]"
+    sampling = Sampling(n, temperature, top_p, top_k, max_tokens, seed)
+    evaluate_and_show(
+        model, data=data or [], sampling=sampling, backend=backend, base_url=base_url, output=output, scorer=scorer,
+        label=label, limit=limit, chat=not no_chat, template=template, copies=copies, batch=batch_size,
+        concurrency=concurrency, timeout=timeout, command=ctx.obj,
+    )  # fmt: skip
 
-        return text
 
-    row(f"mean@{n}", cell(f"mean@{n}"))
-    table.add_row(
-        "  sampling only", *(cell(f"mean@{n}", "sampling_error")(summary).split("  ")[1] for summary in summaries)
-    )
-    for k in shown:
-        if k > 1:
-            row(f"pass@{k}", cell(f"pass@{k}"))
-            row(f"maj@{k}", cell(f"maj@{k}"))
-            row(f"best@{k}/mean", lambda s, k=k: f"{100 * s[f'best@{k}/mean']['value']:.2f}")
-    row("truncated", cell("truncated"))
-    row("unparsed", cell("unparsed"))
-    row("tokens", lambda s: f"{s['tokens']['mean']:.0f}, half below {s['tokens']['median']:.0f}, "
-        f"longest {s['tokens']['max']:.0f}")  # fmt: skip
-    console.print(table)
-    console.print(
-        "All but tokens in %. Brackets: 95 % interval for problems like these (prompts as clusters); of the line "
-        "`sampling only`, for these very problems, sampled again. pass@k and maj@k are unbiased; best@k/mean is verl's "
-        "bootstrap, which the paper calls pass@k: with replacement, so it is lower.",
-        style="dim",
-    )
+@app.command(cls=Command)
+def score(
+    folders: Annotated[list[Path], Argument(metavar="FOLDER", help="of bandpo eval")],
+    scorer: Annotated[str | None, Option(help=SCORERS)] = None,
+    k: Annotated[list[int] | None, several("K", "[default: the number of samples]", count, "-k")] = None,
+    as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
+) -> None:
+    """Grade the samples of an evaluation, and print what they say.
+
+    Grade the samples that have no grade yet, and print mean@n, pass@k, maj@k and best@k with their intervals, lengths,
+    and the shares of answers that were cut or could not be read.
+    """
+    from .show_evals import score_and_show
+
+    score_and_show(folders, scorer, k or [], as_json)
+
+
+@app.command(cls=Command)
+def compare(
+    a: Annotated[str, Argument(metavar="A")],
+    b: Annotated[str, Argument(metavar="B")],
+    k: Annotated[int | None, Option("-k", parser=count, help="pass@K [default: mean@n, of all samples]")] = None,
+    scorer: Scorer = None,
+    log: Logs = None,
+    as_json: Annotated[bool, Option("--json", help="print plain data, as shares instead of points")] = False,
+) -> None:
+    """Is one checkpoint better than another, by how much, how sure?
+
+    Compare two evaluations on the problems that both answered, data set by data set and on average, and say what would
+    settle it. A and B are folders of bandpo eval, or files of verl's trainer.validation_data_dir; LABEL=PATH names
+    them.
+    """
+    from ..evals.results import read_results
+    from ..reports.comparison import compare_results, comparison_data, comparison_text
+
+    one, other = read_results([a, b], scorer, log or [])
+    comparisons = compare_results(one, other, k)
+    if as_json:
+        print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
+    else:
+        print(comparison_text(one, other, comparisons, k))
+
+
+@app.command(cls=Command)
+def table(
+    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help="evaluations")],
+    output: Annotated[Path | None, Option("-o", "--output", help="write to this file instead")] = None,
+    form: Annotated[Format | None, Option("--format", help="[default: by the file's name, or markdown]")] = None,
+    k: Annotated[int | None, Option("-k", parser=count, help="of pass@K [default: the number of samples]")] = None,
+    scorer: Scorer = None,
+    log: Logs = None,
+) -> None:
+    """A table of results in the layout of the paper's Table 1.
+
+    Methods by data sets, mean@n with its interval and pass@k, the best in bold. Label MODEL / METHOD puts METHOD under
+    the heading MODEL; evaluations with one label are training runs of one method.
+    """
+    from ..evals.results import read_results
+    from ..reports.table import FORMATS, make_table
+
+    by_name = {".html": "html", ".tex": "latex"}
+    form = form or by_name.get(output.suffix if output else "", "markdown")
+    text = FORMATS[form](make_table(read_results(results, scorer, log or []), k))
+    if output is None:
+        print(text, end="")
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, text.encode())
+        print(output)

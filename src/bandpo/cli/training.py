@@ -1,191 +1,115 @@
-"""What the commands print: an estimate, a line a round under a progress bar, and at the end what came out and why."""
+"""Commands that train: `bandpo lab`, `train`, `verl`, and the `doctor` of such runs."""
 
 from __future__ import annotations
 
-import math
-import re
-import time
-import warnings
-from collections.abc import Mapping, Sequence
+import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
-from rich.table import Table
-from rich.text import Text
+from typer import Argument, Context, Option, Typer
 
-from ..config.recipe import load
-from ..config.run_folder import is_finished
-from ..errors import UserError
-from ..files import locked
-from ..lab import SCENES
-from ..losses.surrogates import by_sign
-from ..progress import Progress, console
-from ..reports.runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
-from ..training import processes
-from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
+from .arguments import Command, count, seed_list, several
 
-_PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
-
-SUGGESTION = {
-    "tail": "The other scene: bandpo lab --scene storm. A plain wide clip too: --methods grpo band-kl clip-wide.",
-    "storm": "The other scene: bandpo lab --scene tail.",
-}
+app = Typer()
+METHODS = (
+    "grpo, clip-higher, band-kl, band-tv, band-chi2, band-relaxed, dcpo, no-clip, clip-wide, gspo and others (docs/rules.md), or "
+    "rules such as clip:0.2:1 or '{type: clip, eps_high: 1.0}' [default: grpo,clip-higher,band-kl,no-clip]"
+)
 
 
-def compare_and_show(
-    scene: str,
-    methods: Sequence[str] | None,
-    seeds: Sequence[int],
-    output: Path,
-    overrides: Mapping[str, Any],
-    workers: int,
-    resume: bool,
-    command: str,
+@app.command(cls=Command)
+def lab(
+    ctx: Context,
+    scene: Annotated[Literal["tail", "storm"], Option(help="what a clip costs, or what it protects")] = "tail",
+    methods: Annotated[list[str] | None, several("RULE", METHODS)] = None,
+    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="how many, or which [default: 2]")] = None,
+    rounds: Annotated[int | None, Option(help="of samples and steps [default: 30 in tail, 64 in storm]")] = None,
+    lr: Annotated[float | None, Option(help="learning rate [default: 5e-6 in tail, 4e-4 in storm]")] = None,
+    jobs: Annotated[int | None, Option(parser=count, help="runs at once [default: the cores of this machine]")] = None,
+    output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/lab"),
+    resume: Annotated[bool, Option("--resume", help="go on with an interrupted comparison")] = False,
 ) -> None:
-    """`bandpo lab`."""
-    jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
-    with locked(output / scene / ".lock"):
-        _compare_and_show(jobs, scene, seeds, output, workers, resume, command)
+    """Train a tiny model under several rules, and see why they differ.
+
+    The same model on the same task under each clipping rule, and a report; no GPU, no download. Scene tail shows what
+    a clip costs a rare good strategy, storm what it protects.
+    """
+    from .show_training import compare_and_show
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    trainer: dict[str, Any] = {} if lr is None else {"learning_rate": lr}
+    overrides: dict[str, Any] = {"trainer": trainer} | ({} if rounds is None else {"rounds": rounds})
+    compare_and_show(scene, methods, seeds or [0, 1], output, overrides, jobs or cores, resume, ctx.obj)
 
 
-def _compare_and_show(
-    jobs: Sequence[Job],
-    scene: str,
-    seeds: Sequence[int],
-    output: Path,
-    workers: int,
-    resume: bool,
-    command: str,
+@app.command(cls=Command)
+def train(
+    ctx: Context,
+    recipe: Annotated[str | None, Argument(metavar="RECIPE", help="a YAML file")] = None,
+    settings: Annotated[list[str] | None, Argument(metavar="key=value", help="instead of the recipe's")] = None,
+    resume: Annotated[bool, Option("--resume", help="go on after the last checkpoint of the run in `output`")] = False,
 ) -> None:
-    from ..reports.page import HONEST, write_report  # drawing is not needed to train
+    """Train one model from a recipe; without a recipe: the lab.
 
-    labels = list(dict.fromkeys(job.config.label for job in jobs))
-    seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
-    console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
-    console.print(
-        f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: ",
-        end="",
-    )
-    console.print(f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}.")
-    console.print(
-        "reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above", style="dim"
-    )
-    began = time.monotonic()
-    done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
-    total = sum(job.config.rounds for job in jobs)
-    with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
+    One model under one rule, from a recipe such as recipes/trl/band-kl.yaml; any setting can be given as key=value,
+    e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6.
 
-        def on_row(job: Job, row: dict[str, Any]) -> None:
-            console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row)}")
-            done[job.folder] = row["round"]
-            progress.update(sum(done.values()))
+    Several processes: torchrun --nproc-per-node N -m bandpo train ..., or accelerate launch --multi_gpu
+    --num_processes N -m bandpo train ... (on CPUs too, with trainer.use_cpu); they share the recipe's batch, so that
+    per_device_train_batch_size stays that of all together.
+    """
+    from ..training import processes
 
-        folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
-    page = write_report(folders, output / f"report-{scene}.html")
-    for section in make_sections(read_runs(folders)):
-        _print_section(section)
-    if cause := _cause(jobs):
-        console.print(cause)
-    console.print(re.sub(r"</?b>", "", HONEST[scene]))
-    console.print(SUGGESTION[scene])
-    if len(seeds) < MIN_SEEDS:
-        console.print(
-            f"Spread is not estimated (fewer than {MIN_SEEDS} seeds): run with --seeds {MIN_SEEDS} or more to judge."
-        )
-    console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
-    print(page)  # alone on its line, whole, for eyes and for scripts
+    processes.end_with_launcher()  # before the slow imports
+    from .show_training import train_and_show
+
+    settings = settings or []
+    if recipe is not None and "=" in recipe and not Path(recipe).exists():
+        recipe, settings = None, [recipe, *settings]
+    if recipe is None and not settings:
+        return lab(ctx, resume=resume)
+    return train_and_show(recipe, settings, resume, ctx.obj)
 
 
-def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
-    """`bandpo train`."""
-    console.quiet = not processes.is_first()
-    try:
-        _train_and_show(recipe, settings, resume, command)
-    except UserError:
-        if not processes.is_first():
-            # What is wrong for all is said once: the end of the first process ends the others. If it goes on, then
-            # it is wrong here alone, and is said here.
-            time.sleep(_PATIENCE)
-        raise
+@app.command(cls=Command)
+def verl(
+    recipe: Annotated[str, Argument(metavar="RECIPE", help="a YAML file")],
+    settings: Annotated[list[str] | None, Argument(metavar="RECIPE|key=value", help="what is laid on it")] = None,
+    command: Annotated[bool, Option("--print", help="print the command instead of starting it")] = False,
+    plan: Annotated[bool, Option("--plan", help="print an estimate of memory and time instead of starting")] = False,
+    nodes: Annotated[int | None, Option(parser=count, help="of a running Ray cluster [default: the recipe's]")] = None,
+    address: Annotated[str | None, Option(help="of that cluster: auto, HOST:PORT or ray://HOST:PORT")] = None,
+) -> None:
+    """Start a run on verl from a recipe, or show its command.
+
+    The recipe is one such as recipes/paper/qwen2.5-3b/band-kl.yaml. Further recipes are laid on the first; any setting
+    can be given as key=value, e.g. variant=public trust_region.delta=0.1 data.train_files=[data/a.parquet], and what
+    verl's own YAML does not have as +key=value.
+    """
+    from ..training.on_verl import load, plan_text
+
+    overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
+    overrides = [text for text in settings or [] if text not in overlays]
+    run = load([recipe, *overlays], overrides, nodes=nodes, address=address)
+    if plan:
+        print(plan_text(run))
+    if command:
+        print(run.command())
+    if not plan and not command:
+        run.start()
 
 
-def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
-    config = load(recipe, settings)
-    # The libraries' notices to programmers would drown the rows.
-    warnings.simplefilter("ignore", FutureWarning)
-    console.print(
-        Text.assemble(
-            (str(config.label), "bold"),
-            f" on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}",
-        )
-    )
-    from ..training.on_trl import run  # slow: it brings TRL
+@app.command(cls=Command)
+def doctor(
+    arguments: Annotated[list[str] | None, Argument(metavar="FILE|key=value", help="what is to be checked")] = None,
+    no_ray: Annotated[bool, Option("--no-ray", help="do not look into a Ray worker")] = False,
+) -> int:
+    """Check the installation, the settings of a verl run, or its log.
 
-    with Progress("rounds", config.rounds, pause=math.inf) as progress:
+    Without arguments: what is installed, and whether verl knows the loss, here and in a Ray worker. With verl's
+    overrides or YAML files (outputs/.../.hydra/config.yaml): settings that do nothing, or something else than they
+    say. With a .jsonl of verl's file logger: what its numbers are. Exit code 1: a problem.
+    """
+    from ..training.doctor import examine, report
 
-        def on_row(row: dict[str, Any]) -> None:
-            console.print(_line(row))
-            progress.update(row["round"])
-
-        folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
-    if processes.is_first():
-        console.print(f"Draw it with: bandpo report {folder}")
-        print(folder)
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    def part(name: str, key: str, scale: float = 1, unit: str = "", digits: int = 3) -> str:
-        value = row.get(key)
-        if key not in row:
-            return ""
-        return f"  {name} {'-' if value is None else format(scale * value, f'.{digits}f') + unit}"
-
-    if any(key.startswith("eval/") for key in row):
-        shown = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
-        said = "".join(part(" ".join(key.split("/")[1::2]), key) for key in shown)
-        return f"round {row['round']:3d}{part('held-out reward', 'eval/reward')}{said}"
-    return (
-        f"round {row['round']:3d}"
-        + part("reward", "reward")
-        + part("work", "lab/work")
-        + part("entropy", "entropy", digits=2)
-        + part("clip", "clip/fraction", 100, " %", 2)
-        + part("tail share", "clip/tail_high_share", 100, " %", 0)
-    )
-
-
-def _print_section(section: Section) -> None:
-    rows = section.table()
-    table = Table("mean over seeds", title=section.title, title_justify="left", title_style="bold")
-    gaps = Table(
-        "paired difference", title=f"minus {section.baseline}, same seed", title_justify="left", title_style="bold"
-    )
-    for label in section.methods:
-        table.add_column(label, justify="right")
-    for label in section.pairs:
-        gaps.add_column(label, justify="right")
-    for row in rows:
-        table.add_row(row.name, *row.summaries.values())
-        gaps.add_row(row.name, *row.differences.values())
-    console.print(table)
-    if section.pairs:
-        console.print(gaps)
-
-
-def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
-    """The sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
-    said: dict[str, None] = {}  # each rule once
-    for job in jobs:
-        objective = job.config.objective
-        if not objective.is_per_token:
-            continue
-        limit = p * ratio_bounds(objective.trust_region, np.array([p]))[1].item()
-        stops = by_sign(objective.apply, objective.dual_clip)[0] in ("clip", "mask", "mask_two_sided")
-        said[f"{job.config.label or job.name} {f'at {limit:.3g}' if stops and limit < 1 else 'never'}"] = None
-    if not said:
-        return ""
-    return (
-        f"Why: a token of probability {p:g} with a good outcome stops to get a gradient at which probability? "
-        f"{', '.join(said)}."
-    )
+    return 0 if report(examine(arguments or [], ray=not no_ray)) else 1

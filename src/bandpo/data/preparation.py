@@ -730,7 +730,7 @@ def _held_against(folder: _Folder, against: Mapping[str, Path | None]) -> _Befor
         sets.append((name, [row["problem"] for row in found.rows]))
         hashes.append(rows_hash({"problem": row["problem"]} for row in found.rows))
     if not sets:
-        folder.say("training rows are not held against evaluation sets; --against aime24 aime25 amc23 does that")
+        folder.say("training rows are not held against evaluation sets; --against aime24,aime25,amc23 does that")
     return _Before(Leaks(sets), tuple(hashes))
 
 

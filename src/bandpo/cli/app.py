@@ -1,0 +1,116 @@
+"""`bandpo`: its groups of commands, and what is told of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from typer import Context, Exit, Option, Typer, TyperException
+from typer.main import get_command
+
+from .. import __version__
+from ..errors import UserError, without_password
+from ..files import check_text
+from . import data, evals, reports, training
+from .ending import ended_by_signals, lenient_output
+
+app = Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120})
+for group in (training, evals, reports):
+    app.add_typer(group.app)
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True, add_help_option=False)  # Typer's own would load pydantic each time
+def bandpo(
+    ctx: Context,
+    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
+    about: Annotated[bool, Option("--help", help="Show this message and exit.")] = False,
+) -> None:
+    """Trust regions for LLM reinforcement learning."""
+    if version or about or ctx.invoked_subcommand is None:
+        print(f"bandpo {__version__}" if version else ctx.get_help())
+        raise Exit(0 if version or about else 2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0: it went well, 1: the doctor found a problem, 2 and a line on stderr: the user can change
+    something, 128 + n: ended by signal n, 130 if by Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    # The command as it is shown, and kept in the folder.
+    command = shlex.join(["bandpo", *(without_password(text) for text in argv if text != "--resume")])
+    with lenient_output():
+        try:
+            for text in argv:
+                check_text(text, "the argument")
+            with ended_by_signals():
+                code = _run(argv, command)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a full disk can still be told
+            return code
+        except KeyboardInterrupt as error:
+            number = error.args[0] if error.args else signal.SIGINT
+            what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+            how = " with --resume" if argv[0] in ("lab", "train") else ""
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print(f"{what}; the same command{how} goes on", file=sys.stderr)
+                if argv[0] == "eval":
+                    print(command, file=sys.stderr)
+            return 128 + number
+        except Exception as error:
+            line = told(error)
+            if line is None:
+                error.add_note(
+                    "error: this is a fault of bandpo itself, not of what you gave it. Please report it, with these "
+                    f"lines and: {without_password(shlex.join(['bandpo', *argv]))}"
+                )
+                raise
+            if len(line) > 1000:  # what it quotes may be of any length
+                line = f"{line[:700]} ... {line[-200:]}"
+            print(f"error: {line}", file=sys.stderr)
+            return 2
+
+
+def _run(argv: list[str], command: str) -> int:
+    """The exit code of a command. Typer's own `main` would take the signals, and show errors in its own way."""
+    try:
+        root = get_command(app)
+        with root.make_context("bandpo", list(argv), obj=command) as ctx:
+            return root.invoke(ctx) or 0
+    except Exit as end:
+        return end.exit_code
+    except TyperException as error:
+        ctx = getattr(error, "ctx", None)
+        message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+        message = message[:1].lower() + message[1:]
+        raise UserError(f"{message} (see {ctx.command_path if ctx else 'bandpo'} --help)") from error
+
+
+# What the machine has run out of, or does not allow: no fault of ours, wherever it is met.
+_OF_THE_MACHINE = {
+    number
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM", "EACCES", "EPERM")
+    if (number := getattr(errno, name, None)) is not None
+}
+
+
+def told(error: BaseException) -> str | None:
+    """What a user is told of an error, in one line; None for a fault of ours, whose traceback is wanted."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
+        return f"{error.name} is not installed; pip install 'bandpo[lab]'"
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_MACHINE):
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror}"
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve, until Python 3.13
+        return str(error)
+    # Libraries that write with code of their own (weights, checkpoints) have words of their own for a full disk.
+    full = ("No space left on device", "PytorchStreamWriter failed", "inline_container", "Disk quota exceeded")
+    if any(words in str(error) for words in full):
+        return f"a file could not be written; is the disk full? ({' '.join(str(error).split())[:200]})"
+    return None

@@ -1,0 +1,73 @@
+"""Commands that draw and explain: `bandpo report`, `explain` and `figures`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option, Typer
+
+from ..errors import UserError
+from .arguments import RULES, Command, objective, probability, region, several
+
+app = Typer()
+
+
+@app.command(cls=Command)
+def report(
+    runs: Annotated[list[Path], Argument(metavar="RUNS", help="run folders, or folders that hold some")],
+    output: Annotated[Path, Option("-o", "--output", help="file")] = Path("report.html"),
+    png: Annotated[Path | None, Option(help="also as a picture")] = None,
+    baseline: Annotated[str | None, Option(help="label to compare with [default: what begins with GRPO]")] = None,
+) -> None:
+    """Draw one self-contained HTML page from run folders."""
+    from ..reports.page import write_report
+
+    print(write_report(runs, output, png=png, baseline=baseline))
+
+
+@app.command(cls=Command, epilog=f"Methods are gspo, cispo, clip-higher and others: docs/rules.md. {RULES}")
+def explain(
+    rule: Annotated[Any, Argument(parser=objective, metavar="RULE", help="a method or a rule")],
+    p: Annotated[list[float] | None, several("P", "old probabilities [default: 0.001 to 0.99]", probability)] = None,
+    vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
+) -> None:
+    """What a method or a rule allows a token, in numbers and words."""
+    from ..reports.explanation import explain
+
+    try:
+        print(explain(rule, p or [], vs))
+    except ValueError as error:  # a rule that has no bounds by p alone
+        raise UserError(str(error)) from error
+
+
+@app.command(cls=Command, epilog=RULES)
+def figures(
+    output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/figures"),
+    only: Annotated[list[str] | None, several("NAME", "some figures [default: all six]")] = None,
+    regions: Annotated[list[Any] | None, several("RULE", "in variation, ratio and half-width", region)] = None,
+    top: Annotated[float | None, Option(help="highest ratio in ratio [default: 4]")] = None,
+    pair: Annotated[tuple[Any, Any] | None, Option(parser=region, metavar="RULE RULE", help="in regions-3d")] = None,
+    top_3d: Annotated[float | None, Option(help="highest ratio in regions-3d [default: 10]")] = None,
+    capped: Annotated[Any, Option(parser=region, metavar="RULE", help="in cap, of type capped")] = None,
+    equal: Annotated[list[str] | None, several("DIVERGENCE", "in equal-half-width [default: kl,tv,chi2]")] = None,
+    half_width: Annotated[float | None, Option(help="what is equal of a token there [default: 0.1]")] = None,
+    at: Annotated[float | None, Option(help="the token's old probability [default: 0.5]")] = None,
+) -> None:
+    """Draw the paper's figures of trust regions, and three of ours.
+
+    As PDF, SVG and PNG, with their captions printed: regions-3d, variation and ratio are Fig. 1a, 1b and 2 of the
+    paper; equal-half-width, cap and half-width are ours. The defaults are the paper's.
+    """
+    from ..reports.figures import Parameters, write_figures
+
+    given = {"regions": regions, "top": top, "pair": pair, "top_3d": top_3d, "capped": capped, "equal": equal}
+    given |= {"half_width": half_width, "at": at}
+    try:
+        parameters = Parameters(**{name: value for name, value in given.items() if value is not None})
+        drawn = write_figures(output, parameters, only or [])
+    except ValueError as error:  # of the core, about a rule or a divergence that was named
+        raise UserError(str(error)) from error
+    for path, caption in drawn:
+        print(f"{path}.pdf .svg .png\n  {caption}")
+    print(output)

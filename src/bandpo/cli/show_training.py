@@ -1,0 +1,185 @@
+"""What the commands print: an estimate, a line a round under a progress bar, and at the end what came out and why."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from ..config.recipe import load
+from ..config.run_folder import is_finished
+from ..errors import UserError
+from ..files import locked
+from ..lab import SCENES
+from ..losses.surrogates import by_sign
+from ..progress import Progress, console
+from ..reports.runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
+from ..training import processes
+from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
+
+_PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
+
+SUGGESTION = {
+    "tail": "The other scene: bandpo lab --scene storm. A plain wide clip too: --methods grpo,band-kl,clip-wide.",
+    "storm": "The other scene: bandpo lab --scene tail.",
+}
+
+
+def compare_and_show(
+    scene: str,
+    methods: Sequence[str] | None,
+    seeds: Sequence[int],
+    output: Path,
+    overrides: Mapping[str, Any],
+    workers: int,
+    resume: bool,
+    command: str,
+) -> None:
+    """`bandpo lab`."""
+    jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
+    with locked(output / scene / ".lock"):
+        _compare_and_show(jobs, scene, seeds, output, workers, resume, command)
+
+
+def _compare_and_show(
+    jobs: Sequence[Job], scene: str, seeds: Sequence[int], output: Path, workers: int, resume: bool, command: str
+) -> None:
+    from ..reports.page import HONEST, write_report  # drawing is not needed to train
+
+    labels = list(dict.fromkeys(job.config.label for job in jobs))
+    seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
+    console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
+    console.print(
+        f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: ",
+        end="",
+    )
+    console.print(f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}.")
+    console.print(
+        "reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above", style="dim"
+    )
+    began = time.monotonic()
+    done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
+    total = sum(job.config.rounds for job in jobs)
+    with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
+
+        def on_row(job: Job, row: dict[str, Any]) -> None:
+            console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row)}")
+            done[job.folder] = row["round"]
+            progress.update(sum(done.values()))
+
+        folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
+    page = write_report(folders, output / f"report-{scene}.html")
+    for section in make_sections(read_runs(folders)):
+        _print_section(section)
+    if cause := _cause(jobs):
+        console.print(cause)
+    console.print(re.sub(r"</?b>", "", HONEST[scene]))
+    console.print(SUGGESTION[scene])
+    if len(seeds) < MIN_SEEDS:
+        console.print(
+            f"Spread is not estimated (fewer than {MIN_SEEDS} seeds): run with --seeds {MIN_SEEDS} or more to judge."
+        )
+    console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
+    print(page)  # alone on its line, whole, for eyes and for scripts
+
+
+def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
+    """`bandpo train`."""
+    console.quiet = not processes.is_first()
+    try:
+        _train_and_show(recipe, settings, resume, command)
+    except UserError:
+        if not processes.is_first():
+            # What is wrong for all is said once: the end of the first process ends the others. If it goes on, then
+            # it is wrong here alone, and is said here.
+            time.sleep(_PATIENCE)
+        raise
+
+
+def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
+    config = load(recipe, settings)
+    # The libraries' notices to programmers would drown the rows.
+    warnings.simplefilter("ignore", FutureWarning)
+    console.print(
+        Text.assemble(
+            (str(config.label), "bold"),
+            f" on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}",
+        )
+    )
+    from ..training.on_trl import run  # slow: it brings TRL
+
+    with Progress("rounds", config.rounds, pause=math.inf) as progress:
+
+        def on_row(row: dict[str, Any]) -> None:
+            console.print(_line(row))
+            progress.update(row["round"])
+
+        folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
+    if processes.is_first():
+        console.print(f"Draw it with: bandpo report {folder}")
+        print(folder)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    def part(name: str, key: str, scale: float = 1, unit: str = "", digits: int = 3) -> str:
+        value = row.get(key)
+        if key not in row:
+            return ""
+        return f"  {name} {'-' if value is None else format(scale * value, f'.{digits}f') + unit}"
+
+    if any(key.startswith("eval/") for key in row):
+        shown = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
+        said = "".join(part(" ".join(key.split("/")[1::2]), key) for key in shown)
+        return f"round {row['round']:3d}{part('held-out reward', 'eval/reward')}{said}"
+    return (
+        f"round {row['round']:3d}"
+        + part("reward", "reward")
+        + part("work", "lab/work")
+        + part("entropy", "entropy", digits=2)
+        + part("clip", "clip/fraction", 100, " %", 2)
+        + part("tail share", "clip/tail_high_share", 100, " %", 0)
+    )
+
+
+def _print_section(section: Section) -> None:
+    rows = section.table()
+    table = Table("mean over seeds", title=section.title, title_justify="left", title_style="bold")
+    gaps = Table(
+        "paired difference", title=f"minus {section.baseline}, same seed", title_justify="left", title_style="bold"
+    )
+    for label in section.methods:
+        table.add_column(label, justify="right")
+    for label in section.pairs:
+        gaps.add_column(label, justify="right")
+    for row in rows:
+        table.add_row(row.name, *row.summaries.values())
+        gaps.add_row(row.name, *row.differences.values())
+    console.print(table)
+    if section.pairs:
+        console.print(gaps)
+
+
+def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
+    """The sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
+    said: dict[str, None] = {}  # each rule once
+    for job in jobs:
+        objective = job.config.objective
+        if not objective.is_per_token:
+            continue
+        limit = p * ratio_bounds(objective.trust_region, np.array([p]))[1].item()
+        stops = by_sign(objective.apply, objective.dual_clip)[0] in ("clip", "mask", "mask_two_sided")
+        said[f"{job.config.label or job.name} {f'at {limit:.3g}' if stops and limit < 1 else 'never'}"] = None
+    if not said:
+        return ""
+    return (
+        f"Why: a token of probability {p:g} with a good outcome stops to get a gradient at which probability? "
+        f"{', '.join(said)}."
+    )
