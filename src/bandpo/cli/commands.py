@@ -637,8 +637,8 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _prepare(args: argparse.Namespace) -> None:
-    from ..data.preparation import Settings, find, prepare
-    from ..data.sources import GROUPS
+    from ..data.preparation import Settings, prepare
+    from ..data.sources import GROUPS, find
 
     columns = {key: getattr(args, key) for key in ("prompt", "answer", "config", "split", "integers", "evaluation")}
     sources = [
@@ -662,7 +662,7 @@ def _prepare(args: argparse.Namespace) -> None:
 
 
 def _list_data(args: argparse.Namespace) -> None:
-    from ..data.preparation import listing
+    from ..data.sources import listing
 
     print(listing())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import lab
 from ..data.questions import Question
-from ..data.sources import reasoning_gym_items
+from ..data.readers import reasoning_gym_items
 from ..errors import UserError, nearest
 from ..files import Appender
 from ..rewards.functions import exact, last_number, read_number
