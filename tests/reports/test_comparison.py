@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from bandpo.cli import main
-from bandpo.data.questions import Question
-from bandpo.evals.folder import fingerprint
+from bandpo.data.questions import Question, fingerprint
 from bandpo.evals.results import read_result
 from bandpo.reports.comparison import compare_results, comparison_text
 from bandpo.reports.table import FORMATS, make_table

@@ -668,7 +668,7 @@ def _list_data(args: argparse.Namespace) -> None:
 
 
 def _eval(args: argparse.Namespace) -> None:
-    from ..evals.folder import Sampling
+    from ..evals.samples import Sampling
     from .evals import evaluate_and_show
 
     sampling = Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_tokens, args.seed)
