@@ -22,7 +22,7 @@ from bandpo.data.readers import file_hash
 from bandpo.data.rows import rows_and_reward
 from bandpo.data.sources import find
 from bandpo.errors import UserError
-from bandpo.files import locked
+from bandpo.files.locks import locked
 
 # ---- the paper's files
 

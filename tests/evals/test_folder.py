@@ -14,7 +14,7 @@ from bandpo.errors import UserError
 from bandpo.evals.folder import read_graded, read_samples
 from bandpo.evals.recording import Evaluation
 from bandpo.evals.samples import Sample, Sampling, seed_of
-from bandpo.files import Appender
+from bandpo.files.writing import Appender
 
 QUESTIONS = [
     Question("a", 0, "1 + 1 =", "2", {"item": 7}),

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from .. import __version__
 from ..errors import UserError, without_password
-from ..files import check_text, parse_yaml, write_atomically
+from ..files.checks import check_text
+from ..files.writing import write_atomically
+from ..files.yaml import parse_yaml
 
 if TYPE_CHECKING:
     from ..losses import Method, Objective

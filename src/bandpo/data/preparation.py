@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from .. import __version__
 from ..errors import UserError
-from ..files import locked
+from ..files.locks import locked
 from .evaluation_sets import evaluation_set, rows_hash
 from .leaks import Leaks
 from .problems import Problem, messages_of, template_text

@@ -11,7 +11,7 @@ from typing import Any
 from .. import lab
 from ..config.recipe import RunConfig, load
 from ..errors import UserError
-from ..files import parse_yaml
+from ..files.yaml import parse_yaml
 from .evaluation_sets import evaluation_set
 from .questions import Content, Question
 from .rows import read_rows

@@ -18,7 +18,8 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import UserError
-from ..files import json_line, lines_of, read_json, shortened
+from ..files.checks import shortened
+from ..files.reading import json_line, lines_of, read_json
 from .sources import Source
 
 Rows = Iterator[dict[str, Any]]

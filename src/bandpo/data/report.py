@@ -11,7 +11,8 @@ import pydantic
 from typing_extensions import TypedDict
 
 from ..errors import UserError
-from ..files import read_json, write_atomically
+from ..files.reading import read_json
+from ..files.writing import write_atomically
 
 # What report.json says, as far as it is read again; "from" is a word of Python, so not as classes.
 _more = pydantic.with_config(pydantic.ConfigDict(extra="allow"))

@@ -20,7 +20,8 @@ from typing_extensions import TypedDict
 
 from ..data.questions import Question, fingerprint
 from ..errors import UserError
-from ..files import check_text, read_json, read_json_lines
+from ..files.checks import check_text
+from ..files.reading import read_json, read_json_lines
 from ..statistics.estimators import Graded
 from .samples import Sample
 

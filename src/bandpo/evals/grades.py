@@ -11,7 +11,7 @@ from .. import lab
 from ..data.questions import Question
 from ..data.readers import reasoning_gym_items
 from ..errors import UserError, nearest
-from ..files import Appender
+from ..files.writing import Appender
 from ..rewards.functions import exact, last_number, read_number
 from ..rewards.grading import SCORERS, Grade, grade
 from .folder import GradeRow, grades_path, read_facts, read_questions, read_samples

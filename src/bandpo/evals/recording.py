@@ -11,7 +11,7 @@ from typing import Any
 
 from ..data.questions import Question, fingerprint
 from ..errors import UserError
-from ..files import Appender, line_of, write_atomically
+from ..files.writing import Appender, line_of, write_atomically
 from .folder import SampleRow, read_facts
 from .samples import Key, Sample, Sampling, seed_of
 

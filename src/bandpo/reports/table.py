@@ -14,7 +14,6 @@ import numpy as np
 
 from ..errors import UserError
 from ..evals.results import Result, share, unparsed
-from ..files import POLICY
 from ..statistics.estimators import (
     Interval,
     Spread,
@@ -24,6 +23,7 @@ from ..statistics.estimators import (
     training_runs,
 )
 from .comparison import different_sampling, points
+from .content_security import POLICY
 
 
 @dataclass(frozen=True)

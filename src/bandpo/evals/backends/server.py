@@ -13,7 +13,8 @@ from annotated_types import Interval, Len
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from ...errors import UserError, without_password
-from ...files import json_line, shortened
+from ...files.checks import shortened
+from ...files.reading import json_line
 from ..samples import Sampling
 from .base import Drawn, Request
 
