@@ -19,7 +19,8 @@ from bandpo.data.questions import Question, fingerprint
 from bandpo.evals.results import read_result
 from bandpo.reports.comparison import compare_results, comparison_text
 from bandpo.reports.table import FORMATS, make_table
-from bandpo.statistics.estimators import pass_at_k, such_problems, training_runs
+from bandpo.statistics.estimators import pass_at_k
+from bandpo.statistics.intervals import such_problems, training_runs
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

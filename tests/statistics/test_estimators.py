@@ -22,8 +22,6 @@ from bandpo.statistics import comparison, estimators
 from bandpo.statistics.comparison import common_prompts, compare, reshuffle_p, sign_flip_p
 from bandpo.statistics.estimators import (
     Graded,
-    Spread,
-    average,
     best_at_k_bootstrap,
     best_at_k_expected,
     maj_at_k,
@@ -31,12 +29,9 @@ from bandpo.statistics.estimators import (
     mean_at_k,
     pass_at_k,
     powers,
-    such_problems,
-    summarize,
-    t_quantile,
-    these_problems,
-    training_runs,
 )
+from bandpo.statistics.intervals import Spread, average, such_problems, t_quantile, these_problems, training_runs
+from bandpo.statistics.summary import summarize
 
 ROOT = Path(__file__).parents[2]
 

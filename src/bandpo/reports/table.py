@@ -14,14 +14,8 @@ import numpy as np
 
 from ..errors import UserError
 from ..evals.results import Result, share, unparsed
-from ..statistics.estimators import (
-    Interval,
-    Spread,
-    average,
-    per_prompt,
-    such_problems,
-    training_runs,
-)
+from ..statistics.estimators import per_prompt
+from ..statistics.intervals import Interval, Spread, average, such_problems, training_runs
 from .comparison import different_sampling, points
 from .content_security import POLICY
 

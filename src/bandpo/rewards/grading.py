@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import UserError, nearest
-from .answers import LONGEST, bare, changes, compact, final_answer, plain, read, said, without_words
+from .answers import bare, compact, plain, read, said, without_words
+from .final_answer import LONGEST, changes, final_answer
 from .quantities import VALUES, Number, equal, number, split_unit
 from .workers.pool import Pool, Raised, Stopped
 
