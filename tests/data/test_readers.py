@@ -8,15 +8,7 @@ import huggingface_hub
 import pyarrow
 import pyarrow.parquet
 import pytest
-from published import (
-    aime25,
-    amc23,
-    dapo_raw,
-    gsm8k,
-    problem,
-    put,
-    rows_of,
-)
+from published import aime25, amc23, dapo_raw, gsm8k, problem, put, rows_of
 
 from bandpo.data import readers, sources
 from bandpo.errors import UserError

@@ -4,11 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from published import (
-    aime25,
-    problem,
-    put,
-)
+from published import aime25, problem, put
 
 from bandpo.cli import main
 from bandpo.data import sources

@@ -12,9 +12,7 @@ from mpmath import mp
 from scripts import load
 
 from bandpo.statistics import estimators
-from bandpo.statistics.estimators import (
-    mean_at_k,
-)
+from bandpo.statistics.estimators import mean_at_k
 from bandpo.statistics.intervals import Spread, average, such_problems, t_quantile, these_problems, training_runs
 
 
