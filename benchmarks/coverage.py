@@ -26,17 +26,8 @@ from typing import Any
 import numpy as np
 
 from bandpo.statistics.comparison import compare
-from bandpo.statistics.estimators import (
-    Graded,
-    average,
-    best_at_k_bootstrap,
-    best_at_k_expected,
-    clustered_error,
-    pass_at_k,
-    per_prompt,
-    sampling_error,
-    training_runs,
-)
+from bandpo.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
+from bandpo.statistics.intervals import average, clustered_error, sampling_error, training_runs
 
 HERE = Path(__file__).resolve().parent
 ROWS, PAGE = HERE / "coverage.csv", HERE.parent / "docs" / "evaluation.md"

@@ -37,7 +37,7 @@ from bandpo.data import question_sets
 from bandpo.evals.folder import read_facts, read_graded, read_samples
 from bandpo.provenance import source_commit
 from bandpo.statistics.comparison import compare
-from bandpo.statistics.estimators import summarize
+from bandpo.statistics.summary import summarize
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
 MAIN = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -858,13 +858,13 @@ FAULTS = [
         "k3",
         "policy",
     ),
-    # ---- files.py, workers.py, lab.py, train.py, cli.py: killed, and two at once
+    # ---- locks.py, workers.py, lab.py, train.py, cli.py: killed, and two at once
     Fault(
         "the lock is not taken",
-        "files.py",
+        "files/locks.py",
         "lock.acquire(timeout=1)",
         "lock.lock_file",
-        "files",
+        "locks",
     ),
     Fault(
         "a process of multiprocessing stays when its parent is gone",
@@ -996,7 +996,7 @@ FAULTS = [
     ),
     Fault(
         "what is read and written again has its keys in another order",
-        "files.py",
+        "files/checks.py",
         "return value if found == value else found",
         "return found",
         "preparation::test_finished_files_are_not_made_again",

@@ -40,7 +40,7 @@ import psutil
 
 from bandpo.provenance import hardware, source_commit
 from bandpo.rewards import grading
-from bandpo.rewards.workers import Stopped
+from bandpo.rewards.workers.pool import Stopped
 
 ROWS, ANSWERS = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("answers.jsonl.gz")
 COLUMNS = [

@@ -16,8 +16,9 @@ from bandpo.data import question_sets
 from bandpo.data.questions import Question
 from bandpo.errors import UserError
 from bandpo.evals.draw import evaluate
-from bandpo.evals.folder import Evaluation, Sample, Sampling
 from bandpo.evals.grades import grade_folder
+from bandpo.evals.recording import Evaluation
+from bandpo.evals.samples import Sample, Sampling
 from bandpo.reports import page
 
 pytestmark = pytest.mark.slow

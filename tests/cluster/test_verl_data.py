@@ -7,7 +7,8 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.reward_score import default_compute_score
 
 from bandpo import lab
-from bandpo.data.preparation import Settings, find, prepare
+from bandpo.data.preparation import Settings, prepare
+from bandpo.data.sources import find
 
 
 def test_verl_reads_prepared_files(tmp_path):

@@ -23,10 +23,12 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from bandpo.evals import draw
-from bandpo.evals.backends import Request, VLLM
+from bandpo.evals.backends.base import Request
+from bandpo.evals.backends.vllm import VLLM
 from bandpo.cli import main
 from bandpo.errors import UserError
-from bandpo.evals.folder import Sampling, read_facts, read_questions, read_samples, seed_of
+from bandpo.evals.folder import read_facts, read_questions, read_samples
+from bandpo.evals.samples import Sampling, seed_of
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -210,7 +210,7 @@ def test_in_verls_reward_worker_and_gone_with_it(tmp_path):
         assert [r["reward_score"] for r in results] == [1, -1, 1]
         pid = ray.get(worker.__ray_call__.remote(lambda self: os.getpid()))
         family = psutil.Process(pid).children(recursive=True)
-        mine = [p for p in family if "bandpo/rewards/workers.py" in " ".join(p.cmdline())]
+        mine = [p for p in family if "bandpo/rewards/workers/template.py" in " ".join(p.cmdline())]
         assert mine
         ray.kill(worker)
         _, alive = psutil.wait_procs(mine, timeout=10)

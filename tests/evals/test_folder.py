@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bandpo.data.questions import Question
+from bandpo.data.questions import Question, fingerprint
 from bandpo.errors import UserError
-from bandpo.evals.folder import (
-    Appender,
-    Evaluation,
-    Sample,
-    Sampling,
-    fingerprint,
-    read_graded,
-    read_samples,
-    seed_of,
-)
+from bandpo.evals.folder import read_graded, read_samples
+from bandpo.evals.recording import Evaluation
+from bandpo.evals.samples import Sample, Sampling, seed_of
+from bandpo.files.writing import Appender
 
 QUESTIONS = [
     Question("a", 0, "1 + 1 =", "2", {"item": 7}),
@@ -97,7 +91,7 @@ KILLS = r"""
 import os, random, signal, sys, time
 from pathlib import Path
 import test_folder as t
-from bandpo.evals import folder as kept
+from bandpo.evals import recording as kept
 
 class Slow:
     def __init__(self, file): self.file = file

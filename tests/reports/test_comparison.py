@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from bandpo.cli import main
-from bandpo.data.questions import Question
-from bandpo.evals.folder import fingerprint
+from bandpo.data.questions import Question, fingerprint
 from bandpo.evals.results import read_result
 from bandpo.reports.comparison import compare_results, comparison_text
 from bandpo.reports.table import FORMATS, make_table
-from bandpo.statistics.estimators import clustered_error, pass_at_k, training_runs
+from bandpo.statistics.estimators import pass_at_k
+from bandpo.statistics.intervals import clustered_error, training_runs
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

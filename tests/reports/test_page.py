@@ -25,8 +25,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bandpo import BySign, Clip, Decaying
-from bandpo.files import POLICY
 from bandpo.reports.charts import draw_panel, method_styles
+from bandpo.reports.content_security import POLICY
 from bandpo.reports.page import write_report
 from bandpo.reports.runs import PANELS, make_sections, mean_curve, ratio_bounds, read_runs, show, subtract, summarize
 

@@ -23,7 +23,7 @@ from bandpo.rewards.functions import (
     resolve,
     text_of,
 )
-from bandpo.rewards.workers import Pool, Stopped
+from bandpo.rewards.workers.pool import Pool, Stopped
 
 # ---- exact
 

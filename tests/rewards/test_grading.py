@@ -17,7 +17,7 @@ from scripts import load
 from bandpo.errors import UserError
 from bandpo.rewards import grading
 from bandpo.rewards.grading import Grade, final_answer, grade
-from bandpo.rewards.workers import Pool, Stopped
+from bandpo.rewards.workers.pool import Pool, Stopped
 
 ROOT = Path(__file__).parents[2]
 

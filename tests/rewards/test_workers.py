@@ -14,8 +14,8 @@ import psutil
 import pytest
 import worker_tasks
 
-from bandpo.rewards import workers
-from bandpo.rewards.workers import Pool, Raised, Stopped
+from bandpo.rewards.workers import processes
+from bandpo.rewards.workers.pool import Pool, Raised, Stopped
 
 GOOD = [["same", i] for i in range(20)]
 
@@ -69,7 +69,7 @@ def test_a_worker_is_small_and_of_its_own(pool):
     about = pool.map([["about"]])[0]
     assert about["pid"] in pool.pids()
     assert (about["torch"], about["hash"], about["threads"]) == (False, "0", 1)
-    assert Path(about["main"]).name == "workers.py"
+    assert Path(about["main"]).name == "template.py"
 
 
 def test_what_a_task_prints_is_no_result(pool, capfd):
@@ -142,7 +142,7 @@ def test_a_path_that_is_no_string(monkeypatch):
 
 
 def test_a_worker_that_does_not_get_ready(monkeypatch):
-    monkeypatch.setattr(workers, "_START_SECONDS", 0.001)
+    monkeypatch.setattr(processes, "_START_SECONDS", 0.001)
     pool = Pool("worker_tasks:run", seconds=1, size=1)
     reason = r"^no worker for worker_tasks:run can be started: it was not ready after 0.001 s$"
     with pytest.raises(RuntimeError, match=reason):
@@ -180,7 +180,7 @@ def test_killed_while_it_starts(tmp_path, monkeypatch, deaths):
 
 def test_a_worker_killed_before_its_first_task(monkeypatch):
     """That costs no task its second try."""
-    killed, wait = [], workers._Worker.wait_until_ready
+    killed, wait = [], processes.Worker.wait_until_ready
 
     def kill(worker):
         if len(killed) < 3:
@@ -188,7 +188,7 @@ def test_a_worker_killed_before_its_first_task(monkeypatch):
             os.kill(worker.pid, signal.SIGKILL)
         wait(worker)
 
-    monkeypatch.setattr(workers._Worker, "wait_until_ready", kill)
+    monkeypatch.setattr(processes.Worker, "wait_until_ready", kill)
     pool = Pool("worker_tasks:run", seconds=1, size=1)
     assert pool.map([["leave"], *GOOD]) == [Stopped.DIED, *range(20)]
     assert len(killed) == 3
@@ -301,7 +301,7 @@ def test_a_template_that_is_killed_in_the_middle_of_tasks(pool, tmp_path):
 def test_a_template_that_does_not_answer_is_replaced(pool, monkeypatch):
     pool.map(GOOD)
     before = template_of(pool)
-    monkeypatch.setattr(workers, "_REPLY_SECONDS", 2)
+    monkeypatch.setattr(processes, "_REPLY_SECONDS", 2)
     os.kill(before, signal.SIGSTOP)
     assert pool.map([["leave"]]) == [Stopped.DIED]
     assert gone([before])
@@ -311,7 +311,7 @@ def test_a_template_that_does_not_answer_is_replaced(pool, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:worker_tasks")
 def test_where_nothing_may_be_forked_each_worker_is_a_program_of_its_own(monkeypatch):
-    monkeypatch.setattr(workers, "_FORKS", False)
+    monkeypatch.setattr(processes, "_FORKS", False)
     pool = Pool("worker_tasks:run", seconds=0.3, wall_seconds=4, size=2)
     bad = [["power"], ["leave"], ["wrong"]]
     stopped, died, raised, *rest = pool.map([*bad, *GOOD])
@@ -424,7 +424,7 @@ def test_in_a_daemon_process_which_may_have_no_children_of_multiprocessing():
 # No guard: a worker must not import the script again.
 SCRIPT = """
 import os, sys, threading, time
-from bandpo.rewards.workers import Pool
+from bandpo.rewards.workers.pool import Pool
 pool = Pool("worker_tasks:run", seconds={seconds}, size=2)
 pool.map([["sleep", 0.2]] * 2)
 print(*pool.pids(), flush=True)
@@ -546,7 +546,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_a_process_of_multiprocessing_ends_with_its_parent(tmp_path, name):
     file = tmp_path / "parent.py"
-    file.write_text(CHILD.format(package=str(Path(workers.__file__).parents[1])))
+    file.write_text(CHILD.format(package=str(Path(processes.__file__).parents[2])))
     with subprocess.Popen([sys.executable, "-P", str(file)], stdout=subprocess.PIPE, text=True) as process:
         pids = [int(pid) for pid in process.stdout.readline().split()]
         for pid in pids:  # what goes to the whole family is the parent's

@@ -21,7 +21,7 @@ import yaml
 from bandpo import config, lab
 from bandpo.data.rows import rows_and_reward
 from bandpo.errors import UserError
-from bandpo.files import locked
+from bandpo.files.locks import locked
 from bandpo.training import checkpoints, on_trl
 
 pytestmark = pytest.mark.slow

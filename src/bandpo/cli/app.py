@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from .. import __version__
 from ..errors import UserError, without_password
-from ..files import check_text
+from ..files.checks import check_text
 from . import data, evals, reports, training
 from .ending import ended_by_signals, lenient_output
 

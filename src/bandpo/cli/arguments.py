@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from ..files import parse_yaml
+from ..files.yaml import parse_yaml
 
 if TYPE_CHECKING:
     from ..losses import Method, Objective

@@ -47,8 +47,8 @@ def prepare(
     and report.json say what was dropped and changed. Finished files are not made again. docs/data.md says what is
     checked and why. The options from --prompt on are for data that bandpo does not know.
     """
-    from ..data.preparation import Settings, find, prepare
-    from ..data.sources import GROUPS
+    from ..data.preparation import Settings, prepare
+    from ..data.sources import GROUPS, find
 
     read = functools.partial(
         find, prompt=prompt, answer=answer, config=config, split=split, data_source=data_source, size=size,
@@ -65,6 +65,6 @@ def prepare(
 @app.command("list", cls=Command)
 def known() -> None:
     """List the known data sets: rows they must have, licences."""
-    from ..data.preparation import listing
+    from ..data.sources import listing
 
     print(listing())

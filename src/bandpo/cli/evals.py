@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Context, Option, Typer
 
-from ..files import write_atomically
+from ..files.writing import write_atomically
 from .arguments import Command, count, seconds, several
 
 app = Typer()
@@ -60,7 +60,7 @@ def evaluate(
     Draw answers to every question, append them to a folder as they come, and score them. The same command goes on
     where it was stopped or killed; with a larger -n it draws the samples that are missing.
     """
-    from ..evals.folder import Sampling
+    from ..evals.samples import Sampling
     from .show_evals import evaluate_and_show
 
     sampling = Sampling(n, temperature, top_p, top_k, max_tokens, seed)

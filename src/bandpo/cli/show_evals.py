@@ -14,7 +14,7 @@ from ..evals.draw import evaluate
 from ..evals.folder import read_facts, read_graded
 from ..evals.grades import grade_folder
 from ..progress import console
-from ..statistics.estimators import summarize
+from ..statistics.summary import summarize
 
 
 def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from ..config.recipe import load
 from ..config.run_folder import is_finished
 from ..errors import UserError
-from ..files import locked
+from ..files.locks import locked
 from ..lab import SCENES
 from ..losses.surrogates import by_sign
 from ..progress import Progress, console

@@ -17,12 +17,13 @@ import pydantic
 import yaml
 
 from ..errors import UserError, nearest
-from ..files import parse_yaml, read_yaml, secret_in
+from ..files.yaml import parse_yaml, read_yaml
 from ..lab import SCENES
 from ..losses.methods import method_of, objective
 from ..losses.notation import label_of_objective, short_node
 from ..losses.objective import Objective
 from ..trust_regions.base import TrustRegion
+from .secrets import secret_in
 
 
 class _Node(pydantic.BaseModel):

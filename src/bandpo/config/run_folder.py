@@ -11,7 +11,9 @@ import yaml
 from typing_extensions import TypedDict
 
 from ..errors import UserError
-from ..files import checked, read_json, read_yaml
+from ..files.checks import checked
+from ..files.reading import read_json
+from ..files.yaml import read_yaml
 from .recipe import RunConfig
 
 _MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Questions to evaluate on, by name: what `preparation.evaluation_set` knows, the held-out rows of a recipe or a run,
+"""Questions to evaluate on, by name: what `evaluation_set` knows, the held-out rows of a recipe or a run,
 or the lab's."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 from .. import lab
 from ..config.recipe import RunConfig, load
 from ..errors import UserError
-from ..files import parse_yaml
-from .preparation import evaluation_set
+from ..files.yaml import parse_yaml
+from .evaluation_sets import evaluation_set
 from .questions import Content, Question
 from .rows import read_rows
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..files import line_of
+from ..files.writing import line_of
 
 Content = str | list[dict[str, Any]]  # text, or chat messages
 
@@ -37,3 +37,11 @@ class Question:
         content = row["text"] if "text" in row else row["messages"]
         more = {key: value for key, value in row.items() if key not in known}
         return cls(row["data"], row["prompt"], content, row["answer"], more)
+
+
+def fingerprint(questions: Iterable[Question]) -> str:
+    """A hash of questions and answers, in order."""
+    digest = hashlib.sha256()
+    for question in questions:
+        digest.update(line_of([question.content, question.answer]))
+    return digest.hexdigest()

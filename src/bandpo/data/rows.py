@@ -14,7 +14,7 @@ from .. import lab
 from ..config.recipe import DataConfig, RunConfig
 from ..errors import UserError
 from ..rewards.functions import Reward, guarded, resolve, text_of
-from .sources import file_rows, hub_rows, reasoning_gym_items
+from .readers import file_rows, hub_rows, reasoning_gym_items
 
 
 def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:

@@ -1,25 +1,19 @@
-"""Where rows come from: the data sets that bandpo knows, the hub, copies of it on disk, files, and reasoning_gym.
+"""The data sets that bandpo knows, and which of them, or of one's own, a name stands for.
 
 `SOURCES` and `GROUPS` are plain data: what each data set is, which columns hold what, and how many rows a real run must
-find. The readers yield rows as plain dictionaries, and name what they could not read in one line.
+find.
 """
 
 from __future__ import annotations
 
-import csv
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow
-import pyarrow.parquet
-
-from ..errors import UserError
-from ..files import json_line, lines_of, read_json, shortened
-
-Rows = Iterator[dict[str, Any]]
+from ..errors import UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -207,177 +201,92 @@ GROUPS = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
-def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """row["a"]["b"] for "a.b"; None where there is no such thing. A column that is itself called "a.b" comes first."""
-    if path in row or "." not in path:
-        return row.get(path)
-    head, rest = path.split(".", 1)
-    inside = row.get(head)
-    return value_at(inside, rest) if isinstance(inside, Mapping) else None
+def find(
+    name: str,
+    *,
+    prompt: str | None = None,
+    answer: str | None = None,
+    config: str | None = None,
+    split: str | None = None,
+    data_source: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    size: int | None = None,
+    integers: bool = False,
+    evaluation: bool = False,
+) -> list[Source]:
+    """The data sets that a name stands for: a known one, a group, `reasoning-gym:TASK`, a file, or a name on the hub.
 
-
-def file_rows(path: Path, name: str | None = None) -> Rows:
-    """The rows of a file of JSON lines, JSON, CSV or Parquet.
-
-    Args:
-        path: the file; its ending says what is in it.
-        name: what to call it in errors.
-
-    Raises:
-        UserError: no such file, another ending, or a file that cannot be read; in the last case only when its rows are.
-    """
-    name = name or f"{str(path)!r}"
-    if not path.is_file():
-        raise UserError(f"{name} is no file")
-    if path.suffix not in _READERS:
-        raise UserError(f"{name} must end in one of {sorted(_READERS)}")
-    return _guarded(_READERS[path.suffix], path, name)
-
-
-def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
-    try:
-        yield from reader(path)
-    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
-        raise UserError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _json_rows(path: Path) -> Rows:
-    """Lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
-    with path.open("rb") as file:
-        start = file.read(2**12).removeprefix(BOM_UTF8).lstrip()
-    if start.startswith(b"["):
-        for number, row in enumerate(read_json(path, list[Any], shown=False, most=2**31), 1):
-            if not isinstance(row, dict):
-                raise ValueError(f"row {number} must be an object with names and values, got {shortened(row)}")
-            yield row
-        return
-    for number, line in enumerate(lines_of(path), 1):
-        if line.removeprefix(BOM_UTF8).strip():
-            yield json_line(line, f"line {number}")
-
-
-def _csv_rows(path: Path) -> Rows:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
-        for row in reader:
-            if None in row:
-                raise ValueError(f"line {reader.line_num} has more cells than the header")
-            yield row
-
-
-def _parquet_rows(path: Path) -> Rows:
-    with pyarrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(1000):
-            yield from batch.to_pylist()
-
-
-_READERS: dict[str, Callable[[Path], Rows]] = {
-    ".jsonl": _json_rows,
-    ".json": _json_rows,
-    ".csv": _csv_rows,
-    ".parquet": _parquet_rows,
-}
-
-
-def hub_rows(
-    hub: str, config: str | None, split: str, *, stream: bool = False, then: str = "--from copies"
-) -> tuple[Rows, str | None]:
-    """The rows of a data set of the Hugging Face hub, and the commit that they are of.
-
-    Without `stream` it is downloaded into the hub's own cache first, which goes on where a download broke off. With
-    HF_HUB_OFFLINE=1 only that cache is read, and the commit is None.
+    The arguments say how an unknown one is read; of a known one only `size` and `data_source` can be chosen.
 
     Raises:
-        UserError: it cannot be reached or has no such part; the message names it and says how to use a copy on disk, by
-            the setting `then`.
+        UserError: there is no such data set, or an argument that has no place.
     """
-    from datasets import load_dataset
-    from huggingface_hub import HfApi
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    try:
-        revision = None
-        if not HF_HUB_OFFLINE and not Path(hub).is_dir():
-            # First, because it fails at once without a network, where load_dataset tries for half a minute.
-            revision = HfApi().dataset_info(hub, timeout=20).sha
-        found: Any = load_dataset(hub, config, split=split, streaming=stream, revision=revision)
-    except Exception as error:  # the hub's client has many ways to say no
-        raise UserError(_unreachable(hub, error, then)) from error
-    return _hub_guarded(found, hub, then), revision
-
-
-def _hub_guarded(found: Any, hub: str, then: str) -> Rows:
-    try:
-        yield from found
-    except Exception as error:
-        raise UserError(_unreachable(hub, error, then)) from error
-
-
-def _unreachable(hub: str, error: Exception, then: str) -> str:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return (
-        f"{hub} cannot be loaded from the Hugging Face hub ({reason}). Where there is a network: `hf download {hub} "
-        f"--repo-type dataset --local-dir copies/{hub}`; then here: {then}"
-    )
-
-
-def copied_files(source: Source, copies: Path, *, alone: bool = True) -> list[Path]:
-    """The files of a data set's split in a copy of the hub on disk.
-
-    Args:
-        source: which data set.
-        copies: one of its files; a folder with its files in it; or a folder that holds such folders as ORG/NAME, NAME
-            or datasets--ORG--NAME (the hub's own cache).
-        alone: whether the first two will do; they cannot be told from another data set's.
-
-    Raises:
-        UserError: nothing of it is there; the message says where it was looked for.
-    """
-    if copies.is_file() and alone:
-        return [copies]
-    if not copies.is_dir():
-        raise UserError(f"--from {copies} does not exist; it must be a file or a folder with a copy of {source.hub}")
-    cached = copies / f"datasets--{source.hub.replace('/', '--')}" / "snapshots"
-    snapshots = sorted(cached.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    own = [copies / source.hub, copies / Path(source.hub).name, *snapshots[:1]]
-    folder = next((folder for folder in own if folder.is_dir()), copies if alone else None)
-    if folder is None:
-        raise UserError(f"--from {copies} has no folder {source.hub}, {Path(source.hub).name} or {cached.parent.name}")
-    # As datasets' own push_to_hub lays them out: CONFIG/SPLIT-*, or data/SPLIT-* where there is one configuration.
-    for place in [folder / source.config] if source.config else [folder / "data", folder]:
-        found = sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file())
-        if found:
-            return found
-    where = f"{source.config}/" if source.config else ""
+    own = {
+        "--prompt": prompt,
+        "--answer": answer,
+        "--config": config,
+        "--split": split,
+        "--integers": integers,
+        "--evaluation": evaluation,
+    }
+    task = name.removeprefix("reasoning-gym:") if name.startswith("reasoning-gym:") else None
+    known = GROUPS[name].names if name in GROUPS else (name,) if name in SOURCES else ()
+    for key, value in own.items():
+        if value and (known or (task and key in ("--prompt", "--answer", "--config"))):
+            raise UserError(f"{key} has no place with {name}, whose columns are known")
+    if options and not task:
+        raise UserError(f"--option has no place with {name}; it goes with reasoning-gym:TASK")
+    given: dict[str, Any] = {"size": size} | ({"data_source": data_source} if data_source else {})
+    if known:
+        return [dataclasses.replace(SOURCES[each], **given) for each in known]
+    use = "evaluation" if evaluation else "train"
+    common = {**given, "split": split or "train", "use": use, "integers": integers}
+    if task is not None:
+        common["size"] = size or 1000
+        return [Source(name, task, "reasoning-gym", "question", file=task, options=options or {}, **common)]
+    columns = {"problem": prompt or "prompt", "answer": answer or "answer"}
+    if Path(name).is_file() or name.endswith((".jsonl", ".json", ".csv", ".parquet")):
+        return [Source(name, name, "file", file=Path(name).stem, **columns, **common)]
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return [Source(name, name, file=name.split("/")[1], config=config, stream=True, **columns, **common)]
+    close = nearest(name, [*GROUPS, *SOURCES])
     raise UserError(
-        f"no files {where}{source.split}*.parquet (or .jsonl, .json, .csv) of {source.hub} in {folder}; --from takes "
-        "one of its files, or a folder as `hf download --repo-type dataset --local-dir` makes it"
+        f"no data set {name!r}{close}; known are {', '.join([*GROUPS, *SOURCES])} (`bandpo data list`), and "
+        "reasoning-gym:TASK, a .jsonl, .json, .csv or .parquet file, or ORG/NAME of the hub will do"
     )
 
 
-# ------------------------------------------------------------------------------------------------------- reasoning_gym
-def reasoning_gym_items(
-    task: str, size: int, options: Mapping[str, Any], name: str = "task"
-) -> tuple[list[dict[str, Any]], Callable[[str, dict[str, Any]], float]]:
-    """The items of a reasoning_gym task, with `question` and `answer`, and its scorer `score(text, item)`.
+def count_warnings(source: Source, read: int, kept: int | None = None) -> list[str]:
+    """Where the counts are not the recorded ones; `kept` are the rows left after `levels`."""
+    out = []
+    levels = "rows of levels {} to {}".format(*source.levels or (0, 0))
+    for what, count, expected in (("rows", read, source.rows), (levels, kept, source.kept)):
+        if count is None or expected is None or source.size is not None:
+            continue
+        low, high = expected if isinstance(expected, tuple) else (expected, expected)
+        if not low <= count <= high:
+            wanted = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            out.append(f"{source.name}: {count:,} {what}, expected {wanted} ({source.counted})")
+    return out
 
-    Args:
-        task: its name there.
-        size: how many items.
-        options: of the task, its `seed` among them (default 0).
-        name: what to call the task in errors.
 
-    Raises:
-        UserError: reasoning_gym is not installed, or has no such task or option.
-    """
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise UserError(f"{name} {task!r} needs the package: pip install 'bandpo[reasoning-gym]'") from None
-    options = {"seed": 0, **options}
-    try:
-        made = reasoning_gym.create_dataset(task, size=size, **options)
-    except Exception as error:
-        raise UserError(f"{name} {task!r} with options {options}: {' '.join(str(error).split())}") from error
-    return list(made), made.score_answer
+def listing() -> str:
+    """The known data sets, for a terminal."""
+    out = []
+    for source in SOURCES.values():
+        config = f", {source.config}" if source.config else ""
+        levels = f", levels {source.levels[0]} to {source.levels[1]}" if source.levels else ""
+        out += [
+            f"{source.name:18} {source.use}: {source.hub}{config}, {source.split}{levels}",
+            f"{'':18} {_expected(source)}; licence: {source.licence}",
+        ]
+    out += [f"{name:18} {' '.join(group.names)}" for name, group in GROUPS.items()]
+    return "\n".join(out)
+
+
+def _expected(source: Source) -> str:
+    def text(count: int | tuple[int, int]) -> str:
+        return f"{count[0]:,} to {count[1]:,}" if isinstance(count, tuple) else f"{count:,}"
+
+    kept = f", {text(source.kept)} kept" if source.kept else ""
+    return f"{text(source.rows or 0)} rows{kept} ({source.counted})"

@@ -2,4 +2,4 @@
 
 from ..faces import lazily
 
-__getattr__ = lazily(__name__, {"Sampling": "folder", "evaluate": "draw", "grade_folder": "grades"})
+__getattr__ = lazily(__name__, {"Sampling": "samples", "evaluate": "draw", "grade_folder": "grades"})

@@ -19,9 +19,13 @@ from ..data.question_sets import QuestionSet
 from ..errors import UserError
 from ..progress import Progress, console
 from ..provenance import hardware, source_commit, versions
-from .backends import VLLM, Backend, Request, Server, Transformers, choose, weights_of
-from .folder import Evaluation, Sample, Sampling
+from .backends.base import Backend, Request, choose, weights_of
+from .backends.server import Server
+from .backends.transformers import Transformers
+from .backends.vllm import VLLM
 from .grades import check_scorer
+from .recording import Evaluation
+from .samples import Sample, Sampling
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,13 @@ from typing import Any
 
 from .. import lab
 from ..data.questions import Question
-from ..data.sources import reasoning_gym_items
+from ..data.readers import reasoning_gym_items
 from ..errors import UserError, nearest
-from ..files import Appender
+from ..files.writing import Appender
 from ..rewards.functions import exact, last_number, read_number
 from ..rewards.grading import SCORERS, Grade, grade
-from .folder import (
-    GradeRow,
-    Sample,
-    grades_path,
-    read_facts,
-    read_questions,
-    read_samples,
-)
+from .folder import GradeRow, grades_path, read_facts, read_questions, read_samples
+from .samples import Sample
 
 GRADERS = (*SCORERS, "exact", "last-number", "reasoning-gym", "lab")
 CHUNK = 512  # samples graded between two appends

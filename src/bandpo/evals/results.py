@@ -19,7 +19,8 @@ import pydantic
 from typing_extensions import TypedDict
 
 from ..errors import UserError
-from ..files import check_text, read_json, read_json_lines, shortened
+from ..files.checks import check_text, shortened
+from ..files.reading import read_json, read_json_lines
 from ..statistics.collapse import Collapse, Log, collapse_of, log_of
 from ..statistics.estimators import Graded
 from .folder import read_facts, read_graded

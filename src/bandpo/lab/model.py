@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..files import locked
+from ..files.locks import locked
 from .task import ANSWER, BASE, END, EQUALS, LENGTH, MAX_COMPLETION, PAD, SLIP, SYMBOLS, reward
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import UserError
 from ..evals.results import Result, share, unparsed
 from ..statistics.comparison import Comparison, compare
-from ..statistics.estimators import LEVEL, Interval
+from ..statistics.intervals import LEVEL, Interval
 
 
 def points(value: float, sign: str = "", digits: int = 1) -> str:

@@ -13,10 +13,12 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..config.secrets import blanked
 from ..errors import UserError
-from ..files import POLICY, blanked, write_atomically
+from ..files.writing import write_atomically
 from ..statistics.collapse import find_collapse
 from .charts import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
+from .content_security import POLICY
 from .runs import MIN_SEEDS, PANELS, Run, Section, make_sections, ratio_bounds, read_runs
 
 SCENES = {

@@ -25,7 +25,9 @@ import torch
 
 from ..config.run_folder import Info, read_info
 from ..errors import UserError
-from ..files import checked, read_json_lines, read_yaml
+from ..files.checks import checked
+from ..files.reading import read_json_lines
+from ..files.yaml import read_yaml
 from ..losses.methods import objective
 from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion

@@ -14,16 +14,10 @@ import numpy as np
 
 from ..errors import UserError
 from ..evals.results import Result, share, unparsed
-from ..files import POLICY
-from ..statistics.estimators import (
-    Interval,
-    Spread,
-    average,
-    clustered_error,
-    per_prompt,
-    training_runs,
-)
+from ..statistics.estimators import per_prompt
+from ..statistics.intervals import Interval, Spread, average, clustered_error, training_runs
 from .comparison import different_sampling, points
+from .content_security import POLICY
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-r"""Short LaTeX strings compared by math-verify; this runs in worker processes (`workers.py`), for it may not end.
+r"""Short LaTeX strings compared by math-verify; this runs in worker processes (`workers`), for it may not end.
 
 math-verify parses and compares. Three rules of ours decide what is let through to it, and what it says is believed:
 

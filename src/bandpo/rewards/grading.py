@@ -2,7 +2,7 @@ r"""Is the final answer in a text the right one? `grade(texts, answers, scorer)`
 
 `math`: the answer is what stands on the last line with "Answer:", else in the last `\boxed{}`, else after the last
 "answer is"; it is right if it is equal in value. Numbers are compared here, by `fractions.Fraction`; whatever needs a
-parser goes to math-verify, in worker processes with hard limits of time and memory (`workers.py`).
+parser goes to math-verify, in worker processes with hard limits of time and memory (`workers`).
 
 `dapo-strict`: what the public runs' scorer does, `math_dapo` of verl 0.5: "Answer:" within the last 300 characters,
 Minerva's normalisation (arXiv 2206.14858, app. D), equal strings.
@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import UserError, nearest
-from .answers import LONGEST, bare, changes, compact, final_answer, plain, read, said, without_words
+from .answers import bare, compact, plain, read, said, without_words
+from .final_answer import LONGEST, changes, final_answer
 from .quantities import VALUES, Number, equal, number, split_unit
-from .workers import Pool, Raised, Stopped
+from .workers.pool import Pool, Raised, Stopped
 
 SCORERS = ("math", "dapo-strict")
 # Processor time of one comparison. Nearly all take less than 0.1 s.

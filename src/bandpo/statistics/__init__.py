@@ -4,19 +4,15 @@ from .collapse import Collapse, collapse_of, find_collapse
 from .comparison import Comparison, compare
 from .estimators import (
     Graded,
-    Interval,
-    Spread,
     best_at_k_bootstrap,
     best_at_k_expected,
-    clustered_error,
     maj_at_k,
     maj_at_k_bootstrap,
     mean_at_k,
     pass_at_k,
-    sampling_error,
-    summarize,
-    training_runs,
 )
+from .intervals import Interval, Spread, clustered_error, sampling_error, training_runs
+from .summary import summarize
 
 __all__ = [
     "Collapse",

@@ -1,5 +1,5 @@
 """Is one checkpoint better than another? `compare` sets B against A on the prompts that both answered: the difference
-with its intervals, exact paired tests, and what would settle the question. The intervals are those of `estimators.py`.
+with its intervals, exact paired tests, and what would settle the question. The intervals are those of `intervals.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from .estimators import LEVEL, Floats, Graded, Spread, average, log_choose, per_prompt, sampling_variance
+from .estimators import Floats, Graded, log_choose, per_prompt
+from .intervals import LEVEL, Spread, average, sampling_variance
 
 
 def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0) -> tuple[float, bool]:

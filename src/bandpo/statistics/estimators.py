@@ -1,20 +1,9 @@
-"""What samples say of a model: estimators, intervals and tests, from counts of right answers. Needs numpy and scipy.
+"""What samples say of a model, from counts of right answers: one number for every prompt. Needs numpy and scipy.
 
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 
-Estimators, each for every prompt: `mean_at_k`, `pass_at_k` and `maj_at_k` are unbiased; `best_at_k_bootstrap` and
-`maj_at_k_bootstrap` are verl's numbers, to the digit, and `best_at_k_expected` is what the former estimates, which is
-less than pass@k.
-
-Intervals answer three questions:
-
-- `sampling_error`: the same checkpoint on these very problems, sampled again. Only the sampling varies.
-- `clustered_error`: the same checkpoint on other problems of the same kind. Problems vary, each with its samples as a
-  cluster.
-- `training_runs`: another run of the same training. Runs vary; it takes several of them.
-
-`comparison.py` sets two checkpoints against each other. docs/evaluation.md has the formulas, and the coverage of each
-interval as simulation measured it.
+`mean_at_k`, `pass_at_k` and `maj_at_k` are unbiased; `best_at_k_bootstrap` and `maj_at_k_bootstrap` are verl's numbers,
+to the digit, and `best_at_k_expected` is what the former estimates, which is less than pass@k.
 """
 
 from __future__ import annotations
@@ -23,35 +12,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaln, stdtrit  # scipy.stats takes a second to load
+from scipy.special import betaln  # scipy.stats takes a second to load
 
 __all__ = [
-    "LEVEL",
     "Graded",
-    "Interval",
-    "Spread",
-    "average",
     "best_at_k_bootstrap",
     "best_at_k_expected",
-    "clustered_error",
     "maj_at_k",
     "maj_at_k_bootstrap",
     "mean_at_k",
     "pass_at_k",
     "per_prompt",
     "powers",
-    "sampling_error",
-    "sampling_variance",
-    "summarize",
-    "training_runs",
 ]
 
 Floats = NDArray[np.float64]
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +73,6 @@ class Graded:
     def right(self) -> NDArray[np.int64]:
         """How many of the samples of each prompt are right."""
         return self.score.sum(-1).astype(np.int64)
-
-
-# ----------------------------------------------------------------------------------------------------------- estimators
 
 
 def _check(n: int, k: int) -> None:
@@ -283,165 +259,12 @@ def log_choose(n: int, k: ArrayLike) -> Floats:
     return -betaln(n - k + 1, k + 1) - math.log1p(n)
 
 
-# ------------------------------------------------------------------------------------------------------------ intervals
-
-
-class Interval(NamedTuple):
-    low: float
-    high: float
-
-
-class Spread(NamedTuple):
-    """An estimate on its way to an interval: `centre` +- t(df) * `error`, which need not be centred at `value`."""
-
-    value: float
-    centre: float
-    error: float
-    df: float = math.inf
-
-    def interval(self, level: float = LEVEL, low: float = 0.0, high: float = 1.0) -> Interval:
-        """Cut at `low` and `high`, and never without the value itself."""
-        half = t_quantile(0.5 + level / 2, self.df) * self.error
-        return Interval(min(max(self.centre - half, low), self.value), max(min(self.centre + half, high), self.value))
-
-
-def average(parts: Sequence[Spread]) -> Spread:
-    """The plain mean of independent estimates (of data sets, say); degrees of freedom after Welch and Satterthwaite."""
-    variances = np.array([part.error**2 for part in parts])
-    below = sum(v**2 / part.df for v, part in zip(variances, parts, strict=True))
-    df = math.inf if below == 0 else max(1.0, float(variances.sum() ** 2 / below))
-    mean = [float(np.mean([getattr(part, name) for part in parts])) for name in ("value", "centre")]
-    return Spread(mean[0], mean[1], math.sqrt(variances.sum()) / len(parts), df)
-
-
-def t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t; a fractional number of degrees of freedom is rounded down."""
-    return float(stdtrit(np.floor(df + 1e-6), p))
-
-
 def per_prompt(score: ArrayLike, k: int | None = None) -> Floats:
     """mean@n of each prompt, or its pass@k."""
     score = np.asarray(score, np.float64)
     return mean_at_k(score) if k is None else pass_at_k(score.shape[-1], score.sum(-1), k)
 
 
-def sampling_variance(score: Floats, k: int | None) -> Floats:
-    """For each prompt, the variance of its mean@n or pass@k if it were sampled again.
-
-    With the chance of a right sample at (c + 1/2) / (n + 1): a prompt that was always right, or always wrong, was
-    sampled a finite number of times, and has a variance too.
-    """
-    n = score.shape[-1]
-    if n == 1:  # one sample tells nothing of its variance; that of all prompts together is an upper bound
-        p = _shrunk(score)
-        return np.full(len(score), p * (1 - p))
-    right, where = np.unique(score.sum(-1).astype(np.int64), return_inverse=True)
-    p = (right + 0.5) / (n + 1)
-    if k is None:
-        return (p * (1 - p) / (n - 1))[where]
-    c = np.arange(n + 1)
-    chance = np.exp(log_choose(n, c) + c * np.log(p)[:, None] + (n - c) * np.log1p(-p)[:, None])
-    value = pass_at_k(n, c, k)
-    return (chance @ value**2 - (chance @ value) ** 2).clip(0)[where]
-
-
-def _shrunk(score: Floats) -> float:
-    """The share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
-    return float((score.sum() + 2) / (score.size + 4))
-
-
-def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
-    """mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone: prompts are fixed.
-
-    The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
-    Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a prompt
-    without a right sample has a chance of 0 or of 1/n cannot be told.
-    """
-    score = np.asarray(score, np.float64)
-    value = float(per_prompt(score, k).mean())
-    if score.shape[-1] == 1:
-        p = _shrunk(score)
-        return Spread(value, p, math.sqrt(p * (1 - p) / (len(score) + 4)))
-    return Spread(value, value, math.sqrt(sampling_variance(score, k).sum()) / len(score))
-
-
-def clustered_error(values: ArrayLike) -> Spread:
-    """The mean of numbers in [0, 1], one a prompt, with its error for a population of prompts, by Student's t.
-
-    One prompt that is always right (1) and one that is always wrong (0) are added before the interval is computed, so
-    that a cell where all prompts agree does not claim to know all others. The value itself is without them. Sampling
-    noise is in the numbers already.
-    """
-    values = np.asarray(values, np.float64)
-    more = np.concatenate([values, [0.0, 1.0]])
-    error = float(more.std(ddof=1)) / math.sqrt(len(more))
-    return Spread(float(values.mean()), float(more.mean()), error, len(more) - 1)
-
-
-def training_runs(values: Sequence[float]) -> Spread | None:
-    """The mean over training runs with its error over such runs, Student's t; None for one run, which has no spread.
-
-    With two runs it is t with one degree of freedom, 12.7 standard errors: that is how much two runs say.
-    """
-    if len(values) < 2:
-        return None
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return Spread(mean, mean, error, len(values) - 1)
-
-
-# -------------------------------------------------------------------------------------------------------------- summary
-
-
 def powers(n: int) -> list[int]:
     """The k of verl's best@k: 2, 4, 8, ... below n, and n; none for one sample."""
     return [*(2**i for i in range(1, n.bit_length()) if 2**i < n), n] if n > 1 else []
-
-
-def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
-    """All numbers of one data set by name, as plain data; each with its intervals where it has some.
-
-    `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `sampling_error` and `clustered_error`;
-    `best@k/mean` and `maj@k/mean` are verl's bootstraps; `maj@k` is unbiased. `tokens`: mean, median,
-    90% and longest, also of right and of wrong ones. `truncated` and `unparsed` are shares with an interval over
-    prompts. What was not recorded is absent.
-    """
-    score, n = graded.score, graded.score.shape[-1]
-    out: dict[str, Any] = {"data": graded.data, "prompts": len(score), "samples": n, "level": LEVEL}
-
-    def spread(values: Floats, sampling: Spread | None = None) -> dict[str, Any]:
-        clustered = clustered_error(values)
-        cell: dict[str, Any] = {"value": clustered.value}
-        if sampling is not None:
-            cell["sampling_error"] = list(sampling.interval())
-        return {**cell, "clustered_error": list(clustered.interval())}
-
-    out[f"mean@{n}"] = spread(per_prompt(score), sampling_error(score))
-    for k in dict.fromkeys([1, *powers(n), *ks]):
-        out[f"pass@{k}"] = spread(per_prompt(score, k), sampling_error(score, k))
-    for k in dict.fromkeys([*powers(n), *(k for k in ks if k > 1)]):
-        expected = float(best_at_k_expected(n, graded.right, k).mean())
-        out[f"best@{k}/mean"] = {"value": float(best_at_k_bootstrap(score, k).mean()), "expected": expected}
-        if graded.answers is not None:
-            out[f"maj@{k}/mean"] = {"value": float(maj_at_k_bootstrap(graded.answers, score, k).mean())}
-            out[f"maj@{k}"] = spread(maj_at_k(graded.answers, score, k))
-    if graded.tokens is not None:
-        out["tokens"] = _lengths(graded.tokens, score)
-    for name, share in (
-        ("truncated", graded.truncated),
-        ("unparsed", None if graded.parsed is None else ~np.asarray(graded.parsed, bool)),
-    ):
-        if share is not None:
-            out[name] = spread(np.asarray(share, np.float64).mean(-1))
-    return out
-
-
-def _lengths(tokens: NDArray[np.int64], score: Floats) -> dict[str, float | None]:
-    flat, right = np.asarray(tokens, np.float64).ravel(), score.ravel() == 1
-    return {
-        "mean": float(flat.mean()),
-        "median": float(np.median(flat)),
-        "p90": float(np.quantile(flat, 0.9)),
-        "max": float(flat.max()),
-        "mean_right": float(flat[right].mean()) if right.any() else None,
-        "mean_wrong": float(flat[~right].mean()) if (~right).any() else None,
-    }

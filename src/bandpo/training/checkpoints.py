@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pydantic
 
-from ..files import write_atomically
+from ..files.writing import write_atomically
 
 MARK = "bandpo.json"
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"

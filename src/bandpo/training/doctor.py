@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import UserError
-from ..files import parse_yaml, read_json_lines, read_yaml, shortened
+from ..files.checks import shortened
+from ..files.reading import read_json_lines
+from ..files.yaml import parse_yaml, read_yaml
 
 Level = Literal["ok", "note", "warning", "problem"]
 # What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.

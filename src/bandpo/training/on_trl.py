@@ -32,7 +32,8 @@ from ..config.recipe import RunConfig
 from ..config.run_folder import check_same_run, is_finished
 from ..data.rows import rows_and_reward
 from ..errors import UserError
-from ..files import locked, write_atomically
+from ..files.locks import locked
+from ..files.writing import write_atomically
 from ..integrations.trl import BandPOConfig, BandPOTrainer
 from ..provenance import hardware, source_commit, versions
 from ..rewards.functions import Reward

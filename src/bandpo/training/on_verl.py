@@ -23,7 +23,7 @@ import yaml
 
 from ..config.recipe import merge, read_recipe
 from ..errors import UserError, nearest
-from ..files import parse_yaml
+from ..files.yaml import parse_yaml
 from ..integrations import objective_for
 from ..losses.methods import method_of
 from ..losses.notation import short_node

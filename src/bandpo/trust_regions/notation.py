@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..errors import UserError, nearest
-from ..files import parse_yaml
+from ..files.yaml import parse_yaml
 from .base import _KINDS, Region, TrustRegion, trust_region
 from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
 from .rules import DCPO, RIPO, Band, Clip

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bandpo import files
 from bandpo.errors import UserError
-from bandpo.files import locked
+from bandpo.files import locks
+from bandpo.files.locks import locked
 
 # Without the package's own __init__, which loads torch.
 HOLD = f"""
 import sys, types
 from pathlib import Path
 sys.modules["bandpo"] = types.ModuleType("bandpo")
-sys.modules["bandpo"].__path__ = [{str(Path(files.__file__).parent)!r}]
-from bandpo.files import locked
+sys.modules["bandpo"].__path__ = [{str(Path(locks.__file__).parents[1])!r}]
+from bandpo.files.locks import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,0 +1,133 @@
+"""How far a number of samples can be trusted.
+
+Intervals answer three questions:
+
+- `sampling_error`: the same checkpoint on these very problems, sampled again. Only the sampling varies.
+- `clustered_error`: the same checkpoint on other problems of the same kind. Problems vary, each with its samples as a
+  cluster.
+- `training_runs`: another run of the same training. Runs vary; it takes several of them.
+
+docs/evaluation.md has the formulas, and the coverage of each interval as simulation measured it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit  # scipy.stats takes a second to load
+
+from .estimators import Floats, log_choose, pass_at_k, per_prompt
+
+__all__ = [
+    "LEVEL",
+    "Interval",
+    "Spread",
+    "average",
+    "clustered_error",
+    "sampling_error",
+    "sampling_variance",
+    "training_runs",
+]
+
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class Spread(NamedTuple):
+    """An estimate on its way to an interval: `centre` +- t(df) * `error`, which need not be centred at `value`."""
+
+    value: float
+    centre: float
+    error: float
+    df: float = math.inf
+
+    def interval(self, level: float = LEVEL, low: float = 0.0, high: float = 1.0) -> Interval:
+        """Cut at `low` and `high`, and never without the value itself."""
+        half = t_quantile(0.5 + level / 2, self.df) * self.error
+        return Interval(min(max(self.centre - half, low), self.value), max(min(self.centre + half, high), self.value))
+
+
+def average(parts: Sequence[Spread]) -> Spread:
+    """The plain mean of independent estimates (of data sets, say); degrees of freedom after Welch and Satterthwaite."""
+    variances = np.array([part.error**2 for part in parts])
+    below = sum(v**2 / part.df for v, part in zip(variances, parts, strict=True))
+    df = math.inf if below == 0 else max(1.0, float(variances.sum() ** 2 / below))
+    mean = [float(np.mean([getattr(part, name) for part in parts])) for name in ("value", "centre")]
+    return Spread(mean[0], mean[1], math.sqrt(variances.sum()) / len(parts), df)
+
+
+def t_quantile(p: float, df: float) -> float:
+    """Quantile of Student's t; a fractional number of degrees of freedom is rounded down."""
+    return float(stdtrit(np.floor(df + 1e-6), p))
+
+
+def sampling_variance(score: Floats, k: int | None) -> Floats:
+    """For each prompt, the variance of its mean@n or pass@k if it were sampled again.
+
+    With the chance of a right sample at (c + 1/2) / (n + 1): a prompt that was always right, or always wrong, was
+    sampled a finite number of times, and has a variance too.
+    """
+    n = score.shape[-1]
+    if n == 1:  # one sample tells nothing of its variance; that of all prompts together is an upper bound
+        p = _shrunk(score)
+        return np.full(len(score), p * (1 - p))
+    right, where = np.unique(score.sum(-1).astype(np.int64), return_inverse=True)
+    p = (right + 0.5) / (n + 1)
+    if k is None:
+        return (p * (1 - p) / (n - 1))[where]
+    c = np.arange(n + 1)
+    chance = np.exp(log_choose(n, c) + c * np.log(p)[:, None] + (n - c) * np.log1p(-p)[:, None])
+    value = pass_at_k(n, c, k)
+    return (chance @ value**2 - (chance @ value) ** 2).clip(0)[where]
+
+
+def _shrunk(score: Floats) -> float:
+    """The share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
+    return float((score.sum() + 2) / (score.size + 4))
+
+
+def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
+    """mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone: prompts are fixed.
+
+    The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
+    Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a prompt
+    without a right sample has a chance of 0 or of 1/n cannot be told.
+    """
+    score = np.asarray(score, np.float64)
+    value = float(per_prompt(score, k).mean())
+    if score.shape[-1] == 1:
+        p = _shrunk(score)
+        return Spread(value, p, math.sqrt(p * (1 - p) / (len(score) + 4)))
+    return Spread(value, value, math.sqrt(sampling_variance(score, k).sum()) / len(score))
+
+
+def clustered_error(values: ArrayLike) -> Spread:
+    """The mean of numbers in [0, 1], one a prompt, with its error for a population of prompts, by Student's t.
+
+    One prompt that is always right (1) and one that is always wrong (0) are added before the interval is computed, so
+    that a cell where all prompts agree does not claim to know all others. The value itself is without them. Sampling
+    noise is in the numbers already.
+    """
+    values = np.asarray(values, np.float64)
+    more = np.concatenate([values, [0.0, 1.0]])
+    error = float(more.std(ddof=1)) / math.sqrt(len(more))
+    return Spread(float(values.mean()), float(more.mean()), error, len(more) - 1)
+
+
+def training_runs(values: Sequence[float]) -> Spread | None:
+    """The mean over training runs with its error over such runs, Student's t; None for one run, which has no spread.
+
+    With two runs it is t with one degree of freedom, 12.7 standard errors: that is how much two runs say.
+    """
+    if len(values) < 2:
+        return None
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Spread(mean, mean, error, len(values) - 1)

@@ -1,0 +1,89 @@
+"""Questions to evaluate on: of files, of a task, of what a recipe holds out, of the lab."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import recipe
+import yaml
+
+from bandpo import config, lab
+from bandpo.data import question_sets
+from bandpo.data.rows import rows_and_reward
+from bandpo.errors import UserError
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path, rows):
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_questions_of_files(here):
+    rows = [{"prompt": "1+1?", "answer": 2}, {"prompt": "2+2?", "answer": "4"}, {"prompt": "1+1?", "answer": "2"}]
+    found = question_sets.read(write("sums.jsonl", rows))
+    assert (found.name, found.scorer, found.facts["repeated"]) == ("sums", "math", 1)
+    assert [(q.prompt, q.content, q.answer) for q in found.questions] == [
+        (0, [{"role": "user", "content": "1+1?"}], "2"),
+        (1, [{"role": "user", "content": "2+2?"}], "4"),
+    ]
+    assert [q.content for q in question_sets.read("sums.jsonl", limit=1, chat=False).questions] == ["1+1?"]
+    boxed = question_sets.read("sums.jsonl", template="Q: {prompt}", chat=False)
+    assert boxed.questions[0].content == "Q: 1+1?"
+    with pytest.raises(UserError, match="two answers, '2' and '3', to the question"):
+        question_sets.read(write("wrong.jsonl", [*rows, {"prompt": "1+1?", "answer": "3"}]))
+    system = [{"role": "system", "content": "be good"}, {"role": "user", "content": "x"}]
+    write("system.jsonl", [{"prompt": system, "answer": "1"}])
+    with pytest.raises(UserError, match="--no-chat needs one user message a question"):
+        question_sets.read("system.jsonl", chat=False)
+    with pytest.raises(UserError, match=r"gone\.jsonl"):
+        question_sets.read("gone.jsonl")
+    with pytest.raises(UserError, match="no data set 'aime42', did you mean"):
+        question_sets.read("aime42")
+
+
+def test_questions_of_a_reasoning_gym_task(here):
+    spec = "reasoning-gym:chain_sum:min_terms=2:max_terms=2:min_digits=1:max_digits=1:size=30"
+    found = question_sets.read(spec)
+    assert (found.name, found.scorer) == ("chain_sum", "reasoning-gym")
+    assert len(found.questions) == len({q.id for q in found.questions}) == 30 - found.facts["repeated"]
+    assert found.questions == question_sets.read(spec).questions
+    assert found.questions[0].answer == str(eval(re.search(r"[-\d]+ [-+] [-\d]+", str(found.questions[0].content))[0]))
+    with pytest.raises(UserError, match="'size' is no option; write reasoning-gym:TASK:key=value"):
+        question_sets.read("reasoning-gym:chain_sum:size")
+    with pytest.raises(UserError, match="chain_sam"):
+        question_sets.read("reasoning-gym:chain_sam")
+
+
+def test_questions_that_a_recipe_holds_out(here):
+    home = recipe.make(here / "home")
+    node = recipe.node(home, Path("run"), data={"eval_size": 5}, reward="last-number")
+    Path("mine.yaml").write_text(yaml.safe_dump(node))
+    _, held_out, _ = rows_and_reward(config.load("mine.yaml"))
+    found = question_sets.read("mine.yaml")
+    assert (found.name, found.scorer) == ("rows", "last-number")
+    assert [(q.content, q.answer) for q in found.questions] == [(row["prompt"], row["answer"]) for row in held_out]
+    Path("runs/one").mkdir(parents=True)
+    Path("runs/one/config.yaml").write_text(config.load("mine.yaml").to_yaml())
+    assert question_sets.read("runs/one") == found
+    Path("none.yaml").write_text(yaml.safe_dump(recipe.node(home, Path("run"))))
+    with pytest.raises(UserError, match=r"none.yaml holds out no rows \(data.eval_size is 0\)"):
+        question_sets.read("none.yaml")
+    gym = {"source": "reasoning_gym", "task": "chain_sum", "eval_size": 4}
+    Path("gym.yaml").write_text(yaml.safe_dump({**node, "data": gym, "reward": "reasoning-gym"}))
+    gym_set = question_sets.read("gym.yaml")
+    assert (gym_set.name, gym_set.scorer, gym_set.facts["items"]) == ("chain_sum", "reasoning-gym", 24)
+    assert [q.more["item"] for q in gym_set.questions] == [20, 21, 22, 23]
+
+
+def test_questions_of_the_lab_are_not_those_of_training():
+    found = question_sets.read("lab")
+    assert (len(found.questions), found.scorer) == (128, "lab")
+    trained = {row["prompt"] for seed in range(3) for row in lab.prompts(2000, seed)}
+    assert sum(q.content in trained for q in found.questions) < 128 * 3 * 2000 / 16**4 * 2 + 5

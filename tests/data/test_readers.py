@@ -1,0 +1,158 @@
+"""Rows of files, of copies on disk, of the hub and of reasoning_gym."""
+
+import json
+import os
+
+import datasets
+import huggingface_hub
+import pyarrow
+import pyarrow.parquet
+import pytest
+from published import aime25, amc23, dapo_raw, gsm8k, problem, put, rows_of
+
+from bandpo.data import readers, sources
+from bandpo.errors import UserError
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json", ".jsonl", ".parquet"])
+def test_any_kind_of_file_will_do(make, tmp_path, ending):
+    path = tmp_path / f"own{ending}"
+    if ending == ".csv":
+        path.write_text("prompt,answer\nHow many?,007\n")
+    elif ending == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": ["How many?"], "answer": ["007"]}), path)
+    else:
+        row = {"prompt": "How many?", "answer": "007"}
+        path.write_text(json.dumps([row] if ending == ".json" else row))
+    make(str(path))
+    assert [(r["prompt"][0]["content"], r["answer"]) for r in rows_of(tmp_path / "out/own.parquet")] == [
+        ("How many?", "007")
+    ]
+
+
+def test_a_task_of_reasoning_gym(make, tmp_path):
+    gym = pytest.importorskip("reasoning_gym")
+    outcome, _ = make("reasoning-gym:chain_sum", columns={"size": 7, "options": {"seed": 3, "min_digits": 2}})
+    wanted = list(gym.create_dataset("chain_sum", size=7, seed=3, min_digits=2))
+    rows = rows_of(tmp_path / "out/chain_sum.parquet")
+    assert [(r["prompt"][0]["content"], r["answer"]) for r in rows] == [(w["question"], w["answer"]) for w in wanted]
+    assert outcome.files["chain_sum"]["from"]["options"] == {"seed": 3, "min_digits": 2}
+
+
+@pytest.fixture
+def online(monkeypatch):
+    """Whatever HF_HUB_OFFLINE says where the tests run."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("layout", ["file", "folder", "name", "cache", "org"])
+def test_every_layout_of_a_copy_is_found(make, copies, tmp_path, layout):
+    original = copies / "openai"
+    put(copies, "gsm8k-test", [gsm8k(problem(3), "-3")])
+    put(copies, "gsm8k-train", [gsm8k(problem(4), "4")])
+    place = {
+        "file": original / "gsm8k/main/test-00000-of-00001.parquet",
+        "folder": original / "gsm8k",
+        "name": original,
+        "org": copies,
+        "cache": tmp_path / "hub",
+    }[layout]
+    if layout == "cache":
+        old, new = (tmp_path / "hub/datasets--openai--gsm8k/snapshots" / name for name in ("abc", "def"))
+        (new.parent).mkdir(parents=True)
+        (original / "gsm8k").rename(new)
+        (old / "main").mkdir(parents=True)
+        os.utime(old, (1, 1))
+    outcome, _ = make("gsm8k-test", copies=place)
+    assert outcome.files["gsm8k-test"]["rows"] == 1
+    if layout in ("file", "folder"):
+        with pytest.raises(UserError, match=r"one file, but|has no folder openai/gsm8k"):
+            make("gsm8k-test", "aime24", copies=place)
+
+
+def test_several_files_of_a_split_are_one(make, copies, tmp_path):
+    first = put(copies, "aime25", [aime25(problem(i), "1", i) for i in range(15)])
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([aime25(problem(50 + i), "2", i) for i in range(15)]),
+        first.with_name("train-00001-of-00002.parquet"),
+    )
+    make("aime25")
+    assert [row["answer"] for row in rows_of(tmp_path / "out/aime2025.parquet")] == ["1"] * 15 + ["2"] * 15
+
+
+def test_a_failure_of_the_network_is_one_line_that_says_what_to_do(make, online):
+    def unreachable(*args, **kwargs):
+        raise ConnectionError("[Errno -2] Name or service\nnot known")
+
+    online.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
+    with pytest.raises(UserError) as caught:
+        make("amc23", copies=None)
+    text = str(caught.value)
+    assert text.startswith(
+        "math-ai/amc23 cannot be loaded from the Hugging Face hub ([Errno -2] Name or service not known)."
+    )
+    assert "hf download math-ai/amc23 --repo-type dataset --local-dir copies/math-ai/amc23" in text
+    assert text.endswith("--from copies")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_hub_is_read_through_datasets(copies, tmp_path, monkeypatch, stream):
+    """As far as that goes without a network: datasets takes a folder for a data set of the hub."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    put(copies, "gsm8k-test", [gsm8k(problem(3), "-3")])
+    folder = copies / "openai/gsm8k"
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: test\n    path: main/test-*\n---\n"
+    )
+    rows, commit = readers.hub_rows(str(folder), "main", "test", stream=stream)
+    assert list(rows) == [gsm8k(problem(3), "-3")]
+    assert commit is None
+    with pytest.raises(UserError, match="cannot be loaded from the Hugging Face hub"):
+        readers.hub_rows(str(folder), "socratic", "test", stream=stream)
+
+
+@pytest.mark.parametrize(("name", "streamed"), [("amc23", False), ("dapo-math-17k-raw", True)])
+def test_the_commit_is_asked_for_first_and_then_read(online, make, tmp_path, name, streamed):
+    asked = {}
+
+    class Info:
+        sha = "c0ffee"
+
+    online.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, hub, **kwargs: Info)
+
+    def load(hub, config, *, split, streaming, revision):
+        asked.update(hub=hub, config=config, split=split, streaming=streaming, revision=revision)
+        return iter([{**dapo_raw(problem(i), "1", i), **amc23(problem(i), "1.0", i)} for i in range(40)])
+
+    online.setattr(datasets, "load_dataset", load)
+    outcome, _ = make(name, copies=None)
+    source = sources.SOURCES[name]
+    wanted = {"hub": source.hub, "config": None, "split": source.split, "streaming": streamed, "revision": "c0ffee"}
+    assert asked == wanted
+    assert outcome.files[source.file]["from"]["commit"] == "c0ffee"
+    assert "commit c0ffee" in (tmp_path / "out/report.md").read_text()
+
+
+def test_offline_the_cache_is_read_and_nothing_is_asked(monkeypatch, make):
+    def asked(*args, **kwargs):
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", asked)
+    rows = [amc23(problem(i), "1.0", i) for i in range(40)]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, revision, **kwargs: rows)
+    outcome, _ = make("amc23", copies=None)
+    assert outcome.files["amc2023"]["from"]["commit"] is None
+
+
+def test_a_connection_that_breaks_off_leaves_no_file(monkeypatch, make, tmp_path):
+    def broken(*args, **kwargs):
+        yield amc23(problem(0), "1.0", 0)
+        raise TimeoutError("read timed out")
+
+    monkeypatch.setattr(readers, "hub_rows", lambda *a, **k: (readers._hub_guarded(broken(), a[0], "X"), "c0ffee"))
+    with pytest.raises(UserError, match=r"math-ai/amc23 cannot be loaded .*read timed out"):
+        make("amc23", copies=None)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,108 @@
+"""Which data set a name stands for, and the recorded table that real runs are checked against."""
+
+import dataclasses
+import re
+
+import pytest
+from published import aime25, problem, put
+
+from bandpo.cli import main
+from bandpo.data import sources
+from bandpo.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "message"),
+    [
+        ("aime2024", {}, r"^no data set 'aime2024', did you mean 'aime24'\?; known are paper, gsm8k, dapo-math-17k, "),
+        ("aime24", {"prompt": "x"}, r"^--prompt has no place with aime24"),
+        ("paper", {"evaluation": True}, r"^--evaluation has no place with paper"),
+        ("aime24", {"options": {"a": 1}}, r"^--option has no place with aime24"),
+        ("reasoning-gym:chain_sum", {"answer": "x"}, r"^--answer has no place with reasoning-gym:chain_sum"),
+        ("reasoning-gym:no_such", {}, r"^task 'no_such' with options \{'seed': 0\}: "),
+        ("nothing.jsonl", {}, r"^'nothing\.jsonl' is no file$"),
+    ],
+)
+def test_a_name_that_will_not_do_is_explained(make, name, columns, message):
+    with pytest.raises(UserError, match=message):
+        make(name, columns=columns)
+
+
+def test_counts_that_are_not_the_recorded_ones_are_said_and_written_down(make, tmp_path):
+    outcome, said = make("paper")
+    wanted = [
+        "dapo-math-17k: 40 rows, expected 17,398 (by its card: 14,116 English, 3,282 Chinese)",
+        "math-levels-3-5: 20 rows, expected 12,000 (by MATH's 12,500",
+        "math-levels-3-5: 12 rows of levels 3 to 5, expected 8,714 to 8,969 (by MATH's",
+        "paper: 52 rows to train on, expected 26,112 to 26,367 (by the 102 steps of 256",
+    ]
+    text = (tmp_path / "out/report.md").read_text()
+    for warning in wanted:
+        assert any(line.startswith(f"warning: {warning}") for line in said)
+        assert f"**Warning**: {warning}" in text
+    assert not outcome.files["aime2024"]["warnings"]
+    assert len(outcome.warnings) == 1
+
+
+def test_the_recorded_counts_are_silent(make, copies, monkeypatch):
+    source = dataclasses.replace(sources.SOURCES["math-levels-3-5"], rows=20, kept=(12, 15))
+    monkeypatch.setitem(sources.SOURCES, "math-levels-3-5", source)
+    outcome, said = make("math-levels-3-5", strict=True)
+    assert outcome.files["math-levels-3-5"]["warnings"] == []
+    assert not any("warning" in line for line in said)
+    monkeypatch.setitem(sources.SOURCES, "math-levels-3-5", dataclasses.replace(source, kept=(13, 15)))
+    with pytest.raises(UserError, match="12 rows of levels 3 to 5, expected 13 to 15"):
+        make("math-levels-3-5", strict=True, force=True)
+
+
+@pytest.mark.parametrize("count", [29, 31])
+def test_one_row_too_few_or_too_many_is_said(make, copies, count):
+    put(copies, "aime25", [aime25(problem(i), "1", i) for i in range(count)])
+    outcome, _ = make("aime25")
+    assert [w.partition(" (")[0] for w in outcome.files["aime2025"]["warnings"]] == [
+        f"aime25: {count} rows, expected 30"
+    ]
+
+
+def test_strict_writes_no_file_of_the_wrong_size(make, tmp_path):
+    with pytest.raises(
+        UserError, match=r"^dapo-math-17k: 40 rows, expected 17,398 .*; --strict takes this for an error"
+    ):
+        make("paper", strict=True)
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.parquet")) == [
+        "aime2024.parquet",
+        "aime2025.parquet",
+        "amc2023.parquet",
+    ]
+    make("paper")
+    with pytest.raises(UserError, match="--strict"):  # a finished file is no excuse
+        make("paper", strict=True)
+
+
+def test_a_part_of_a_data_set_is_not_counted(make, tmp_path):
+    outcome, said = make("paper", columns={"size": 5}, strict=True)
+    assert [entry["read"] for entry in outcome.files.values()] == [5] * 5
+    assert not any("warning" in line for line in said)
+
+
+def test_the_recorded_table_is_what_official_notes_say():
+    table = {name: (s.hub, s.config, s.split, s.rows, s.data_source, s.levels) for name, s in sources.SOURCES.items()}
+    assert table == {
+        "dapo-math-17k": ("open-r1/DAPO-Math-17k-Processed", "all", "train", 17_398, "math_dapo", None),
+        "dapo-math-17k-raw": ("BytedTsinghua-SIA/DAPO-Math-17k", None, "train", 1_791_700, "math_dapo", None),
+        "math-levels-3-5": ("nlile/hendrycks-MATH-benchmark", None, "train", 12_000, "math_dapo", (3, 5)),
+        "gsm8k-train": ("openai/gsm8k", "main", "train", 7_473, "math_dapo", None),
+        "gsm8k-test": ("openai/gsm8k", "main", "test", 1_319, "math_dapo", None),
+        "aime24": ("HuggingFaceH4/aime_2024", None, "train", 30, "aime_2024", None),
+        "aime25": ("yentinglin/aime_2025", None, "train", 30, "aime_2025", None),
+        "amc23": ("math-ai/amc23", None, "test", 40, "aime_amc2023", None),
+    }
+
+
+def test_the_command_lists_what_is_known(capsys):
+    assert main(["data", "list"]) == 0
+    said = capsys.readouterr().out
+    for name in [*sources.SOURCES, *sources.GROUPS]:
+        assert re.search(rf"^{name} +", said, re.M)
+    assert "17,398 rows" in said
+    assert "licence: MIT" in said

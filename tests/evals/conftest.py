@@ -1,0 +1,31 @@
+"""A tiny model on disk, what draws from it, and a folder to work in."""
+
+import pytest
+import recipe
+
+from bandpo import lab
+from bandpo.evals.backends.transformers import Transformers
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """The model of the recipe, with a chat template that leaves a message as it is."""
+    home = recipe.make(tmp_path_factory.mktemp("home"))
+    tokenizer = lab.tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(home / "model")
+    return home
+
+
+@pytest.fixture(scope="session")
+def engine(home):
+    return Transformers(str(home / "model"))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path

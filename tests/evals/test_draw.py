@@ -1,0 +1,256 @@
+"""`bandpo eval` and `bandpo score`: from questions to numbers."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from serving import CHOICE, Fake, completion
+from transformers import AutoModelForCausalLM
+
+from bandpo import lab
+from bandpo.cli import main
+from bandpo.errors import UserError
+from bandpo.evals import draw, grades
+from bandpo.evals.backends.base import weights_of
+from bandpo.evals.backends.server import Server
+from bandpo.evals.folder import read_facts, read_graded, read_samples
+from bandpo.statistics.estimators import pass_at_k
+
+
+def ask(home, output, *options, data=None):
+    data = data or str(home / "rows.jsonl")
+    args = ["eval", str(home / "model"), "--data", data, "--no-chat", "-o", str(output), *options]
+    return main([*args, "--scorer", "exact", "--max-tokens", "4"])
+
+
+def test_an_evaluation_from_the_command_line(home, here, capsys):
+    assert ask(home, "out", "-n", "4", "--label", "Tiny") == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    assert "Tiny on rows (12): 48 samples (4 a prompt) by transformers, into out" in printed.out
+    assert re.search(r"mean@4 +│ +\d", printed.out)
+    assert printed.out.splitlines()[-1] == "out"
+    facts = read_facts(Path("out"))
+    assert facts["finished"]
+    assert facts["command"].startswith("bandpo eval ")
+    assert (facts["label"], facts["dtype"], facts["scorer"]) == ("Tiny", "float32", "exact")
+    assert facts["data"]["rows"]["rows"] == 12
+    (graded,) = read_graded(Path("out"))
+    assert graded.score.shape == (12, 4)
+    samples = {sample.key: sample for sample in read_samples(Path("out"))}
+    answers = [row["answer"] for row in lab.prompts(12, 0)]
+    for p in range(12):
+        for i in range(4):
+            assert graded.score[p, i] == (samples["rows", p, i].text.strip() == answers[p])
+            assert graded.answers[p, i] == samples["rows", p, i].text.strip()
+
+    before = {path: path.read_bytes() for path in Path("out").iterdir() if path.name != "eval.json"}
+    assert ask(home, "out", "-n", "4", "--label", "Tiny") == 0  # again: all is there
+    assert "48 of them are there" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+    assert ask(home, "out", "-n", "4", "--seed", "1") == 2
+    assert "sampling.seed: 0 there, 1 now" in capsys.readouterr().err
+
+
+KILLED = """
+import os, signal, sys
+from bandpo.evals import recording
+from bandpo.cli import main
+add = recording.Evaluation.add
+def stop(self, sample):
+    add(self, sample)
+    if len(self.done) == 21:
+        os.kill(os.getpid(), signal.SIGKILL)
+recording.Evaluation.add = stop
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys):
+    command = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "--scorer", "exact"]
+    command += ["-n", "4", "--max-tokens", "4", "--batch-size", "8", "-o"]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *command, "killed"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    there = read_samples(Path("killed"))
+    assert len(there) == 21
+    with pytest.raises(UserError, match="not finished: 21 of 48 samples; go on with: bandpo eval "):
+        read_graded(Path("killed"))
+    assert main([*command, "killed"]) == 0
+    assert "21 of them are there" in capsys.readouterr().out
+    assert main([*command, "whole"]) == 0
+    assert read_samples(Path("killed")) == read_samples(Path("whole"))
+    assert [g.score.tolist() for g in read_graded(Path("killed"))] == [
+        g.score.tolist() for g in read_graded(Path("whole"))
+    ]
+
+
+def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeypatch):
+    add = draw.Evaluation.add
+
+    def interrupted(self, sample):
+        add(self, sample)
+        if len(self.done) == 21:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(draw.Evaluation, "add", interrupted)
+    assert ask(home, "out", "-n", "4") == 130
+    assert capsys.readouterr().err.startswith("interrupted; the same command goes on\nbandpo eval ")
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert ask(home, "out", "-n", "4") == 0
+    assert "21 of them are there" in capsys.readouterr().out
+
+
+def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setattr(draw, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
+    with Fake(lambda body, count: 200 if count <= 20 else 503) as fake:
+        options = ["-n", "4", "--base-url", fake.url, "--concurrency", "4"]
+        assert ask(home, "out", *options) == 2
+        assert "refused the request" in capsys.readouterr().err
+    monkeypatch.setattr(draw, "Server", Server)
+    kept = read_samples(Path("out"))
+    assert 17 <= len(kept) <= 20
+    with Fake(lambda body, count: 200) as fake:
+        assert ask(home, "out", *options[:3], fake.url) == 0  # a server may come back at another address
+        assert len({body["seed"] for body in fake.asked}) == 48 - len(kept)
+        assert set(fake.keys) == {"Bearer sk-secret"}
+    assert not any(b"secret" in path.read_bytes() for path in Path("out").iterdir())
+
+
+def test_a_password_in_an_address_and_what_a_filter_took(home, here, capsys):
+    filtered = completion(choices=[CHOICE | {"finish_reason": "content_filter", "text": ""}])
+    with Fake(lambda body, count: (200, filtered) if count % 2 else 200) as fake:
+        url = fake.url.replace("http://", "http://me:p4ssw0rd@")
+        assert ask(home, "out", "-n", "1", f"--base-url={url}", "--timeout", "60") == 0
+        assert "6 answers were cut by the server's content filter" in capsys.readouterr().out
+    assert not any(b"p4ssw0rd" in path.read_bytes() for path in Path("out").iterdir())
+    assert "://***@localhost" in read_facts(Path("out"))["command"]
+    assert ask(home, "out2", "--base-url", url) == 2  # nobody is there any more
+    error = capsys.readouterr().err
+    assert "p4ssw0rd" not in error
+    assert "://***@localhost" in error
+    assert ask(home, "out", "-n", "1", "--timeout", "60") == 2
+    assert "--timeout is for a server" in capsys.readouterr().err
+
+
+# ---- models
+
+
+def test_a_model_may_be_given_as_the_run_that_made_it(home, here):
+    run = here / "runs" / "mine"
+    run.mkdir(parents=True)
+    facts = {"label": "Band-KL 0.05", "seed": 0, "learning_rate": 1e-5, "finished": False}
+    (run / "run.json").write_text(json.dumps(facts))
+    (run / "checkpoints" / "checkpoint-8").mkdir(parents=True)
+    (run / "checkpoints" / "checkpoint-12").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"is not finished; its last checkpoint is runs/mine/checkpoints/checkpoint-12"):
+        draw.find_model("runs/mine")
+    (run / "model").mkdir()
+    found = draw.find_model("runs/mine")
+    assert (found.path, found.name, found.label, found.data) == ("runs/mine/model", "mine", "Band-KL 0.05", "runs/mine")
+    with pytest.raises(UserError, match=r"runs is neither a model .* the runs below it are runs/mine"):
+        draw.find_model("runs")
+    local = draw.find_model(str(home / "model"))
+    assert (local.path, local.label) == (str(home / "model"), "model")
+    hub = draw.find_model("Qwen/Qwen2.5-0.5B")
+    assert (hub.path, hub.name, hub.label) == ("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")
+    served = draw.find_model("org/name", "http://localhost:1/v1")
+    assert (served.path, served.name) == ("org/name", "name")
+
+
+def test_weights_are_told_apart(home, tmp_path):
+    before = weights_of(str(home / "model"))
+    model = AutoModelForCausalLM.from_pretrained(home / "model")
+    model.save_pretrained(tmp_path)
+    same = weights_of(str(tmp_path))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 1e-6
+    model.save_pretrained(tmp_path)
+    assert before is not None
+    assert same != weights_of(str(tmp_path))
+    with pytest.raises(UserError, match=r"model 'gone/model' \(there is no such folder here\) cannot be loaded"):
+        weights_of("gone/model")
+
+
+# ---- mistakes
+
+
+MISTAKES = {
+    "no data": ([], "--data is missing"),
+    "data twice": (["--data", "rows.jsonl,rows.jsonl"], "--data names rows twice"),
+    "scorers": (["--data", "rows.jsonl", "lab"], "graded differently (rows by math, lab by lab)"),
+    "scorer": (["--data", "lab", "--scorer", "mth"], "scorer must be one of math, dapo-strict, exact"),
+    "url": (["--data", "lab", "--backend", "openai"], "needs the server's address: --base-url"),
+    "back end": (["--data", "lab", "--backend", "transformers", "--base-url", "u"], "--base-url is for backend openai"),
+    "vllm": (["--data", "lab", "--backend", "vllm"], "backend vllm needs the package vllm, which is not installed"),
+    "batch": (["--data", "lab", "--base-url", "u", "--batch-size", "8"], "--batch-size is for backend transformers"),
+    "greedy": (["--data", "lab", "--temperature", "0"], "n must be 1, got 32"),
+}
+
+
+@pytest.mark.parametrize(("args", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(home, here, capsys, args, message):
+    Path("rows.jsonl").write_text((home / "rows.jsonl").read_text())
+    assert main(["eval", str(home / "model"), *args]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert [path.name for path in here.iterdir()] == ["rows.jsonl"]
+
+
+# ---- grades
+
+
+def test_grading_goes_on_where_it_was_stopped_and_is_not_done_again(home, here, monkeypatch, capsys):
+    ask(home, "out", "-n", "4")
+    path = Path("out/grades-exact.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    seen = []
+    exact = grades.exact
+    monkeypatch.setattr(grades, "exact", lambda texts, answer: seen.extend(texts) or exact(texts, answer))
+    assert main(["score", "out"]) == 0
+    assert path.read_bytes() == whole
+    assert len(seen) == 48 - whole[: len(whole) // 2].count(b"\n")
+    assert main(["score", "out"]) == 0
+    assert len(seen) == 48 - whole[: len(whole) // 2].count(b"\n")
+
+
+def test_scores_as_a_table_and_for_scripts(home, here, capsys):
+    ask(home, "a", "-n", "4")
+    ask(home, "b", "-n", "2", "--seed", "3")
+    capsys.readouterr()
+    assert main(["score", "a", "b", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["folder"], first["scorer"], second["folder"]) == ("a", "exact", "b")
+    (graded,) = read_graded(Path("a"))
+    assert first["results"][0]["mean@4"]["value"] == pytest.approx(graded.score.mean())
+    assert first["results"][0]["pass@4"]["value"] == pytest.approx(graded.score.max(1).mean())
+    assert main(["score", "a", "b", "-k", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "pass@2" in out
+    assert "pass@4" not in out
+    assert main(["score", "a", "-k", "3"]) == 0
+    of_3 = float(pass_at_k(4, graded.score.sum(1), 3).mean())
+    assert re.search(rf"pass@3 +│ +{100 * of_3:.2f} ", capsys.readouterr().out)
+    assert main(["score", "a", "b", "-k", "4"]) == 2
+    assert "k must be from 1 to the 2 samples of b, got 4" in capsys.readouterr().err
+    assert main(["score", "a", "--scorer", "lab"]) == 0
+    assert Path("a/grades-lab.jsonl").is_file()
+    assert main(["score", "gone"]) == 2
+    assert "gone holds no evaluation" in capsys.readouterr().err

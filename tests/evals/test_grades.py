@@ -1,0 +1,63 @@
+"""What each scorer makes of samples."""
+
+import pytest
+import torch
+
+from bandpo import lab
+from bandpo.data.questions import Question
+from bandpo.errors import UserError
+from bandpo.evals import grades
+from bandpo.evals.samples import Sample
+
+
+def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
+    samples = [Sample("d", i, 0, 0, text, 1, finish) for i, text in enumerate(texts)]
+    asked = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
+    return [(g.score, g.answer, g.status) for g in grades._grader(scorer, facts or {}, "d")(samples, asked)]
+
+
+def test_each_scorer_says_what_it_read():
+    assert graded_by("exact", [" a ", "b"], ["a", "a"]) == [(1, "a", "ok"), (0, "b", "ok")]
+    assert graded_by("last-number", ["so 1,007.50", "7", "none"], ["1007.5", "8", "9"]) == [
+        (1, "1007.5", "ok"),
+        (0, "7", "ok"),
+        (0, None, "unparsed"),
+    ]
+    assert graded_by("last-number", ["7.0", "007", "700"], ["7", "7", "7"]) == [
+        (1, "7", "ok"),
+        (1, "7", "ok"),
+        (0, "700", "ok"),
+    ]
+    assert graded_by("dapo-strict", ["Answer: 42", "42"], ["42", "42"])[0][0] == 1
+    assert [g[0] for g in graded_by("math", ["so \\boxed{42}", "\\boxed{41}"], ["42", "42"])] == [1, 0]
+
+
+def test_the_labs_answers_are_graded_as_in_training():
+    generator = torch.Generator().manual_seed(0)
+    tokenizer, rows, texts, finishes = lab.tokenizer(), [], [], []
+    for _ in range(3000):
+        ids = torch.randint(0, lab.END + 1, (lab.MAX_COMPLETION,), generator=generator)
+        ids[torch.rand(len(ids), generator=generator) < 0.3] = lab.ANSWER
+        ids = torch.where(ids < lab.BASE, ids % 3, ids)
+        ids[torch.rand(len(ids), generator=generator) < 0.2] = lab.END
+        ids = ids.tolist()
+        ids = ids[: ids.index(lab.END) + 1] if lab.END in ids else ids
+        rows.append(ids)
+        texts.append(tokenizer.decode(ids, skip_special_tokens=True))
+        finishes.append("stop" if ids[-1] == lab.END else "length")
+    answers = [lab.SYMBOLS[i % 3] for i in range(3000)]
+    expected = lab.reward(texts, rows, answers)
+    assert 10 < sum(expected) < 1000
+    for text, finish, answer, score in zip(texts, finishes, answers, expected, strict=True):
+        assert graded_by("lab", [text], [answer], finish=finish)[0][0] == score
+
+
+def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
+    facts = {"task": "chain_sum", "items": 3, "options": {"seed": 5, "min_terms": 2, "max_terms": 2}}
+    items, score_answer = grades.reasoning_gym_items("chain_sum", 3, facts["options"])
+    right = items[2]["answer"]
+    assert score_answer(f"{right} it is", items[2]) not in (0, 1)
+    found = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
+    assert [g[0] for g in found] == [1, 0]
+    with pytest.raises(UserError, match="scorer reasoning-gym is for questions of reasoning_gym"):
+        graded_by("reasoning-gym", ["1"], ["1"])

@@ -1,0 +1,193 @@
+"""Samples from transformers: what a seed fixes, and the model's own probabilities."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from serving import PROMPTS, drawn, first_tokens, requests
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bandpo import lab
+from bandpo.errors import UserError
+from bandpo.evals.backends import transformers as ours
+from bandpo.evals.backends.base import Request
+from bandpo.evals.backends.transformers import SeededChoice, Transformers, exponential
+from bandpo.evals.samples import Sampling
+
+# ---- random numbers
+
+
+def test_the_noise_is_that_of_splitmix64():
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    # Rosetta Code's test of SplitMix64 with seed 1234567.
+    expected = [-math.log1p(-((z >> 11) + 0.5) / 2**53) for z in known]
+    assert exponential([1234567], 5)[0].tolist() == pytest.approx(expected, rel=1e-6)
+    assert ours._mixed(0) == 16294208416658607535  # its first output with seed 0
+    assert exponential([2**63 + 5, 1234567], 5)[1].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_noise_is_finite_where_all_bits_are_ones():
+    """Else a token of probability 1 would lose to any other."""
+    z = 2**64 - 1
+    for shift, factor in (
+        (31, ours._SECOND),
+        (27, ours._FIRST),
+    ):  # back to the state whose first output it is
+        z = (z ^ z >> shift ^ z >> 2 * shift) * pow(factor, -1, 2**64) % 2**64
+    state = ((z ^ z >> 30 ^ z >> 60) - ours._GOLDEN) % 2**64
+    assert exponential([state], 1).item() == pytest.approx(24 * math.log(2))  # float32's last number below 1
+
+
+def test_the_noise_is_exponential_and_of_different_places_independent():
+    states = [ours._mixed(i) for i in range(100)]
+    noise = exponential(states, 10_000).double()
+    edges = torch.tensor([1e-5, 1e-3, 0.1, 0.5, 1, 2, 5, 10], dtype=torch.float64)
+    for edge in edges:
+        share, wanted = (noise < edge).double().mean().item(), -math.expm1(-edge)
+        assert abs(share - wanted) < 5 * math.sqrt(wanted * (1 - wanted) / noise.numel())
+    ranks = noise.argsort(1).argsort(1).double()
+    between = torch.corrcoef(ranks)[0, 1:].abs().max()
+    assert between < 5 / math.sqrt(10_000)
+    assert abs(torch.corrcoef(torch.stack([ranks[:, 1:].flatten(), ranks[:, :-1].flatten()]))[0, 1]) < 5e-3
+
+
+def test_the_greatest_logit_after_noise_is_a_draw_from_the_softmax():
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -6.0])
+    count = 8000
+    ids = torch.zeros(count, 3, dtype=torch.long)
+    chosen = SeededChoice(range(count), start=1)(ids, logits.expand(count, -1)).argmax(-1)
+    chances = logits.softmax(-1).numpy()
+    seen = np.bincount(chosen, minlength=5)
+    assert ((seen - count * chances) ** 2 / (count * chances)).sum() < 23.5  # chi2 with 4 degrees of freedom, p = 1e-4
+    at_the_next_place = SeededChoice(range(count), start=0)(ids, logits.expand(count, -1)).argmax(-1)
+    both = (chosen == at_the_next_place).double().mean().item()
+    assert abs(both - (chances**2).sum()) < 0.03  # as often as independent draws agree
+
+
+# ---- transformers
+
+
+def test_an_answer_does_not_depend_on_who_shares_its_batch(engine, monkeypatch):
+    sampling, wanted = Sampling(n=8, max_tokens=6), requests()
+    one_way = drawn(engine, wanted, sampling)
+    assert len({answer.text for answer in one_way.values()}) > 10
+    for batch, order in ((1, wanted[::5]), (5, wanted[::-1]), (7, wanted[3::2])):
+        monkeypatch.setattr(engine, "batch", batch)
+        assert drawn(engine, order, sampling) == {request.key: one_way[request.key] for request in order}
+    torch.manual_seed(1)
+    assert drawn(engine, wanted[:3], sampling) == {request.key: one_way[request.key] for request in wanted[:3]}
+    other = [Request(request.key, request.content, request.seed + 500) for request in wanted]
+    assert drawn(engine, other, sampling) != one_way
+
+
+@pytest.mark.parametrize(
+    ("sampling", "chances"),
+    [
+        (Sampling(max_tokens=1), lambda p: p),
+        (Sampling(max_tokens=1, temperature=2.0), lambda p: p**0.5 / (p**0.5).sum()),
+        (Sampling(max_tokens=1, top_k=3), lambda p: np.where(p >= np.sort(p)[-3], p, 0) / np.sort(p)[-3:].sum()),
+        (
+            Sampling(max_tokens=1, top_p=0.5),
+            lambda p: (
+                (kept := np.where(p >= np.sort(p)[::-1][np.sort(p)[::-1].cumsum().searchsorted(0.5)], p, 0))
+                / kept.sum()
+            ),
+        ),
+    ],
+    ids=["plain", "temperature", "top_k", "top_p"],
+)
+def test_answers_are_drawn_from_the_models_own_probabilities(engine, sampling, chances, monkeypatch):
+    monkeypatch.setattr(engine, "batch", 500)
+    count = 3000
+    answers = [answer for _, answer in engine.draw(requests(count, ["a b ="]), sampling)]
+    expected = count * chances(first_tokens(engine.model, "a b ="))
+    words = Counter(answer.text if answer.finish == "length" else "<end>" for answer in answers)
+    letters = {symbol: i for i, symbol in enumerate(lab.SYMBOLS)}
+    chi2 = 0.0
+    for word, i in letters.items():
+        seen = words.pop("" if word == "<pad>" else word, 0)
+        assert expected[i] > 0 or seen == 0
+        chi2 += (seen - expected[i]) ** 2 / expected[i] if expected[i] > 1 else 0
+    assert not words
+    assert chi2 < 60  # 19 degrees of freedom at most: p = 4e-6
+
+
+def test_at_temperature_0_the_answer_is_the_most_probable_one(engine):
+    model, tokenizer = engine.model, engine.tokenizer
+    greedy = drawn(engine, requests(1), Sampling(n=1, temperature=0.0, max_tokens=6))
+    assert greedy == drawn(engine, requests(1), Sampling(n=1, top_k=1, max_tokens=6))
+    for (p, _), answer in greedy.items():
+        ids = tokenizer(PROMPTS[p], return_tensors="pt")["input_ids"]
+        start = ids.shape[1]
+        while ids.shape[1] < start + 6 and ids[0, -1] != lab.END:
+            with torch.no_grad():
+                ids = torch.cat([ids, model(input_ids=ids).logits[:, -1].argmax(-1, keepdim=True)], 1)
+        assert answer.text == tokenizer.decode(ids[0, start:], skip_special_tokens=True)
+        assert answer.tokens == ids.shape[1] - start
+
+
+def test_tokens_count_the_end_and_a_cut_answer_says_so(engine):
+    answers = drawn(engine, requests(60), Sampling(max_tokens=4)).values()
+    assert {answer.finish for answer in answers} == {"stop", "length"}
+    for answer in answers:
+        assert 1 <= answer.tokens <= 4
+        if answer.finish == "length":
+            assert answer.tokens == 4
+        visible = [letter for letter in answer.text if not letter.isspace()]
+        assert len(visible) <= answer.tokens - (answer.finish == "stop")
+
+
+def test_settings_that_come_with_a_model_do_not_hold(home, engine, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(home / "model")
+    model.generation_config.update(do_sample=True, top_k=1, temperature=0.1, repetition_penalty=5.0, max_new_tokens=2)
+    other = Transformers(model, AutoTokenizer.from_pretrained(home / "model"))
+    sampling = Sampling(max_tokens=6)
+    assert drawn(other, requests(), sampling) == drawn(engine, requests(), sampling)
+    assert model.generation_config.top_k == 1  # they are the model's again
+
+
+def test_every_end_token_of_the_model_ends_an_answer(home):
+    model = AutoModelForCausalLM.from_pretrained(home / "model")
+    model.generation_config.eos_token_id = [lab.END, lab.ANSWER]
+    engine = Transformers(model, AutoTokenizer.from_pretrained(home / "model"))
+    answers = drawn(engine, requests(60), Sampling(max_tokens=6)).values()
+    ended = [answer for answer in answers if answer.text.endswith("A")]
+    assert ended
+    assert all(answer.finish == "stop" for answer in ended)
+    assert not any("A" in answer.text[:-1] for answer in answers)
+
+
+def test_a_batch_that_does_not_fit_is_halved(home, engine, monkeypatch):
+    said = []
+    small = Transformers(engine.model, engine.tokenizer, batch=32, say=said.append)
+    generate, sizes = engine.model.generate, []
+
+    def limited(input_ids, **options):
+        sizes.append(len(input_ids))
+        if len(input_ids) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(input_ids=input_ids, **options)
+
+    monkeypatch.setattr(engine.model, "generate", limited)
+    sampling = Sampling(max_tokens=6)
+    found = drawn(small, requests(5), sampling)
+    assert sizes == [20, 10, 10]
+    assert said == ["out of memory with 20 samples at once: going on with 10"]
+    monkeypatch.undo()
+    assert found == drawn(engine, requests(5), sampling)
+    monkeypatch.setattr(engine.model, "generate", lambda **options: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(UserError, match="one answer of 6 tokens does not fit into the memory of cpu"):
+        drawn(small, requests(5), sampling)
+
+
+def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
+    sampling = Sampling(max_tokens=6)
+    chat = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in requests()]
+    assert drawn(engine, chat, sampling) == drawn(engine, requests(), sampling)
+    plain = Transformers(engine.model, lab.tokenizer())
+    with pytest.raises(UserError, match="has no chat template; --no-chat sends"):
+        drawn(plain, chat, sampling)
+    with pytest.raises(UserError, match="finds no token in ''"):
+        drawn(plain, [Request(0, "", 0)], sampling)

@@ -1,0 +1,120 @@
+"""Intervals against what must hold of them; their coverage in small (benchmarks/coverage.py measures it)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp
+from scripts import load
+
+from bandpo.statistics import estimators
+from bandpo.statistics.estimators import mean_at_k
+from bandpo.statistics.intervals import Spread, average, clustered_error, sampling_error, t_quantile, training_runs
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 8, 29, 30, 500, 20_000])
+def test_quantiles_of_students_t_are_those_of_the_incomplete_beta(df):
+    for p in (0.6, 0.9, 0.975, 0.995):
+        t = t_quantile(p, df)
+        upper = mp.betainc(mp.mpf(df) / 2, mp.mpf(1) / 2, 0, mp.mpf(df) / (df + mp.mpf(t) ** 2), regularized=True) / 2
+        assert math.isclose(float(1 - upper), p, rel_tol=1e-9)
+
+
+def test_of_infinitely_many_degrees_of_freedom_it_is_normal():
+    assert math.isclose(t_quantile(0.975, math.inf), 1.959963985, rel_tol=1e-9)
+    assert math.isclose(t_quantile(0.975, 9999), t_quantile(0.975, math.inf), rel_tol=1e-3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 9), st.data())
+def test_every_interval_holds_its_value_and_none_is_of_width_zero(prompts, n, data):
+    right = data.draw(st.lists(st.integers(0, n), min_size=prompts, max_size=prompts))
+    score = np.array([[1] * c + [0] * (n - c) for c in right], float)
+    for k in (None, 1, n):
+        sampling, clustered = sampling_error(score, k), clustered_error(estimators.per_prompt(score, k))
+        for spread in (sampling, clustered):
+            low, high = spread.interval()
+            assert 0 <= low <= spread.value <= high <= 1
+            assert high - low > 1e-6
+
+
+@pytest.mark.parametrize("all_of_them", [0.0, 1.0])
+def test_thirty_problems_that_agree_do_not_answer_for_all_others(all_of_them):
+    """At the far end of the interval, thirty problems like these would still be seen in one sample of twenty."""
+    low, high = clustered_error(np.full(30, all_of_them)).interval()
+    assert 0.05 < high - low < 0.12
+    assert (1 - (high - low)) ** 30 < 0.051
+
+
+def test_more_samples_narrow_one_interval_and_more_prompts_the_other():
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.3, 0.7, 4000)
+
+    def widths(prompts, n):
+        score = (rng.random((prompts, n)) < p[:prompts, None]).astype(float)
+        spreads = sampling_error(score), clustered_error(mean_at_k(score))
+        return [s.interval()[1] - s.interval()[0] for s in spreads]
+
+    few, many_samples, many_prompts = widths(30, 8), widths(30, 800), widths(3000, 8)
+    assert many_samples[0] < few[0] / 5
+    assert many_samples[1] > few[1] / 1.5  # no number of samples tells how other problems are
+    assert many_prompts[1] < few[1] / 5
+
+
+def test_the_interval_over_training_runs_is_students():
+    spread = training_runs([0.40, 0.44, 0.45])
+    half = 4.302653 * np.std([0.40, 0.44, 0.45], ddof=1) / math.sqrt(3)
+    np.testing.assert_allclose(spread.interval(), [0.43 - half, 0.43 + half], rtol=1e-6)
+    assert training_runs([0.4]) is None
+    np.testing.assert_allclose(training_runs([0.4, 0.42]).error * 12.7062, 0.127062, rtol=1e-4)
+
+
+def test_the_average_adds_variances():
+    parts = [Spread(0.2, 0.21, 0.03, 10), Spread(0.6, 0.59, 0.04, 10)]
+    both = average(parts)
+    assert (both.value, both.centre) == pytest.approx((0.4, 0.4))
+    assert both.error == pytest.approx(0.025)
+    assert both.df == pytest.approx((9 + 16) ** 2 / ((81 + 256) / 10))
+
+
+# ---- coverage
+
+
+@pytest.fixture(scope="module")
+def coverage():
+    return load("benchmarks/coverage.py")
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_truth_as_often_as_they_say(coverage):
+    """In small, 200 trials: four standard errors below 95% are 89%."""
+    names = ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)", "all or none: 30% always right")
+    rows = list(coverage.intervals(200, ((30, 32),), names))
+    assert len(rows) == 12
+    for row in rows:
+        assert row["result"] >= 0.89, row
+    narrow = [row["mean_width_points"] for row in rows if row["what"].endswith("mean@n, sampling error")]
+    assert max(narrow) < 5  # points: not by being wide
+
+
+def test_tests_err_as_often_as_they_may(coverage):
+    rows = [row for row in coverage.differences(100, ((30, 8),)) if row["population"] == "the same"]
+    assert len(rows) == 4
+    for row in rows:
+        if row["what"].startswith("p <"):
+            assert row["result"] <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / 100), row
+        else:
+            assert row["result"] >= 0.87, row
+
+
+@pytest.mark.slow
+def test_pass_at_k_has_no_bias_and_best_at_k_has(coverage):
+    rows = [row for row in coverage.bias(200) if "k = 32" in row["what"] and row["samples"] == 32]
+    of = {row["what"].split(",")[1].strip(): row for row in rows if row["population"].startswith("hard")}
+    unbiased, replaced = of["pass@k as an estimate of pass@k"], of["best@k"]
+    assert abs(unbiased["result"]) < 4 * unbiased["standard_error"]
+    assert replaced["result"] < -3
