@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import torch
@@ -46,10 +45,11 @@ def completion(**fields) -> dict:
 
 
 class Fake:
-    """A server whose `script` says what it does with a request: a status, "drop", "slow", or an answer to send."""
+    """A server whose `script` says what it does with a request: a status, "drop", "slow", "stuck" (until the
+    server ends), or an answer to send."""
 
     def __init__(self, script):
-        self.asked, self.keys, fake = [], [], self
+        self.asked, self.keys, self.answered, self.ended, fake = [], [], 0, threading.Event(), self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -67,8 +67,8 @@ class Fake:
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
                     return
-                if what == "slow":
-                    time.sleep(3)
+                if what in ("slow", "stuck"):
+                    fake.ended.wait(3 if what == "slow" else 100)
                     what = 200
                 status, answer, headers = (*what, None, {})[:3] if isinstance(what, tuple) else (what, None, {})
                 headers = headers or {}
@@ -83,6 +83,7 @@ class Fake:
                     self.send_header(name, str(value))
                 self.end_headers()
                 self.wfile.write(content)
+                fake.answered += 1
 
             def log_message(self, *args):
                 pass
@@ -96,5 +97,6 @@ class Fake:
         return self
 
     def __exit__(self, *exception):
+        self.ended.set()
         self.server.shutdown()
         self.server.server_close()

@@ -187,13 +187,12 @@ def test_nonsense_of_a_server_is_one_line_that_names_it(case, first, monkeypatch
         return (200, good if count == 1 and not first else answer, headers if first or count > 1 else {})
 
     asked = [replace(r, content=[{"role": "user", "content": "hi"}]) if chat else r for r in requests(2)]
-    began = time.monotonic()
     with Fake(script) as fake, pytest.raises(UserError, match=line) as error:
         drawn(Server("m", fake.url), asked, Sampling(max_tokens=5))
     assert fake.url in str(error.value)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 500
-    assert time.monotonic() - began < 30  # nothing of it is worth a second try
+    assert len(fake.asked) <= 4  # nothing of it is worth the eight tries of a busy server
 
 
 def test_what_a_server_may_leave_out_or_add():
@@ -291,10 +290,9 @@ def test_no_more_requests_run_at_once_than_asked_for_and_leaving_ends_them():
         asked = len(fake.asked)
         time.sleep(0.5)
         assert len(fake.asked) == asked < 100
-    with Fake(lambda body, count: 200 if count < 4 else "slow") as fake:
+    with Fake(lambda body, count: 200 if count < 4 else "stuck") as fake:
         answers = Server("m", fake.url, concurrency=3).draw(requests(1000), Sampling())
         next(answers)
         next(answers)
-        began = time.monotonic()
         answers.close()
-        assert time.monotonic() - began < 2  # answers that are on their way are not waited for
+        assert fake.answered <= 3  # answers that are on their way are not waited for
