@@ -124,7 +124,7 @@ ARGUMENTS = {
     "nothing to explain": (["explain"], "the following arguments are required: RULE"),
     "unknown rule": (
         ["explain", "bnd:kl"],
-        "argument RULE: 'bnd:kl': the type must be one of ['band', 'by_sign', 'capped', ",
+        "argument RULE: 'bnd:kl': the type must be one of ['band', ",
     ),
     "unknown other rule": (
         ["explain", "band", "--vs", "clip:x"],
