@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -16,7 +17,7 @@ from ..losses.objective import Objective
 from ..losses.surrogates import Apply, Preserve, by_sign
 from ..numerics import expm1
 from ..trust_regions.base import Region, TrustRegion
-from ..trust_regions.combinators import BySign, Capped, Decaying, Relaxed
+from ..trust_regions.combinators import ByProbability, BySign, Capped, Decaying, Intersect, Relaxed, Union
 from ..trust_regions.notation import label_of
 from ..trust_regions.rules import DCPO, Band, Clip
 
@@ -201,23 +202,35 @@ def _parts(region: TrustRegion) -> list[str]:
             return [f"  {divergence(name)}"]
         case Capped(region=inner):
             return _parts(inner)
-        case Relaxed(inner=inner, outer=outer):
-            return [f"  inner: {label_of(inner)}", f"  outer: {label_of(outer)}"]
+        case Relaxed() | Union() | Intersect() | ByProbability():
+            return [f"  {name}: {label_of(part)}" for name, part in _two(region)]
         case _:
             return []
+
+
+def _two(region: Relaxed | Union | Intersect | ByProbability) -> list[tuple[str, TrustRegion]]:
+    """The two rules that it is made of, by the names of its fields."""
+    values = {field.name: getattr(region, field.name) for field in dataclasses.fields(region)}
+    return [(name, value) for name, value in values.items() if isinstance(value, TrustRegion)]
 
 
 def limits(region: TrustRegion, log_p: Tensor) -> list[tuple[str, str]]:
     """For each p what stops the token (below, above): the rule, a part of it, its cap, or the simplex."""
     bounds = region.bounds(log_p)
     match region:
-        case Relaxed(inner=inner, outer=outer):
-            a, b = inner.bounds(log_p), outer.bounds(log_p)
-            of_a, of_b = limits(inner, log_p), limits(outer, log_p)
-            wider = zip(a.log_low <= b.log_low, a.log_high >= b.log_high, strict=True)
+        case Relaxed() | Union() | Intersect() | ByProbability():
+            (name_a, first), (name_b, second) = _two(region)
+            a, b = first.bounds(log_p), second.bounds(log_p)
+            if isinstance(region, ByProbability):
+                low = high = log_p <= math.log(region.threshold)
+            elif isinstance(region, Intersect):
+                low, high = a.log_low >= b.log_low, a.log_high <= b.log_high
+            else:
+                low, high = a.log_low <= b.log_low, a.log_high >= b.log_high
+            of_a, of_b = limits(first, log_p), limits(second, log_p)
             own = [
-                (f"inner {x[0]}" if low else f"outer {y[0]}", f"inner {x[1]}" if high else f"outer {y[1]}")
-                for x, y, (low, high) in zip(of_a, of_b, wider, strict=True)
+                (f"{name_a} {x[0]}" if down else f"{name_b} {y[0]}", f"{name_a} {x[1]}" if up else f"{name_b} {y[1]}")
+                for x, y, down, up in zip(of_a, of_b, low, high, strict=True)
             ]
         case Capped(region=inner):
             own = limits(inner, log_p)

@@ -4,7 +4,7 @@ Read in this order: base, rules, combinators; notation writes and reads a region
 """
 
 from .base import Context, Region, TrustRegion, trust_region
-from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
+from .combinators import TRGPPO, ByProbability, BySign, Capped, Decaying, Intersect, Relaxed, Table, Union
 from .rules import DCPO, RIPO, Band, Clip
 
 __all__ = [
@@ -12,14 +12,17 @@ __all__ = [
     "RIPO",
     "TRGPPO",
     "Band",
+    "ByProbability",
     "BySign",
     "Capped",
     "Clip",
     "Context",
     "Decaying",
+    "Intersect",
     "Region",
     "Relaxed",
     "Table",
     "TrustRegion",
+    "Union",
     "trust_region",
 ]

@@ -1,4 +1,5 @@
-"""Rules made of rules: the wider of two, a cap, one for each sign of the advantage, a radius that decays."""
+"""Rules made of rules: the wider or the narrower of two, a cap, one for each sign of the advantage or on each side of a
+probability, a radius that decays. What they make is a rule again, so they may stand in each other."""
 
 # pyright: reportUnnecessaryIsInstance=false
 
@@ -20,9 +21,53 @@ from .rules import Band, Clip, cap
 
 
 @dataclass(frozen=True)
+class Union(Region):
+    """The wider of two rules on each side: a token may go where either of them lets it.
+
+    Every rule here allows r = 1, so that the union of two intervals is an interval.
+    """
+
+    kind: ClassVar[str] = "union"
+    first: TrustRegion
+    second: TrustRegion
+
+    def __post_init__(self) -> None:
+        check_region(self, "first")
+        check_region(self, "second")
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """The lower of the lower bounds, the higher of the upper ones."""
+        a, b = self.first.bounds(old_logps, context), self.second.bounds(old_logps, context)
+        capped = _capped(a.log_high >= b.log_high, a, b)
+        return Bounds(torch.minimum(a.log_low, b.log_low), torch.maximum(a.log_high, b.log_high), capped)
+
+
+@dataclass(frozen=True)
+class Intersect(Region):
+    """The narrower of two rules on each side: a token may go where both of them let it.
+
+    `Intersect(Band("kl", 0.05), Clip(0.2, 1.0))` gives rare tokens the clip's room and likely tokens the band's.
+    """
+
+    kind: ClassVar[str] = "intersect"
+    first: TrustRegion
+    second: TrustRegion
+
+    def __post_init__(self) -> None:
+        check_region(self, "first")
+        check_region(self, "second")
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """The higher of the lower bounds, the lower of the upper ones."""
+        a, b = self.first.bounds(old_logps, context), self.second.bounds(old_logps, context)
+        capped = _capped(a.log_high <= b.log_high, a, b)
+        return Bounds(torch.maximum(a.log_low, b.log_low), torch.minimum(a.log_high, b.log_high), capped)
+
+
+@dataclass(frozen=True)
 class Relaxed(Region):
-    """The wider of two rules on each side. `Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))` is the paper's Relaxed Band
-    (sec:relaxed_band_analysis), which is TRGPPO's rule (arXiv 1901.10314)."""
+    """The wider of two rules on each side, by the paper's name. `Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))` is its
+    Relaxed Band (sec:relaxed_band_analysis), which is TRGPPO's rule (arXiv 1901.10314). See `Union`."""
 
     kind: ClassVar[str] = "relaxed"
     inner: TrustRegion
@@ -34,16 +79,14 @@ class Relaxed(Region):
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """The lower of the lower bounds, the higher of the upper ones."""
-        a, b = self.inner.bounds(old_logps, context), self.outer.bounds(old_logps, context)
-        capped = _capped(a.log_high >= b.log_high, a, b)
-        return Bounds(torch.minimum(a.log_low, b.log_low), torch.maximum(a.log_high, b.log_high), capped)
+        return Union(self.inner, self.outer).bounds(old_logps, context)
 
 
 @dataclass(frozen=True)
 class TRGPPO(Region):
     """The KL ball of radius delta, widened to contain 1 +- eps (arXiv 1901.10314).
 
-    It is `Relaxed(Band("kl", delta), Clip(eps, eps))` by its own name.
+    It is `Union(Band("kl", delta), Clip(eps, eps))` by its own name.
 
     That its bounds are min(l_delta, 1 - eps) and max(u_delta, 1 + eps) was not checked against the paper, nor was a
     default of delta, so there is none. Raises ValueError unless delta is positive and finite and 0 <= eps <= 1.
@@ -59,7 +102,7 @@ class TRGPPO(Region):
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """See the class."""
-        return Relaxed(Band("kl", self.delta), Clip(self.eps, self.eps)).bounds(old_logps, context)
+        return Union(Band("kl", self.delta), Clip(self.eps, self.eps)).bounds(old_logps, context)
 
 
 @dataclass(frozen=True)
@@ -113,6 +156,32 @@ class BySign(Region):
 
     def _up(self, context: Context | None) -> Tensor:
         return (context or Context()).require("advantages", self) >= 0
+
+
+@dataclass(frozen=True)
+class ByProbability(Region):
+    """One rule for rare tokens, of old probability p <= threshold, and another for the likely ones.
+
+    The bounds jump at the threshold. `ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))` is the band where the paper
+    counts the tail, and GRPO's clip elsewhere. Raises ValueError unless threshold is in (0, 1).
+    """
+
+    kind: ClassVar[str] = "by_probability"
+    threshold: float
+    below: TrustRegion
+    above: TrustRegion
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", 0, 1, open_low=True, open_high=True)
+        check_region(self, "below")
+        check_region(self, "above")
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Those of the rule for the token's probability."""
+        rare = old_logps.detach() <= math.log(self.threshold)
+        a, b = self.below.bounds(old_logps, context), self.above.bounds(old_logps, context)
+        log_low, log_high = torch.where(rare, a.log_low, b.log_low), torch.where(rare, a.log_high, b.log_high)
+        return Bounds(log_low, log_high, _capped(rare, a, b))
 
 
 @dataclass(frozen=True)
@@ -196,8 +265,9 @@ class Table(Region):
     beyond, the last cell's lines go on, and nothing is promised). k is the smallest for which both are *proven* to be
     within `tolerance`, but for the rounding of float32: if, while p falls, r_low falls, log r_high rises, and r_high p
     falls, then r_low is confined to a rectangle between two knots and log r_high to a parallelogram. A `Band` is like
-    that by prop:monotonicity, and so are the other rules here; of one's own rule it is checked at the knots, not
-    between them. The error itself is much smaller than what can be proven without looking at the formulas.
+    that by prop:monotonicity, and so are the other rules here but `ByProbability`; of that and of one's own rule it is
+    checked at the knots, not between them. The error itself is much smaller than what can be proven without looking at
+    the formulas.
 
     Args:
         region: a rule whose bounds depend on nothing but the old probability.
@@ -297,7 +367,7 @@ def _tabulate(region: TrustRegion, bits: int) -> tuple[list[Tensor], float]:
 
 def depends_on_probability(region: TrustRegion) -> bool:
     """False if the bounds are the same for every old probability, i.e. for what is made of `Clip` alone."""
-    if isinstance(region, BySign | Capped | Decaying | Relaxed | Table):
+    if isinstance(region, BySign | Capped | Decaying | Intersect | Relaxed | Table | Union):
         parts = [getattr(region, field.name) for field in dataclasses.fields(region)]
         return any(depends_on_probability(part) for part in parts if isinstance(part, TrustRegion))
     return not isinstance(region, Clip)

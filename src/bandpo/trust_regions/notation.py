@@ -11,7 +11,7 @@ from typing import Any, cast
 from ..errors import UserError, nearest
 from ..files.yaml import parse_yaml
 from .base import _KINDS, Region, TrustRegion, trust_region
-from .combinators import TRGPPO, BySign, Capped, Decaying, Relaxed, Table
+from .combinators import TRGPPO, ByProbability, BySign, Capped, Decaying, Intersect, Relaxed, Table, Union
 from .rules import DCPO, RIPO, Band, Clip
 
 
@@ -106,7 +106,9 @@ def label_of(region: TrustRegion) -> str:
         case TRGPPO(delta, eps):
             return f"TRGPPO {delta}/{eps}"
         case BySign(positive, negative):
-            return f"{label_of(positive)} for A >= 0, {label_of(negative)} for A < 0"
+            return f"{_part(positive)} for A >= 0, {_part(negative)} for A < 0"
+        case ByProbability(threshold, below, above):
+            return f"{_part(below)} for p <= {threshold}, {_part(above)} for p > {threshold}"
         case Decaying(inner, field, end, steps, shape):
             names = field if isinstance(field, str) else ", ".join(field)
             kind = f" ({shape})" if shape != "linear" else ""
@@ -114,12 +116,19 @@ def label_of(region: TrustRegion) -> str:
         case Table(inner):
             return f"{label_of(inner)} (table)"
         case Capped(inner, cap):
-            label = label_of(inner)
-            return f"{f'({label})' if isinstance(inner, Relaxed) else label} cap {cap}"
+            return f"{_part(inner)} cap {cap}"
         case Relaxed(Band() as inner, Clip(0.2, 0.28)):  # the paper's
             return f"Relaxed {label_of(inner)}"
-        case Relaxed(inner, outer):
-            return f"{label_of(inner)} or {label_of(outer)}"
+        case Relaxed(a, b) | Union(a, b):
+            return f"{_part(a)} or {_part(b)}"
+        case Intersect(a, b):
+            return f"{_part(a)} and {_part(b)}"
         case _:
             fields = dataclasses.fields(region) if dataclasses.is_dataclass(region) else ()
             return " ".join([type(region).__name__, *(str(getattr(region, field.name)) for field in fields)])
+
+
+def _part(region: TrustRegion) -> str:
+    """The label of a rule within that of another."""
+    several = BySign | ByProbability | Decaying | Intersect | Relaxed | Union
+    return f"({label_of(region)})" if isinstance(region, several) else label_of(region)

@@ -1,0 +1,216 @@
+"""Rules made of two rules: the laws that unions and intersections have, and that what they make is a rule again."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bandpo import (
+    DCPO,
+    RIPO,
+    TRGPPO,
+    Band,
+    ByProbability,
+    BySign,
+    Capped,
+    Clip,
+    Context,
+    Intersect,
+    Relaxed,
+    Union,
+    objective,
+    trust_region,
+)
+from bandpo.reports.explanation import explain, limits
+from bandpo.trust_regions.combinators import depends_on_probability
+from bandpo.trust_regions.notation import label_of, parse_region
+
+OLD = torch.cat([torch.linspace(-12, -1e-6, 60), torch.tensor([0.0, -torch.inf, -80.0, math.log(0.2)])])
+CONTEXT = Context(advantages=torch.where(torch.arange(len(OLD)) % 2 == 0, 1.0, -1.0))
+
+simple = st.one_of(
+    st.builds(Clip, st.floats(0, 1), st.floats(0, 5)),
+    st.builds(Band, st.sampled_from(["kl", "tv", "chi2", "hellinger"]), st.floats(1e-3, 1)),
+    st.builds(DCPO, st.floats(0.01, 1), st.floats(0.01, 1)),
+    st.builds(RIPO, st.floats(1e-3, 1)),
+)
+regions = st.recursive(
+    simple,
+    lambda part: st.one_of(
+        st.builds(Union, part, part),
+        st.builds(Intersect, part, part),
+        st.builds(ByProbability, st.floats(0.01, 0.99), part, part),
+        st.builds(BySign, part, part),
+        st.builds(Capped, part, st.floats(1.1, 20)),
+    ),
+    max_leaves=4,
+)
+
+
+def ends(region):
+    bounds = region.bounds(OLD, CONTEXT)
+    return bounds.log_low, bounds.log_high
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(ends(a), ends(b), strict=True))
+
+
+def inside(a, b):
+    (low, high), (low_b, high_b) = ends(a), ends(b)
+    return bool((low >= low_b).all() and (high <= high_b).all())
+
+
+@settings(max_examples=30, deadline=None)
+@given(a=regions, b=regions, c=regions)
+def test_the_laws_of_a_lattice(a, b, c):
+    assert inside(Intersect(a, b), a)
+    assert inside(Intersect(a, b), b)
+    assert inside(a, Union(a, b))
+    assert inside(b, Union(a, b))
+    for pair in (Union, Intersect):
+        assert same(pair(a, a), a)
+        assert same(pair(a, b), pair(b, a))
+        assert same(pair(pair(a, b), c), pair(a, pair(b, c)))
+    assert same(Union(a, Intersect(a, b)), a)
+    assert same(Intersect(a, Union(a, b)), a)
+    assert same(Intersect(a, Union(b, c)), Union(Intersect(a, b), Intersect(a, c)))
+    low, high = ends(Intersect(a, b))
+    assert (low <= 0).all()
+    assert (high >= 0).all()  # r = 1 is always allowed
+
+
+@settings(max_examples=30, deadline=None)
+@given(region=regions)
+def test_a_node_goes_there_and_back_and_a_label_tells_rules_apart(region):
+    assert trust_region(region.to_config()) == region
+    assert parse_region(str(region.to_config()).replace("'", "")) == region
+    assert objective(region.to_config()).trust_region == region
+    assert label_of(Union(region, Clip(0.3, 0.3))) != label_of(Intersect(region, Clip(0.3, 0.3)))
+
+
+def test_a_token_outside_one_is_outside_the_intersection_and_inside_the_union():
+    """By membership, token by token, and not by bounds."""
+    torch.manual_seed(0)
+    old = -8 * torch.rand(4000)
+    log_ratio = torch.randn(4000).clamp(max=-old.min())
+    a, b = Band("kl", 0.05), Clip(0.2, 0.5)
+    in_a, in_b = a.contains(log_ratio, old), b.contains(log_ratio, old)
+    assert torch.equal(Intersect(a, b).contains(log_ratio, old), in_a & in_b)
+    assert torch.equal(Union(a, b).contains(log_ratio, old), in_a | in_b)
+    assert 100 < (in_a & in_b).sum() < (in_a | in_b).sum() < 3900
+    rare = old <= math.log(0.2)
+    found = ByProbability(0.2, a, b).contains(log_ratio, old)
+    assert torch.equal(found, torch.where(rare, in_a, in_b))
+
+
+def test_relaxed_and_trgppo_are_unions():
+    assert same(Relaxed(Band(), Clip(0.2, 0.28)), Union(Band(), Clip(0.2, 0.28)))
+    assert same(TRGPPO(0.03, 0.2), Union(Band("kl", 0.03), Clip(0.2, 0.2)))
+
+
+def test_the_threshold_itself_is_rare():
+    region = ByProbability(0.2, Clip(0.5, 0.5), Clip(0.1, 0.1))
+    p = torch.tensor([0.1, 0.2, 0.2001, 0.9], dtype=torch.float64)
+    assert region.bounds(p.log()).log_high.exp().tolist() == pytest.approx([1.5, 1.5, 1.1, 1.1])
+    assert region.bounds(torch.tensor([torch.nan])).log_high.isnan()
+
+
+def test_where_a_cap_holds_is_known_through_all_of_them():
+    rare = torch.tensor([-9.0])
+    capped, free = Capped(Band(), 3.0), Clip(0.2, 5.0)
+    for region, said in [
+        (Intersect(capped, free), True),
+        (Intersect(free, capped), True),
+        (Union(capped, free), False),
+        (Union(free, capped), False),
+        (Intersect(capped, Clip(0.2, 0.2)), False),
+        (ByProbability(0.2, capped, free), True),
+        (ByProbability(0.2, free, capped), False),
+    ]:
+        assert region.bounds(rare).capped.item() is said, region
+    assert Intersect(Band(), free).bounds(rare).capped is None
+
+
+def test_a_rule_of_clips_alone_does_not_see_probabilities():
+    clip = Clip(0.1, 0.3)
+    for region in (Union(clip, clip), Intersect(clip, Relaxed(clip, clip)), BySign(clip, Union(clip, clip))):
+        assert not depends_on_probability(region)
+    for region in (Union(clip, Band()), Intersect(Band(), clip), ByProbability(0.2, clip, clip)):
+        assert depends_on_probability(region)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Union(Band(), 0.2), "second of Union must be a trust region, got 0.2"),
+        (lambda: Intersect(Clip, Band()), "first of Intersect must be a trust region, got <class"),
+        (lambda: ByProbability(0, Band(), Clip()), r"threshold of ByProbability must be a number in \(0, 1\), got 0"),
+        (lambda: ByProbability(1, Band(), Clip()), r"must be a number in \(0, 1\), got 1"),
+        (lambda: ByProbability(0.2, "band", Clip()), "below of ByProbability must be a trust region, got 'band'"),
+        (lambda: trust_region({"type": "intersect", "first": {"type": "clip"}}), "second"),
+        (lambda: trust_region({"type": "intersct"}), "did you mean 'intersect'"),
+    ],
+)
+def test_what_is_wrong_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_gradient_follows_the_rule_of_the_tokens_probability():
+    """The tail under a band, the head under GRPO's clip: one node."""
+    import bandpo
+
+    region = trust_region(
+        {
+            "type": "by_probability",
+            "threshold": 0.2,
+            "below": {"type": "band", "divergence": "kl", "delta": 0.05},
+            "above": {"type": "clip"},
+        }
+    )
+    old = torch.tensor([[0.01, 0.01, 0.5, 0.5]]).log()
+    new = (old + torch.tensor([[1.0, 3.0, 0.1, 0.3]])).requires_grad_()
+    loss, _ = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 4), region)
+    loss.backward()
+    assert new.grad.tolist()[0] == pytest.approx([-math.e / 4, 0.0, -math.exp(0.1) / 4, 0.0])
+
+
+def test_labels_and_explanations_name_the_parts():
+    tail = ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))
+    both = Intersect(Band("kl", 0.05), Clip(0.2, 1.0))
+    assert label_of(tail) == "Band-KL 0.05 for p <= 0.2, GRPO 0.2/0.2 for p > 0.2"
+    assert label_of(both) == "Band-KL 0.05 and Clip 0.2/1.0"
+    assert label_of(Union(both, Clip(0.1, 0.1))) == "(Band-KL 0.05 and Clip 0.2/1.0) or GRPO 0.1/0.1"
+    assert label_of(Capped(both, 3.0)) == "(Band-KL 0.05 and Clip 0.2/1.0) cap 3.0"
+    log_p = torch.tensor([0.01, 0.2, 0.5], dtype=torch.float64).log()
+    assert limits(tail, log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
+    assert [pair[1] for pair in limits(both, log_p)] == ["second clip", "first divergence", "first divergence"]
+    assert limits(Union(both, Clip(0.9, 0.1)), log_p)[0][1] == "first second clip"
+    text = explain(tail, [0.01, 0.5], both)
+    assert "  below: Band-KL 0.05\n  above: GRPO 0.2/0.2\n" in text
+    assert "  first: Band-KL 0.05\n  second: Clip 0.2/1.0" in text
+
+
+def test_every_pair_of_kinds_may_stand_in_each_other():
+    parts = [
+        Band(),
+        Clip(),
+        DCPO(),
+        Union(Band(), Clip()),
+        Intersect(Band(), Clip()),
+        ByProbability(0.2, Band(), Clip()),
+    ]
+    for a, b in itertools.product(parts, parts):
+        for region in (Union(a, b), Intersect(a, b), ByProbability(0.3, a, b)):
+            low, high = ends(region)
+            assert (low <= 0).all()
+            assert (high >= 0).all()
+            assert trust_region(region.to_config()) == region
+            assert replace(region) == region
