@@ -7,13 +7,12 @@ tests/losses/test_methods.py compares the committed pages with new ones.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 from bandpo import Method, Objective
-from bandpo.integrations import REFUSED, objective_for
+from bandpo.integrations import trainers_that_run
 from bandpo.losses.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -48,12 +47,8 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
 
 def trainers(method: Method) -> str:
     """Those that run it; the others refuse it by name."""
-    able: list[str] = []
-    for host in REFUSED:
-        with contextlib.suppress(ValueError):
-            objective_for(host, method)
-            able.append(host)
-    missing = [host for host in REFUSED if host not in able]
+    reasons = trainers_that_run(method)
+    able, missing = ([host for host, why in reasons.items() if bool(why) == refused] for refused in (False, True))
     if not able:
         return "a loop of one's own"
     if not missing:

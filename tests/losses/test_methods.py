@@ -444,6 +444,15 @@ def test_a_method_is_explained(name, capsys):
     assert parse_objective(node) == found.objective  # it can be copied
 
 
+def test_which_trainers_run_it_is_said(capsys):
+    assert main(["explain", "cispo", "--p", "0.3", "--vs", "band"]) == 0
+    said = capsys.readouterr().out
+    assert "\nIt runs in: TRL, verl, SkyRL, tinker, prime-rl.\n  not in Liger, torchrl: method 'cispo': apply" in said
+    assert said.endswith("\nThe other one runs in: TRL, Liger, torchrl, verl, SkyRL, tinker, prime-rl.\n")
+    assert main(["explain", "aspo", "--p", "0.3"]) == 0
+    assert "\nIt runs in: no trainer.\n  not in TRL, Liger, " in capsys.readouterr().out
+
+
 def test_what_becomes_of_tokens_outside_is_said():
     lines = {}
     for name in ("ppo", "dis", "cispo", "ce-gppo", "up", "dual-clip"):

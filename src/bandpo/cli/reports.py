@@ -33,12 +33,20 @@ def explain(
     vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
 ) -> None:
     """What a method or a rule allows a token, in numbers and words."""
+    from ..integrations import trainers_that_run
     from ..reports.explanation import explain
 
     try:
         print(explain(rule, p or [], vs))
     except ValueError as error:  # a rule that has no bounds by p alone
         raise UserError(str(error)) from error
+    for name, value in ("It", rule), *([("The other one", vs)] if vs else []):
+        hosts: dict[str, list[str]] = {}  # by why they do not take it
+        for host, why in trainers_that_run(value).items():
+            hosts.setdefault(why.replace(host, "the trainer"), []).append(host)
+        print(f"\n{name} runs in: {', '.join(hosts.pop('', ['no trainer']))}.")
+        for why, names in hosts.items():
+            print(f"  not in {', '.join(names)}: {why}")
 
 
 @app.command(cls=Command, epilog=RULES)

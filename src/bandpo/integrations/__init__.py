@@ -60,6 +60,18 @@ REFUSED: dict[str, dict[str, str]] = {
 }
 
 
+def trainers_that_run(node: Mapping[str, Any] | str | TrustRegion | Method | Objective) -> dict[str, str]:
+    """For each trainer "" if it takes the objective, else why not."""
+    reasons: dict[str, str] = {}
+    for host in REFUSED:
+        try:
+            objective_for(host, node)
+            reasons[host] = ""
+        except ValueError as error:
+            reasons[host] = str(error)
+    return reasons
+
+
 def objective_for(host: str, node: Mapping[str, Any] | str | TrustRegion | Method | Objective | None) -> Objective:
     """The objective of a node or of a method's name, which the trainer can do; None is the paper's.
 
