@@ -192,7 +192,7 @@ def test_weights_are_told_apart(home, tmp_path):
 MISTAKES = {
     "no data": ([], "--data is missing"),
     "data twice": (["--data", "rows.jsonl,rows.jsonl"], "--data names rows twice"),
-    "scorers": (["--data", "rows.jsonl", "lab"], "graded differently (rows by math, lab by lab)"),
+    "scorers": (["--data", "rows.jsonl", "--data", "lab"], "graded differently (rows by math, lab by lab)"),
     "scorer": (["--data", "lab", "--scorer", "mth"], "scorer must be one of math, dapo-strict, exact"),
     "url": (["--data", "lab", "--backend", "openai"], "needs the server's address: --base-url"),
     "back end": (["--data", "lab", "--backend", "transformers", "--base-url", "u"], "--base-url is for backend openai"),

@@ -20,9 +20,8 @@ from . import data, evals, reports, training
 from .ending import ended_by_signals, lenient_output
 
 app = Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120})
-for group in (training, evals, reports):
+for group in (training, evals, reports, data):
     app.add_typer(group.app)
-app.add_typer(data.app, name="data")
 
 
 @app.callback(invoke_without_command=True, add_help_option=False)  # Typer's own would load pydantic each time

@@ -6,16 +6,12 @@ import contextlib
 import shlex
 from collections.abc import Callable
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from ..files.yaml import parse_yaml
-
-if TYPE_CHECKING:
-    from ..losses import Method, Objective
-    from ..trust_regions.base import Region
 
 RULES = (
     "A rule is a short word, its type and its fields (clip:0.2:0.28, dcpo:0.16:0.2:10, band:kl:0.05, "
@@ -38,11 +34,7 @@ def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: s
 
 
 def split(text: str) -> list[str]:
-    """What stands between commas; those in {...} or [...] belong to a node.
-
-    >>> split("grpo, {type: clip, eps_high: 1.0}")
-    ['grpo', '{type: clip, eps_high: 1.0}']
-    """
+    """What stands between commas; those in {...} or [...] belong to a node."""
     parts, depth = [""], 0
     for letter in text:
         depth = max(0, depth + (letter in "{[") - (letter in "}]"))
@@ -72,12 +64,13 @@ class Command(TyperCommand):
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        params: list[Any] = self.get_params(ctx)
         for title, kind in ("Arguments", "argument"), ("Options", "option"):
-            if rows := [param.get_help_record(ctx) for param in self.get_params(ctx) if param.param_type_name == kind]:
+            if rows := [param.get_help_record(ctx) for param in params if param.param_type_name == kind]:
+                if kind == "argument":
+                    rows = [(name.split(" <")[0], text) for name, text in rows]
                 with formatter.section(title):
-                    formatter.write_dl(
-                        [(name.split(" <")[0] if kind == "argument" else name, text) for name, text in rows]
-                    )
+                    formatter.write_dl(rows)
 
 
 def count(text: str) -> int:
@@ -102,16 +95,15 @@ def _number(text: str, most: float, what: str) -> float:
 
 
 def seed_list(text: str) -> list[int]:
-    try:
-        seeds = [int(part) for part in text.split(",")] if "," in text else list(range(int(text)))
-    except ValueError:
-        seeds = []
+    seeds: list[int] = []
+    with contextlib.suppress(ValueError):
+        seeds = [int(part) for part in text.split(",")] if "," in text else [*range(int(text))]
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise ValueError(f"must be a positive count or different seeds like 0,3,4; got {text!r}")
     return seeds
 
 
-def region(text: str) -> Region:
+def region(text: str) -> Any:
     import torch
 
     from ..trust_regions.notation import parse_region
@@ -125,7 +117,7 @@ def region(text: str) -> Region:
     return region
 
 
-def objective(text: str) -> Method | Objective:
+def objective(text: str) -> Any:
     from ..losses.notation import parse_objective
 
     return parse_objective(text)

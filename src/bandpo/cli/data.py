@@ -10,7 +10,7 @@ from typer import Argument, Option, Typer
 
 from .arguments import Command, count, setting, several
 
-app = Typer(help="Prepare data sets, or list the known ones.")
+app = Typer(name="data", help="Prepare data sets, or list the known ones.")
 NAMES = (
     "paper (all five files of the paper), another name of `bandpo data list`, reasoning-gym:TASK, a .jsonl, .json, "
     ".csv or .parquet file, or ORG/NAME of the hub"

@@ -132,8 +132,8 @@ def table(
     from ..reports.table import FORMATS, make_table
 
     by_name = {".html": "html", ".tex": "latex"}
-    form = form or by_name.get(output.suffix if output else "", "markdown")
-    text = FORMATS[form](make_table(read_results(results, scorer, log or []), k))
+    show = FORMATS[form or by_name.get(output.suffix if output else "", "markdown")]
+    text = show(make_table(read_results(results, scorer, log or []), k))
     if output is None:
         print(text, end="")
     else:

@@ -34,15 +34,9 @@ SUGGESTION = {
 
 
 def compare_and_show(
-    scene: str,
-    methods: Sequence[str] | None,
-    seeds: Sequence[int],
-    output: Path,
-    overrides: Mapping[str, Any],
-    workers: int,
-    resume: bool,
-    command: str,
-) -> None:
+    scene: str, methods: Sequence[str] | None, seeds: Sequence[int], output: Path, overrides: Mapping[str, Any],
+    workers: int, resume: bool, command: str,
+) -> None:  # fmt: skip
     """`bandpo lab`."""
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     with locked(output / scene / ".lock"):
@@ -58,10 +52,9 @@ def _compare_and_show(
     seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
     console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
     console.print(
-        f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: ",
-        end="",
+        f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: "
+        f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
     )
-    console.print(f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}.")
     console.print(
         "reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above", style="dim"
     )
