@@ -121,7 +121,7 @@ FAULTS = [
         "band/solver.py",
         "value = generator(x) - slope * expm1(x)",
         "value = generator(x)",
-        "operator::test_a_linear_part_of_the_generator_changes_nothing",
+        "table::test_a_linear_part_does_not_keep_a_generator_from_its_table",
     ),
     Fault(
         "too few steps in float64",

@@ -83,19 +83,20 @@ def exact_bounds_of(f: Callable[[mpf], mpf], log_p: float, delta: float) -> Exac
 
 
 def _first_below(g: Callable[[mpf], mpf], start: mpf) -> mpf:
-    """The x < start where the convex g, negative at start, becomes 0."""
+    """The x < start where the convex g, negative at start, becomes 0; to 40 digits, by the signs at both ends."""
     step = mpf(10) ** -20
-    while g(start - step) < 0:
-        step *= 2
-    low, high = start - step, start - step / 2 if step > mpf(10) ** -20 else start
-    g_low, g_high = g(low), g(high)
+    high, g_high = start, g(start)
+    while (g_low := g(start - step)) < 0:
+        high, g_high, step = start - step, g_low, 8 * step
+    low, last = start - step, 0
     for i in range(4000):
-        x = (low + high) / 2 if i % 3 == 2 else (low * g_high - high * g_low) / (g_high - g_low)
+        x = (low + high) / 2 if i % 4 == 3 else (low * g_high - high * g_low) / (g_high - g_low)
         value = g(x)
+        # An end that stays counts half (the Illinois method), so that both come close.
         if value >= 0:
-            low, g_low = x, value
+            low, g_low, g_high, last = x, value, g_high / 2 if last > 0 else g_high, 1
         else:
-            high, g_high = x, value
+            high, g_high, g_low, last = x, value, g_low / 2 if last < 0 else g_low, -1
         if high - low < mpf(10) ** -40 * (start - low):
             return low
     raise AssertionError("no root")

@@ -98,10 +98,8 @@ def test_the_core_imports_torch_and_nothing_else():
 
 
 def test_rewards_and_statistics_load_no_torch():
-    for module in ("bandpo.rewards", "bandpo.evaluation", "bandpo.statistics"):
-        assert printed(f"import sys, {module}; print('torch' in sys.modules, 'pydantic' in sys.modules)") == [
-            "False False"
-        ]
+    code = "import sys, bandpo.rewards, bandpo.evaluation, bandpo.statistics"
+    assert printed(f"{code}; print('torch' in sys.modules, 'pydantic' in sys.modules)") == ["False False"]
 
 
 def test_help_and_version_load_no_torch():

@@ -57,17 +57,17 @@ def expm1(x: Tensor) -> Tensor:
     """
     if not torch.compiler.is_compiling() or x.device.type != "cpu":
         return torch.expm1(x)
-    series = torch.ones_like(x)
+    series, one = torch.ones_like(x), x.new_ones(())
     for n in range(14, 1, -1):
-        series = torch.addcmul(series.new_ones(()), series, x, value=1 / n)
+        series = torch.addcmul(one, series, x, value=1 / n)
     return torch.where(x.abs() < 0.5, x * series, torch.exp(x) - 1)
 
 
 def excess(x: Tensor) -> Tensor:
     """e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]: the generator of KL as a function of log u."""
-    series = torch.ones_like(x)
+    series, one = torch.ones_like(x), x.new_ones(())
     for n in range(15, 2, -1):
-        series = torch.addcmul(series.new_ones(()), series, x, value=1 / n)
+        series = torch.addcmul(one, series, x, value=1 / n)
     return torch.where(x.abs() < 0.5, 0.5 * x * x * series, expm1(x) - x)
 
 

@@ -87,11 +87,16 @@ ORDERS = [-3.0, -1 + 2**-20, -0.75, 2**-20, 0.5]
 POINTS = torch.tensor([1e-30, 1e-6, 1e-3, 0.08, 0.5, 0.7, 0.95, 1 - 1e-6]).log()
 
 
-@pytest.mark.parametrize("delta", [1e-8, 0.05, 1.0])
-@pytest.mark.parametrize(
-    "divergence",
-    ["reverse_kl", "neyman_chi2", "hellinger", "jensen_shannon", *(f"cressie_read({order!r})" for order in ORDERS)],
-)
+SOLVED = ["reverse_kl", "neyman_chi2", "hellinger", "jensen_shannon", *(f"cressie_read({order!r})" for order in ORDERS)]
+# All pairs; every day of the power divergences each at one radius.
+DIGITS = [
+    pytest.param(name, delta, marks=[] if i < 4 or i % 3 == j else [pytest.mark.slow])
+    for i, name in enumerate(SOLVED)
+    for j, delta in enumerate([1e-8, 0.05, 1.0])
+]
+
+
+@pytest.mark.parametrize(("divergence", "delta"), DIGITS)
 def test_every_divergence_agrees_with_its_definition_at_100_digits(divergence, delta):
     f = GENERATORS[divergence] if divergence in GENERATORS else power(float(divergence[13:-1]))
     single, double = (band_bounds(POINTS.to(dtype), divergence, delta) for dtype in (torch.float32, torch.float64))
@@ -120,7 +125,7 @@ def test_a_power_divergence_is_a_named_one_up_to_a_factor_on_the_radius(order, n
 def test_power_divergences_are_continuous_across_both_kinds_of_kl(order):
     log_p = GRID[GRID < 0]
     at = band_bounds(log_p, bandpo.cressie_read(order))
-    for step in (1e-3, 1e-6, 1e-9, 1e-12, 1e-15):
+    for step in (1e-3, 1e-9, 1e-15):
         for side in (-step, step):
             near = band_bounds(log_p, bandpo.cressie_read(order + side))
             clear = at.log_low > -40  # further down, the ratio is 0 in any float, and the tail depends on the order
@@ -294,18 +299,18 @@ def test_the_gate_gives_the_gradient_of_the_solved_bounds(divergence, dtype):
         edges = (bounds.log_low, bounds.log_high)
         near = [edge * (1 + sign * 10.0**-k) for edge in edges for k in range(1, 7) for sign in (-1, 1)]
         anywhere = [torch.randn_like(log_p) * width for width in (0.01, 0.1, 1.0, 10.0) for _ in range(5)]
-        for log_ratio in near + anywhere:
-            log_ratio = log_ratio.clamp(-1e30, 80.0)  # e^80 is a float32
-            clear = torch.ones_like(log_p, dtype=torch.bool)
-            for edge in edges:
-                clear &= (log_ratio - edge).abs() > 4 * ulp(log_ratio) + 1e-6 * edge.abs().clamp(max=1e30)
-            inside = band_contains(log_ratio, log_p, divergence, delta)
-            assert torch.equal(inside[clear], bounds.contains(log_ratio)[clear])
-            compared += int(clear.sum())
-            for sign in (-1.0, 1.0):
-                advantages = torch.full_like(log_p, sign)
-                gated = torch.where(inside | (log_ratio * sign < 0), sign * log_ratio.exp(), 0.0)
-                assert torch.equal(gated[clear], surrogate_gradient(log_ratio, advantages, bounds)[clear])
+        log_ratio = torch.stack(near + anywhere).clamp(-1e30, 80.0)  # e^80 is a float32
+        clear = torch.ones_like(log_ratio, dtype=torch.bool)
+        for edge in edges:
+            clear &= (log_ratio - edge).abs() > 4 * ulp(log_ratio) + 1e-6 * edge.abs().clamp(max=1e30)
+        inside = band_contains(log_ratio, log_p.expand_as(log_ratio), divergence, delta)
+        assert torch.equal(inside[clear], bounds.contains(log_ratio)[clear])
+        compared += int(clear.sum())
+        rows = bandpo.Bounds(*(edge.expand_as(log_ratio) for edge in edges))
+        for sign in (-1.0, 1.0):
+            gated = torch.where(inside | (log_ratio * sign < 0), sign * log_ratio.exp(), 0.0)
+            slope = surrogate_gradient(log_ratio, torch.full_like(log_ratio, sign), rows)
+            assert torch.equal(gated[clear], slope[clear])
     assert compared > 25_000
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from bandpo import (
     DCPO,
@@ -54,6 +53,8 @@ def tensors(result: Any) -> list[Tensor]:
 
 def compilations(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], backend: str = "eager") -> int:
     """Compare every call with eager mode; the number of graphs that it took."""
+    from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler
+
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(function, backend=counter, fullgraph=True)
     for arguments in calls:

@@ -71,7 +71,7 @@ def kl_ball(p: Tensor, delta: float) -> tuple[Tensor, Tensor]:
     ends = []
     for end in (-60.0, 30.0):
         near, far = torch.logit(p), torch.full_like(p, end)
-        for _ in range(200):
+        for _ in range(64):  # from 90 apart to less than a float's last digit
             middle = (near + far) / 2
             outside = kl(torch.sigmoid(middle)) > delta
             near, far = torch.where(outside, near, middle), torch.where(outside, middle, far)

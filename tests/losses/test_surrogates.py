@@ -11,7 +11,6 @@ import pytest
 import torch
 from regions import REGIONS, name_of
 from torch import Tensor
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from bandpo import (
     RIPO,
@@ -341,6 +340,8 @@ def test_nan_at_a_response_token_gives_nan(apply, ratio):
 @pytest.mark.parametrize(("apply", "ratio"), [*WAYS, (("weight", "clip"), "token")], ids=str)
 @pytest.mark.slow
 def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
+    from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler
+
     data = batch(torch.float32)
     regions = [region_for(ratio), BySign(Clip(0, 0), Clip(1, 0))]
     if ratio != "sequence-mean":
@@ -374,6 +375,8 @@ def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
 )
 @pytest.mark.slow
 def test_a_decaying_rule_takes_three_graphs_for_all_steps(region):
+    from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler
+
     data = tuple(batch(torch.float32).values())
     for function in (
         lambda step: policy_loss(*data, region, step=step)[0],

@@ -125,6 +125,12 @@ def make_page(tmp_path: Path, **options) -> str:
 
 
 @pytest.fixture
+def no_drawings(monkeypatch):
+    """For tests of the words and numbers on a page: its drawings take nearly all of the time."""
+    monkeypatch.setattr("bandpo.reports.page.svg", lambda draw, name, *size, **options: "")
+
+
+@pytest.fixture
 def three_seeds(tmp_path: Path) -> Path:
     for label, halves in (("Band-KL 0.05", (4, 5, 7)), ("GRPO", (9, 10, 11))):
         for seed, half in enumerate(halves):
@@ -139,6 +145,7 @@ def plus_minus(values, digits, sign=""):
 # ---- numbers
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_final_numbers_are_those_computed_by_hand(three_seeds):
     rows = table(make_page(three_seeds), "Final numbers, mean ± standard deviation")
     assert list(rows["Reward over the run"])[:2] == ["GRPO", "Band-KL 0.05"], "the baseline comes first"
@@ -161,6 +168,7 @@ def test_final_numbers_are_those_computed_by_hand(three_seeds):
         assert {name: row[label] for name, row in rows.items()} == expected
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_differences_are_paired_by_seed(three_seeds):
     rows = table(make_page(three_seeds), "Minus GRPO")
     cell = rows["First round in which half work"]["Band-KL 0.05"]
@@ -171,6 +179,7 @@ def test_differences_are_paired_by_seed(three_seeds):
     assert rows["Reward over the run"]["Band-KL 0.05"].endswith(" ".join(f"{gap:+.3f}" for gap in gaps))
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_only_seeds_of_both_methods_are_paired(tmp_path):
     for label, seeds in (("GRPO", (0, 1, 2, 3)), ("Band-KL 0.05", (2, 3, 4))):
         for seed in seeds:
@@ -186,11 +195,13 @@ def test_only_seeds_of_both_methods_are_paired(tmp_path):
     assert cell == "+3.0", "one pair is not told twice"
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_the_baseline_can_be_chosen(three_seeds):
     rows = table(make_page(three_seeds, baseline="Band-KL 0.05"), "Minus Band-KL 0.05")
     assert rows["First round in which half work"]["GRPO"].endswith("+5 +5 +4")
 
 
+@pytest.mark.usefixtures("no_drawings")
 @pytest.mark.parametrize(
     ("halves", "expected"),
     [
@@ -208,6 +219,7 @@ def test_a_censored_value_is_never_averaged(tmp_path, halves, expected):
     assert ("Not reached: " in page) == (99 in halves)
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_nothing_is_said_of_rounds_without_the_metric(tmp_path):
     rows = make_rows(ramp(99), reward=[0.1] * 9 + [None] * 3)
     write_run(tmp_path / "runs", "GRPO", 0, rows)
@@ -215,6 +227,7 @@ def test_nothing_is_said_of_rounds_without_the_metric(tmp_path):
     assert numbers["First round with reward 0.5"]["GRPO"] == "> 9 | (1 of 1 not reached)"
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_differences_to_a_censored_baseline_are_limits(tmp_path):
     for seed, (band, grpo) in enumerate([(4, 99), (5, 99), (6, 10), (99, 99), (99, 11)]):
         write_run(tmp_path / "runs", "Band-KL 0.05", seed, make_rows(ramp(band)))
@@ -233,6 +246,7 @@ def test_summaries_of_what_is_undefined():
     assert show(subtract((12.0, 12.0), (30.0, math.inf)), 0, "+") == "< −18"
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_fewer_than_three_seeds_have_no_spread(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path / "runs", "GRPO", seed, make_rows(ramp(4 + seed)))
@@ -261,6 +275,7 @@ def test_several_lines_of_a_round_are_one_round(tmp_path):
     assert panels["clip/fraction"].curve(run) == pytest.approx([5.0]), "50 of 1000 tokens, not the mean of 50 % and 0 %"
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_rates_without_counts_are_means(tmp_path):
     rows = [{"round": i + 1, "step": i, "reward": 0.1, "clip/fraction": c, "cut/good_tail": g}
             for i, (c, g) in enumerate([(0.01, 0.5), (0.03, None), (0.02, 0.1)])]  # fmt: skip
@@ -316,6 +331,7 @@ def test_a_section_for_each_scene_and_learning_rate(three_seeds):
     assert table(page, "Final numbers", 3)["Reward at the end"]["definition"] == "mean over the last 3 steps"
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_the_honest_part_is_about_the_scenes_that_ran(tmp_path):
     write_run(tmp_path / "runs", rows=make_rows(ramp(3)), scene=None)
     assert "What this does not show" not in make_page(tmp_path)
@@ -327,6 +343,7 @@ def test_the_honest_part_is_about_the_scenes_that_ran(tmp_path):
     assert "storm scene asks what a clip protects" in make_page(tmp_path)
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_settings_that_differ(tmp_path):
     same = {"train": {"rounds": 30, "log_dir": "x"}}
     write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(3)), same)
@@ -343,6 +360,7 @@ def test_settings_that_differ(tmp_path):
     }
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_only_the_seed_of_the_run_is_no_setting(tmp_path):
     for seed in (0, 1):
         settings = {"data": {"options": {"seed": seed}}, "trainer": {"logging_dir": f"logs/{seed}"}}
@@ -350,6 +368,7 @@ def test_only_the_seed_of_the_run_is_no_setting(tmp_path):
     assert table(make_page(tmp_path), "Settings that differ") == {"data.options.seed": {"GRPO": "0, 1"}}
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_a_command_is_told_once_for_all_seeds(three_seeds):
     write_run(three_seeds / "runs", "Other", 1, make_rows(ramp(3)), command="bandpo lab --seed 1 --steps 1")
     page = make_page(three_seeds)
@@ -387,6 +406,7 @@ def test_bounds_are_those_of_the_trust_region(tmp_path):
         assert 0.8 * math.log(0.8 / q) + 0.2 * math.log(0.2 / (1 - q)) == pytest.approx(0.05, abs=1e-3)
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_a_rule_is_the_same_rule_however_it_is_written(tmp_path):
     write_run(tmp_path / "runs", "Band-KL 0.05", 0, make_rows(ramp(3)))
     short = {"trust_region": {"type": "band", "delta": "5e-2"}}
@@ -409,6 +429,7 @@ def test_an_unfinished_run_with_a_cut_off_line_is_drawn_and_said(three_seeds):
     assert run.mean("lab/work").tolist() == [0.01, 0.75, 0.75, 0.75, 0.75]
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_a_collapse_is_a_note_below_the_panels(tmp_path):
     """The detector's words, with the run's name; a run that holds has no such note."""
     held, lost = [0.6] * 40, [0.6] * 20 + [0.02] * 20
@@ -457,8 +478,7 @@ def test_a_report_on_runs_that_only_began(tmp_path):
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name_and_nothing_is_written(three_seeds, name, content, message):
-    make_page(three_seeds)
-    before = (three_seeds / "report.html").read_bytes()
+    (three_seeds / "report.html").write_text("the page of yesterday")
     path = three_seeds / "runs" / "GRPO-0-1" / name
     path.unlink()
     if content is not None:
@@ -466,7 +486,7 @@ def test_what_cannot_be_read_is_refused_by_name_and_nothing_is_written(three_see
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))}.*{message}") as caught:
         make_page(three_seeds)
     assert "\n" not in str(caught.value)
-    assert (three_seeds / "report.html").read_bytes() == before
+    assert (three_seeds / "report.html").read_text() == "the page of yesterday"
 
 
 def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
@@ -515,9 +535,7 @@ def test_a_folder_named_twice_is_read_once(three_seeds):
 
 
 def test_a_failed_write_leaves_the_old_report_and_no_litter(three_seeds, monkeypatch):
-    make_page(three_seeds)
-    before = (three_seeds / "report.html").read_bytes()
-    write_run(three_seeds / "runs", "Other", 0, make_rows(ramp(2)))
+    (three_seeds / "report.html").write_text("the page of yesterday")
 
     def fail(self, target):
         raise OSError("disk full")
@@ -525,7 +543,7 @@ def test_a_failed_write_leaves_the_old_report_and_no_litter(three_seeds, monkeyp
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         make_page(three_seeds)
-    assert (three_seeds / "report.html").read_bytes() == before
+    assert (three_seeds / "report.html").read_text() == "the page of yesterday"
     assert sorted(path.name for path in three_seeds.iterdir()) == ["report.html", "runs"]
 
 

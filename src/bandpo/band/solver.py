@@ -218,11 +218,14 @@ def falling_curve(log_odds: Tensor, delta: float, generator: Generator, inverse:
     The lower bound of a token is log r at its log-odds, and the upper bound is log c at those of its complement.
     """
     log_mu = -log_odds.abs() - torch.log1p(torch.exp(-log_odds.abs()))
-    coin = _Coin(torch.exp(log_mu), log_mu, generator, inverse)
     radius, steps = log_mu.new_tensor(delta), _STEPS[log_mu.dtype]
-    (down_r, down_c), (up_r, up_c) = coin.farthest(-1, radius, steps), coin.farthest(1, radius, steps)
+    log_r, log_c = torch.empty_like(log_mu), torch.empty_like(log_mu)
     rare = log_odds < 0
-    return torch.where(rare, down_r, up_c), torch.where(rare, down_c, up_r)
+    for side, sign in ((rare, -1), (~rare, 1)):  # the rarer side falls, or the other one
+        coin = _Coin(torch.exp(log_mu[side]), log_mu[side], generator, inverse)
+        of_mu, of_nu = coin.farthest(sign, radius, steps)
+        log_r[side], log_c[side] = (of_mu, of_nu) if sign < 0 else (of_nu, of_mu)
+    return log_r, log_c
 
 
 # log |t| of all tilts that matter, and how often that interval is halved.
