@@ -433,6 +433,15 @@ def test_an_interruption_is_told_apart_from_a_mistake(here, capsys, monkeypatch)
     assert capsys.readouterr().err == "interrupted; the same command with --resume goes on\n"
 
 
+def test_an_interruption_before_there_is_a_command_is_no_fault(here, capsys, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "get_command", interrupted)
+    assert main([]) == 130
+    assert capsys.readouterr().err == "interrupted; the same command goes on\n"
+
+
 @pytest.mark.parametrize("error", [ValueError("a bug"), KeyError("a bug"), OSError("a bug"), Called()])
 def test_a_bug_is_not_hidden_behind_one_line(here, monkeypatch, error):
     def buggy(*args):

@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as error:
             number = error.args[0] if error.args else signal.SIGINT
             what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-            how = " with --resume" if argv[0] in ("lab", "train") else ""
+            how = " with --resume" if argv[:1] in (["lab"], ["train"]) else ""
             with contextlib.suppress(OSError):  # the terminal may be gone
                 print(f"{what}; the same command{how} goes on", file=sys.stderr)
-                if argv[0] == "eval":
+                if argv[:1] == ["eval"]:
                     print(command, file=sys.stderr)
             return 128 + number
         except Exception as error:
