@@ -11,7 +11,7 @@ here); SmolLM2-135M-Instruct answers the additions that its recipe holds out, th
 command, which goes on where it was stopped. `--write` puts the rows into benchmarks/evaluation.csv:
 
 - kind `score`: mean@n and pass@n of one evaluation, with their 95 % intervals;
-- kind `after - before` and `back ends`: a difference, with its intervals and p-values for these problems;
+- kind `after - before` and `back ends`: a difference, with its intervals and p-values;
 - kind `same samples`: the share of samples that are the same to the letter when they share their batch with others.
 """
 

@@ -907,7 +907,7 @@ FAULTS = [
         "k3",
         "policy",
     ),
-    # ---- locks.py, workers.py, lab.py, train.py, cli.py: killed, and two at once
+    # ---- locks, workers, training, the command line: killed, and two at once
     Fault(
         "the lock is not taken",
         "files/locks.py",

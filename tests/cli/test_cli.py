@@ -144,15 +144,13 @@ ARGUMENTS = {
         ["lab", "--methods", " ,"],
         "invalid value for '--methods': nothing is given (see bandpo lab",
     ),
-    "one of a pair": (
-        ["figures", "--pair", "clip"],
-        "option '--pair' requires 2 arguments (see bandpo figures",
-    ),
+    "one of a pair": (["figures", "--pair", "clip"], "--pair takes two rules, got 1"),
     "no time": (["eval", "m", "--timeout", "inf"], "must be a positive number of seconds, got 'inf'"),
     "spaces in a list": (
         ["lab", "--methods", "grpo", "{type: clip}", "--seeds", "1"],
         "invalid value for '--methods': values are separated by commas: --methods 'grpo,{type: clip}' (see bandpo lab",
     ),
+    "the same rule by another name": (["lab", "--methods", "grpo,ppo"], "method 'ppo' is given twice, it is 'grpo'"),
     "spaces behind an argument": (["explain", "band", "--p", "0.5", "0.9"], "separated by commas: --p 0.5,0.9 (see "),
     "spaces among arguments": (["score", "a", "-k", "1", "8"], "separated by commas: -k 1,8 (see bandpo score --help)"),
     "spaces in another list": (
@@ -377,8 +375,9 @@ def test_words_behind_a_list_may_be_arguments(here, capsys):
     """The command's own, where none of them stands before the list."""
     assert main(["explain", "--p", "0.37", "band:tv:0.1"]) == 0
     assert "0.27 to 0.47" in capsys.readouterr().out
-    assert main(["score", "-k", "1,8", "gone"]) == 2
-    assert "gone" in one_line(capsys)
+    for words in (["-k", "1,8", "gone"], ["gone", "-k", "8", "lost"]):
+        assert main(["score", *words]) == 2
+        assert "gone" in one_line(capsys)
 
 
 def commands(group, *above):

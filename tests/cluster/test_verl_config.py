@@ -67,7 +67,7 @@ def test_pairs_arrive_as_lists():
         ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),
         (
             [region(type="decaying", region="{type:clip}", field="eps_low", end=0.1, steps=9)],
-            "no entropies and no step",
+            "shows a rule no entropies and no step",
         ),
         ([f"+{LOSS}.trust_region=band"], r"policy_loss\.trust_region.*a rule.s node is .type: band"),
         ([region(type="objective", apply="cut")], r"policy_loss\.trust_region: apply must be one of"),

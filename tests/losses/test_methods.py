@@ -394,7 +394,7 @@ def test_a_trainer_takes_a_method_or_refuses_it_by_name():
         fields = set(method(name).objective.changed()) & set(REFUSED[host])
         message = rf"({'|'.join(fields)}) must be .* through {host}" if fields else None
         if method(name).arguments and host != "TRL":
-            message = rf"Decaying needs context.step, .* \({host} gives a rule no entropies and no step"
+            message = rf"Decaying needs context.step, .* \({host} shows a rule no entropies and no step"
         if message is not None:
             with pytest.raises(ValueError, match=f"^method '{name}': {message}"):
                 objective_for(host, name)

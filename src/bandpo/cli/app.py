@@ -19,7 +19,11 @@ from ..files.checks import check_text
 from . import data, evals, reports, training
 from .ending import ended_by_signals, lenient_output
 
-app = Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120})
+app = Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
+)
 for group in (training, evals, reports, data):
     app.add_typer(group.app)
 
@@ -28,7 +32,7 @@ for group in (training, evals, reports, data):
 def bandpo(
     ctx: Context,
     version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
-    about: Annotated[bool, Option("--help", help="Show this message and exit.")] = False,
+    about: Annotated[bool, Option("-h", "--help", help="Show this message and exit.")] = False,
 ) -> None:
     """Trust regions for LLM reinforcement learning."""
     if version or about or ctx.invoked_subcommand is None:

@@ -55,7 +55,7 @@ class Command(TyperCommand):
         try:
             for i, name in enumerate(args):
                 values = [*takewhile(lambda text: text[:1] != "-", args[i + 1 :])]
-                if closed and name in lists and len(values) > 1:
+                if closed and name in lists and len(values) > 1 and len({*map(_is_number, values)}) == 1:
                     right = f"{name} {shlex.quote(','.join(values))}"
                     raise typer.BadParameter(f"values are separated by commas: {right}", param_hint=f"'{name}'")
             return super().parse_args(ctx, args)
@@ -71,6 +71,13 @@ class Command(TyperCommand):
                     rows = [(name.split(" <")[0], text) for name, text in rows]
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _is_number(text: str) -> bool:
+    """A word behind a number is no further value of it."""
+    with contextlib.suppress(ValueError):
+        return float(text) is not None
+    return False
 
 
 def count(text: str) -> int:

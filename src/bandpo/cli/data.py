@@ -28,12 +28,16 @@ def prepare(
     tokenizer: Annotated[str | None, Option(metavar="MODEL", help="its chat template counts a prompt's tokens")] = None,
     max_prompt_tokens: Annotated[int, Option(parser=count, help="drop longer ones")] = 1024,
     against: Annotated[list[str] | None, several("NAME", AGAINST)] = None,
-    as_published: Annotated[bool, Option("--as-published", help="keep answers like 033, duplicates and leaks")] = False,
+    as_published: Annotated[
+        bool, Option("--as-published", help="only count answers like 033, duplicates and leaks")
+    ] = False,
     size: Annotated[int | None, Option(parser=count, help="the first rows; of a task: items [default: 1000]")] = None,
     strict: Annotated[bool, Option("--strict", help="counts that are not the recorded ones are an error")] = False,
     force: Annotated[bool, Option("--force", help="make finished files again")] = False,
     prompt: Annotated[str | None, Option(metavar="COLUMN", help="problems: text or messages [default: prompt]")] = None,
-    answer: Annotated[str | None, Option(metavar="COLUMN", help="a.b: field b of column a [default: answer]")] = None,
+    answer: Annotated[
+        str | None, Option(metavar="COLUMN", help="answers; a.b: field b of column a [default: answer]")
+    ] = None,
     config: Annotated[str | None, Option(help="of the hub's data set")] = None,
     split: Annotated[str | None, Option(help="of it [default: train]")] = None,
     data_source: Annotated[str | None, Option(metavar="KEY", help="verl's, for scorers [default: math_dapo]")] = None,

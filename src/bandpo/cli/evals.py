@@ -75,7 +75,9 @@ def evaluate(
 def score(
     folders: Annotated[list[Path], Argument(metavar="FOLDER", help="of bandpo eval")],
     scorer: Annotated[str | None, Option(help=SCORERS)] = None,
-    k: Annotated[list[int] | None, several("K", "[default: the number of samples]", count, "-k")] = None,
+    k: Annotated[
+        list[int] | None, several("K", "of pass@K and maj@K [default: the number of samples]", count, "-k")
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
     """Grade the samples of an evaluation, and print what they say.

@@ -55,11 +55,13 @@ def figures(
     only: Annotated[list[str] | None, several("NAME", "some figures [default: all six]")] = None,
     regions: Annotated[list[Any] | None, several("RULE", "in variation, ratio and half-width", region)] = None,
     top: Annotated[float | None, Option(help="highest ratio in ratio [default: 4]")] = None,
-    pair: Annotated[tuple[Any, Any] | None, Option(parser=region, metavar="RULE RULE", help="in regions-3d")] = None,
+    pair: Annotated[list[Any] | None, several("RULE", "the two in regions-3d", region)] = None,
     top_3d: Annotated[float | None, Option(help="highest ratio in regions-3d [default: 10]")] = None,
     capped: Annotated[Any, Option(parser=region, metavar="RULE", help="in cap, of type capped")] = None,
     equal: Annotated[list[str] | None, several("DIVERGENCE", "in equal-half-width [default: kl,tv,chi2]")] = None,
-    half_width: Annotated[float | None, Option(help="what is equal of a token there [default: 0.1]")] = None,
+    half_width: Annotated[
+        float | None, Option(help="of --equal: each one's half-width at that token [default: 0.1]")
+    ] = None,
     at: Annotated[float | None, Option(help="the token's old probability [default: 0.5]")] = None,
 ) -> None:
     """Draw the paper's figures of trust regions, and three of ours.
@@ -69,6 +71,8 @@ def figures(
     """
     from ..reports.figures import Parameters, write_figures
 
+    if pair and len(pair) != 2:
+        raise UserError(f"--pair takes two rules, got {len(pair)}")
     given = {"regions": regions, "top": top, "pair": pair, "top_3d": top_3d, "capped": capped, "equal": equal}
     given |= {"half_width": half_width, "at": at}
     try:

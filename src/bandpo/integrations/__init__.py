@@ -4,7 +4,6 @@ What of an objective each trainer does itself, or cannot do, stands here, for th
 trainer: what is set to something else than its default is refused by name, never ignored.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 
 from ..losses.methods import Method, method_of, objective
 from ..losses.objective import Objective
-from ..trust_regions.base import Context, TrustRegion
+from ..losses.policy import policy_loss
+from ..trust_regions.base import TrustRegion
 
 
 def _clamps(host: str) -> dict[str, str]:
@@ -85,13 +85,12 @@ def objective_for(host: str, node: Mapping[str, Any] | str | TrustRegion | Metho
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
             raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
-    token = torch.zeros(1, 1)
-    context = Context(response_mask=token == 0, advantages=token, positions=token.long())
-    if host == "TRL":
-        context = dataclasses.replace(context, entropies=token, step=0)
+    token = -torch.ones(1, 1)
+    seen: dict[str, Any] = {"entropies": -token, "step": 0} if host == "TRL" else {}
     try:
-        found.trust_region.bounds(token, context)
+        policy_loss(token, token, token, token < 0, found, **seen)
     except ValueError as error:
-        missing = [field.name for field in dataclasses.fields(context) if getattr(context, field.name) is None]
-        raise ValueError(f"{whose}{error} ({host} gives a rule no {' and no '.join(missing)})") from error
+        missing = [name for name in ("entropies", "step", "staleness") if name not in seen]
+        why = f" ({host} shows a rule no {' and no '.join(missing)})" if "needs context." in str(error) else ""
+        raise ValueError(f"{whose}{error}{why}") from error
     return found

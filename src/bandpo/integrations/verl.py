@@ -33,7 +33,7 @@ from ..losses.metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics
 from ..losses.policy import policy_loss
 from . import objective_for
 
-# What verl's own losses cut log-ratios to.
+# What verl's own losses clamp log-ratios to.
 MAX_LOG_RATIO = 20.0
 _HERE = "actor_rollout_ref.actor.policy_loss"
 
@@ -140,7 +140,7 @@ def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float
     both; `clip/tail_high_count`, those above of old probability in (0, 0.2]; `cut/high_count` (A > 0) and
     `cut/low_count` (A < 0), gradients removed by clip and mask; `cut/good_tail_count` of `clip/good_tail_tokens`;
     `cap/count`; `dual_clip/count`; `log_ratio/saturated_count`; `kl_old/k1_nats`, `kl_old/k3_nats`; see
-    `bandpo.metrics.Metrics.compute`. By probability: `.../p0.2`, `/p0.4`, ..., by the upper edge.
+    `bandpo.losses.metrics.Metrics.compute`. By probability: `.../p0.2`, `/p0.4`, ..., by the upper edge.
 
     For panels that exist: `actor/pg_clipfrac` (cut tokens), `actor/pg_clipfrac_lower` (dual clip) and `actor/ppo_kl`
     (k1) are fractions within a micro-batch, as verl's losses log them, hence means of means; 0 without tokens.

@@ -104,8 +104,9 @@ def reshuffle_p(
 class Needed:
     """What it would take to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
 
-    `samples` per prompt of each model, of the same prompts; `prompts` with as many samples each as now. None: no number
-    of samples of these prompts can do it.
+    `samples_here`: samples per prompt of each model, for the question about these problems. For the one about problems
+    like these: `samples_elsewhere`, of the same prompts (None: no number of samples of them can do it), or
+    `prompts_elsewhere`, prompts with as many samples each as now.
     """
 
     samples_here: float

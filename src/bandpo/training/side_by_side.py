@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +72,7 @@ def plan(
     for method in methods:
         name, rule = _rule(method)
         if name in rules:
-            raise UserError(f"method {method!r} is given twice")
+            raise UserError(f"method {method!r} is given twice{'' if method == name else f', it is {name!r}'}")
         rules[name] = rule
     jobs = []
     for seed in seeds:
@@ -99,7 +100,7 @@ def _rule(text: str) -> tuple[str, dict[str, Any]]:
         raise UserError(str(error)) from None
     same = [each.name for each in METHODS if each.is_complete and each.objective == value]
     name = same[0] if same else label_of_objective(value).lower()
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in name), short_node(value)
+    return re.sub(r"[^\w.]+", "-", name).strip("-"), short_node(value)
 
 
 def estimate(jobs: Sequence[Job], workers: int) -> float:
