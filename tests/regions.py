@@ -71,7 +71,7 @@ IN_YAML = [
     Capped(Band("kl", 0.05)),
     Relaxed(Capped(Band("tv", 0.05), 3.0), Capped(DCPO(), 2.0)),
     RIPO(),
-    RIPO(0.2, 0.0, math.inf),
+    RIPO(0.2, 0.5, 10.0),
     TRGPPO(0.03, 0.2),
     BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
     BySign(Clip(0, 0), Capped(DCPO(), 2.0)),

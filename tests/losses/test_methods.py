@@ -129,14 +129,14 @@ def dppo(cap: float) -> Callable[..., Tensor]:
 
     def formula(log_pi, old, mu, a):
         r, rise = torch.exp(log_pi - mu).detach(), (log_pi.exp() - mu.exp()).detach()
-        return a * r.clamp(max=cap) * log_pi * (rise <= 0.2 if a > 0 else rise >= -0.2)
+        return a * r.clamp(max=cap) * log_pi * (rise <= 0.15 if a > 0 else rise >= -0.15)
 
     return formula
 
 
 def ripo(log_pi, old, sampler, a):
     eps = (0.05 / old.exp()).sqrt()
-    return ppo((log_pi - old).exp(), a, (1 - eps).clamp(min=0.5), (1 + eps).clamp(max=10))
+    return ppo((log_pi - old).exp(), a, (1 - eps).clamp(min=0), 1 + eps)
 
 
 def cispo(log_pi, old, sampler, a):
@@ -179,7 +179,17 @@ def gmpo(log_pi, old, sampler, a):
 
 def dis(log_pi, old, sampler, a):
     r = torch.exp(log_pi - sampler)
-    return torch.where((r < 0.8) | (r > 1.2), 0.0, r * a)
+    return torch.where((r < 0.7) | (r > 6.0), 0.0, r.detach() * a * log_pi)
+
+
+def gppo(log_pi, old, sampler, a):
+    r = torch.exp(log_pi - old)
+    kept = r / r.detach()
+    return torch.where(r > 1.2, 1.2 * kept, r) * a if a > 0 else torch.where(r < 0.8, 0.8 * kept, r) * a
+
+
+def abc_grpo(log_pi, old, sampler, a):
+    return torch.exp(log_pi - old).clamp(0.8, 1.2) * a
 
 
 FORMULAS: dict[str, Callable[..., Tensor]] = {
@@ -205,13 +215,16 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "topr": topr,
     "up": up,
     "ce-gppo": ce_gppo,
+    "gppo": gppo,
+    "abc-grpo": abc_grpo,
     "aspo": aspo,
     "gspo": gspo,
     "gmpo": gmpo,
     "dis": dis,
 }
-# Of these the value is another one with the same gradient: A log pi for A pi / sg(pi), or r A for sg(r) A log pi.
-OTHER_VALUE = {"up", "ce-gppo", "dppo", "aspo"}
+# Of these the value is another one with the same gradient: A log pi for A pi / sg(pi), r A for sg(r) A log pi, or 0
+# for a constant.
+OTHER_VALUE = {"up", "ce-gppo", "gppo", "abc-grpo", "dppo", "aspo", "dis"}
 OF_RESPONSES = {"band-sequence", "topr", "gspo"}
 
 

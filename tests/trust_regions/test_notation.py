@@ -78,7 +78,7 @@ def test_a_label_says_what_the_rule_is():
     assert label_of(cap_of_both) != label_of(cap_of_one)
     assert label_of(Decaying(Clip(), "eps_low", 0.05, 10)) == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps"
     assert label_of(RIPO(0.1)) == "RIPO 0.1"
-    assert label_of(RIPO(0.1, 0.0, math.inf)) == "RIPO 0.1 in 0.0..inf"
+    assert label_of(RIPO(0.1, 0.5, 10.0)) == "RIPO 0.1 in 0.5..10.0"
     assert label_of(TRGPPO(0.03)) == "TRGPPO 0.03/0.2"
     assert label_of(Wider(0.3)) == "Wider 0.3"
     assert label_of(BySign(Clip(0, 0), Band())) == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"

@@ -75,19 +75,19 @@ class DCPO(Region):
 
 @dataclass(frozen=True)
 class RIPO(Region):
-    """|r - 1| <= sqrt(delta / p), within [min_ratio, max_ratio] (arXiv 2607.10169): chi2 without its factor 1 - p.
+    """|r - 1| <= sqrt(delta / p) (arXiv 2607.10169): chi2 without its factor 1 - p.
 
-    sqrt(delta / p) and the default delta were checked against a summary of the paper, not the paper; the outer interval
-    [0.5, 10] is that of a public implementation and was not found in the summary: `RIPO(delta, 0, inf)` is without it.
-    r_high may exceed the simplex limit 1/p.
+    sqrt(delta / p) and the default delta were checked against two summaries of the paper, not the paper. Neither has an
+    outer interval; one public implementation keeps the ratio within [0.5, 10] too: `RIPO(delta, 0.5, 10)`. r_high may
+    exceed the simplex limit 1/p.
 
     Raises ValueError unless delta is positive and finite, 0 <= min_ratio < 1 and max_ratio > 1 (inf: no cap).
     """
 
     kind: ClassVar[str] = "ripo"
     delta: float = 0.05
-    min_ratio: float = 0.5
-    max_ratio: float = 10.0
+    min_ratio: float = 0.0
+    max_ratio: float = math.inf
 
     def __post_init__(self) -> None:
         check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
