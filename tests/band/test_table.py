@@ -236,6 +236,7 @@ def test_a_table_is_a_value():
     assert torch.equal(pickle.loads(pickle.dumps(table)).bounds(log_p).log_high, table.bounds(log_p).log_high)
 
 
+@pytest.mark.slow
 def test_a_table_compiles_to_one_graph():
     table = Table(Band("jensen_shannon", 0.05))
     compiled = torch.compile(table.bounds, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -409,6 +410,7 @@ FAR_KINKS = Divergence(
 )
 
 
+@pytest.mark.slow
 def test_bounds_at_kinks_are_bisected_where_the_radius_is_a_tensor():
     """Secants left one of these at a divergence of 0.06 for 0.05."""
     log_p = torch.cat([torch.linspace(-9, -0.01, 3000), torch.tensor([-0.8881144523620605])])

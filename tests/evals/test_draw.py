@@ -113,6 +113,7 @@ def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeyp
     assert "21 of them are there" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setattr(draw, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))

@@ -76,6 +76,7 @@ def test_a_server_and_this_process_draw_from_the_same_distribution(home, engine,
     assert not said
 
 
+@pytest.mark.slow
 def test_what_a_server_refuses_is_one_line(home, server):
     def ask(model, url):
         return drawn(Server(model, url, retries=0), requests(1), Sampling(max_tokens=2))

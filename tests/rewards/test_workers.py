@@ -276,6 +276,7 @@ def test_a_template_that_is_killed_is_replaced(pool):
     assert template_of(pool) != before
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_without_a_task_costs_the_next_one_no_try(pool, tmp_path):
     pool.map([["sleep", 0.1]] * 2)
     for pid in (pids := pool.pids()):
@@ -298,6 +299,7 @@ def test_a_template_that_is_killed_in_the_middle_of_tasks(pool, tmp_path):
     assert results == ["slept", "slept"]
 
 
+@pytest.mark.slow
 def test_a_template_that_does_not_answer_is_replaced(pool, monkeypatch):
     pool.map(GOOD)
     before = template_of(pool)
@@ -361,6 +363,7 @@ def test_the_limit_is_of_processor_time(pool):
     patient.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_from_without_costs_nothing(pool, tmp_path):
     assert pool.map([["die_once", str(tmp_path / "seen")], *GOOD]) == ["second try", *range(20)]
     began, results = [tmp_path / name for name in "ab"], []
@@ -494,6 +497,7 @@ def test_no_worker_outlives_its_parent(then, code):
     assert gone(pids)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_call_and_not_the_pool():
     """Ctrl-C reaches the whole group; the workers leave it to the parent."""
     then = """
