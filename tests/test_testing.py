@@ -11,9 +11,26 @@ import torch
 from regions import name_of
 
 import bandpo
-from bandpo import DCPO, RIPO, TRGPPO, Band, Bounds, BySign, Capped, Clip, Context, Decaying, Divergence, Relaxed
+from bandpo import (
+    DCPO,
+    RIPO,
+    TRGPPO,
+    Band,
+    Bounds,
+    BySign,
+    Capped,
+    Clip,
+    Context,
+    Decaying,
+    Divergence,
+    Objective,
+    Preserve,
+    Region,
+    Relaxed,
+)
 from bandpo.band.divergences import _REGISTRY, divergence
-from bandpo.testing import check_divergence, check_trust_region
+from bandpo.losses.methods import METHODS
+from bandpo.testing import check_divergence, check_objective, check_trust_region
 
 CHI2 = divergence("chi2")
 
@@ -152,3 +169,82 @@ def test_a_rule_that_does_not_survive_yaml_is_found():
 def test_the_first_point_is_named():
     with pytest.raises(AssertionError, match=r"p = 1e-06, r_low = .*, r_high = 2.*e\+06"):
         check_divergence(with_bounds(lambda low, high, p, d: (low, -p + math.log(2))))
+
+
+# ---- objectives
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(each, id=each.name, marks=[pytest.mark.slow] if i % 4 else []) for i, each in enumerate(METHODS)],
+)
+def test_every_method_passes(method):
+    check_objective(method.objective, **({"step": 3} if "step" in method.arguments else {}))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(Clip(), beta=0.1),
+        Objective(Band(), aggregation="none", apply=("mask", "weight")),
+        Objective(Band("tv", 0.1), aggregation="token-mean", dual_clip=3.0),
+        Objective(Clip(), apply=Preserve(0.5, 1.0), max_log_ratio=20.0),
+    ],
+    ids=name_of,
+)
+def test_objectives_pass(objective):
+    check_objective(objective)
+
+
+@dataclass(frozen=True)
+class Faulty(Region):
+    """A clip of 0.2 with one fault."""
+
+    kind: ClassVar[str] = "faulty"
+    fault: str = "batch"
+
+    def bounds(self, old_logps, context=None):
+        width = torch.full_like(old_logps.detach(), math.log(1.2))
+        if self.fault == "batch":
+            width = width * len(old_logps)
+        elif self.fault == "random":
+            width = width * (0.5 + torch.rand(()))
+        return Bounds(-width, width)
+
+    def to_config(self):
+        return {"type": "clip"} if self.fault == "node" else super().to_config()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("batch", "must not depend on the other responses"),
+        ("random", "must be the same in a second call"),
+        ("node", "the config node .* must give"),
+    ],
+)
+def test_a_faulty_rule_is_found_through_its_objective(fault, message):
+    with pytest.raises(AssertionError, match=message):
+        check_objective(Objective(Faulty(fault)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda loss, leaf, mask: 1.5 * loss - 0.5 * loss.detach(), "must be the derivative of the value; at p = "),
+        (lambda loss, leaf, mask: loss + 0 * leaf.sum(), "padding must"),
+        (
+            lambda loss, leaf, mask: loss + torch.where(leaf.isinf().any(), torch.inf, 0.0),
+            "the value must be finite at an old log p of ",
+        ),
+    ],
+    ids=["another gradient", "padding", "infinite"],
+)
+def test_a_faulty_loss_is_found(monkeypatch, change, message):
+    def faulty(logps, old_logps, advantages, mask, objective):
+        loss, metrics = bandpo.policy_loss(logps, old_logps, advantages, mask, objective)
+        return change(loss, logps, mask), metrics
+
+    monkeypatch.setattr(bandpo.testing, "policy_loss", faulty)
+    with pytest.raises(AssertionError, match=message):
+        check_objective(Objective(Clip()))

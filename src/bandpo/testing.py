@@ -1,14 +1,16 @@
-"""Checks for divergences and trust regions of one's own; run them in a test.
+"""Checks for divergences, trust regions and objectives of one's own; run them in a test.
 
     bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
     bandpo.testing.check_trust_region(MyRegion(0.1))
+    bandpo.testing.check_objective(Objective(MyRegion(0.1), apply="mask"))
 
-Both raise `AssertionError` with the first point at which something does not hold, and return nothing otherwise.
+They raise `AssertionError` with the first point at which something does not hold, and return nothing otherwise.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,10 @@ from torch import Tensor
 from .band.dispatch import log_bounds
 from .band.divergences import Divergence
 from .band.operator import band_bounds, complement, divergence_at
+from .losses.methods import objective as objective_of
+from .losses.objective import Objective
+from .losses.policy import policy_loss
+from .losses.surrogates import by_sign
 from .trust_regions.base import Context, Region, TrustRegion, trust_region
 
 _RADII = (1e-3, 0.05, 1.0)
@@ -160,6 +166,79 @@ def check_trust_region(region: TrustRegion, context: Context | None = None) -> N
         again = trust_region(region.to_config())
         assert again == region, f"the config node {region.to_config()} must give {region}, got {again}"
         assert hash(again) == hash(region), f"equal rules must have equal hashes: {region}"
+
+
+def check_objective(objective: Objective, **of_the_batch: Any) -> None:
+    """Check an objective, and through it the rule that it is made of, by what `policy_loss` makes of a batch.
+
+    - value and gradient are finite for every log-probability from -inf to 0, old and new;
+    - what stands in padding, NaN included, reaches neither;
+    - a second call gives the bits of the first;
+    - the gradient of a response alone is that in a batch, but for one factor, which is the average's;
+    - where tokens outside are clipped or masked, the gradient is the derivative of the value, by central differences
+      (but for tokens at a bound); in the other applications gradients are stopped on purpose;
+    - the objective survives the way to its config node and back, with an equal hash.
+
+    Args:
+        objective: the one to check.
+        of_the_batch: what the rule needs of `policy_loss` beside the four tensors, e.g. `step=0`.
+
+    Raises:
+        AssertionError: with the property and the first point that breaks it.
+    """
+    again = objective_of(objective.to_config())
+    assert again == objective, f"the config node {objective.to_config()} must give {objective}, got {again}"
+    assert hash(again) == hash(objective), f"equal objectives must have equal hashes: {objective}"
+    rng = torch.Generator().manual_seed(0)
+    old = (0.98 * torch.rand(6, 8, generator=rng, dtype=torch.float64) + 0.01).log()
+    if objective.ratio in ("sequence", "sequence-mean"):  # likely responses, of which some are inside
+        old = old * 0.05
+    new = (old + old.abs().clamp(max=1) * torch.randn(6, 8, generator=rng, dtype=torch.float64)).clamp(max=-1e-3)
+    advantages = torch.tensor([1.0, -1.0, 0.5, -2.0, 3.0, -0.3], dtype=torch.float64)
+    mask = torch.arange(8) < torch.tensor([[8], [8], [5], [5], [1], [8]])
+
+    def terms(new: Tensor, old: Tensor, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """The loss, and its gradient."""
+        leaf = new[rows].detach().requires_grad_()
+        reference = {"ref_logps": old[rows]} if objective.beta else {}
+        loss, _ = policy_loss(leaf, old[rows], advantages[rows], mask[rows], objective, **reference, **of_the_batch)
+        return loss.detach(), torch.autograd.grad(loss.sum(), leaf)[0]
+
+    value, gradient = terms(new, old)
+    for what, first, second in zip(("value", "gradient"), (value, gradient), terms(new, old), strict=True):
+        _all(first == second, f"the {what} must be the same in a second call", {what: first, "second call": second})
+    padded = terms(torch.where(mask, new, torch.nan), torch.where(mask, old, torch.nan))
+    facts = {"gradient": gradient, "with NaN in padding": padded[1]}
+    _all(padded[1] == torch.where(mask, gradient, 0.0), "padding must reach no gradient", facts)
+    _all(padded[0] == value, "padding must not reach the value", {"value": value, "with NaN in padding": padded[0]})
+    for row in range(6):
+        alone, together = terms(new, old, slice(row, row + 1))[1], gradient[row : row + 1]
+        sizes = alone.abs().sum(), together.abs().sum()
+        _all(
+            (together * sizes[0] - alone * sizes[1]).abs() <= 1e-9 * sizes[0] * sizes[1],
+            "a response's gradient must not depend on the other responses, but for one factor",
+            {"alone": alone, "in the batch": together},
+        )
+    ends = torch.tensor([-torch.inf, -1e5, -300.0, -80.0, -1.0, -1e-6, -1e-12, 0.0], dtype=torch.float64)
+    for at in ends:
+        found = terms(ends.expand(6, 8).contiguous(), at.expand(6, 8).contiguous())
+        _all(found[0].isfinite(), f"the value must be finite at an old log p of {at:g}", {"value": found[0]})
+        facts = {"log p": ends.expand(6, 8), "gradient": found[1]}
+        _all(found[1].isfinite(), f"the gradient must be finite at an old log p of {at:g}", facts)
+    if any(each not in ("clip", "mask", "mask_two_sided") for each in by_sign(objective.apply, objective.dual_clip)):
+        return
+    step = 1e-5
+    for row, column in mask.nonzero().tolist():
+        moved = torch.zeros_like(new)
+        moved[row, column] = step
+        (up, above), (down, below) = terms(new + moved, old), terms(new - moved, old)
+        slope = (up - down).sum() / (2 * step)
+        own = gradient[row, column]
+        jump = (above - below).abs().max() > 1e-2 * (above.abs() + below.abs()).max()  # a bound is in between
+        assert jump or (slope - own).abs() <= 1e-5 * (1 + own.abs()), (
+            f"the gradient must be the derivative of the value; at p = {old[row, column].exp():.6g}, r = "
+            f"{(new - old)[row, column].exp():.6g}, A = {advantages[row]:g} it is {own:.6g}, the derivative {slope:.6g}"
+        )
 
 
 def _all(holds: Tensor, what: str, facts: dict[str, Tensor]) -> None:
