@@ -773,6 +773,27 @@ FAULTS = [
         "methods::test_a_label_is_the_rules_or_the_methods_or_says_what_differs",
     ),
     Fault(
+        "any gradient passes for the derivative of an objective's value",
+        "testing.py",
+        "<= 1e-5 * (1 + own.abs())",
+        "<= 1e5 * (1 + own.abs())",
+        "testing",
+    ),
+    Fault(
+        "an objective that sees other responses passes",
+        "testing.py",
+        "1e-9 * sizes[0] * sizes[1]",
+        "1e9 * sizes[0] * sizes[1]",
+        "testing",
+    ),
+    Fault(
+        "an objective of which padding reaches the value passes",
+        "testing.py",
+        "_all(padded[0] == value,",
+        "_all(value == value,",
+        "testing",
+    ),
+    Fault(
         "every trainer counts as one that shows a rule the step",
         "integrations/__init__.py",
         'if host == "TRL" else {}',
