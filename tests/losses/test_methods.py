@@ -416,6 +416,11 @@ def test_a_trainer_takes_a_method_or_refuses_it_by_name():
     assert objective_for("verl", "gspo") == method("gspo").objective
 
 
+def test_a_trainer_may_be_made_where_models_are_made_on_no_device():
+    with torch.device("meta"):
+        assert [objective_for(host, "band-kl") for host in REFUSED] == [method("band-kl").objective] * len(REFUSED)
+
+
 def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
     config = build({"scene": "tail", "trust_region": "clip-higher"})
     assert config.trust_region == {"type": "clip", "eps_low": 0.2, "eps_high": 0.28}

@@ -85,10 +85,12 @@ def objective_for(host: str, node: Mapping[str, Any] | str | TrustRegion | Metho
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
             raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
-    token = -torch.ones(1, 1)
-    seen: dict[str, Any] = {"entropies": -token, "step": 0} if host == "TRL" else {}
+    seen: dict[str, Any] = {}
     try:
-        policy_loss(token, token, token, token < 0, found, **seen)
+        with torch.device("cpu"):  # a model may be under construction on the device "meta"
+            token = -torch.ones(1, 1)
+            seen = {"entropies": -token, "step": 0} if host == "TRL" else {}
+            policy_loss(token, token, token, token < 0, found, **seen)
     except ValueError as error:
         missing = [name for name in ("entropies", "step", "staleness") if name not in seen]
         why = f" ({host} shows a rule no {' and no '.join(missing)})" if "needs context." in str(error) else ""
