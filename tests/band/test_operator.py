@@ -216,7 +216,9 @@ def test_bounds_go_on_below_the_probabilities_that_are_solved(divergence, delta)
 # ---- the domain
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.slow), torch.float16, torch.float32, torch.float64]
+)
 @pytest.mark.parametrize(
     "divergence", [*GENERATORS, "cressie_read(-0.5)", "cressie_read(2.0)", JENSEN_SHANNON], ids=str
 )

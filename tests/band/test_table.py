@@ -339,7 +339,9 @@ FRESH = [by_number, by_tensor, by_the_table_of_kl, made_inside]
 
 
 @pytest.mark.parametrize("fresh", FRESH)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[pytest.mark.slow] if i % 2 else []) for i, mode in enumerate(MODES)]
+)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_nothing_made_under_a_mode_of_torch_is_kept(mode, fresh, monkeypatch):
     """Neither a fake tensor, which would break every call after it, nor one of inference mode."""

@@ -71,6 +71,7 @@ def whole(tmp_path_factory):
 # ---- killed
 
 
+@pytest.mark.slow
 def test_cut_off_at_every_byte_it_goes_on_to_the_same_file(folder, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # thousands of them take minutes on some disks
     small = Sampling(n=1, max_tokens=8)

@@ -92,7 +92,9 @@ def test_what_a_server_refuses_is_one_line(home, server):
 # ---- a server that fails
 
 
-@pytest.mark.parametrize("failure", [408, 429, 500, 503, "drop"])
+@pytest.mark.parametrize(
+    "failure", [*(pytest.param(status, marks=pytest.mark.slow) for status in (408, 429, 500)), 503, "drop"]
+)
 def test_what_passes_is_tried_again(failure):
     failed = set()
 

@@ -84,7 +84,9 @@ EPSILONS = {"epsilon_low": 0.2, "epsilon_high": 0.2}
 EXTRA = {"extra": True, "beta": 0.04, "gradient_accumulation_steps": 2, "top_entropy_quantile": 0.7}
 
 
-@pytest.mark.parametrize("more", [{}, EXTRA], ids=["plain", "everything"])
+@pytest.mark.parametrize(
+    "more", [pytest.param({}, id="plain", marks=pytest.mark.slow), pytest.param(EXTRA, id="everything")]
+)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_a_clip_in_the_place_of_trls_term_is_trls_loss(tmp_path, loss_type, more):
     trainer = compare(tmp_path, CLIP, EPSILONS, loss_type=loss_type, **more)
@@ -134,7 +136,13 @@ def measured(trainer):
     return {f"bandpo/{key}": value for key, value in values.items() if not math.isnan(value)}
 
 
-@pytest.mark.parametrize(("name", "loss_type"), list(zip(OBJECTIVES, itertools.cycle(LOSS_TYPES))))
+@pytest.mark.parametrize(
+    ("name", "loss_type"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] if i % 2 else [])
+        for i, pair in enumerate(zip(OBJECTIVES, itertools.cycle(LOSS_TYPES), strict=False))
+    ],
+)
 def test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss(tmp_path, name, loss_type):
     objective = OBJECTIVES[name]
     args = full(tmp_path, loss_type=loss_type, max_steps=6, logging_steps=6)

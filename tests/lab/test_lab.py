@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -397,7 +398,9 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monk
 
     first = subprocess.Popen(command, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True)
     until(lambda: all(map(rows, runs)) or first.poll() is not None)
+    os.killpg(first.pid, signal.SIGSTOP)  # else it may come to its end before the second has begun
     second = subprocess.run([*command, "--resume"], env=env, capture_output=True, text=True)
+    os.killpg(first.pid, signal.SIGCONT)
     said = f"error: another process ({first.pid}) is writing to {tmp_path / 'out' / 'storm'}; wait for it to end"
     assert (second.returncode, second.stderr) == (2, f"{said}, or choose another folder\n")
     first.terminate()

@@ -94,7 +94,9 @@ def loss_and_gradient(
 # ---- the contract of every application with every region
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, F64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16, torch.float32, F64], ids=str
+)
 @pytest.mark.parametrize("apply", APPLICATIONS, ids=str)
 @pytest.mark.parametrize("region", REGIONS, ids=name_of)
 def test_every_region_and_application_is_its_textbook(region, apply, dtype):

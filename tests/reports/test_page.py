@@ -586,6 +586,7 @@ def test_the_page_is_sound_html_for_all_readers(three_seeds):
     assert not open_tags
 
 
+@pytest.mark.slow
 def test_two_writes_are_the_same_bytes(three_seeds):
     first, second = three_seeds / "1.html", three_seeds / "2.html"
     write_report([three_seeds / "runs"], first, png=three_seeds / "1.png")

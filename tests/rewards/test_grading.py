@@ -274,6 +274,7 @@ def _fraction(text):
     return text.replace("\\frac{", "").replace("}{", "/").replace("}", "")
 
 
+@pytest.mark.slow
 def test_the_faster_parser_makes_the_same_of_it():
     """ANTLR's two stages against its usual one: same values, same answers that cannot be parsed."""
     code = """
@@ -404,6 +405,7 @@ def test_no_answer_is_right_for_every_question():
     assert len(answers) > 70
 
 
+@pytest.mark.slow
 def test_the_workers_believe_no_infinity_either():
     """Asked without the reading before them; and nothing depends on what was asked before."""
     tasks = [[right, constant] for constant in CONSTANTS[:20] for right in ("42", "0", "2\\sqrt{31}")]
