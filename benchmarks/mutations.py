@@ -760,7 +760,7 @@ FAULTS = [
     ),
     Fault(
         "a misspelt type is compared with those of rules only",
-        "losses/methods.py",
+        "losses/nodes.py",
         '[*kinds(), "objective", "method"]',
         "kinds()",
         "methods::test_what_is_no_method_is_named_with_what_is_nearest",

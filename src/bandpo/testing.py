@@ -18,7 +18,7 @@ from torch import Tensor
 from .band.dispatch import log_bounds
 from .band.divergences import Divergence
 from .band.operator import band_bounds, complement, divergence_at
-from .losses.methods import objective as objective_of
+from .losses.nodes import objective as objective_of
 from .losses.objective import Objective
 from .losses.policy import policy_loss
 from .losses.surrogates import by_sign

@@ -75,9 +75,11 @@ class Command(TyperCommand):
 
 def _is_number(text: str) -> bool:
     """A word behind a number is no further value of it."""
-    with contextlib.suppress(ValueError):
-        return float(text) is not None
-    return False
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def count(text: str) -> int:

@@ -19,7 +19,7 @@ import yaml
 from ..errors import UserError, nearest
 from ..files.yaml import parse_yaml, read_yaml
 from ..lab import SCENES
-from ..losses.methods import method_of, objective
+from ..losses.nodes import method_of, objective
 from ..losses.notation import label_of_objective, short_node
 from ..losses.objective import Objective
 from ..trust_regions.base import TrustRegion

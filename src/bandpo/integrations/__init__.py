@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..losses.methods import Method, method_of, objective
+from ..losses.methods import Method
+from ..losses.nodes import method_of, objective
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
@@ -85,11 +86,10 @@ def objective_for(host: str, node: Mapping[str, Any] | str | TrustRegion | Metho
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
             raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
-    seen: dict[str, Any] = {}
+    token = torch.full((1, 1), -1.0, device="cpu")
+    seen: dict[str, Any] = {"entropies": -token, "step": 0} if host == "TRL" else {}
     try:
         with torch.device("cpu"):  # a model may be under construction on the device "meta"
-            token = -torch.ones(1, 1)
-            seen = {"entropies": -token, "step": 0} if host == "TRL" else {}
             policy_loss(token, token, token, token < 0, found, **seen)
     except ValueError as error:
         missing = [name for name in ("entropies", "step", "staleness") if name not in seen]

@@ -20,8 +20,6 @@ here call this with inputs of the same fields.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -32,12 +30,6 @@ from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
 from . import objective_for
-
-
-@functools.lru_cache
-def _checked(node: str | TrustRegion | Objective | None) -> Objective:
-    """The objective of a value, a name or a node as JSON; once for all sequences."""
-    return objective_for("prime-rl", json.loads(node) if isinstance(node, str) and node[:1] == "{" else node)
 
 
 class LossOutputs(NamedTuple):
@@ -62,8 +54,7 @@ def loss(
     Raises:
         ValueError: a node that is none, an objective that is not for prime-rl (`REFUSED`).
     """
-    node = json.dumps(trust_region) if isinstance(trust_region, Mapping) else trust_region
-    objective = dataclasses.replace(_checked(node), aggregation="none")
+    objective = dataclasses.replace(objective_for("prime-rl", trust_region), aggregation="none")
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)
     if kl_tau:

@@ -1,14 +1,15 @@
 """The objective: what bounds do to the gradient of a policy, and what was measured on the way.
 
-Read in this order: surrogates, aggregation, kl, objective, methods, metrics, policy; advantages and token_logps make
-what it takes; notation writes and reads an objective in short words.
+Read in this order: surrogates, aggregation, kl, objective, methods, nodes, metrics, policy; advantages and token_logps
+make what it takes; notation writes and reads an objective in short words.
 """
 
 from .advantages import group_advantages
 from .aggregation import aggregate
 from .kl import kl_penalty
-from .methods import Method, method, objective
+from .methods import Method, method
 from .metrics import Metrics
+from .nodes import objective
 from .objective import Objective
 from .policy import policy_loss, rollout_weights
 from .surrogates import Preserve, surrogate

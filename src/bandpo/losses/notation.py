@@ -8,7 +8,8 @@ from typing import Any, cast
 from ..errors import nearest
 from ..trust_regions.base import kinds
 from ..trust_regions.notation import label_of, node_of_text
-from .methods import METHODS, Method, method, method_of, objective
+from .methods import METHODS, Method, method
+from .nodes import method_of, objective
 from .objective import Objective
 
 

@@ -16,8 +16,8 @@ from ..trust_regions.base import Context, TrustRegion
 from .aggregation import aggregate_masked, as_mask
 from .kl import kl_penalty
 from .methods import Method
-from .methods import objective as objective_of
 from .metrics import Metrics
+from .nodes import objective as objective_of
 from .objective import MAX_LOG_RATIO, Objective
 from .surrogates import Tokens, by_sign, negative_mean_of_clipped, negative_surrogate
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..band.divergences import divergence
-from ..losses.methods import Method, objective
+from ..losses.methods import Method
+from ..losses.nodes import objective
 from ..losses.notation import label_of_objective, short_node
 from ..losses.objective import Objective
 from ..losses.surrogates import Apply, Preserve, by_sign

@@ -28,7 +28,7 @@ from ..errors import UserError
 from ..files.checks import checked
 from ..files.reading import read_json_lines
 from ..files.yaml import read_yaml
-from ..losses.methods import objective
+from ..losses.nodes import objective
 from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion
 

@@ -25,7 +25,7 @@ from ..config.recipe import merge, read_recipe
 from ..errors import UserError, nearest
 from ..files.yaml import parse_yaml
 from ..integrations import objective_for
-from ..losses.methods import method_of
+from ..losses.nodes import method_of
 from ..losses.notation import short_node
 
 # What `integrations.verl.BandPOLossConfig` takes.
