@@ -547,9 +547,9 @@ def test_a_method_named_like_a_rule_is_that_rule():
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ("gspoo", "the method must be one of .*'gspo'.* got 'gspoo', did you mean 'gspo'?"),
-        ({"type": "method", "name": "cipso"}, "got 'cipso', did you mean 'cispo'?"),
-        ({"type": "method", "name": 3}, "the method must be one of .* got 3"),
+        ("gspoo", "no method is called 'gspoo', did you mean 'gspo'.; the methods are .*gspo"),
+        ({"type": "method", "name": "cipso"}, "no method is called 'cipso', did you mean 'cispo'."),
+        ({"type": "method", "name": 3}, "no method is called 3; the methods are "),
         ({"type": "method"}, r"a method's node is {type: method, name: ...}, got \[\] beside the type"),
         ({"type": "method", "name": "gspo", "beta": 0.1}, r"got \['beta', 'name'\] beside the type; .* write an obj"),
         (
@@ -574,7 +574,7 @@ def test_what_is_no_method_is_named_with_what_is_nearest(node, message):
         ),
         ("clp", "'clp' is no method and no rule, did you mean 'clip'?"),
         ("clip:x", "'clip:x': eps_low of Clip must be a number"),
-        ("{type: method, name: gsp}", "'{type: method, name: gsp}': the method must be .* did you mean 'gspo'?"),
+        ("{type: method, name: gsp}", "'{type: method, name: gsp}': no method is called 'gsp', did you mean 'gspo'"),
         ("{type: objective, aply: mask}", "unknown key 'aply' in objective, did you mean 'apply'"),
         ("gspo:0.1", "'gspo:0.1': the type must be one of "),
     ],
@@ -629,7 +629,7 @@ def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
     config = load(None, ["scene=tail", "trust_region={type: method, name: gspo}"])
     assert config.trust_region == method("gspo").objective.to_config()
     assert config.label == "GSPO"
-    with pytest.raises(UserError, match=r"^trust_region: the method must be one of .* did you mean 'gspo'"):
+    with pytest.raises(UserError, match=r"^trust_region: no method is called .* did you mean 'gspo'"):
         load(None, ["scene=tail", "trust_region=gsppo"])
 
 
@@ -654,20 +654,24 @@ def test_the_lab_runs_methods_and_refuses_those_that_trl_cannot_run(tmp_path):
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_method_is_explained(name, capsys):
     assert main(["explain", name, "--p", "0.3"]) == 0
-    text = capsys.readouterr().out
-    found = method(name)
-    assert text.startswith(f"{found.title}{'' if found.arxiv is None else f' (arXiv {found.arxiv})'}: {found.formula}")
+    out = capsys.readouterr().out
+    text, found = " ".join(out.split()), method(name)
+    title = f"{found.title}{'' if found.arxiv is None else f' (arXiv {found.arxiv})'}: {found.formula}"
+    assert text.startswith(" ".join(title.split()))
     for part in (found.source, found.unchecked, found.arguments):
-        assert part in text
-    node = text.split(f"method {name}: ")[1].splitlines()[0]
-    assert parse_objective(node) == found.objective  # it can be copied
+        assert " ".join(part.split()) in text
+    node = out.split(f"method {name}: ")[1].split("\n  formula and values")[0]
+    assert parse_objective(node) == found.objective  # it can be copied, over several lines as it stands
 
 
-def test_which_trainers_run_it_is_said(capsys):
+def test_which_trainers_run_it_is_said(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
     assert main(["explain", "cispo", "--p", "0.3", "--vs", "band"]) == 0
     said = capsys.readouterr().out
     assert "\nIt runs in: TRL, verl, SkyRL, tinker, prime-rl.\n  not in Liger, torchrl: method 'cispo': apply" in said
     assert said.endswith("\nThe other one runs in: TRL, Liger, torchrl, verl, SkyRL, tinker, prime-rl.\n")
+    assert main(["explain", "clip", "--p", "0.3", "--vs", "band"]) == 0
+    assert capsys.readouterr().out.endswith("\nEither runs in: TRL, Liger, torchrl, verl, SkyRL, tinker, prime-rl.\n")
     assert main(["explain", "aspo", "--p", "0.3"]) == 0
     assert "\nIt runs in: no trainer.\n  not in TRL, Liger, " in capsys.readouterr().out
 

@@ -212,7 +212,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ({"type": "bandd"}, "got 'bandd', did you mean 'band'"),
         ({}, "trust_region type must be one of"),
         ({"type": "objectve"}, "got .objectve., did you mean .objective."),
-        ("gspoo", "the method must be one of .* got .gspoo., did you mean .gspo."),
+        ("gspoo", "no method is called .gspoo., did you mean .gspo."),
         (Objective, "trust_region must be a mapping with a type"),
     ],
 )

@@ -614,7 +614,7 @@ def call(**changes):
         ({"response_mask": torch.full((2, 3), math.nan)}, "response_mask must be bool .* got a nan"),
         ({"response_mask": torch.full((2, 3), -1)}, "response_mask must be bool .* got a -1"),
         ({"response_mask": torch.zeros(2, 3)}, "response_mask is empty"),
-        ({"objective": "band"}, "the method must be one of .*, got 'band'; a rule's node is {type: band, ...}"),
+        ({"objective": "band"}, "no method is called 'band'; a rule's node is {type: band, ...}; the methods are "),
         ({"objective": Band}, "trust_region must be a mapping with a type, .* or a region, got <class"),
         ({"normalizer": torch.tensor(0.0)}, r"normalizer must be positive and finite, got tensor\(0\.\)"),
         ({"normalizer": True}, "normalizer must be positive and finite, got True"),

@@ -32,7 +32,7 @@ from bandpo.errors import UserError
 from bandpo.losses.metrics import Metrics
 from bandpo.reports.calibration import RULES, calibrate
 from bandpo.reports.tokens import Tokens
-from bandpo.trust_regions.numbers import free_number, with_number
+from bandpo.trust_regions.numbers import free_number, numbers_of, with_number
 
 
 def tokens(count=6000, seed=0, spread=0.3, length=20):
@@ -170,6 +170,29 @@ def test_what_is_free_in_a_rule():
     assert changed == Capped(Band("kl", 0.05, delta_low=7.0), 7.0)
 
 
+@dataclass(frozen=True)
+class Tightest(bandpo.Region):
+    kind = "tightest"
+    regions: tuple[bandpo.Region, ...]
+
+    def bounds(self, old_logps, context=None):
+        each = [region.bounds(old_logps, context) for region in self.regions]
+        low, high = torch.stack([b.log_low for b in each]), torch.stack([b.log_high for b in each])
+        return Bounds(low.amax(0), high.amin(0))
+
+
+def test_the_number_of_a_rule_in_a_tuple_has_its_place_in_its_name():
+    region = Tightest((Band("kl", 0.3), Clip(0.5, 0.7)))
+    assert free_number(region) == ("regions.0.delta",)
+    assert numbers_of(region) == ["regions.0.delta", "regions.1.eps_low", "regions.1.eps_high"]
+    assert with_number(region, ["regions.1.eps_high"], 2.0) == Tightest((Band("kl", 0.3), Clip(0.5, 2.0)))
+    of = tokens()
+    beyond = (~contained(Clip(0.5, 0.7), of)).sum()
+    (found,) = calibrate(of, [region], rate=(beyond + 50.5) / of.count).rules
+    assert found.parameter == "regions.0.delta"
+    assert (~contained(with_number(region, ["regions.0.delta"], found.exact), of)).sum() == beyond + 50
+
+
 @pytest.mark.parametrize(
     ("region", "parameter", "side"),
     [
@@ -243,6 +266,15 @@ def test_no_answer_says_why():
     assert found.why == f"at most {100 * up:.3g} % of the tokens are cut, whatever delta is"
 
 
+def test_what_is_sought_by_default_is_not_what_is_matched():
+    of, clips, bands = tokens(), (Clip,), (Band,)
+    for options, left_out in (({}, clips), ({"match": Band("kl")}, bands), ({"times": 0.5}, ()), ({"rate": 0.01}, ())):
+        names = [found.label.split()[0] for found in calibrate(of, **options).rules]  # without the number
+        assert names[-2:] == ["DCPO", "RIPO"]
+        kinds = [(Band if name.startswith("Band") else Clip) for name in names[:-2]]
+        assert kinds == [type(rule) for rule in RULES[:-2] if not isinstance(rule, left_out)]
+
+
 def test_what_does_not_hold_is_said():
     of = tokens()
     few = calibrate(of, [Band("kl")], rate=0.001)
@@ -261,7 +293,7 @@ def test_what_does_not_hold_is_said():
     stopped = (of.log_ratio > math.log(1.5)).mean()
     assert capped.notes[0].startswith(f"{100 * stopped / capped.measured.rate:.3g} % of the tokens that it stops")
     assert capped.notes[0].endswith(
-        "at every region.delta that was tried: by its cap, by its other side, or because they are so far out."
+        "at every region.delta that was tried: a cap or the other side stops them, or their ratio is very far from 1."
     )
     coarse = Tokens(of.old, np.round(of.log_ratio * 5) / 5, None, of.responses, {}, 0)
     (found,) = calibrate(coarse, [Clip()], rate=0.1).rules

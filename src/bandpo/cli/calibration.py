@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option, Typer
 
-from .arguments import RULES, Command, objective, several
+from .arguments import RULES, Command, objective, page, several
 
 app = Typer()
 FILES = (
     ".jsonl or .parquet files of a run's tokens, a row for each token, or one for each response, with lists; columns "
     "of old and of current log-probabilities at least: docs/calibrate.md"
 )
-SOUGHT = "whose number is sought [default: Band by KL, TV and chi2, clips, DCPO, RIPO]"
+SOUGHT = "whose number is sought [default: bands, clips, DCPO and RIPO, but for the type of --match]"
 FIELDS = "its fields to set, e.g. delta, or region.delta [default: its radius, or its epsilons]"
 
 
@@ -58,7 +58,10 @@ def calibrate(
     advantage: Annotated[str | None, Option(metavar="COLUMN", help="advantages [default: by its name]")] = None,
     response: Annotated[str | None, Option(metavar="COLUMN", help="a token's response [default: by its name]")] = None,
     mask: Annotated[str | None, Option(metavar="COLUMN", help="1: of the response [default: by its name]")] = None,
-    seed: Annotated[int, Option(help="of the intervals")] = 0,
+    clip_map: Annotated[
+        Path | None,
+        Option("--map", parser=page, metavar="FILE", help="also draw which tokens the rules stop, as one HTML page"),
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
     """Which radius or epsilon fits a run, from its own tokens.
@@ -70,6 +73,6 @@ def calibrate(
 
     columns = {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask}
     calibrate_and_show(
-        files, columns, rule, as_json=as_json, rate=rate, match=match, times=times, among=among, cut=cut,
-        parameter=parameter or [], seed=seed,
+        files, columns, rule, as_json=as_json, clip_map=clip_map, rate=rate, match=match, times=times, among=among,
+        cut=cut, parameter=parameter or [],
     )  # fmt: skip

@@ -17,9 +17,9 @@ from ..losses.notation import label_of_objective
 from ..progress import console
 from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate
 from ..reports.tokens import Tokens, read_tokens
-from ..statistics.calibration import RESAMPLES
 from ..statistics.intervals import LEVEL
 from ..trust_regions.base import TrustRegion
+from ..trust_regions.rules import Clip
 
 _AMONG = {
     "all": "the tokens",
@@ -31,7 +31,7 @@ _AMONG = {
 
 def calibrate_and_show(
     files: Sequence[Path], columns: Mapping[str, str | None], rules: Sequence[Any] | None, *, as_json: bool,
-    match: Any = None, rate: float | None = None, times: float = 1.0, seed: int = 0, **options: Any,
+    clip_map: Path | None = None, match: Any = None, rate: float | None = None, times: float = 1.0, **options: Any,
 ) -> None:  # fmt: skip
     """`bandpo calibrate`."""
     if rate is not None and (match is not None or times != 1.0):
@@ -41,11 +41,19 @@ def calibrate_and_show(
     options |= {"rules": [_region(rule) for rule in rules]} if rules else {}
     tokens = read_tokens(files, columns)
     match = None if match is None else _region(match)
-    found = calibrate(tokens, rate=rate, match=match, times=times, seed=seed, **options)
+    found = calibrate(tokens, rate=rate, match=match, times=times, **options)
+    if clip_map is not None:
+        from ..reports.clip_map_page import write_clip_map  # drawing takes a second to load
+
+        to_match = [] if rate is not None else [match or Clip(0.2, 0.2)]
+        regions = [*to_match, *(one.region for one in found.rules if one.region is not None)]
+        write_clip_map(clip_map, tokens, found, regions, _first_words(found))
     if as_json:
-        print(json.dumps(_data(files, tokens, found, seed), indent=2, allow_nan=False))
+        print(json.dumps(_data(files, tokens, found), indent=2, allow_nan=False))
     else:
         _show(files, tokens, found)
+        if clip_map is not None:
+            print(clip_map)
 
 
 def _region(value: Any) -> TrustRegion:
@@ -56,7 +64,7 @@ def _region(value: Any) -> TrustRegion:
     return found.trust_region
 
 
-def _data(files: Sequence[Path], tokens: Tokens, found: Calibration, seed: int) -> dict[str, Any]:
+def _data(files: Sequence[Path], tokens: Tokens, found: Calibration) -> dict[str, Any]:
     def measured(one: Measured | None) -> dict[str, Any] | None:
         if one is None:
             return None
@@ -75,8 +83,6 @@ def _data(files: Sequence[Path], tokens: Tokens, found: Calibration, seed: int) 
         "reference": measured(found.reference),
         "times": found.times,
         "level": LEVEL,
-        "resamples": RESAMPLES,
-        "seed": seed,
         "rules": [
             {
                 "label": one.label,
@@ -192,6 +198,6 @@ def _meaning(found: Calibration) -> str:
         else "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log."
     )
     return (
-        f"{what} Numbers are rounded up; the shares are those of the rounded ones. Intervals: "
-        f"{RESAMPLES} bootstrap samples of whole responses."
+        f"{what} Numbers are rounded up; the shares are those of the rounded ones. Intervals are over whole responses, "
+        "since tokens of one response depend on one another."
     )

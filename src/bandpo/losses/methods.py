@@ -364,4 +364,4 @@ def method(name: str) -> Method:
     known = [each.name for each in METHODS]
     rule = str(name).partition(":")[0]
     hint = f"; a rule's node is {{type: {rule}, ...}}" if rule in kinds() else nearest(str(name), known)
-    raise ValueError(f"the method must be one of {known}, got {name!r}{hint}")
+    raise ValueError(f"no method is called {name!r}{hint}; the methods are {', '.join(known)}")

@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError, nearest
@@ -25,9 +24,8 @@ from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.notation import label_of
 from ..trust_regions.numbers import critical_number, free_number, numbers_of, with_number
 from ..trust_regions.rules import DCPO, RIPO, Band, Clip
-from .tokens import Floats, Integers, Tokens
+from .tokens import Bools, Floats, Integers, Tokens
 
-Bools = NDArray[np.bool_]
 Among = Literal["all", "tail", "positive", "negative"]
 TAIL = EDGES[0]
 RULES: tuple[TrustRegion, ...] = (
@@ -61,7 +59,7 @@ class Measured:
 @dataclass(frozen=True)
 class Found:
     """A rule with the number that was found; `measured` is of the rule with `value`, which is `exact` rounded up to
-    `digits` digits. Without a value `why` says why there is none."""
+    `digits` digits, and `region` is that. Without a value `why` says why there is none."""
 
     label: str
     parameter: str
@@ -72,6 +70,7 @@ class Found:
     notes: tuple[str, ...]
     why: str = ""
     digits: int = 3
+    region: TrustRegion | None = None
 
 
 @dataclass(frozen=True)
@@ -186,10 +185,22 @@ def _measure(region: TrustRegion, sample: _Sample) -> tuple[Measured, Bools]:
     return Measured(label_of(region), node, *shares), outside
 
 
+def measure(
+    tokens: Tokens, region: TrustRegion, *, among: Among = "all", cut: bool = False
+) -> tuple[Measured, Floats, Floats, Bools]:
+    """What a rule does to the tokens that `calibrate` would look at; their old log-probabilities and log-ratios, and
+    which of them are outside and count."""
+    cut = cut or among in ("positive", "negative")
+    sample = _sample(tokens, among, cut)
+    _check_alone(region, sample)
+    measured, outside = _measure(region, sample)
+    return measured, tokens.old[sample.index], tokens.log_ratio[sample.index], outside
+
+
 # ------------------------------------------------------------------------------------------------------- what is found
 def calibrate(
     tokens: Tokens,
-    rules: Sequence[TrustRegion] = RULES,
+    rules: Sequence[TrustRegion] | None = None,
     *,
     rate: float | None = None,
     match: TrustRegion | None = None,
@@ -197,13 +208,13 @@ def calibrate(
     among: Among = "all",
     cut: bool = False,
     parameter: Sequence[str] = (),
-    seed: int = 0,
 ) -> Calibration:
     """The number of each rule that leaves a share of the tokens outside.
 
     Args:
         tokens: of a run.
-        rules: whose number is sought; what it is does not matter.
+        rules: whose number is sought; what it is does not matter. None: `RULES`, without those of the type of `match`,
+            which would be found to be `match` itself.
         rate: the share; None: that of `match`.
         match: another rule; None: GRPO's `Clip(0.2, 0.2)`.
         times: the share is that of `match`, times this.
@@ -211,7 +222,6 @@ def calibrate(
             those count that are `cut`.
         cut: count only tokens that are outside on the side to which their advantage drives them.
         parameter: the fields that the number stands in, for all rules; empty: `free_number` of each.
-        seed: of the intervals.
 
     Raises:
         UserError: a question that these tokens do not answer, or a rule or a field that does not fit.
@@ -237,10 +247,11 @@ def calibrate(
                 "one"
             )
         wanted = times * np.bincount(grouped[outside], minlength=count).astype(np.float64)
+        rules = rules or [rule for rule in RULES if times != 1 or type(rule) is not type(match)]
     else:
         wanted = rate * np.bincount(grouped, minlength=count).astype(np.float64)
     found = tuple(
-        _find(region, tuple(parameter) or free_number(region), sample, grouped, wanted, seed) for region in rules
+        _find(region, tuple(parameter) or free_number(region), sample, grouped, wanted) for region in rules or RULES
     )
     warnings = [*_warnings(tokens, wanted.sum(), responses)]
     return Calibration(
@@ -253,7 +264,7 @@ def _warnings(tokens: Tokens, wanted: float, responses: Integers | None) -> Iter
     if wanted < FEW:
         yield (
             f"Only {wanted:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its "
-            "interval too narrow: take the tokens of more responses."
+            "interval wide, perhaps without an upper end: take the tokens of more responses."
         )
     if responses is None:
         yield (
@@ -261,7 +272,7 @@ def _warnings(tokens: Tokens, wanted: float, responses: Integers | None) -> Iter
             "token belongs to. --response names the column that does."
         )
     elif (few := len(np.unique(responses))) < FEW:
-        yield f"The tokens are of {few} responses only; from fewer than {FEW} intervals are too narrow."
+        yield f"The tokens are of {few} responses only. How good an interval from fewer than {FEW} is was not measured."
     if tokens.saturated:
         yield (
             f"{tokens.saturated:,} tokens have a log-ratio beyond +-60, where the loss clamps it: something is wrong "
@@ -269,9 +280,7 @@ def _warnings(tokens: Tokens, wanted: float, responses: Integers | None) -> Iter
         )
 
 
-def _find(
-    region: TrustRegion, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats, seed: int
-) -> Found:
+def _find(region: TrustRegion, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats) -> Found:
     label, parameter, shown = label_of(region), ",".join(names), " = ".join(names)
     known = numbers_of(region)
     for name in names:
@@ -293,7 +302,7 @@ def _find(
         return Found(label, parameter, None, None, None, None, (), why)
     interval, digits = None, 3
     if sample.tokens.responses is not None and np.ptp(responses) > 0:
-        interval = number_interval(critical, responses, wanted, seed=seed)
+        interval = number_interval(critical, responses, wanted)
         if 0 < (width := interval.high - interval.low) < exact:  # so that rounding does not leave it
             digits = min(max(math.ceil(math.log10(exact / width)) + 1, 3), 4)
     value = _rounded_up(exact, digits)
@@ -303,7 +312,7 @@ def _find(
     if never:
         notes.append(
             f"{_percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
-            f"{shown} that was tried: by its cap, by its other side, or because they are so far out."
+            f"{shown} that was tried: a cap or the other side stops them, or their ratio is very far from 1."
         )
     if outside.sum() < 0.8 * most and most >= FEW:
         notes.append(
@@ -311,7 +320,9 @@ def _find(
             "written with few digits?"
         )
     notes += _saturation(chosen, sample)
-    return Found(measured.label, parameter, exact, value, interval, measured, tuple(notes), digits=digits)
+    return Found(
+        measured.label, parameter, exact, value, interval, measured, tuple(notes), digits=digits, region=chosen
+    )
 
 
 def _all_critical(

@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from .estimators import Floats
-from .intervals import LEVEL, Interval
+from .intervals import LEVEL, Interval, t_quantile
 
-__all__ = ["check_monotone", "critical_numbers", "number_interval", "rank_window", "smallest_number"]
+__all__ = ["check_monotone", "critical_numbers", "number_interval", "smallest_number"]
 
 Integers = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-RESAMPLES = 1000
-# Of a resample's count of tokens, around the count that is wanted: all that resamples ask for lies within.
-_SIGMAS = 6
-_GRID = 256  # numbers between which that of a resample is interpolated
-_CELLS = 20_000_000  # of the table of responses by numbers
+# How far from the wanted count of tokens outside critical numbers are found, in half widths of a plain interval.
+_FAR = 4
 
 
 def smallest_number(critical: Floats, most: float) -> float:
@@ -37,70 +34,40 @@ def smallest_number(critical: Floats, most: float) -> float:
     return float(np.partition(critical, inside - 1)[inside - 1]) if inside > 0 else 0.0
 
 
-def rank_window(outside: Bools, responses: Integers, wanted: Floats) -> tuple[float, float]:
-    """How few and how many of these tokens may be outside at what resamples of the responses ask for.
+def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, level: float = LEVEL) -> Interval:
+    """The numbers that a test does not reject, which asks whether responses have as many tokens outside as wanted.
 
-    The count that a resample wants and the one that it has at a number differ by a sum over responses, so the spread of
-    that is known without a resample.
-    """
-    counts = np.bincount(responses[outside], minlength=len(wanted))
-    far = _SIGMAS * math.sqrt(float(((counts - wanted) ** 2).sum())) + 10
-    return max(float(wanted.sum()) - far, 0.0), min(float(wanted.sum()) + far, len(outside) - 1.0)
-
-
-def number_interval(
-    critical: Floats,
-    responses: Integers,
-    wanted: Floats,
-    *,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval:
-    """The percentile interval of `smallest_number` by the bootstrap: responses are drawn again, with all their tokens.
-
-    Tokens of one response depend on one another, so that an interval over tokens would be too narrow. What is wanted is
-    drawn along: where it is the count of another rule, both are of the same responses.
-
-    Each response is reduced to its counts at 256 numbers around the answer, between which the number of a resample is
-    interpolated; where fewer tokens than that lie there, to all, and nothing is interpolated. So the tokens are sorted
-    once, and a resample costs 256 operations a response.
+    Of each response it takes the tokens outside minus those wanted. Their sum, over its error, is Student's t with a
+    degree of freedom less than there are responses: tokens of one response depend on one another, responses do not.
+    What is wanted may be the count of another rule, of the same responses. The error is that at the number which is
+    tested, where the tokens outside are fewer than wanted at least that at the answer: from few tokens outside a small
+    error would follow. (With that at the answer everywhere it is Woodruff's interval, J. Am. Stat. Assoc. 47, 1952.)
 
     Args:
         critical: of each token.
-        responses: the response of each token, from 0 to len(wanted) - 1.
-        wanted: how many tokens of each response may be outside, e.g. a rate times its length; only the sum counts.
+        responses: the response of each token, from 0 to len(wanted) - 1; two at least.
+        wanted: how many tokens of each response may be outside, e.g. a rate times its length.
         level: of the interval.
-        resamples: how many.
-        seed: of the resamples.
     """
-    value = smallest_number(critical, float(wanted.sum()))
-    low, high = rank_window(critical > value, responses, wanted)
-    size = int(min(_GRID, max(16, _CELLS // len(wanted))))
-    ranks = np.unique(np.linspace(math.floor(low), math.ceil(high), size).astype(np.int64))
-    grid = np.unique(np.sort(critical)[len(critical) - 1 - ranks])
-    is_thinned = len(ranks) <= ranks[-1] - ranks[0]
-    cell = np.searchsorted(grid, critical)  # how many of the grid are below the token's own: there it is outside
-    table = np.bincount(responses * (len(grid) + 1) + cell, minlength=len(wanted) * (len(grid) + 1))
-    outside = table.reshape(len(wanted), -1)[:, :0:-1].cumsum(1)[:, ::-1].astype(np.float64)
-    generator, found = np.random.default_rng(seed), []
-    for _ in range(resamples):
-        weights = np.bincount(generator.integers(len(wanted), size=len(wanted)), minlength=len(wanted)).astype(float)
-        found.append(_crossing(grid, weights @ outside, float(weights @ wanted), is_thinned))
-    tail = round((1 - level) / 2, 12)  # 0.025 and not a little more, which would be the next resample
-    ends = np.quantile(found, [tail, 1 - tail], method="inverted_cdf")
-    return Interval(min(float(ends[0]), value), max(float(ends[1]), value))
-
-
-def _crossing(grid: Floats, outside: Floats, most: float, is_thinned: bool) -> float:
-    """The first number of the grid at which no more than `most` are outside, or one between it and the one before."""
-    at = int(np.searchsorted(-outside, -most * (1 + 1e-12) - 1e-9))
-    if at in (0, len(grid)):
-        return float(grid[min(at, len(grid) - 1)])
-    below, above = float(grid[at - 1]), float(grid[at])
-    if not is_thinned or below <= 0 or above == math.inf:
-        return above
-    return above * (below / above) ** float((most - outside[at]) / (outside[at - 1] - outside[at]))
+    value, count = smallest_number(critical, float(wanted.sum())), len(wanted)
+    order = np.argsort(-critical)
+    falling, of = critical[order], responses[order]  # when k are outside, they are the first k
+    same = np.argsort(of, kind="stable")
+    lengths = np.bincount(of, minlength=count)
+    place = np.empty(len(of))
+    place[same] = np.arange(len(of)) - (lengths.cumsum() - lengths)[of[same]]  # within its response
+    excess = np.arange(len(of) + 1) - wanted.sum()
+    squares = np.append(0.0, (2 * (place - wanted[of]) + 1).cumsum()) + (wanted**2).sum()
+    variance = np.maximum(squares - excess**2 / count, 0) * count / (count - 1)
+    answer = int((critical > value).sum())
+    variance[:answer] = np.maximum(variance[:answer], variance[answer])
+    rejected = np.abs(excess) > t_quantile(0.5 + level / 2, count - 1) * np.sqrt(variance)
+    rejected[1:-1] &= falling[1:] < falling[:-1]  # of tokens with the very same number all are outside, or none
+    rejected[answer] = False  # and so it may be far from the count that is wanted
+    fewest = int(np.append(-1, np.flatnonzero(rejected[:answer])).max()) + 1
+    most = int(np.append(np.flatnonzero(rejected[answer:]) + answer, len(rejected)).min()) - 1
+    low, high = falling[most] if most < len(of) else 0.0, falling[fewest - 1] if fewest else math.inf
+    return Interval(float(low), float(high))
 
 
 def check_monotone(outside: Callable[[float, Integers], Bools], count: int, numbers: Sequence[float]) -> None:
@@ -126,8 +93,8 @@ def critical_numbers(
 ) -> Floats:
     """Critical numbers by bisection, where there is no formula; `check_monotone` first.
 
-    They are found where the answer and those of resamples lie, at 128 numbers there and at the answer itself, which is
-    found to a millionth; each is the next of these from above. The others are only on the right side of them.
+    They are found around the answer, as far as the interval reaches, at 128 numbers there and at the answer itself,
+    which is found to a millionth; each is the next of these from above. The others are only on the right side of them.
 
     Args:
         outside: which of some tokens, given by their indices, are outside at a number.
@@ -154,7 +121,9 @@ def critical_numbers(
         return above
 
     value = narrowed(math.floor(wanted.sum() + 1e-9))
-    few, many = rank_window(outside(value, everyone), responses, wanted)
+    differ = np.bincount(responses[outside(value, everyone)], minlength=len(wanted)) - wanted
+    far = t_quantile(0.5 + LEVEL / 2, max(len(wanted) - 1, 1)) * math.sqrt(2 * float(differ @ differ)) + 10
+    few, many = max(wanted.sum() - far, 0.0), min(wanted.sum() + _FAR * far, len(responses) - 1.0)
     critical = np.where(never, np.inf, np.where(held, high, 0.0))
     first, last = narrowed(math.ceil(many)), narrowed(max(math.floor(few), int(never.sum())))
     between = between[~outside(last, between)]

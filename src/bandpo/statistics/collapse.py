@@ -6,7 +6,8 @@ with it: up to 1.5 times its lowest before the break or more, or down to half of
 A reward that falls while the entropy stays is told as that: harder data do so too. What comes back above the line for
 `window` points in a row has recovered.
 
-benchmarks/collapse.py measures false alarms and delay on made logs and on runs of the lab. docs/evaluation.md has them.
+benchmarks/collapse.py measures false alarms and delay on made logs and on runs of the lab;
+docs/evaluation_measured.md has them.
 """
 
 from __future__ import annotations

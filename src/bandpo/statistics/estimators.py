@@ -3,7 +3,7 @@
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 
 `mean_at_k`, `pass_at_k` and `maj_at_k` are unbiased; `best_at_k_bootstrap` and `maj_at_k_bootstrap` are verl's numbers,
-to the digit, and `best_at_k_expected` is what the former estimates, which is less than pass@k.
+to the digit, and `best_at_k_expected` is what the former estimates, which is at most pass@k.
 """
 
 from __future__ import annotations

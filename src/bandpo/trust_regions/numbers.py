@@ -20,7 +20,7 @@ from .rules import DCPO, RIPO, Band, Clip
 
 def free_number(region: TrustRegion) -> tuple[str, ...]:
     """The fields that are one number, unless others are named: `delta`, both epsilons of a symmetric clip, eps_high of
-    another one; of a rule in a rule the first one's, as `region.delta`."""
+    another one; of a rule in a rule the first one's, as `region.delta`, or `regions.0.delta` in a tuple."""
     match region:
         case Band() | RIPO() | TRGPPO():
             return ("delta",)
@@ -29,8 +29,8 @@ def free_number(region: TrustRegion) -> tuple[str, ...]:
         case DCPO():
             return ("eps_low", "eps_high")
     for field in dataclasses.fields(cast(Any, region)) if dataclasses.is_dataclass(region) else ():
-        if isinstance(inner := getattr(region, field.name), TrustRegion) and not isinstance(inner, type):
-            return tuple(f"{field.name}.{name}" for name in free_number(inner))
+        for place, inner in _rules_in(field.name, getattr(region, field.name)):
+            return tuple(f"{place}.{name}" for name in free_number(inner))
     numbers = numbers_of(region)
     if len(numbers) == 1:
         return (numbers[0],)
@@ -44,16 +44,29 @@ def numbers_of(region: Any) -> list[str]:
         value = getattr(region, field.name)
         if field.init and isinstance(value, float):
             found.append(field.name)
-        elif isinstance(value, TrustRegion):
-            found += [f"{field.name}.{name}" for name in numbers_of(value)]
+        for place, inner in _rules_in(field.name, value):
+            found += [f"{place}.{name}" for name in numbers_of(inner)]
     return found
+
+
+def _rules_in(name: str, value: Any) -> list[tuple[str, TrustRegion]]:
+    """The rules that a field holds, with the place of each."""
+    places = {f"{name}.{i}": each for i, each in enumerate(value)} if isinstance(value, tuple) else {name: value}
+    return [
+        (place, each) for place, each in places.items() if isinstance(each, TrustRegion) and not isinstance(each, type)
+    ]
 
 
 def with_number(region: TrustRegion, names: Sequence[str], value: float) -> TrustRegion:
     """The rule with that number in these fields."""
     for name in names:
         head, _, rest = name.partition(".")
-        inner = with_number(getattr(region, head), [rest], value) if rest else value
+        inner: Any = getattr(region, head)
+        if isinstance(inner, tuple):
+            place, _, rest = rest.partition(".")
+            inner = tuple(with_number(each, [rest], value) if str(i) == place else each for i, each in enumerate(inner))
+        else:
+            inner = with_number(inner, [rest], value) if rest else value
         region = dataclasses.replace(cast(Any, region), **{head: inner})
     return region
 
