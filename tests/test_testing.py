@@ -135,7 +135,10 @@ REGION_FAULTS = {
     "half precision": (mine(lambda b, p: Bounds(b.log_low.half(), b.log_high)), "log_low is torch.float16"),
     "a gradient": (mine(lambda b, p: Bounds(b.log_low + 0 * p.clamp(-1, 0), b.log_high)), "log_low must be detached"),
     "NaN at p = 0": (mine(lambda b, p: Bounds(b.log_low, b.log_high + 0 * p.detach())), "log_low <= 0 <= log_high"),
-    "NaN hidden": (mine(lambda b, p: Bounds(b.log_low.nan_to_num(-1.0), b.log_high)), "log_low must be NaN exactly"),
+    "NaN hidden": (
+        mine(lambda b, p: Bounds(b.log_low.nan_to_num(-1.0), b.log_high)),
+        "log_low must be NaN exactly where log p is; not so at log p = nan, log_low = -1",
+    ),
     "NaN spread": (mine(lambda b, p: Bounds(b.log_low, b.log_high + 0 * b.log_high.sum())), "log_high must be NaN exa"),
     "the batch matters": (
         mine(lambda b, p: Bounds(b.log_low, b.log_high * (1 + b.log_high.isfinite().sum(-1, keepdim=True)))),

@@ -1,5 +1,6 @@
 """Wrong settings end a run in the driver, before Ray starts, with the key's name; a plug-in that does not load too."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,10 +9,12 @@ import pytest
 import verl_toy
 from hydra import compose, initialize_config_module
 from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.workers.config.actor import PolicyLossConfig
 from verl_toy import LOSS, OURS, region
 
 import bandpo
 from bandpo.integrations.verl import BandPOLossConfig
+from bandpo.training import doctor
 
 BAND = region(type="band", divergence="kl", delta=0.05)
 
@@ -33,6 +36,14 @@ def test_options_arrive():
     expected = bandpo.Objective(bandpo.Band("kl", 0.1), dual_clip=10.0, **ours | {"max_log_ratio": 30.0})
     assert (options.objective, options.diagnostics) == (expected, False)
     assert actor(*OURS).policy_loss.objective == bandpo.Objective(**ours)
+
+
+def test_the_doctor_knows_which_keys_need_a_plus():
+    there = resolved().actor_rollout_ref.actor.policy_loss.keys()
+    verls = {field.name for field in dataclasses.fields(PolicyLossConfig)}
+    ours = {field.name for field in dataclasses.fields(BandPOLossConfig) if field.init} - verls
+    assert {*doctor._ADDED} == ours
+    assert not ours & set(there)
 
 
 @pytest.mark.parametrize(

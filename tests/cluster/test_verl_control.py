@@ -26,6 +26,11 @@ def controlled(law="{type:pi,kp:0.5,ki:0.2,rate:0.3}", **changed):
 
 
 FIXED = [*verl_toy.OURS, region(type="band", divergence="kl", delta=0.001)]
+CLIP = [
+    *verl_toy.OURS,
+    region(type="objective", trust_region="{type:clip,eps_low:0.05,eps_high:0.08}", dual_clip=1.5),
+]
+VERLS = [f"{ACTOR}.clip_ratio_low=0.05", f"{ACTOR}.clip_ratio_high=0.08", f"{ACTOR}.clip_ratio_c=1.5"]
 BY_TOKENS = [f"{ACTOR}.use_dynamic_bsz=True", f"{ACTOR}.ppo_max_token_len_per_gpu=30"]
 WITHOUT = f"{ACTOR}.checkpoint.{{}}_contents=[model,optimizer]"
 CASES = {
@@ -35,6 +40,12 @@ CASES = {
     "entropy": {"settings": controlled(measure="entropy", target=1.0), "updates": 2},
     "still": {"settings": controlled("{type:'verl_rule:Still'}"), "updates": 2},
     "fixed": {"settings": FIXED, "updates": 2, "save": ["fixed", 1]},
+    "verl's own": {"settings": VERLS, "updates": 2, "save": ["verls", 1]},
+    "put in": {"settings": CLIP, "load": "verls"},
+    "clip": {"settings": CLIP, "updates": 2, "save": ["ours", 1]},
+    "taken out": {"settings": VERLS, "load": "ours"},
+    "clip after a controlled rule": {"settings": CLIP, "load": "whole"},
+    "verl's own after a controlled rule": {"settings": VERLS, "load": "whole"},
     "after a fixed rule": {"settings": controlled(), "load": "fixed", "refused": True},
     "after another rule": {"settings": controlled(target=0.2), "load": "whole", "refused": True},
     "not saved": {"settings": [*controlled(), WITHOUT.format("save")], "refused": True},
@@ -147,6 +158,22 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_exact(updates, ranks):
         assert [kept["state"] for kept in resumed["kept"]] == [kept["state"] for kept in whole["kept"][2:]]
         assert [kept["logged"] for kept in resumed["kept"]] == [kept["logged"] for kept in whole["kept"][2:]]
         assert all(torch.equal(resumed["weights"][name], value) for name, value in whole["weights"].items())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("case", "same"),
+    [
+        ("put in", "verl's own"),
+        ("taken out", "clip"),
+        ("verl's own after a controlled rule", "clip after a controlled rule"),
+    ],
+)
+def test_a_run_may_change_its_loss_at_a_checkpoint(updates, case, same, ranks):
+    """verl's own loss and bandpo's `clip` of the same numbers: two updates of one, or one of each, are the same."""
+    for result in updates[ranks]:
+        assert all(torch.equal(result[case]["weights"][name], value) for name, value in result[same]["weights"].items())
+        assert any((result[case]["weights"][name] != value).any() for name, value in result["fixed"]["weights"].items())
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -1,6 +1,7 @@
 """The loss `bandpo` against verl's own losses, on the same tensors, called as verl calls them."""
 
 import itertools
+import json
 import math
 import re
 import sys
@@ -339,6 +340,39 @@ def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwar
         assert plugin._KNOWN.get({}) == {}
 
 
+def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(tmp_path, monkeypatch):
+    alone(monkeypatch)
+    worker, writes = worker_class([]), [True]
+    worker.engine.is_mp_src_rank_with_outputs = lambda: writes[0]
+    tensors = batch([-0.5, 0.0, 0.3], [1.0, -1.0])
+    data = TensorDict({}, batch_size=2)
+    options = {"tokens_path": str(tmp_path / "tokens"), "tokens_share": 1.0}
+    module_of(monkeypatch, worker)
+    config = bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL, **options)
+
+    def loss(config, model_output, data, dp_group=None):
+        return run("bandpo", config, tensors)
+
+    for step, now in ((1, True), (2, False), (3, True), (2, True)):
+        writes[0] = now
+        tu.assign_non_tensor(data, global_steps=step)
+        found = worker(partial(loss, config=config)).train_mini_batch(data)
+    plain = run("bandpo", bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL), tensors)
+    assert found[0] == plain[0]
+    assert torch.equal(found[1], plain[1])
+    rows = [json.loads(line) for line in (tmp_path / "tokens" / "tokens-0.jsonl").read_text().splitlines()]
+    lengths = tensors["response_mask"].sum(1).tolist()
+    # The last batch is one of stragglers, which cuts nothing off.
+    assert [row["step"] for row in rows] == [step for step in (0, 2, 2) for length in lengths if length]
+    assert sum(len(row["logps"]) for row in rows) == 3 * sum(lengths)
+    kept = tensors["response_mask"][0]
+    for name, column in (("old_logps", "old_log_prob"), ("logps", "log_prob"), ("advantage", "advantages")):
+        assert rows[0][name] == pytest.approx(tensors[column][0][kept].tolist())
+    for wrong in ({"tokens_share": 2}, {"tokens_path": ""}):
+        with pytest.raises(ValueError, match=r"policy_loss\.tokens_\w+ must be "):
+            bandpo_actor(bandpo.Clip(0.2, 0.2), **wrong)
+
+
 def test_another_verl_is_told_by_name(monkeypatch):
     worker = worker_class([])
     worker.train_mini_batch = lambda self, data, extra: None
@@ -367,6 +401,28 @@ def test_a_rollout_that_reports_no_version_has_no_staleness(monkeypatch):
     tu.assign_non_tensor(data, global_steps=5, extra_fields={"max_global_steps": None})
     with pytest.raises(ValueError, match="staleness is made of 'max_global_steps', which this rollout does not report"):
         verl_context.add_columns(data, frozenset({"staleness"}), None)
+
+
+@pytest.mark.parametrize("by", ["staleness", "step"])
+def test_responses_of_one_age_leave_a_tilt_of_staleness_nothing_to_do_which_is_told_once(monkeypatch, recwarn, by):
+    alone(monkeypatch)
+    verl_context._warn_of_one_age.cache_clear()
+    rule = bandpo.Adaptive(bandpo.Band(), bandpo.Tilt("staleness" if by == "staleness" else "surprise", 0.5))
+    asked = frozenset({"staleness", "mean_weight"})
+
+    def update(*ages):
+        rows = len(ages)
+        data = TensorDict({
+            "old_log_probs": torch.full((rows, 3), -1.0), "response_mask": torch.ones(rows, 3, dtype=torch.bool),
+            "bandpo_staleness": torch.tensor(ages),
+        }, batch_size=rows)  # fmt: skip
+        verl_context.add_mean_weight(data, rule, asked, 5, None)
+        return [str(each.message) for each in recwarn.list if "of one age" in str(each.message)]
+
+    assert update(0, 1) == update(2, 1, 2) == []
+    told = update(3, 3)
+    assert len(told) == (by == "staleness")
+    assert update(0, 0) == told
 
 
 def test_the_samplers_ratio_is_not_corrected_twice():

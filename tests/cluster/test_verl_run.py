@@ -191,4 +191,4 @@ def test_a_checkpoint_resumes_half_precision_is_told_and_a_dead_worker_ends_the_
         run.until(run.ended, 120)
         assert run.main.returncode == 1
         assert "ActorDiedError: The actor died unexpectedly" in run.printed()
-        run.until(lambda: not run.alive(), 30)
+        run.until(lambda: not run.alive(), 120)

@@ -151,7 +151,7 @@ def test_reserved_trainer_keys_exist_and_their_replacements_too():
         ("rounds: [", "cannot be read: "),
         ("base: r.yaml", "is its own base"),
         ("base: 5", "r.yaml must be the name of a recipe or a list of names, got 5"),
-        ("base: gone.yaml", "gone.yaml does not exist; "),
+        ("base: gone.yaml", "gone.yaml does not exist: it was looked for in "),
     ],
 )
 def test_a_recipe_that_cannot_be_read_is_one_line(write, content, message):
@@ -161,9 +161,20 @@ def test_a_recipe_that_cannot_be_read_is_one_line(write, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_recipe_is_named():
-    with pytest.raises(UserError, match=r"^recipe no/such\.yaml does not exist$"):
-        load("no/such.yaml")
+def test_a_missing_recipe_is_named_with_the_folder_in_which_it_was_looked_for(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("band-kl.yaml", "rounds: 1")
+    write("notes.txt", "")
+    for name, message in {
+        "no/such.yaml": f"recipe no/such.yaml does not exist: there is no folder {tmp_path / 'no'}",
+        "such.yaml": f"recipe such.yaml does not exist: it was looked for in {tmp_path}",
+        "band_kl.yaml": "recipe band_kl.yaml does not exist: it was looked for in "
+        f"{tmp_path}, did you mean 'band-kl.yaml'?",
+        "notes.yaml": f"recipe notes.yaml does not exist: it was looked for in {tmp_path}",
+    }.items():
+        with pytest.raises(UserError) as raised:
+            load(name)
+        assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("text", ["rounds", "=3", "model.x=3", "rounds=[3"])

@@ -337,7 +337,7 @@ def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
 def test_the_config_keeps_every_field_of_trl():
     names = lambda cls: {f: p.default for f, p in inspect.signature(cls).parameters.items()}  # noqa: E731
     ours, theirs = names(BandPOConfig), names(GRPOConfig)
-    assert set(ours) - set(theirs) == {"trust_region", "all_metrics", "anchor"}
+    assert set(ours) - set(theirs) == {"trust_region", "all_metrics", "anchor", "tokens_path", "tokens_share"}
     assert {k: v for k, v in ours.items() if k in theirs} == theirs
 
 
@@ -417,7 +417,7 @@ def test_a_config_takes_a_region_from_the_command_line(tmp_path):
 
 @pytest.mark.parametrize(("given", "named"), [("band", "'band'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])
 def test_a_config_names_what_is_no_region(tmp_path, given, named):
-    with pytest.raises(ValueError, match=rf"must be .*got {re.escape(named)}"):
+    with pytest.raises(ValueError, match=rf"(must be .*got|no method is called) {re.escape(named)}"):
         tiny.settings(tmp_path, BandPOConfig, trust_region=given)
 
 

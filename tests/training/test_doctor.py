@@ -11,7 +11,8 @@ import yaml
 
 from bandpo.cli import main
 from bandpo.training import doctor
-from bandpo.training.doctor import examine, installation, logged_names, plug_in, read_config
+from bandpo.training.doctor import examine, installation, plug_in, read_config
+from bandpo.training.doctor_logs import logged
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 GOOD = [
@@ -24,6 +25,9 @@ GOOD = [
 ]
 
 
+NO_DUAL_CLIP = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
+
+
 def findings(*arguments):
     return list(examine(arguments))
 
@@ -34,7 +38,8 @@ def of_level(found, *levels):
 
 def test_a_good_configuration_has_no_finding_but_its_rule():
     found = findings(*GOOD)
-    assert of_level(found, "problem", "warning", "note") == []
+    assert of_level(found, "problem", "warning") == []
+    assert of_level(found, "note") == [NO_DUAL_CLIP]
     assert of_level(found, "ok") == [
         "the loss is Objective(Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None))",
     ]
@@ -60,6 +65,11 @@ PLANTED = {
         "problem",
         "trust_region: beta must be 0.0 through verl, got 0.1: .*actor.use_kl_loss",
     ),
+    "no rule": ([*GOOD[:2], *GOOD[3:]], "note", r"no trust_region is given, so the loss is the default, .*kl.*0\.05"),
+    "no +": ([*GOOD[:2], GOOD[2][1:], *GOOD[3:]], "problem", r"policy_loss\.trust_region without a \+ in front"),
+    "no + further in": ([f"{LOSS}.trust_region.delta=0.1", *GOOD], "problem", r"trust_region\.delta without a \+"),
+    "anchor": ([*GOOD, f"+{LOSS}.anchor=samplr"], "problem", r"anchor must be 'old' or 'sampler', got 'samplr'"),
+    "share": ([*GOOD, f"+{LOSS}.tokens_share=3"], "problem", r"tokens_share must be a share .* got 3"),
     "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "warning", "own loss in place of 'bandpo'"),
     "epsilons": ([*GOOD, f"{ACTOR}.clip_ratio_high=0.28"], "warning", "clip_ratio_high: the loss bandpo does not read"),
     "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "warning", "clip_ratio_c=10 is not read by the loss bandpo"),
@@ -85,6 +95,24 @@ def test_a_planted_fault_is_found_with_its_cure(name):
     assert found[0].cure
 
 
+@pytest.mark.parametrize("node", ["{type: objective, dual_clip: 3}", "{type: objective, apply: mask}", "cispo"])
+def test_a_loss_that_needs_no_dual_clip_is_not_told_of_one(node):
+    assert of_level(findings(*GOOD[:2], f"+{LOSS}.trust_region={node}", *GOOD[3:]), "note", "problem", "warning") == []
+
+
+def test_a_key_that_an_override_before_it_made_needs_no_plus():
+    assert not of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "problem")
+    assert of_level(findings(f"{LOSS}.trust_region.delta=0.1", *GOOD), "problem")
+    assert of_level(findings(*GOOD, f"{LOSS}.anchor=old"), "problem")
+
+
+def test_a_key_that_a_file_has_needs_no_plus(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(read_config(GOOD)), encoding="utf-8")
+    assert not of_level(findings(str(path), f"{LOSS}.trust_region.delta=0.1"), "problem")
+    assert of_level(findings(str(path), f"{LOSS}.anchor=sampler"), "problem")
+
+
 def test_files_and_overrides_add_up(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(read_config([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"])), encoding="utf-8")
@@ -98,11 +126,13 @@ def test_a_log_tells_of_names_and_precision(tmp_path):
     names = ["actor/loss", "actor/kl/max", "response_length/min", "actor/minus_side", "critic/softmax", "x/max_len"]
     steps = [{"step": i, "data": dict.fromkeys(names, 1.0) | {"actor/bandpo/half_precision": i}} for i in range(2)]
     path.write_text("\n".join(json.dumps(step) for step in steps), encoding="utf-8")
-    found = list(logged_names(path))
+    found = list(logged(path))
     assert [w.split(" ")[0] for w in of_level(found, "warning")] == ["actor/minus_side", "critic/softmax"]
     assert "half precision" in of_level(found, "problem")[0]
     path.write_text(json.dumps({"step": 1, "data": {"actor/loss": 1.0}}), encoding="utf-8")
-    assert of_level(logged_names(path), "note") == ["no metric actor/bandpo/...: another loss, or diagnostics=false"]
+    ours, rate = of_level(logged(path), "note")
+    assert ours == "no metric actor/bandpo/...: another loss, or diagnostics=false"
+    assert rate.startswith("no clip rate is in ")
 
 
 def versions(monkeypatch, **installed):
@@ -166,6 +196,11 @@ def test_the_command(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "FAIL  one optimizer step per batch" in out
     assert "      -> a smaller ppo_mini_batch_size, or more ppo_epochs" in out
+    assert main(["doctor", *GOOD, "--json"]) == 0
+    assert [row["level"] for row in json.loads(capsys.readouterr().out)] == ["ok", "note"]
+    assert main(["doctor", *PLANTED["on policy"][0], "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == [vars(finding) for finding in findings(*PLANTED["on policy"][0])]
     assert main(["doctor", "missing.yaml"]) == 2
     assert capsys.readouterr().err == "error: missing.yaml: No such file or directory\n"
     broken = tmp_path / "broken.yaml"
@@ -182,6 +217,21 @@ def test_the_command(capsys, tmp_path):
     log.write_text("no json", encoding="utf-8")
     assert main(["doctor", str(log)]) == 2
     assert "must be a log of verl's file logger" in capsys.readouterr().err
+
+
+def test_findings_are_as_wide_as_the_terminal(capsys, monkeypatch):
+    arguments = ["doctor", *GOOD, f"{ACTOR}.clip_ratio_high=0.28", f"{ACTOR}.clip_ratio_c=5"]
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main(arguments) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+    first = next(line for line in lines if line.startswith("WARN  "))
+    after = lines[lines.index(first) + 1]
+    assert len(after) - len(after.lstrip()) == len("WARN  "), "what goes on is under what is said"
 
 
 def test_the_installation_is_reported_on_this_machine(capsys):

@@ -96,6 +96,22 @@ def assert_same_run(folder, other):
 # ---- resuming
 
 
+def test_tokens_of_a_run_that_was_killed_are_those_of_one_that_was_not(home, tmp_path):
+    def node(name):
+        return recipe.node(home, tmp_path / name, rounds=3, save_every=1, tokens_share=1.0)
+
+    whole, _ = run(node("whole"))
+    found = (whole / "tokens" / "tokens-0.jsonl").read_bytes()
+    assert {json.loads(line)["step"] for line in found.splitlines()} == set(range(12))
+    folder = run_until(node("killed"), 3)  # before there is a checkpoint
+    run_until(node("killed"), 7, resume=True)
+    with (folder / "tokens" / "tokens-0.jsonl").open("ab") as file:
+        file.write(b'{"step":7,"resp')
+    run(node("killed"), resume=True)
+    assert (folder / "tokens" / "tokens-0.jsonl").read_bytes() == found
+    assert_same_run(folder, whole)
+
+
 CLI = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
 # The signal comes from within, so that it comes at the same place whatever the speed of the machine.
 KILLED_CLI = f"""
@@ -111,8 +127,8 @@ on_trl._Recorder.on_step_end = stop
 """
 
 
-def killed_and_resumed(node, tmp_path):
-    """The folder of a run whose process kills itself at step 14, and which a second process goes on with."""
+def test_a_process_killed_within_a_round_and_resumed_gives_the_same_weights_and_rows(home, whole, tmp_path):
+    node = recipe.node(home, tmp_path / "killed")
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(node))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -133,14 +149,10 @@ def killed_and_resumed(node, tmp_path):
     resumed = bandpo(CLI, "train", str(file), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "going on after step 8" in resumed.stdout
-    return folder
+    assert_same_run(folder, whole)
 
 
-def test_a_process_killed_within_a_round_and_resumed_gives_the_same_weights_and_rows(home, whole, tmp_path):
-    assert_same_run(killed_and_resumed(recipe.node(home, tmp_path / "killed"), tmp_path), whole)
-
-
-def test_a_killed_run_whose_radius_steers_itself_goes_on_with_the_same_radius(home, whole, tmp_path):
+def test_a_stopped_run_whose_radius_steers_itself_goes_on_with_the_same_radius(home, whole, tmp_path):
     rule = Controlled(Band("kl", 0.002), "delta", "clip/fraction", 0.3, PI(0.5, 0.1), 1e-5, 1.0, smoothing=0.75)
     node = recipe.node(home, tmp_path / "whole", trust_region=rule.to_config())
     steered, _ = run(node)
@@ -148,7 +160,8 @@ def test_a_killed_run_whose_radius_steers_itself_goes_on_with_the_same_radius(ho
     assert len(values) == 20
     assert len(set(values)) > 10
     assert weights(steered) != weights(whole)
-    folder = killed_and_resumed({**node, "output": str(tmp_path / "killed")}, tmp_path)
+    folder = run_until({**node, "output": str(tmp_path / "stopped")}, 14)
+    run({**node, "output": str(folder)}, resume=True)
     assert_same_run(folder, steered)
 
 

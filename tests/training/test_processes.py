@@ -84,7 +84,7 @@ def test_two_processes_train_the_same_model_as_one_and_go_on_exactly_after_a_kil
     done = launched(TORCHRUN, "train", str(launched.recipe))
     assert done.returncode == 0, done.stderr
     two = tmp_path / "two"
-    assert done.stdout.count("round   1") == 4  # three steps and an evaluation, said by one
+    assert done.stdout.count("round 1 of ") == 4  # three steps and an evaluation, said by one
     assert done.stdout.splitlines()[-1] == str(two)
     assert not launched.left()
     facts = json.loads((two / "run.json").read_text())

@@ -91,7 +91,7 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
     monkeypatch.setattr(on_trl, "ACCURACIES", ("recipe:share_of_even",))
     node = recipe.node(home, tmp_path / "run", rounds=2, save_every=0, data={"eval_size": 5}, trainer=EVALUATION)
     said = []
-    on_trl.run(config.build(node), on_row=lambda row: said.append(show_training._line(row)))
+    on_trl.run(config.build(node), on_row=lambda row: said.append(show_training._line(row, rounds=2)))
     found = [row for row in rows(tmp_path / "run") if "eval/reward" in row]
     assert [row["step"] for row in found] == [0, 4, 8]
     held_out = {row["prompt"] for row in lab.prompts(recipe.ROWS, 0)[-5:]}

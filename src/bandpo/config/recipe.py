@@ -79,6 +79,8 @@ class RunConfig(_Node):
         output: the folder of the run.
         save_every: rounds between checkpoints, 0 for none but the final model.
         threads: of torch on the CPU, in each process; None leaves them.
+        tokens_share: of the responses so many have their tokens written to `tokens/` in the folder of the run, which
+            `bandpo calibrate` and `bandpo report` read; None for none.
         trainer: any field of TRL's GRPOConfig. The batch sizes per device are those of all processes together: however
             many they are, a step takes the same batch.
     """
@@ -94,6 +96,7 @@ class RunConfig(_Node):
     output: str = "runs/bandpo"
     save_every: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
     threads: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
+    tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(default=None, gt=0, le=1)
     trainer: dict[str, Any] = {}
 
     @property
@@ -277,7 +280,11 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in above:
         raise UserError(f"recipe {path} is its own base")
     if not path.exists():
-        raise UserError(f"recipe {path} does not exist{f'; {above[-1]} has it as base' if above else ''}")
+        folder = path.absolute().parent
+        there = f"it was looked for in {folder}" if folder.is_dir() else f"there is no folder {folder}"
+        close = nearest(path.name, [each.name for each in folder.glob("*.y*ml")]) if folder.is_dir() else ""
+        base = f"; {above[-1]} has it as base" if above else ""
+        raise UserError(f"recipe {path} does not exist: {there}{close}{base}")
     try:
         node = read_yaml(path)
     except UserError as error:

@@ -32,9 +32,20 @@ from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.rules import Clip
 from . import SHOWN, asked_for, objective_for
-from .trl_context import ContextTrainer
+from .tokens import SHARE, TokenWriter, check_tokens
+from .trl_context import PREFIX, ContextTrainer
 from .trl_control import RadiusController
-from .trl_settings import LOSS_TYPES, REPLACED, Replaced, check_anchor, check_config, is_trls_own, warn_of
+from .trl_settings import (
+    LOSS_TYPES,
+    REPLACED,
+    Instead,
+    check_anchor,
+    check_config,
+    is_trls_own,
+    node_of,
+    warn_of,
+    write_rule,
+)  # fmt: skip
 
 __all__ = ["LOSS_TYPES", "MAIN_METRICS", "REPLACED", "BandPOConfig", "BandPOTrainer"]
 
@@ -60,18 +71,6 @@ CITATION = f"""\
 }}"""
 
 
-class _Instead:
-    """A bound of TRL's clamp: what 1 + epsilon is, without the rounding of that sum."""
-
-    def __init__(self, bound: Tensor) -> None:
-        self.bound = bound
-
-    def __radd__(self, one: object) -> Tensor:
-        return self.bound
-
-    __rsub__ = __radd__
-
-
 @dataclass
 class BandPOConfig(GRPOConfig):
     """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss.
@@ -85,10 +84,14 @@ class BandPOConfig(GRPOConfig):
         anchor: what ratio and bounds are taken against: "old", the policy before the updates on a batch, by the
             trainer; or "sampler", as vLLM or a `rollout_func` gave its log-probabilities. DIS and KPop are meant for
             the latter. TRL's correction for the sampler is in the ratio then, and counts as 1.
+        tokens_path: a folder to write tokens to while training, for `bandpo calibrate`: the old and the current
+            log-probability of each, in `tokens-0.jsonl`, of each process a file. None: nothing is written.
+        tokens_share: of the responses so many are written, each in all steps that it is used in. At 0.1 a batch of 512
+            responses of 1,000 tokens takes some 2 MB for each time that it is used.
 
     Raises:
-        ValueError: an anchor that is neither, a node that is none, a rule that has no node (pass it to
-            `BandPOTrainer`), or settings that it does not go with; see `BandPOTrainer`.
+        ValueError: an anchor that is neither, a share outside (0, 1], a node that is none, a rule that has no node
+            (pass it to `BandPOTrainer`), or settings that it does not go with; see `BandPOTrainer`.
     """
 
     trust_region: dict | str | TrustRegion | Objective | None = field(
@@ -101,11 +104,16 @@ class BandPOConfig(GRPOConfig):
     anchor: str = field(
         default="old", metadata={"help": "What the ratio is taken against: 'old', the trainer's policy, or 'sampler'."}
     )
+    tokens_path: str | None = field(
+        default=None, metadata={"help": "Folder to write tokens to, which bandpo calibrate reads."}
+    )
+    tokens_share: float = field(default=SHARE, metadata={"help": "Share of the responses whose tokens are written."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.anchor not in ("old", "sampler"):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
+        check_tokens(self.tokens_path, self.tokens_share)
         given = self.trust_region
         if given is None:
             return
@@ -114,7 +122,7 @@ class BandPOConfig(GRPOConfig):
                 given = json.loads(given)
         objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor))
         check_config(self, objective)
-        _write(self, objective)
+        write_rule(self, objective)
         if isinstance(self.trust_region, str):
             raise ValueError(
                 f"trust_region of BandPOConfig must have a config node to be kept as, got {self.trust_region}; pass it "
@@ -205,7 +213,7 @@ class BandPOTrainer(ContextTrainer):
         node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
         self.objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"))
-        if not (node is None or trust_region is None or node == _node(self.objective)):
+        if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(
                 f"trust_region is given twice, to BandPOTrainer as {trust_region!r} and in its args as {node}; keep one"
             )
@@ -218,13 +226,16 @@ class BandPOTrainer(ContextTrainer):
         kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
         if type(kept) is GRPOConfig:
             kept.__class__ = BandPOConfig
-        rule = str(_write(kept, self.objective))
+        rule = str(write_rule(kept, self.objective))
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
             vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
         self._name = f"{self._name} (trust region {rule})"
         self._clip_metrics: dict[str, Metrics] = {}
         self._loss_inputs: dict[str, Any] | None = None
         self._controller = RadiusController.of(self.trust_region)
+        self._token_writer = None
+        if (folder := getattr(args, "tokens_path", None)) is not None:
+            self._token_writer = TokenWriter(folder, cast(BandPOConfig, args).tokens_share, args.process_index)
         super().__init__(
             model,
             reward_funcs,
@@ -290,6 +301,10 @@ class BandPOTrainer(ContextTrainer):
             # Tokens of which the sampler told nothing, where no other pass was made; in place, for TRL reads them too.
             stored.copy_(torch.where(stored.isnan(), logps.detach(), stored))
         old_logps = torch.where(mask, (logps.detach() if stored is None else stored).float(), -1.0)
+        mode = "train" if cast(torch.nn.Module, self.model).training else "eval"
+        if self._token_writer is not None and mode == "train":
+            step, batch = self.state.global_step, int(inputs[f"{PREFIX}generated_at"])
+            self._token_writer.write(step, old_logps, logps, inputs["advantages"], mask, batch=batch)
         if not self.objective.changed():
             metrics = self._set_epsilons(inputs, logps.detach(), old_logps, mask, entropies)
         else:
@@ -307,7 +322,7 @@ class BandPOTrainer(ContextTrainer):
             )
             if self._replaces:
                 # A lower bound above the upper one gives the upper one, and all of the gradient to it.
-                self.epsilon_low, self.epsilon_high = _Instead(torch.full_like(loss, math.inf)), _Instead(loss)
+                self.epsilon_low, self.epsilon_high = Instead(torch.full_like(loss, math.inf)), Instead(loss)
             else:
                 clip = cast(Clip, self.trust_region)
                 self.epsilon_low, self.epsilon_high = clip.eps_low, clip.eps_high
@@ -315,7 +330,6 @@ class BandPOTrainer(ContextTrainer):
                     self.epsilon_high = 1 + clip.eps_high
         if torch.distributed.is_initialized():  # here, where every process passes; a log may be one process's own
             metrics = metrics.all_reduce()
-        mode = "train" if cast(torch.nn.Module, self.model).training else "eval"
         known = self._clip_metrics.get(mode)
         self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
         if self._controller is not None and mode == "train":
@@ -378,19 +392,3 @@ class BandPOTrainer(ContextTrainer):
         output: Any = super().evaluation_loop(*args, **named)
         output.metrics.update(self._take("eval", f"{named.get('metric_key_prefix', 'eval')}_bandpo/"))
         return output
-
-
-def _node(objective: Objective) -> dict[str, Any] | str:
-    """The config node, of a rule alone that of the rule; how it prints, if it has none that JSON can hold."""
-    value = objective if objective.changed() else objective.trust_region
-    try:
-        return json.loads(json.dumps(cast(Any, value).to_config()))
-    except (AttributeError, TypeError, ValueError):
-        return repr(value)
-
-
-def _write(args: Any, objective: Objective) -> dict[str, Any] | str:
-    """The rule, where TRL has its epsilon; returns its node."""
-    args.trust_region = node = _node(objective)
-    args.epsilon = Replaced(f"replaced by the trust region {node}")
-    return node

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from typing import Any, cast
 
+from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
 from ..losses.objective import Objective
@@ -69,6 +71,18 @@ class Replaced(str):
         )
 
     __radd__ = __rsub__
+
+
+class Instead:
+    """A bound of TRL's clamp: what 1 + epsilon is, without the rounding of that sum."""
+
+    def __init__(self, bound: Tensor) -> None:
+        self.bound = bound
+
+    def __radd__(self, one: object) -> Tensor:
+        return self.bound
+
+    __rsub__ = __radd__
 
 
 def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
@@ -162,3 +176,19 @@ def warn_of(args: GRPOConfig, region: TrustRegion) -> None:
             "4 x gradient_accumulation_steps for 4 steps",
             stacklevel=3,
         )
+
+
+def node_of(objective: Objective) -> dict[str, Any] | str:
+    """The config node, of a rule alone that of the rule; how it prints, if it has none that JSON can hold."""
+    value = objective if objective.changed() else objective.trust_region
+    try:
+        return json.loads(json.dumps(cast(Any, value).to_config()))
+    except (AttributeError, TypeError, ValueError):
+        return repr(value)
+
+
+def write_rule(args: Any, objective: Objective) -> dict[str, Any] | str:
+    """The rule, where TRL has its epsilon; returns its node."""
+    args.trust_region = node = node_of(objective)
+    args.epsilon = Replaced(f"replaced by the trust region {node}")
+    return node

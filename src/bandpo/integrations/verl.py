@@ -43,6 +43,7 @@ from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
 from ..trust_regions.control import controlled_of
 from . import SHOWN, asked_for, objective_for
+from .tokens import SHARE, TokenWriter, check_tokens
 from .verl_context import HERE, add_columns, add_mean_weight, known_of
 from .verl_control import RadiusController
 
@@ -65,11 +66,15 @@ class BandPOLossConfig(PolicyLossConfig):
         anchor: what ratio and bounds are taken against: "old", verl's old log-probabilities, or "sampler", the
             rollout's, which DIS is meant for; with `rollout.calculate_log_probs=true`, and without weights of
             `algorithm.rollout_correction`.
+        tokens_path: a folder, the same on all nodes, to write tokens to for `bandpo calibrate`: the old and the
+            current log-probability of each, in `tokens-RANK.jsonl`. None: nothing is written.
+        tokens_share: of the responses so many are written, each in all mini-batches that it is in.
 
     Raises:
-        ValueError: a node that is none, with the key; an objective with an average or a penalty of its own; a rule that
-            needs what verl does not have; in the first update a `Controlled` rule whose state verl's checkpoints would
-            not keep; a `loss_mode` other than "bandpo", so that these options would do nothing.
+        ValueError: a node that is none, with the key; a share outside (0, 1]; an objective with an average or a penalty
+            of its own; a rule that needs what verl does not have; in the first update a `Controlled` rule whose state
+            verl's checkpoints would not keep; a `loss_mode` other than "bandpo", so that these options would do
+            nothing.
         RuntimeError: a verl whose updates cannot be watched, where the rule or the anchor needs that.
     """
 
@@ -77,6 +82,8 @@ class BandPOLossConfig(PolicyLossConfig):
     diagnostics: bool = True
     diagnostics_by_probability: bool = False
     anchor: str = "old"
+    tokens_path: str | None = None
+    tokens_share: float = SHARE
 
     def __post_init__(self) -> None:
         if self.loss_mode != "bandpo":
@@ -89,6 +96,10 @@ class BandPOLossConfig(PolicyLossConfig):
                 raise ValueError(f"{HERE}.{name} must be true or false, got {getattr(self, name)!r}")
         if self.anchor not in ("old", "sampler"):
             raise ValueError(f"{HERE}.anchor must be 'old' or 'sampler', got {self.anchor!r}")
+        try:
+            check_tokens(self.tokens_path, self.tokens_share)
+        except ValueError as error:
+            raise ValueError(f"{HERE}.{error}") from None
         try:  # errors show now and not in the first update
             objective = objective_for("verl", self.trust_region, anchor=cast(Any, self.anchor))
         except ValueError as error:
@@ -100,6 +111,7 @@ class BandPOLossConfig(PolicyLossConfig):
             "anchor": self.anchor == "sampler",
             "mean_weight": find_one(objective.trust_region, Adaptive) is not None,
             "entropies": self.controlled is not None and self.controlled.measure == "entropy",
+            "step": self.tokens_path is not None,
         }
         asked = asked_for(objective, {*SHOWN["verl"]} - {"mean_weight"})
         self.asked = asked | {name for name, is_so in more.items() if is_so}
@@ -129,6 +141,10 @@ class BandPOLossConfig(PolicyLossConfig):
                 )
             old_log_prob = known.pop("anchor")
         controller: RadiusController | None = known.pop("controller", None)
+        if known.pop("writes", False):
+            writer = _writer(cast(str, self.tokens_path), self.tokens_share)
+            step = max(known["step"], writer.step or 0)  # a batch of stragglers is no resumed run
+            writer.write(step, old_log_prob, log_prob, advantages, response_mask, batch=step)
         weights = rollout_is_weights
         loss, metrics = policy_loss(
             log_prob, old_log_prob, advantages, response_mask, self.objective, rollout_is_weights=weights, **known
@@ -271,6 +287,8 @@ def _watch() -> None:
             known = known_of(options.asked, named["model_output"], named["data"], step)
             if controller is not None:
                 known |= {"controlled": controller.value, "controller": controller}
+            if options.tokens_path is not None:  # ranks that share responses have the same ones: one of them writes
+                known["writes"] = self.engine.is_mp_src_rank_with_outputs()
             token = _KNOWN.set(known)
             try:
                 return loss(**named)
@@ -293,6 +311,12 @@ def _watch() -> None:
 @functools.cache
 def _defaults() -> BandPOLossConfig:
     return BandPOLossConfig(loss_mode="bandpo")
+
+
+@functools.cache
+def _writer(folder: str, share: float) -> TokenWriter:
+    """Of this process."""
+    return TokenWriter(folder, share, torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
 
 
 @functools.cache

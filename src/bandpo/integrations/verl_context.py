@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
-from ..trust_regions.adaptive import Adaptive
+from ..trust_regions.adaptive import Adaptive, Tilt
 from ..trust_regions.base import Context, TrustRegion, find_one
 
 HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that errors name
@@ -79,11 +81,27 @@ def add_mean_weight(data: Any, region: TrustRegion, asked: frozenset[str], step:
     if "old_entropies" in asked:
         columns["old_entropies"] = padded["entropy"]
     context = Context(response_mask=mask, positions=mask.cumsum(-1) - 1, step=step, **columns)
-    mine = cast(Adaptive, find_one(region, Adaptive)).sums(old, context).tolist()
+    rule = cast(Adaptive, find_one(region, Adaptive))
+    goes_by_age = isinstance(rule.law, Tilt) and rule.law.of == "staleness"
+    ages: set[int] = set(columns["staleness"].flatten().tolist()) if goes_by_age else set()
+    mine = *rule.sums(old, context).tolist(), ages
     every: list[Any] = [mine] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(every, mine, group)
-    total, count = (sum(each) for each in zip(*every, strict=True))
+    totals, counts, every_age = zip(*every, strict=True)
+    if len(set().union(*every_age)) == 1:
+        _warn_of_one_age()
+    total, count = sum(totals), sum(counts)
     data[f"{_OURS}mean_weight"] = torch.full((len(data),), total / max(count, 1))
+
+
+@functools.cache
+def _warn_of_one_age() -> None:
+    """Once in each process."""
+    warnings.warn(
+        "Tilt of staleness: all responses of this update are of one age, so that every token has the mean radius, as "
+        "under the band alone. In verl's synchronous mode (trainer.v1.trainer_mode=sync) this is so in every update",
+        stacklevel=2,
+    )
 
 
 def known_of(asked: frozenset[str], model_output: Any, data: Any, step: int | None) -> dict[str, Any]:

@@ -133,7 +133,12 @@ def _is_row(line: bytes) -> bool:
 
 
 def rewind(run: Path, mark: Mark | None) -> None:
-    """Cut off the rows that came after a mark, all of them without one; newer checkpoints count no more."""
+    """Cut off the rows that came after a mark, all of them without one; newer checkpoints count no more.
+
+    Of tokens those after a mark are cut off by who writes them.
+    """
+    if mark is None:
+        shutil.rmtree(run / "tokens", ignore_errors=True)
     for name, size in ((METRICS, mark.rows[0] if mark else 0), (TIMING, mark.timing if mark else 0)):
         if (run / name).is_file():
             os.truncate(run / name, min(size, (run / name).stat().st_size))

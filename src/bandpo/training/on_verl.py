@@ -29,7 +29,7 @@ from ..losses.nodes import method_of
 from ..losses.notation import short_node
 
 # What `integrations.verl.BandPOLossConfig` takes.
-LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor")
+LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor", "tokens_path", "tokens_share")
 # The roots of verl's settings.
 ROOTS = (
     "actor_rollout_ref",

@@ -25,7 +25,7 @@ from ..losses.methods import METHODS
 from ..losses.notation import label_of_objective, parse_objective, short_node
 from . import processes
 
-DEFAULT_METHODS = ("grpo", "clip-higher", "band-kl", "no-clip")
+DEFAULT_METHODS = ("grpo", "clip-higher", "clip-wide", "band-kl")
 
 # Measured beside SCENES' seconds per round, on one core: a warm start, and what a worker needs to import its libraries.
 _WARM_START, _IMPORT = 20.0, 12.0

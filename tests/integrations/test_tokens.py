@@ -1,0 +1,155 @@
+"""What a run writes of its tokens, against what its trainer had; what a kill leaves; what is refused."""
+
+import json
+import math
+
+import pytest
+import torch
+from test_trl import build
+
+import tiny
+from bandpo import Clip
+from bandpo.errors import UserError
+from bandpo.integrations.tokens import TokenWriter
+from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.reports.calibration import calibrate
+from bandpo.reports.tokens import read_tokens
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def micro_batch(seed=0, count=40):
+    """Log-probabilities with padding on both sides of some responses; advantages of each response."""
+    generator = torch.Generator().manual_seed(seed)
+    old = -torch.rand(count, 7, generator=generator) * 3
+    new = old + 0.3 * torch.randn(count, 7, generator=generator)
+    mask = torch.ones(count, 7, dtype=torch.long)
+    mask[::3, 4:], mask[1::3, :2] = 0, 0
+    return old, new.clamp(max=0), torch.randn(count, generator=generator), mask
+
+
+def write(writer, step, seed=0, batch=0):
+    writer.write(step, *micro_batch(seed), batch=batch)
+
+
+def test_what_is_written_is_what_was_given(tmp_path):
+    old, new, advantages, mask = micro_batch()
+    mask[5] = 0  # without a token of its own there is nothing to write
+    new[6, 5], old[6, 4] = math.nan, -math.inf  # in padding
+    new[9, 1], old[10, 2] = math.nan, -math.inf  # and not
+    writer = TokenWriter(tmp_path / "new" / "folder", 1.0, 3)
+    writer.write(2, old, new.requires_grad_(), advantages, mask, batch=0)
+    found = rows(tmp_path / "new" / "folder" / "tokens-3.jsonl")
+    expected = [i for i in range(40) if i not in (5, 9, 10)]
+    for row, i in zip(found, expected, strict=True):
+        kept = mask[i].bool()
+        assert row["step"] == 2
+        assert torch.equal(torch.tensor(row["old_logps"]), old[i][kept])  # float32, to the last bit
+        assert torch.equal(torch.tensor(row["logps"]), new[i][kept])
+        assert torch.tensor(row["advantage"]) == advantages[i]
+    assert len({row["response_id"] for row in found}) == 37
+    writer.write(3, old[:1], new[:1], advantages[:1, None].expand(1, 7), mask[:1], batch=0)
+    assert rows(writer.path)[-1]["advantage"] == [pytest.approx(advantages[0].item())] * 4
+
+
+def test_a_response_is_in_all_steps_that_use_it_or_in_none(tmp_path):
+    writer = TokenWriter(tmp_path, 0.3, 0)
+    old, new, advantages, mask = micro_batch(count=1000)
+    for step in range(3):
+        order = torch.randperm(1000)
+        moved = new - step / 10
+        writer.write(step, old[order], moved[order], advantages[order], mask[order], batch=0)
+    names = [{row["response_id"] for row in rows(writer.path) if row["step"] == step} for step in range(3)]
+    assert names[0] == names[1] == names[2]
+    assert 240 < len(names[0]) < 360
+    writer.write(3, old, new, advantages, mask, batch=1)  # the same numbers, generated anew: another response
+    assert not names[0] & {row["response_id"] for row in rows(writer.path) if row["step"] == 3}
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"step": 4, "old_lo', b'{"step": 4}'])
+def test_resuming_writes_no_step_twice_and_loses_none(tmp_path, torn):
+    whole, killed = TokenWriter(tmp_path / "whole", 1.0, 0), TokenWriter(tmp_path / "killed", 1.0, 0)
+    for step in range(6):
+        write(whole, step, seed=step)
+    for step in range(5):
+        write(killed, step, seed=step)
+    with killed.path.open("ab") as file:
+        file.write(torn)
+    resumed = TokenWriter(tmp_path / "killed", 1.0, 0)  # of the checkpoint after three steps
+    for step in (3, 4, 5):
+        write(resumed, step, seed=step)
+    assert resumed.path.read_bytes() == whole.path.read_bytes()
+    write(whole, 2, seed=2)  # the same trainer goes back
+    assert [row["step"] for row in rows(whole.path)] == [step for step in range(3) for _ in range(40)]
+
+
+def test_tokens_of_another_run_and_damaged_ones_are_left_alone(tmp_path):
+    write(TokenWriter(tmp_path, 1.0, 0), 0)
+    path = tmp_path / "tokens-0.jsonl"
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"tokens-0\.jsonl holds the tokens of another run already; give tokens_path"):
+        write(TokenWriter(tmp_path, 1.0, 0), 0)
+    assert path.read_bytes() == before
+    write(TokenWriter(tmp_path, 1.0, 1), 0)  # another process
+    for line in (b"x\n", b'{"step": null}\n'):
+        path.write_bytes(before + line + before)
+        with pytest.raises(UserError, match=r"tokens-0\.jsonl, line 41: "):
+            write(TokenWriter(tmp_path, 1.0, 0), 7)
+
+
+BAD = {"share": 0, "shares": 1.5, "truth": True, "text": "0.1", "nan": float("nan")}
+
+
+@pytest.mark.parametrize("share", BAD.values(), ids=BAD)
+def test_a_share_that_is_none_is_refused(tmp_path, share):
+    with pytest.raises(ValueError, match=r"tokens_share must be a share of the responses in \(0, 1\], got "):
+        tiny.settings(tmp_path, kind=BandPOConfig, tokens_path="x", tokens_share=share)
+    with pytest.raises(ValueError, match="tokens_path must be the name of a folder, got ''"):
+        tiny.settings(tmp_path, kind=BandPOConfig, tokens_path="")
+
+
+def trained(tmp_path, **changes):
+    settings = tiny.settings(tmp_path, kind=BandPOConfig, **{"all_metrics": True, "max_steps": 8} | changes)
+    trainer = build(BandPOTrainer, settings, Clip(0.2, 0.2))
+    trainer.train()
+    return trainer
+
+
+def test_a_run_writes_the_tokens_that_its_metrics_count(tmp_path):
+    trainer = trained(tmp_path, tokens_path=str(tmp_path / "tokens"), tokens_share=1.0)
+    path = tmp_path / "tokens" / "tokens-0.jsonl"
+    found = rows(path)
+    for step in range(8):
+        tokens = read_tokens([_only(tmp_path, found, step)])
+        logged = trainer.state.log_history[step]
+        assert tokens.count == logged["bandpo/tokens"]
+        outside = abs(torch.from_numpy(tokens.log_ratio).expm1()) > 0.2
+        assert outside.double().mean().item() == pytest.approx(logged.get("bandpo/clip/fraction", 0.0), abs=2e-3)
+    assert len({row["response_id"] for row in found}) <= 64  # one batch, used twice
+    assert len(found) == 8 * 16
+    # The number that its own rule has is found again from what it stopped.
+    tokens = read_tokens([path])
+    share = calibrate(tokens, [Clip()], match=Clip(0.2, 0.2)).rules[0]
+    assert share.value == pytest.approx(0.2, rel=0.02)
+    low, high = share.interval
+    assert low <= 0.2 <= high
+
+
+def _only(folder, found, step):
+    (path := folder / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found if row["step"] == step))
+    return path
+
+
+def test_without_the_setting_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(TokenWriter, "__init__", lambda *_: pytest.fail("a writer was made"))
+    trained(tmp_path, max_steps=2)
+    assert not list(tmp_path.rglob("tokens*"))
+
+
+def test_an_evaluation_writes_nothing(tmp_path):
+    trainer = trained(tmp_path, tokens_path=str(tmp_path), tokens_share=1.0, max_steps=2, per_device_eval_batch_size=8)
+    before = (tmp_path / "tokens-0.jsonl").read_bytes()
+    trainer.evaluate(tiny.rows(8))
+    assert (tmp_path / "tokens-0.jsonl").read_bytes() == before

@@ -1,0 +1,163 @@
+"""The doctor of TRL's settings, held against GRPOConfig itself, and of logs that were made with a known fault."""
+
+import itertools
+import json
+import re
+
+import pytest
+import yaml
+from trl import GRPOConfig
+
+from bandpo.cli import main
+from bandpo.training.doctor import examine
+
+
+def findings(*arguments):
+    return [(finding.level, finding.what, finding.cure) for finding in examine([str(text) for text in arguments])]
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    ("accumulation", "steps", "iterations"), [*itertools.product((1, 4, 6), (None, 1, 4, 12), (1, 2))]
+)
+def test_the_ratio_is_1_where_trl_itself_makes_no_pass_for_old_log_probabilities(
+    tmp_path, accumulation, steps, iterations
+):
+    settings = {"gradient_accumulation_steps": accumulation, "num_iterations": iterations}
+    settings |= {} if steps is None else {"steps_per_generation": steps}
+    args = GRPOConfig(
+        str(tmp_path), num_generations=2, per_device_train_batch_size=2, use_cpu=True, bf16=False, **settings
+    )
+    assert args.steps_per_generation is not None
+    of_trl = accumulation % (args.steps_per_generation * iterations) == 0  # as its trainer asks
+    (found,) = findings(*(f"{key}={value}" for key, value in settings.items()))
+    assert found[0] == ("problem" if of_trl else "ok")
+    assert ("the ratio is 1 by design" in found[1]) == of_trl
+    if of_trl:
+        cure = int(re.match(r"steps_per_generation=(\d+) ", found[2])[1])
+        assert findings(f"gradient_accumulation_steps={accumulation}", f"steps_per_generation={cure}")[0][0] == "ok"
+
+
+PLANTED = {
+    "cispo": (
+        ["loss_type=cispo"],
+        "warning",
+        r"caps the ratio at epsilon_high itself, not at 1 \+ epsilon_high, .* 0.2",
+    ),
+    "sapo": (["loss_type=sapo", "epsilon=0.3"], "warning", "epsilon: loss_type sapo reads no epsilon"),
+    "sequence": (
+        ["importance_sampling_level=sequence"],
+        "warning",
+        "dead clip: epsilon 0.2 and 0.2 for the mean ratio",
+    ),
+    "node": (["trust_region={type: bond}"], "problem", "trust_region: .*got 'bond', did you mean 'band'"),
+    "processes": (["generation_batch_size=64"], "note", "depends on the number of processes; not judged"),
+    "a word": (["num_iterations=two"], "problem", "num_iterations is 'two'"),
+    "none": (["num_iterations=0"], "problem", "num_iterations is 0"),
+}
+GOOD = [
+    ["loss_type=cispo", "epsilon_high=5"],
+    ["loss_type=sapo"],
+    ["importance_sampling_level=sequence", "epsilon=3e-4", "epsilon_high=4e-4"],
+    ["trust_region={type: band, delta: 0.05}"],
+    ["epsilon=0.2", "epsilon_high=0.28"],
+]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_with_its_cure(name):
+    settings, level, what = PLANTED[name]
+    several = [] if name in ("processes", "a word", "none") else ["num_iterations=2"]
+    found = [f for f in findings(*several, *settings) if f[0] != "ok"]
+    assert [f[0] for f in found] == [level]
+    assert re.search(what, found[0][1])
+    assert found[0][2]
+
+
+@pytest.mark.parametrize("settings", GOOD, ids=" ".join)
+def test_what_is_well_is_not_blamed(settings):
+    assert {f[0] for f in findings("num_iterations=2", *settings)} == {"ok"}
+
+
+def test_a_file_and_a_script_say_the_same(tmp_path):
+    settings = {"num_iterations": 1, "loss_type": "cispo", "num_generations": 8}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "a.json").write_text(json.dumps(settings))
+    (tmp_path / "a.py").write_text(
+        "from trl import GRPOConfig\nprint('ran')\nargs = GRPOConfig(num_iterations=1, loss_type='cispo', **{'x': 1})\n"
+    )
+    expected = findings(*(f"{key}={value}" for key, value in settings.items()))
+    assert [f[0] for f in expected] == ["problem", "warning"]
+    for name in ("a.yaml", "a.json", "a.py"):
+        assert findings(tmp_path / name) == expected
+    assert findings(tmp_path / "a.py", "num_iterations=2")[0][0] == "ok"
+
+
+def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("import trl\nprint('ran')\nargs = trl.GRPOConfig(num_iterations=n, loss_type='cispo')\n")
+    found = findings(script)
+    assert [f[0] for f in found] == ["note", "warning"]
+    assert found[0][1].startswith("num_iterations: no plain value in the script")
+    assert "cispo" in found[1][1]
+    script.write_text("BandPOConfig('out', num_iterations=2, trust_region={'type': 'band'}, **more)\n")
+    found = findings(script)
+    assert [f[0] for f in found] == ["note"]  # what is in `more` may change each of them
+    assert "ran" not in capsys.readouterr().out
+    for text, message in (
+        ("a = 1\n", "calls GRPOConfig or BandPOConfig not once; one call is expected"),
+        ("GRPOConfig()\nGRPOConfig()\n", "calls GRPOConfig or BandPOConfig 2 times; one call is expected"),
+        ("a = = 1\n", "is no Python: invalid syntax"),
+    ):
+        script.write_text(text)
+        assert main(["doctor", str(script)]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def logs(tmp_path, **numbers):
+    """Our log, TRL's with our trainer, and verl's, of three rows each with these numbers."""
+    ours = [{"round": i, "reward": 0.1, **numbers} for i in range(3)]
+    trl = {
+        "log_history": [*({"step": i, **{f"bandpo/{k}": v for k, v in numbers.items()}} for i in range(3)), {"loss": 1}]
+    }
+    verl = [{"step": i, "data": {f"actor/bandpo/{k}": v for k, v in numbers.items()}} for i in range(3)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps(trl))
+    for name, rows in (("metrics.jsonl", ours), ("verl.jsonl", verl)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [tmp_path / name for name in ("metrics.jsonl", "trainer_state.json", "verl.jsonl")]
+
+
+@pytest.mark.parametrize(
+    ("far", "share", "level", "what"),
+    [
+        (0.0, 0.0, "problem", "the ratio is 1 by design: each batch is used for one optimizer step"),
+        (3e-6, 0.0, "problem", "the ratio is 1 by design"),  # rounding
+        (0.15, 0.0, "warning", r"dead clip: no token in .* was outside, though log-ratios go as far as 0.15"),
+        (0.15, 0.002, "ok", "the rule acts: up to 0.2 % of the tokens of a row were outside"),
+    ],
+)
+def test_a_log_tells_a_ratio_of_1_from_a_dead_clip(tmp_path, far, share, level, what):
+    numbers = {"log_ratio/max": far / 3, "log_ratio/min": -far, "clip/high_fraction": 0.0, "clip/low_fraction": share}
+    for path in logs(tmp_path, **numbers):
+        assert [f[0] for f in findings(path)][-1:] == [level]
+        assert re.search(what, findings(path)[-1][1])
+
+
+def test_of_a_log_without_a_clip_rate_that_is_said(tmp_path, capsys):
+    (tmp_path / "log.jsonl").write_text(json.dumps({"step": 1, "reward": 0.5}) + "\n")
+    assert main(["doctor", str(tmp_path / "log.jsonl")]) == 0
+    assert "no clip rate is in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["clip_ratio/region_mean", "actor/pg_clipfrac", "bandpo/clip/high_fraction"])
+@pytest.mark.parametrize(("share", "level"), [(0.0, "warning"), (0.01, "ok")])
+def test_of_a_log_without_ratios_only_the_rate_is_known(tmp_path, name, share, level):
+    row = {name: share, "actor/ppo_kl": float("nan")}
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [row, {name: None}, {}]}))
+    (tmp_path / "verl.jsonl").write_text(json.dumps({"step": 1, "data": {name: share}}) + "\n")
+    for path in (tmp_path / "trainer_state.json", tmp_path / "verl.jsonl"):
+        assert findings(path)[-1][0] == level
+        assert name.removesuffix("/high_fraction") in findings(path)[-1][1]
+    assert main(["doctor", str(tmp_path / "verl.jsonl")]) == 0
