@@ -1,6 +1,7 @@
 """Which data set a name stands for, and the recorded table that real runs are checked against."""
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -99,10 +100,17 @@ def test_the_recorded_table_is_what_official_notes_say():
     }
 
 
-def test_the_command_lists_what_is_known(capsys):
+def test_the_command_lists_what_is_known(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["data", "list"]) == 0
     said = capsys.readouterr().out
     for name in [*sources.SOURCES, *sources.GROUPS]:
         assert re.search(rf"^{name} +", said, re.M)
     assert "17,398 rows" in said
     assert "licence: MIT" in said
+    assert max(map(len, said.splitlines())) <= 100
+    assert main(["data", "list", "--json"]) == 0
+    data = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(data) == [*sources.SOURCES, *sources.GROUPS]
+    assert data["math-levels-3-5"]["kept"] == [8714, 8969]
+    assert data["paper"] == {"name": "paper", "of": list(sources.GROUPS["paper"].names)}

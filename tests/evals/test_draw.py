@@ -36,6 +36,13 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
     assert "Tiny on rows (12): 48 samples (4 a prompt) by transformers, into out" in printed.out
     assert re.search(r"mean@4 +│ +\d", printed.out)
     assert printed.out.splitlines()[-1] == "out"
+    lengths = sorted(sample.tokens for sample in read_samples(Path("out")))
+    mean, median = sum(lengths) / 48, (lengths[23] + lengths[24]) / 2
+    assert f"mean {mean:.1f}, median {median:g}, longest {lengths[-1]}" in printed.out
+    assert (
+        "which the paper prints as pass@k. It draws with replacement, so what it estimates is at most pass@k."
+        in printed.out
+    )
     facts = read_facts(Path("out"))
     assert facts["finished"]
     assert facts["command"].startswith("bandpo eval ")
@@ -238,7 +245,7 @@ def test_scores_as_a_table_and_for_scripts(home, here, capsys):
     capsys.readouterr()
     assert main(["score", "a", "b", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
-    assert (first["folder"], first["scorer"], second["folder"]) == ("a", "exact", "b")
+    assert (first["source"], first["scorer"], second["source"]) == ("a", "exact", "b")
     (graded,) = read_graded(Path("a"))
     assert first["results"][0]["mean@4"]["value"] == pytest.approx(graded.score.mean())
     assert first["results"][0]["pass@4"]["value"] == pytest.approx(graded.score.max(1).mean())
@@ -254,4 +261,4 @@ def test_scores_as_a_table_and_for_scripts(home, here, capsys):
     assert main(["score", "a", "--scorer", "lab"]) == 0
     assert Path("a/grades-lab.jsonl").is_file()
     assert main(["score", "gone"]) == 2
-    assert "gone holds no evaluation" in capsys.readouterr().err
+    assert "gone: no such file or folder; expected a folder of bandpo eval" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from bandpo.evals.samples import Sample
 def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
     samples = [Sample("d", i, 0, 0, text, 1, finish) for i, text in enumerate(texts)]
     asked = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
-    return [(g.score, g.answer, g.status) for g in grades._grader(scorer, facts or {}, "d")(samples, asked)]
+    return [(g.score, g.answer, g.status) for g in grades.grader_of(scorer, facts or {}, "d")(samples, asked)]
 
 
 def test_each_scorer_says_what_it_read():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import types
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -50,22 +51,20 @@ def test_the_page_is_current(scorers):
     assert scorers.PAGE.read_text(encoding="utf-8") == scorers.page()
 
 
-def shares(scorers, cases):
-    """Misjudged, of the right and of the wrong answers."""
-    bad = scorers.misjudged(cases)
-    return [sum(c.right == right for c in bad) / sum(c.right == right for c in cases) for right in (1, 0)]
-
-
 @pytest.mark.slow
 def test_tricky_answers_are_judged_as_beforehand(scorers):
-    """One in twelve; all of them are the next."""
+    """All of them, each graded once."""
     cases = scorers.tricky()
-    assert max(shares(scorers, cases[::12])) <= 0.02
     assert len(cases) > 5500
     assert 0.35 < sum(case.right for case in cases) / len(cases) < 0.65
+    bad = scorers.misjudged(cases)
     with scorers.MISJUDGED.open(newline="", encoding="utf-8") as file:
         recorded = {(row["gold"], row["text"]) for row in csv.DictReader(file)}
-    assert {(case.gold, case.text) for case in scorers.misjudged(cases[::12])} <= recorded
+    assert {(case.gold, case.text) for case in bad} <= recorded
+    for right in (1, 0):
+        total, misjudged = (Counter(case.part for case in some if case.right == right) for some in (cases, bad))
+        assert misjudged.total() <= 0.01 * total.total()
+        assert all(misjudged[part] <= 0.025 * total[part] for part in total)
 
 
 @pytest.mark.parametrize(
@@ -144,14 +143,6 @@ def test_sentences_and_words_are_read(answer, right):
 )
 def test_sentences_that_say_something_else_are_wrong(answer, right):
     assert grade([f"Answer: {answer}"], [right])[0].score == 0
-
-
-@pytest.mark.slow
-def test_all_tricky_answers(scorers):
-    cases = scorers.tricky()
-    assert max(shares(scorers, cases)) <= 0.01
-    for part in {case.part for case in cases}:
-        assert max(shares(scorers, [case for case in cases if case.part == part])) <= 0.025
 
 
 # Recorded from the public scorer: the first five right, the others wrong.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
 from .arguments import Command, count, setting, several
+from .width import wrapped
 
 app = Typer(name="data", help="Prepare data sets, or list the known ones.")
 NAMES = (
@@ -67,8 +69,8 @@ def prepare(
 
 
 @app.command("list", cls=Command)
-def known() -> None:
+def known(as_json: Annotated[bool, Option("--json", help="for scripts")] = False) -> None:
     """List the known data sets: rows they must have, licences."""
-    from ..data.sources import listing
+    from ..data.sources import listing, listing_text
 
-    print(listing())
+    print(json.dumps(listing(), indent=2) if as_json else wrapped(listing_text(), column=19))

@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 
 from typer import Argument, Context, Option, Typer
 
+from ..errors import UserError
 from ..files.writing import write_atomically
 from .arguments import Command, count, seconds, several
+from .width import width, wrapped
 
 app = Typer()
 MODEL = (
@@ -26,8 +28,21 @@ URL = "of a server that speaks OpenAI's protocol, e.g. http://localhost:8000/v1;
 TEMPLATE = "around a problem: paper, plain, boxed, or text with {prompt} [default: paper for AIME, AMC]"
 SCORERS = "math, dapo-strict, exact, last-number, reasoning-gym or lab [default: what the evaluation was made with]"
 LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
-Format = Literal["markdown", "latex", "html"]
-Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation]")]
+Format = Literal["markdown", "latex", "html", "json"]
+Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation, or of the file]")]
+RESULTS = "a folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet; LABEL=PATH names it"
+# Columns of files of answers. What they are called elsewhere is found without an option: evals.dumps.NAMES.
+Prompt = Annotated[str | None, Option(metavar="COLUMN", help="of a file: the question")]
+Problem = Annotated[str | None, Option(metavar="COLUMN", help="what names a problem [default: its question]")]
+Response = Annotated[str | None, Option(metavar="COLUMN", help="the model's whole answer, for --scorer")]
+Answer = Annotated[str | None, Option(metavar="COLUMN", help="the right answer, for --scorer")]
+Score = Annotated[str | None, Option(metavar="COLUMN", help="1 or true: right; 0, -1 or false: wrong")]
+Extracted = Annotated[str | None, Option(metavar="COLUMN", help="what was read out of an answer, for maj@k")]
+COLUMNS = (
+    "A file of answers has one in a row, or a problem with its answers in lists; question and score at least. Columns "
+    "are found by usual names, or by --prompt to --extracted. Files of verl's trainer.validation_data_dir and "
+    "lighteval's details (0.10 and later) are read as they are: docs/evaluation.md."
+)
 Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
 
 
@@ -71,74 +86,112 @@ def evaluate(
     )  # fmt: skip
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=COLUMNS)
 def score(
-    folders: Annotated[list[Path], Argument(metavar="FOLDER", help="of bandpo eval")],
+    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)],
     scorer: Annotated[str | None, Option(help=SCORERS)] = None,
     k: Annotated[
         list[int] | None, several("K", "of pass@K and maj@K [default: the number of samples]", count, "-k")
     ] = None,
+    prompt: Prompt = None,
+    problem: Problem = None,
+    response: Response = None,
+    answer: Answer = None,
+    score: Score = None,
+    extracted: Extracted = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
-    """Grade the samples of an evaluation, and print what they say.
+    """Grade answers, and print what they say.
 
     Grade the samples that have no grade yet, and print mean@n, pass@k, maj@k and best@k with their intervals, lengths,
     and the shares of answers that were cut or could not be read.
     """
     from .show_evals import score_and_show
 
-    score_and_show(folders, scorer, k or [], as_json)
+    columns = _columns(results, prompt, problem, response, answer, score, extracted)
+    score_and_show(results, scorer, k or [], as_json, columns)
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=COLUMNS)
 def compare(
-    a: Annotated[str, Argument(metavar="A")],
-    b: Annotated[str, Argument(metavar="B")],
+    a: Annotated[str, Argument(metavar="A", help=RESULTS)],
+    b: Annotated[str, Argument(metavar="B", help="another one")],
     k: Annotated[int | None, Option("-k", parser=count, help="pass@K [default: mean@n, of all samples]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
+    prompt: Prompt = None,
+    problem: Problem = None,
+    response: Response = None,
+    answer: Answer = None,
+    score: Score = None,
+    extracted: Extracted = None,
     as_json: Annotated[bool, Option("--json", help="print plain data, as shares instead of points")] = False,
 ) -> None:
     """Is one checkpoint better than another, by how much, how sure?
 
     Compare two evaluations on the problems that both answered, data set by data set and on average, and say what would
-    settle it. A and B are folders of bandpo eval, or files of verl's trainer.validation_data_dir; LABEL=PATH names
-    them.
+    settle it.
     """
     from ..evals.results import read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text
 
-    one, other = read_results([a, b], scorer, log or [])
+    columns = _columns([a, b], prompt, problem, response, answer, score, extracted)
+    one, other = read_results([a, b], scorer, log or [], columns)
     comparisons = compare_results(one, other, k)
     if as_json:
         print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
     else:
-        print(comparison_text(one, other, comparisons, k))
+        print(wrapped(comparison_text(one, other, comparisons, k, width())))
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=COLUMNS)
 def table(
-    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help="evaluations")],
+    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)],
     output: Annotated[Path | None, Option("-o", "--output", help="write to this file instead")] = None,
     form: Annotated[Format | None, Option("--format", help="[default: by the file's name, or markdown]")] = None,
     k: Annotated[int | None, Option("-k", parser=count, help="of pass@K [default: the number of samples]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
+    prompt: Prompt = None,
+    problem: Problem = None,
+    response: Response = None,
+    answer: Answer = None,
+    score: Score = None,
+    extracted: Extracted = None,
 ) -> None:
     """A table of results in the layout of the paper's Table 1.
 
     Methods by data sets, mean@n with its interval and pass@k, the best in bold. Label MODEL / METHOD puts METHOD under
     the heading MODEL; evaluations with one label are training runs of one method.
     """
-    from ..evals.results import read_results
+    from ..evals.results import read_results, split_label
     from ..reports.table import FORMATS, make_table
 
-    by_name = {".html": "html", ".tex": "latex"}
+    inputs = [split_label(text)[1] for text in results]
+    if output is not None and output.resolve() in [path.resolve() for path in inputs]:
+        raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
+    by_name = {".html": "html", ".tex": "latex", ".json": "json"}
     show = FORMATS[form or by_name.get(output.suffix if output else "", "markdown")]
-    text = show(make_table(read_results(results, scorer, log or []), k))
+    columns = _columns(results, prompt, problem, response, answer, score, extracted)
+    text = show(make_table(read_results(results, scorer, log or [], columns), k))
     if output is None:
         print(text, end="")
     else:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text.encode())
         print(output)
+
+
+def _columns(texts: list[str], *names: str | None) -> dict[str, str | None]:
+    """What of a file of answers is where; an error where there are folders only, which have no columns."""
+    from ..evals.results import split_label
+
+    roles = ("prompt", "problem", "response", "answer", "score", "extracted")
+    columns: dict[str, str | None] = dict(zip(roles, names, strict=True))
+    given = next((role for role, name in columns.items() if name is not None), None)
+    if given and all(split_label(text)[1].is_dir() for text in texts):
+        raise UserError(
+            f"--{given} names a column of a file of answers, and would do nothing: {', '.join(texts)} is no such file, "
+            "but a folder of bandpo eval. Leave the option out"
+        )
+    return columns

@@ -3,60 +3,61 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from ..errors import UserError
 from ..evals.draw import evaluate
-from ..evals.folder import read_facts, read_graded
 from ..evals.grades import grade_folder
+from ..evals.results import Columns, Result, read_answers, split_label
 from ..progress import console
 from ..statistics.summary import summarize
+
+UNREAD = 0.2  # share of samples without an answer that could be read, from which on it is told
 
 
 def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> None:
     """`bandpo eval`."""
     folder = evaluate(model, **options)
-    score_and_show([folder], None, ks, as_json=False)
+    score_and_show([str(folder)], None, ks, as_json=False)
     print(folder)
 
 
-def score_and_show(folders: Sequence[Path], scorer: str | None, ks: Sequence[int], as_json: bool) -> None:
-    """Grade what is not graded, and print the numbers of each folder."""
-    results = []
-    for folder in folders:
-        facts = read_facts(folder)
-        n = facts["sampling"]["n"]
-        if ks and not 1 <= max(ks) <= n:
-            raise UserError(f"k must be from 1 to the {n} samples of {folder}, got {max(ks)}")
-        used = grade_folder(folder, scorer)
-        results.append((folder, facts, used, [summarize(graded, ks) for graded in read_graded(folder, used)]))
+def score_and_show(
+    texts: Sequence[str], scorer: str | None, ks: Sequence[int], as_json: bool, columns: Columns | None = None
+) -> None:
+    """Grade what is not graded, and print the numbers of each evaluation."""
+    results: list[tuple[Result, list[dict[str, Any]]]] = []
+    for text in texts:
+        _, path = split_label(text)
+        result = read_answers(text, grade_folder(path, scorer) if path.is_dir() else scorer, columns)
+        n = min(graded.score.shape[-1] for graded in result.graded)
+        if ks and max(ks) > n:
+            raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
+        results.append((result, [summarize(graded, ks) for graded in result.graded]))
     if as_json:
         rows = [
-            {"folder": str(folder), "label": facts["label"], "scorer": used, "results": summaries}
-            for folder, facts, used, summaries in results
+            {"source": str(result.source), "label": result.label, "scorer": result.scorer, "results": summaries}
+            for result, summaries in results
         ]
         print(json.dumps(rows, indent=2))
         return
-    for folder, facts, used, summaries in results:
-        _print(folder, facts, used, summaries, ks)
+    for result, summaries in results:
+        _print(result, summaries, ks)
+        if scorer or result.source.is_dir():  # and no column of a file, whose grades may come from elsewhere
+            _print_unread(result, summaries)
 
 
-def _print(
-    folder: Path, facts: Mapping[str, Any], scorer: str, summaries: list[dict[str, Any]], ks: Sequence[int]
-) -> None:
-    n = facts["sampling"]["n"]
-    shown = dict.fromkeys(ks or (1, n))
-    sampling = facts["sampling"]
-    console.print(facts["label"], style="bold", end="", soft_wrap=True)
-    console.print(
-        f" in {folder}: {n} samples a prompt at temperature {sampling['temperature']:g}, at most "
-        f"{sampling['max_tokens']} tokens; scorer {scorer}",
-        soft_wrap=True,
-    )
+def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -> None:
+    counts = list(dict.fromkeys(summary["samples"] for summary in summaries))
+    shown = dict.fromkeys(ks or (1, *counts))
+    console.print(result.label, style="bold", end="", soft_wrap=True)
+    drawn = f" in {result.source}: {' or '.join(map(str, counts))} samples a prompt"
+    if result.sampling:
+        drawn += f" at temperature {result.sampling['temperature']:g}, at most {result.sampling['max_tokens']} tokens"
+    console.print(f"{drawn}; scorer {result.scorer}", soft_wrap=True)
     table = Table()
     table.add_column("")
     for summary in summaries:
@@ -75,10 +76,10 @@ def _print(
 
         return text
 
-    row(f"mean@{n}", cell(f"mean@{n}"))
-    table.add_row(
-        "  sampling only", *(cell(f"mean@{n}", "sampling_error")(summary).split("  ")[1] for summary in summaries)
-    )
+    for n in counts:
+        row(f"mean@{n}", cell(f"mean@{n}"))
+    only = [cell(f"mean@{summary['samples']}", "sampling_error")(summary).split("  ")[1] for summary in summaries]
+    table.add_row("  sampling only", *only)
     for k in shown:
         if k > 1:
             row(f"pass@{k}", cell(f"pass@{k}"))
@@ -86,12 +87,32 @@ def _print(
             row(f"best@{k}/mean", lambda s, k=k: f"{100 * s[f'best@{k}/mean']['value']:.2f}")
     row("truncated", cell("truncated"))
     row("unparsed", cell("unparsed"))
-    row("tokens", lambda s: f"{s['tokens']['mean']:.0f}, half below {s['tokens']['median']:.0f}, "
-        f"longest {s['tokens']['max']:.0f}")  # fmt: skip
+    row("tokens", _lengths)
     console.print(table)
-    console.print(
-        "All but tokens in %. Brackets: 95 % interval for problems like these (prompts as clusters); of the line "
-        "`sampling only`, for these very problems, sampled again. pass@k and maj@k are unbiased; best@k/mean is verl's "
-        "bootstrap, which the paper calls pass@k: with replacement, so it is lower.",
-        style="dim",
+    said = "In %, but for tokens. " if any("tokens" in summary for summary in summaries) else "In %. "
+    said += (
+        "Brackets: 95 % interval for problems like these (prompts as clusters); of the line `sampling only`, for these "
+        "very problems, sampled again."
     )
+    if any(k > 1 for k in shown):
+        said += (
+            " pass@k and maj@k are unbiased. best@k is verl's number, which the paper prints as pass@k. It draws with "
+            "replacement, so what it estimates is at most pass@k."
+        )
+    console.print(said, style="dim")
+
+
+def _print_unread(result: Result, summaries: list[dict[str, Any]]) -> None:
+    for summary in summaries:
+        if (share := summary.get("unparsed", {"value": 0.0})["value"]) >= UNREAD:
+            console.print(
+                f"{summary['data']}: the scorer {result.scorer} read no answer in {share:.0%} of the samples, which "
+                "count as wrong. Look at some of them: another --scorer may read them (last-number, exact, math, "
+                "dapo-strict).",
+                style="yellow",
+            )
+
+
+def _lengths(summary: dict[str, Any]) -> str:
+    tokens = summary["tokens"]
+    return f"mean {tokens['mean']:.1f}, median {tokens['median']:g}, longest {tokens['max']:g}"

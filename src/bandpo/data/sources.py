@@ -270,8 +270,21 @@ def count_warnings(source: Source, read: int, kept: int | None = None) -> list[s
     return out
 
 
-def listing() -> str:
-    """The known data sets, for a terminal."""
+def listing() -> list[dict[str, Any]]:
+    """The known data sets, and groups of them."""
+    sets = [
+        {
+            "name": source.name, "use": source.use, "hub": source.hub, "config": source.config, "split": source.split,
+            "levels": source.levels, "rows": source.rows, "kept": source.kept, "counted": source.counted,
+            "licence": source.licence,
+        }
+        for source in SOURCES.values()
+    ]  # fmt: skip
+    return [*sets, *({"name": name, "of": list(group.names)} for name, group in GROUPS.items())]
+
+
+def listing_text() -> str:
+    """The same in words: a name on the left, and what is to be said of it behind."""
     out = []
     for source in SOURCES.values():
         config = f", {source.config}" if source.config else ""

@@ -43,7 +43,7 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
         waiting = [sample for sample in read_samples(folder, facts) if sample.key not in graded]
         for data, group in groupby(waiting, key=lambda sample: sample.data):
-            samples, grader = list(group), _grader(scorer, facts["data"][data], data)
+            samples, grader = list(group), grader_of(scorer, facts["data"][data], data)
             for first in range(0, len(samples), CHUNK):
                 chunk = samples[first : first + CHUNK]
                 grades = grader(chunk, [questions[sample.data, sample.prompt] for sample in chunk])
@@ -61,7 +61,7 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
 _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 
 
-def _grader(scorer: str, facts: Mapping[str, Any], data: str) -> _Grader:
+def grader_of(scorer: str, facts: Mapping[str, Any], data: str) -> _Grader:
     """What grades samples of one data set."""
     if scorer in SCORERS:
         return lambda samples, questions: grade([s.text for s in samples], [q.answer for q in questions], scorer)

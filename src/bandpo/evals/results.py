@@ -1,29 +1,26 @@
 """Results read back: what one checkpoint did, from what was sampled and graded, and the log of the run that made it.
 
-A result is an evaluation folder (`bandpo eval`), or a file that verl wrote to `trainer.validation_data_dir`. Its label
+A result is an evaluation folder (`bandpo eval`), or a file of answers that another program wrote (`dumps`). Its label
 is what comes before an = in front of the path, or the label of the evaluation; "MODEL / METHOD" puts METHOD under the
 heading MODEL. Results with the same label are runs of one method with other seeds.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Any, Literal
 
 import numpy as np
-import pydantic
-from typing_extensions import TypedDict
 
 from ..errors import UserError
-from ..files.checks import check_text, shortened
-from ..files.reading import read_json, read_json_lines
+from ..files.logs import read_rows
 from ..statistics.collapse import Collapse, Log, collapse_of, log_of
 from ..statistics.estimators import Graded
 from .folder import read_facts, read_graded
+
+Columns = Mapping[str, str | None]  # names of columns by what they hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,42 +67,57 @@ def read_logs(texts: Iterable[str]) -> dict[str, Path]:
     return {label: Path(path) for label, _, path in pairs}
 
 
-def read_results(texts: Sequence[str], scorer: str | None = None, logs: Iterable[str] = ()) -> list[Result]:
+def read_results(
+    texts: Sequence[str], scorer: str | None = None, logs: Iterable[str] = (), columns: Columns | None = None
+) -> list[Result]:
     """`read_result` of each, with `logs` as for `read_logs`.
 
     Raises:
         ValueError: see there, or a log of a label that no result has.
     """
     of_label = read_logs(logs)
-    results = [read_result(text, scorer, of_label) for text in texts]
+    results = [read_result(text, scorer, of_label, columns) for text in texts]
     labels = dict.fromkeys(result.label for result in results)
     if unused := [label for label in of_label if label not in labels]:
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
     return results
 
 
-def read_result(text: str, scorer: str | None = None, logs: Mapping[str, Path] | None = None) -> Result:
-    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those that lie beside the model.
+def read_result(
+    text: str, scorer: str | None = None, logs: Mapping[str, Path] | None = None, columns: Columns | None = None
+) -> Result:
+    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those that lie beside the model; `scorer`
+    and `columns` as for `read_answers`.
 
     Raises:
         ValueError: nothing there, not finished, not graded, or damaged; the message names the file.
     """
+    result = read_answers(text, scorer, columns)
+    path = logs.get(result.label) if logs else None
+    if path is None and result.source.is_dir():
+        path = _log_of(read_facts(result.source).get("model"))
+    return result if path is None else replace(result, collapse=collapse_of(read_log(path)))
+
+
+def read_answers(text: str, scorer: str | None = None, columns: Columns | None = None) -> Result:
+    """Read "PATH" or "LABEL=PATH" without a log: an evaluation folder with the grades of `scorer`, or a file with
+    columns that `columns` names (see `dumps.read_dump`).
+
+    Raises:
+        ValueError: as of `read_result`.
+    """
     label, path = split_label(text)
     if path.is_file():
-        graded, scorer, sampling, model = read_validation(path), "verl's reward function", {}, None
-        label = label or path.stem
-    elif path.is_dir():
-        facts = read_facts(path)
-        graded = read_graded(path, scorer)
-        scorer = scorer or facts.get("scorer") or "math"
-        sampling, model = facts["sampling"], facts.get("model")
-        label = label or facts.get("label") or path.name
-    else:
-        raise UserError(f"{path}: no such file or folder; expected an evaluation folder or a file of verl's "
-                         "trainer.validation_data_dir")  # fmt: skip
-    log = (logs or {}).get(label) or _log_of(model)
-    collapse = None if log is None else collapse_of(read_log(log))
-    return Result(label, path, graded, str(scorer), sampling, collapse)
+        from .dumps import read_dump  # with what reads Parquet and what grades, which a folder does not need
+
+        graded, scorer = read_dump(path, columns, scorer)
+        return Result(label or path.stem, path, graded, scorer)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
+    facts = read_facts(path)
+    graded = read_graded(path, scorer)
+    label = label or facts.get("label") or path.name
+    return Result(label, path, graded, scorer or facts["scorer"], facts["sampling"])
 
 
 def _log_of(model: Any) -> Path | None:
@@ -127,75 +139,7 @@ def read_log(path: Path) -> Log:
     file = path / "metrics.jsonl" if path.is_dir() else path
     if not file.exists():
         raise UserError(f"{file}: No such file or directory; expected the log of a run")
-    if file.name == "trainer_state.json":
-        rows = read_json(file).get("log_history", [])
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise UserError(f"{file}: 'log_history' is {shortened(rows)}; a list of rows is expected")
-    else:
-        rows = [_row_of(row) for row in read_json_lines(file).rows]  # the end of its process may have cut off the last
-    return log_of(rows, str(file))
-
-
-def _row_of(row: dict[str, Any]) -> Mapping[str, Any]:
-    inner = row.get("data")
-    return {**inner, "step": row.get("step")} if isinstance(inner, dict) else row
-
-
-class _Validation(TypedDict):
-    """A line of a file of verl's trainer.validation_data_dir."""
-
-    __pydantic_config__ = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)  # pyright: ignore[reportGeneralTypeIssues]
-    input: Any
-    gts: Any
-    score: NotRequired[float | bool | None]
-    acc: NotRequired[float | bool | None]
-    data_source: NotRequired[Annotated[str, pydantic.AfterValidator(lambda text: check_text(text, "the name"))]]
-
-
-def read_validation(path: Path) -> list[Graded]:
-    """A file of verl's trainer.validation_data_dir: a sample a line, with input, output, gts, score and what the reward
-    function returned. `acc` says what is right, or else a `score` above 0; `pred` is the answer. Lines with the same
-    input are samples of one prompt; verl does not write the data source, so all are one data set unless lines have it.
-
-    Raises:
-        ValueError: lines that are not such, or prompts with different numbers of samples.
-    """
-    rows: dict[str, dict[str, list[Any]]] = {}
-    for number, row in enumerate(read_json_lines(path, _Validation).rows, 1):
-        if _verdict(row) is None:
-            raise UserError(f"{path}, line {number}: 'score' is missing; verl writes input, gts and score")
-        prompt = hashlib.sha256(json.dumps([row["input"], row["gts"]]).encode()).hexdigest()[:16]
-        rows.setdefault(str(row.get("data_source", "validation")), {}).setdefault(prompt, []).append(row)
-    if not rows:
-        raise UserError(f"{path}: empty; expected a sample a line")
-    return [_graded_of_verl(path, data, prompts) for data, prompts in rows.items()]
-
-
-def _verdict(row: Mapping[str, Any]) -> float | None:
-    return row["acc"] if row.get("acc") is not None else row.get("score")
-
-
-def _graded_of_verl(path: Path, data: str, prompts: Mapping[str, list[dict[str, Any]]]) -> Graded:
-    counts = sorted({len(samples) for samples in prompts.values()})
-    if len(counts) > 1:
-        raise UserError(f"{path}: prompts of {data!r} have from {counts[0]} to {counts[-1]} samples; expected as many "
-                         "for each (a prompt that is twice in the data has twice as many)")  # fmt: skip
-    table = list(prompts.values())
-    answers = np.full((len(table), counts[0]), None, dtype=object)
-    for i, samples in enumerate(table):
-        for j, row in enumerate(samples):
-            pred = row.get("pred")
-            answers[i, j] = None if pred in (None, "", "[INVALID]") else str(pred)
-    known = any("pred" in row for samples in table for row in samples)
-    return Graded(
-        data=data,
-        score=np.array([[float((_verdict(row) or 0) > 0) for row in samples] for samples in table]),
-        answers=answers if known else None,
-        tokens=None,
-        truncated=None,
-        parsed=answers != np.array(None) if known else None,
-        prompt_ids=list(prompts),
-    )
+    return log_of(read_rows(file), str(file))
 
 
 def share(results: Iterable[Result], name: Literal["truncated", "parsed"]) -> float | None:

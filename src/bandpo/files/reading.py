@@ -91,7 +91,7 @@ def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
 
 
 def content_of(path: Path, most: int = DOCUMENT) -> bytes:
-    with _open(path) as file:
+    with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise UserError(f"{path} has more than {most >> 20} MiB, which is too large for what it should hold")
@@ -100,14 +100,20 @@ def content_of(path: Path, most: int = DOCUMENT) -> bytes:
 
 def lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a regular file, with their newlines; raises UserError for one that is too long."""
-    with _open(path) as file:
-        for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
-            if len(line) > LINE:
-                raise UserError(f"{path}, line {number}: it has more than {LINE >> 20} MiB")
-            yield line
+    with open_regular(path) as file:
+        yield from lines_in(file, str(path))
 
 
-def _open(path: Path) -> BinaryIO:
+def lines_in(file: BinaryIO, where: str) -> Iterator[bytes]:
+    """The lines of an open file, from where it stands; raises UserError for one that is too long."""
+    for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
+        if len(line) > LINE:
+            raise UserError(f"{where}, line {number}: it has more than {LINE >> 20} MiB")
+        yield line
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A file to read from; raises UserError for what is none."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a device may have no end
             raise UserError(f"{path} is a {kind_of(path)}; a regular file is expected")

@@ -1,0 +1,306 @@
+"""Files of answers that other programs wrote: one made of known arrays in each form must give these arrays again."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from bandpo.cli import main
+from bandpo.data.questions import Question
+from bandpo.errors import UserError
+from bandpo.evals.dumps import NAMES, read_dump
+from bandpo.statistics.estimators import pass_at_k
+
+RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
+TEXTS = [[f"I think ... Answer: {7 if right else 8}" for right in row] for row in RIGHT]
+
+
+def answers(**names):
+    """A row for each answer, in the order in which several workers might write them; `names` renames columns."""
+    rows = []
+    for j in range(4):
+        for i in range(6):
+            row = {"prompt": f"problem {i}", "response": TEXTS[i][j], "answer": "7", "correct": bool(RIGHT[i, j])}
+            rows.append({names.get(key, key): value for key, value in row.items()})
+    return rows
+
+
+def problems():
+    """A row for each problem, with lists."""
+    return [
+        {"question": f"problem {i}", "responses": TEXTS[i], "gold": "7", "score": [float(x) for x in RIGHT[i]]}
+        for i in range(6)
+    ]
+
+
+def details(**metrics):
+    """As lighteval writes its details: the fields of its Doc and ModelResponse that are read here, and some others."""
+    return [
+        {
+            "doc": {
+                "query": f"problem {i}",
+                "choices": ["1", "7"],
+                "gold_index": [1],
+                "task_name": "aime24",
+                "id": str(i),
+            },
+            "metric": {name: float(f(RIGHT[i])) for name, f in metrics.items()},
+            "model_response": {"input": "...", "text": TEXTS[i], "output_tokens": [[1, 2]] * 4, "logprobs": []},
+        }
+        for i in range(6)
+    ]
+
+
+def write(path, rows):
+    path = Path(path)
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+FORMS = {
+    "answers.jsonl": (answers(), {}),
+    "answers.json": (answers(), {}),
+    "answers.csv": (answers(), {}),
+    "answers.parquet": (answers(), {}),
+    "problems.jsonl": (problems(), {}),
+    "problems.parquet": (problems(), {}),
+    "own.parquet": (answers(prompt="q", correct="ok"), {"prompt": "q", "score": "ok"}),
+    "nested.jsonl": ([{"a": row} for row in answers()], {"prompt": "a.prompt", "score": "a.correct"}),
+    "minus.jsonl": ([{**row, "correct": 2 * row["correct"] - 1} for row in answers()], {}),
+    "texts.csv": ([{**row, "correct": str(int(row["correct"]))} for row in answers()], {}),
+    "named.jsonl": ([{**row, "prompt": "the same", "problem_id": row["prompt"]} for row in answers()], {}),
+    "messages.parquet": (
+        [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in answers()],
+        {},
+    ),
+    "details.parquet": (details(**{"avg@n:n=4": np.mean}), {}),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_same_answers(tmp_path, name):
+    rows, columns = FORMS[name]
+    (graded,), by = read_dump(write(tmp_path / name, rows), columns)
+    np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
+    if name != "details.parquet":  # where it is not known which ones are right
+        np.testing.assert_array_equal(graded.score, RIGHT)
+        assert by == f"column {columns.get('score', 'score' if 'problems' in name else 'correct')!r}"
+    assert graded.answers is None
+    assert len(set(graded.prompt_ids)) == 6
+
+
+@pytest.mark.parametrize("name", ["answers.csv", "problems.parquet", "details.parquet"])
+def test_a_scorer_grades_the_responses_and_heeds_no_score(tmp_path, name):
+    rows, _ = FORMS[name]
+    wrong = [{key: value for key, value in row.items() if key not in ("correct", "score")} for row in rows]
+    (graded,), by = read_dump(write(tmp_path / name, wrong), {}, "dapo-strict")
+    np.testing.assert_array_equal(graded.score, RIGHT)
+    assert by == "dapo-strict"
+    assert graded.answers is not None
+    np.testing.assert_array_equal(graded.answers == "7", RIGHT)
+
+
+def test_a_question_has_the_hash_that_it_has_in_a_folder(tmp_path):
+    (graded,), _ = read_dump(write(tmp_path / "a.jsonl", answers()))
+    assert graded.prompt_ids == [Question("any", i, f"problem {i}", "7").id for i in range(6)]
+    messages = [{"role": "user", "content": "hi"}]
+    (graded,), _ = read_dump(write(tmp_path / "a.parquet", [{"prompt": messages, "acc": 1}]))
+    assert graded.prompt_ids == [Question("any", 0, messages, "7").id]
+
+
+def test_data_sets_are_told_apart_and_what_was_read_votes(tmp_path):
+    rows = [
+        {**row, "data_source": f"set {i % 2}", "pred": "7" if row["correct"] else ""} for i, row in enumerate(answers())
+    ]
+    graded, _ = read_dump(write(tmp_path / "a.jsonl", rows))
+    assert [each.data for each in graded] == ["set 0", "set 1"]
+    for first, each in enumerate(graded):
+        np.testing.assert_array_equal(each.score, RIGHT[first::2])
+        assert each.answers is not None
+        assert each.parsed is not None
+        np.testing.assert_array_equal(each.answers == "7", RIGHT[first::2])
+        np.testing.assert_array_equal(each.parsed, RIGHT[first::2])
+
+
+def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
+    said = [(None, 0.3), (None, -0.5), (True, -1.0), (0.0, 1.0)]
+    rows = [{"input": "a", "gts": str(i), "acc": acc, "score": score} for i, (acc, score) in enumerate(said)]
+    (graded,), by = read_dump(write(tmp_path / "a.jsonl", rows))
+    assert (graded.data, by) == ("validation", "verl's reward function")
+    np.testing.assert_array_equal(graded.score, [[1], [0], [1], [0]])  # one question, but four problems
+
+
+def test_of_several_metrics_of_lighteval_the_one_that_is_a_share(tmp_path):
+    path = tmp_path / "a.parquet"
+    of_all = {"pass@k:k=1&n=4": np.mean, "pass@k:k=4&n=4": np.max, "maj@n:n=4": np.max}
+    (graded,), by = read_dump(write(path, details(**of_all)))
+    assert (graded.data, by) == ("aime24", "lighteval's pass@k:k=1&n=4")
+    np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
+    # Of eight responses only the first two were asked: its name says so.
+    (graded,), _ = read_dump(write(path, details(**{"avg@n:n=2": lambda row: row[:2].mean(), **of_all})))
+    np.testing.assert_array_equal(graded.score.sum(1), RIGHT[:, :2].sum(1))
+    assert graded.score.shape == (6, 2)
+    single = [{**row, "model_response": {"text": ["7"]}} for row in details(em=np.max)]
+    (graded,), by = read_dump(write(path, single))
+    np.testing.assert_array_equal(graded.score[:, 0], RIGHT.max(1))
+
+
+REFUSED = {
+    "no question": (
+        [{"text": "a", "correct": 1}],
+        {},
+        "has no column of questions; looked for prompt, question, problem, input, query; it has text, correct. "
+        "--prompt names it, or --problem names the problem",
+    ),
+    "no score": (
+        [{"prompt": "a", "x": 1}],
+        {},
+        "has no column of scores (1 or true where the response is right); looked for acc, correct, is_correct, score, "
+        "scores; it has prompt, x. --score names it, or --scorer math grades the responses",
+    ),
+    "misspelt": (
+        [{"prompt": "a", "is_right": 1}],
+        {"score": "is_rihgt"},
+        "has no column 'is_rihgt' (--score), did you mean 'is_right'?; it has prompt, is_right",
+    ),
+    "a part": (
+        [{"prompt": "a", "score": 1}, {"prompt": "b", "score": 0.5}],
+        {},
+        "row 2: 'score' is 0.5; 1 or true (right), or 0, -1 or false (wrong), is expected",
+    ),
+    "a word": ([{"prompt": "a", "score": "good"}], {}, "row 1: 'score' is 'good'; 1 or true"),
+    "not finite": ([{"prompt": "a", "score": "nan"}], {}, "row 1: 'score' is 'nan'; 1 or true"),
+    "infinite, of verl": ([{"input": "a", "gts": "b", "score": float("inf")}], {}, "row 1: 'score' is inf; 1 or true"),
+    "none": ([{"prompt": "a", "score": 1}, {"prompt": "b"}], {}, "row 2: 'score' is missing"),
+    "no prompt": ([{"prompt": "a", "score": 1}, {"score": 1}], {}, "row 2: 'prompt' is missing"),
+    "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers; expec"),
+    "no answers": ([{"prompt": "a", "score": []}], {}, "problems of 'answers' have from 0 to 0 answers"),
+    "lists": ([{"prompt": "a", "score": [1, 0], "pred": ["7"]}], {}, "row 1: 'pred' has 1 values, 'score' has 2"),
+    "empty": ([], {}, "empty; expected an answer a row"),
+    "which metric": (details(em=np.max, f1=np.max), {}, "has the metrics ['em', 'f1']; --score names the one that"),
+    "no metric": (details(em_x=np.max), {"score": "metric.em"}, "no metric 'em' (--score), did you mean 'em_x'?; it"),
+    "no share": (details(em=np.max), {"score": "em"}, "for 4 responses, which does not say how many of them are right"),
+    "no share of lighteval": (
+        details(**{"avg@n:n=4": lambda row: 0.3}),
+        {},
+        "avg@n:n=4 is 0.3 for 4 responses, which does not say how many of them are right",
+    ),
+    "no details": ([{"doc": {}, "model_response": {}, "metric": {"em": 1}}], {}, "row 1: not as lighteval writes it"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, case):
+    rows, columns, message = REFUSED[case]
+    with pytest.raises(UserError) as raised:
+        read_dump(write(tmp_path / "a.jsonl", rows), columns)
+    assert message in str(raised.value)
+    assert str(raised.value).startswith(str(tmp_path / "a.jsonl"))
+
+
+def test_a_scorer_needs_responses_and_right_answers(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "a", "score": 1, "response": "b"}])
+    with pytest.raises(UserError, match=r"no column of right answers; looked for gts, answer, .* --answer names it"):
+        read_dump(path, {}, "math")
+    with pytest.raises(UserError, match=r"a\.jsonl has no column of responses; looked for .*\. --response names it"):
+        read_dump(write(path, [{"prompt": "a", "text": "b", "gold": "7"}]), {}, "math")
+    with pytest.raises(UserError, match=r"scorer must be one of math, .*, got 'maths', did you mean 'math'"):
+        read_dump(path, {}, "maths")
+    Path(tmp_path / "a.txt").write_text("a")
+    with pytest.raises(UserError, match=r"a\.txt must end in one of \['\.csv', '\.json', '\.jsonl', '\.parquet'\]"):
+        read_dump(tmp_path / "a.txt")
+
+
+def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write("a.csv", answers(prompt="q", correct="ok"))
+    write("b.parquet", [{**row, "ok": True} for row in answers(prompt="q", correct="ok")])
+    columns = ["--prompt", "q", "--score", "ok"]
+    assert main(["score", "a.csv", "Best=b.parquet", *columns, "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["results"][0]["mean@4"]["value"] == pytest.approx(RIGHT.mean())
+    assert first["results"][0]["pass@2"]["value"] == pytest.approx(pass_at_k(4, RIGHT.sum(1), 2).mean())
+    assert (first["source"], first["label"], first["scorer"]) == ("a.csv", "a", "column 'ok'")
+    assert (second["source"], second["label"]) == ("b.parquet", "Best")
+    assert main(["score", "a.csv", *columns]) == 0
+    out = capsys.readouterr().out
+    assert "a in a.csv: 4 samples a prompt; scorer column 'ok'" in out
+    assert "temperature" not in out
+    assert main(["compare", "a.csv", "b.parquet", *columns, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert (found["prompts"], found["b"]) == (6, 1.0)
+    assert found["difference"] == pytest.approx(1 - RIGHT.mean())
+    assert main(["table", "a.csv", "b.parquet", *columns]) == 0
+    assert f"{100 * RIGHT.mean():.1f}" in capsys.readouterr().out
+    before = Path("a.csv").read_bytes()
+    for name in ("a.csv", str(tmp_path / "a.csv")):
+        assert main(["table", "A=a.csv", "b.parquet", *columns, "-o", name]) == 2
+        assert "--output must be another file than those that are read, a.csv, b.parquet" in capsys.readouterr().err
+        assert Path("a.csv").read_bytes() == before
+    assert main(["score", "a.csv", "-k", "5", *columns]) == 2
+    assert "k must be from 1 to the 4 samples of a.csv, got 5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("unread", "told"), [(1, False), (2, True)])
+def test_answers_that_could_not_be_read_are_told(tmp_path, capsys, unread, told):
+    texts = ["nothing at all"] * unread + ["So the result is \\boxed{7}."] * (9 - unread)
+    path = write(tmp_path / "a.jsonl", [{"prompt": f"{i}", "response": t, "gold": "7"} for i, t in enumerate(texts)])
+    assert main(["score", str(path), "--scorer", "math"]) == 0
+    out = " ".join("".join(capsys.readouterr()).split())
+    assert ("the scorer math read no answer in 22% of the samples, which count as wrong" in out) == told
+    assert "best@k" not in out  # of which no line is shown
+
+
+def test_a_file_that_says_itself_what_is_right_counts_nothing_unread_as_wrong(tmp_path, capsys):
+    path = write(tmp_path / "a.jsonl", [{"prompt": f"{i}", "score": 1, "pred": None} for i in range(4)])
+    assert main(["score", str(path)]) == 0
+    out = "".join(capsys.readouterr())
+    assert "unparsed" in out
+    assert "read no answer" not in out
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "table"])
+def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).mkdir()
+    assert main([command, "a", "Label=b", "--extracted", "read"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --extracted names a column of a file of answers, and would do nothing: a, Label=b is no such file, but "
+        "a folder of bandpo eval. Leave the option out\n"
+    )
+    write("c.jsonl", answers())
+    assert main([command, "a", "c.jsonl", "--score", "correct"]) == 2  # of the file; and the folder is empty
+    assert "--score" not in capsys.readouterr().err
+
+
+def test_data_sets_with_other_numbers_of_samples_are_shown_beside_one_another(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    write(path, [{"prompt": x, "score": 1, "dataset": x} for x in "aab"])
+    assert main(["score", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 or 1 samples a prompt" in out
+    assert "mean@2" in out
+    assert "mean@1" in out
+
+
+def test_the_page_names_the_columns_that_are_looked_for():
+    page = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
+    for role, names in NAMES.items():
+        assert ", ".join(f"`{name}`" for name in names) in page, role

@@ -1,0 +1,292 @@
+"""Logs that are being written, and what may happen to them meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bandpo.errors import UserError
+from bandpo.files.logs import Followed, logs_at, read_rows
+
+
+def line(step, **more):
+    return json.dumps({"step": step, "reward": step / 10, **more}) + "\n"
+
+
+def lines(*steps):
+    return "".join(map(line, steps))
+
+
+def add(path, text):
+    with path.open("a") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def followed(path, text):
+    path.write_text(text)
+    log = Followed(path)
+    assert log.poll()
+    return log
+
+
+def test_what_is_added_is_read_and_nothing_twice(path, monkeypatch):
+    log = followed(path, lines(1, 2))
+    assert [*log.at] == [1, 2]
+    assert not log.poll()
+    add(path, lines(3))
+    seen = []
+    monkeypatch.setattr("bandpo.files.logs.json_line", lambda text, where: seen.append(text) or json.loads(text))
+    assert log.poll()
+    assert [*log.at] == [1, 2, 3]
+    assert len(seen) == 1
+    assert (log.damaged, log.went_back, log.fault) == (0, 0, "")
+
+
+@pytest.mark.parametrize("cut", range(1, len(line(2))))
+def test_half_a_line_is_waited_for_wherever_it_ends(path, cut):
+    log = followed(path, lines(1) + line(2)[:cut])
+    add(path, line(2)[cut:] + lines(3))
+    assert log.poll()
+    assert log.rows == [json.loads(line(step)) for step in (1, 2, 3)]
+    assert log.damaged == log.went_back == 0
+
+
+def test_a_last_line_that_is_whole_counts_without_its_newline(path):
+    log = followed(path, lines(1, 2).rstrip("\n"))
+    assert [*log.at] == [1, 2]
+
+
+def test_a_character_that_is_half_there_is_waited_for(path):
+    whole = json.dumps({"step": 1, "name": "\u00e9"}, ensure_ascii=False).encode() + b"\n"
+    at = whole.index(b"\xa9")
+    path.write_bytes(whole[:at])
+    log = Followed(path)
+    log.poll()
+    with path.open("ab") as file:
+        file.write(whole[at:])
+    log.poll()
+    assert log.rows == [{"step": 1, "name": "\u00e9"}]
+
+
+def test_lines_that_two_processes_wrote_into_each_other_are_counted(path):
+    log = followed(path, lines(1) + '{"step": 2, "rew' + lines(3) + 'ard": 0.2}\n' + "[4]\nnull\n\n" + lines(5))
+    assert [*log.at] == [1, 5]
+    assert log.damaged == 4
+
+
+def test_rows_out_of_order_are_put_in_order_and_those_of_one_step_together(path):
+    same = {"round": 1, "epoch": 0.5}
+    log = followed(path, lines(1) + line(3, **same) + lines(2) + json.dumps({"step": 3, "val": 1.0, **same}) + "\n")
+    assert [row["step"] for row in log.rows] == [1, 2, 3]
+    assert log.rows[-1] == {"step": 3, "reward": 0.3, "val": 1.0, **same}
+    assert log.went_back == 0
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
+def test_looked_at_again_and_again_or_once_it_is_the_same(tmp_path_factory, steps, data):
+    whole = (
+        "".join(line(step, at=i) for i, step in enumerate(steps)).encode() + data.draw(st.binary(max_size=20)) + b"\n"
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    folder = tmp_path_factory.mktemp("logs")
+    growing = Followed(folder / "growing.jsonl")
+    for start, end in itertools.pairwise([0, *cuts, len(whole)]):
+        with growing.path.open("ab") as file:
+            file.write(whole[start:end])
+        growing.poll()
+    (folder / "whole.jsonl").write_bytes(whole)
+    at_once = Followed(folder / "whole.jsonl")
+    at_once.poll()
+    assert (growing.rows, growing.damaged, growing.went_back) == (at_once.rows, at_once.damaged, at_once.went_back)
+    last: dict[int, int] = {}  # by the definition: a row takes the place of those from its step on
+    for i, step in enumerate(steps):
+        last = {each: j for each, j in last.items() if each < step} if step in last else last
+        last[step] = i
+    assert {row["step"]: row["at"] for row in at_once.rows} == last
+
+
+@pytest.mark.parametrize("step", [None, "7", True, float("nan"), 2**60])
+def test_a_row_without_a_step_is_counted(path, step):
+    log = followed(path, lines(1) + json.dumps({"step": step, "reward": 1.0}) + "\n")
+    assert (len(log.rows), log.damaged) == (1, 1)
+
+
+def test_a_log_that_a_resumed_run_cut_and_goes_on_with(path):
+    """As `bandpo train --resume` does: rows after the checkpoint go, and come again."""
+    log = followed(path, lines(1, 2, 3, 4))
+    again = lines(1, 2) + line(3, reward=9) + line(4, reward=9) + line(5)  # longer than what was read
+    os.truncate(path, len(lines(1, 2)))
+    with path.open("r+") as file:
+        file.write(again)
+    assert log.poll()
+    assert [row["reward"] for row in log.rows] == [0.1, 0.2, 9, 9, 0.5]
+    assert log.went_back == 1
+
+
+def test_a_log_that_is_written_anew_with_lines_of_the_same_length(path):
+    log = followed(path, lines(1, 2, 3))
+    with path.open("r+") as file:
+        file.write(lines(1) + line(2, reward=0.7) + line(3, reward=0.8) + lines(4))
+    log.poll()
+    assert [row["reward"] for row in log.rows] == [0.1, 0.7, 0.8, 0.4]
+
+
+def test_a_log_that_is_replaced_by_one_that_differs_long_before_its_end(path):
+    end = line(3, text="x" * 400)
+    log = followed(path, lines(1, 2) + end)
+    path.with_suffix(".new").write_text(lines(1) + line(2, reward=0.7) + end + lines(4))
+    path.with_suffix(".new").rename(path)
+    log.poll()
+    assert [row["reward"] for row in log.rows] == [0.1, 0.7, 0.3, 0.4]
+
+
+def test_a_log_that_is_cut_to_nothing_keeps_what_was_seen_until_it_begins_again(path):
+    log = followed(path, lines(1, 2, 3))
+    os.truncate(path, 0)
+    assert log.poll()
+    assert [*log.at] == [1, 2, 3]
+    add(path, line(1, reward=7))
+    log.poll()
+    assert log.rows == [{"step": 1, "reward": 7}]
+
+
+def test_a_log_that_is_rotated_goes_on_where_the_other_ended(path):
+    log = followed(path, lines(1, 2))
+    add(path, lines(3))
+    log.poll()
+    path.rename(path.with_suffix(".1"))
+    assert log.poll()
+    assert "No such file" in log.fault
+    assert len(log.rows) == 3
+    path.write_text(lines(4, 5))
+    assert log.poll()
+    assert [*log.at] == [1, 2, 3, 4, 5]
+    assert (log.fault, log.went_back) == ("", 0)
+
+
+def test_a_log_that_is_replaced_between_two_looks_by_one_that_begins_with_the_same_bytes(path):
+    log = followed(path, lines(1, 2, 3))
+    other = path.with_suffix(".new")
+    other.write_text(lines(1, 2, 3, 4))
+    other.rename(path)
+    log.poll()
+    assert [*log.at] == [1, 2, 3, 4]
+
+
+def test_a_log_that_is_deleted_and_made_again_is_that_of_the_new_run(path):
+    log = followed(path, lines(10, 20, 30))
+    path.unlink()
+    log.poll()
+    path.write_text(lines(7))  # another distance between rows: no step is met again
+    log.poll()
+    assert [*log.at] == [7]
+    assert log.went_back == 1
+
+
+def test_a_run_that_begins_again_in_the_same_file(path):
+    log = followed(path, lines(1, 2, 3, 4))
+    add(path, line(3, reward=8))
+    log.poll()
+    assert [row["reward"] for row in log.rows] == [0.1, 0.2, 8]
+    assert log.went_back == 1
+
+
+def test_verls_rows_and_steps_are_put_together(path):
+    log = followed(path, json.dumps({"step": 3, "data": {"critic/score/mean": 0.5}}) + "\n")
+    assert log.rows == [{"critic/score/mean": 0.5, "step": 3}]
+    assert read_rows(path) == log.rows
+
+
+def state(path, *steps, most=5):
+    history = [{"step": step, "reward": step / 10} for step in steps]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"global_step": steps[-1], "max_steps": most, "log_history": history}))
+
+
+def test_trls_state_is_read_anew_from_checkpoint_to_checkpoint(tmp_path):
+    first, second = (tmp_path / f"checkpoint-{n}" / "trainer_state.json" for n in (2, 4))
+    state(first, 1, 2)
+    log = Followed(first)
+    assert log.poll()
+    assert not log.poll()
+    state(second, 1, 2, 3, 4)
+    log.path = second
+    assert log.poll()
+    assert ([*log.at], log.last_step, log.went_back) == ([1, 2, 3, 4], 5, 0)
+    second.write_text(second.read_text()[:-9])  # while it is being written
+    assert log.poll()
+    assert "corrupt" in log.fault
+    assert not log.poll()
+    assert "corrupt" in log.fault
+    assert [*log.at] == [1, 2, 3, 4]
+    state(second, 1, 2, 3, 4, 5)
+    log.poll()
+    assert (len(log.rows), log.fault) == (5, "")
+
+
+def test_a_state_that_is_read_anew_is_counted_anew(tmp_path):
+    log = Followed(tmp_path / "trainer_state.json")
+    history = [{"step": step, "reward": 0.1} for step in (1, 2, 2)] + [{"reward": 0.1}]
+    for more in range(3):
+        history.append({"step": 3 + more, "reward": 0.1})
+        log.path.write_text(json.dumps({"log_history": history}))
+        assert log.poll()
+        assert (len(log.rows), log.went_back, log.damaged) == (3 + more, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["eval_loss", "val-core/math/mean@8"])
+def test_a_step_that_is_evaluated_twice_keeps_what_was_trained(path, name):
+    again = [json.dumps({"step": 10, name: value, "epoch": 0.5}) + "\n" for value in (0.3, 0.2)]
+    log = followed(path, lines(9, 10) + "".join(again) + lines(11))
+    assert log.rows == [*map(json.loads, lines(9).splitlines()), {"step": 10, "reward": 1.0, name: 0.2, "epoch": 0.5},
+                        *map(json.loads, lines(11).splitlines())]  # fmt: skip
+    assert log.went_back == 0
+    add(path, line(10, **{name: 0.1}))  # with what was trained: that step came again
+    log.poll()
+    assert ([*log.at], log.went_back) == ([9, 10], 1)
+
+
+def test_runs_are_found_while_folders_beside_them_are_deleted(tmp_path, monkeypatch):
+    for folder in ("one", "two", "one/model", "gone", "runs/model"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        if folder != "gone":
+            (tmp_path / folder / "run.json").write_text("{}")
+    whole = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "gone":
+            Path(path).rmdir()
+        return whole(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    runs = [tmp_path / "one", tmp_path / "runs" / "model", tmp_path / "two"]  # and none within one
+    assert logs_at(tmp_path) == {run: run / "metrics.jsonl" for run in runs}
+    assert not (tmp_path / "gone").exists()
+
+
+def test_no_regular_file_is_no_error_and_is_told(tmp_path):
+    log = Followed(tmp_path)
+    assert log.poll()
+    assert "is a folder" in log.fault
+    with pytest.raises(UserError, match="is a folder"):
+        read_rows(tmp_path)
+
+
+def test_what_is_followed_is_not_touched(path):
+    log = followed(path, lines(1) + '{"st')
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    path.chmod(0o400)
+    log.poll()
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
