@@ -1,8 +1,12 @@
 """What holds for every test, and which tests need an environment of their own."""
 
+import os
 from importlib.util import find_spec
 
 import torch
+
+# readline, which pytest imports, hands 80 to all processes that are started then, xdist's workers among them.
+os.environ.pop("COLUMNS", None)
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -478,7 +479,7 @@ def test_train_prints_rows_and_at_the_end_the_folder(here, capsys):
     assert main([*RECIPE, "label=mine"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("mine on ")
-    assert sum(line.startswith("round   1  reward ") for line in out) == 1
+    assert sum(bool(re.match(r"round 1 of \d+  reward ", line)) for line in out) == 1
     assert out[-1] == "run"
     assert Path("run/model/model.safetensors").is_file()
     assert json.loads(Path("run/run.json").read_text())["command"] == "bandpo train recipe.yaml label=mine"
@@ -577,3 +578,24 @@ def test_a_training_whose_reader_goes_away_goes_on(here, monkeypatch, capsys):
     assert json.loads(Path("run/run.json").read_text())["finished"]
     assert Path("run/metrics.jsonl").read_text().count("\n") >= 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["report -o", "report --output", "report --png", "calibrate --map", "watch --html"])
+def test_a_page_never_takes_the_place_of_what_it_is_made_of(option, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "my.jsonl"
+    log.write_text('{"step": 1, "reward": 0.5, "old_logps": -1.0, "logps": -1.1}\n' * 2)
+    before = log.read_text()
+    command, option = option.split()
+    assert main([command, "my.jsonl", option, "my.jsonl"]) == 2
+    said = capsys.readouterr().err
+    assert option in said
+    ends = "picture, which ends in .png" if option == "--png" else "page, which ends in .html or .htm"
+    assert f"must be the name of a {ends}, got 'my.jsonl'" in said
+    assert log.read_text() == before
+
+
+def test_a_page_may_go_to_a_device_or_a_pipe_whatever_it_is_called(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("/dev/stdout", "/dev/not/there", str(tmp_path / "pipe")):
+        assert arguments.page(name) == Path(name)

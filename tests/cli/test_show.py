@@ -19,9 +19,13 @@ def test_a_line_has_what_the_row_has():
         "clip/fraction": 0.0123,
         "clip/tail_high_share": 0.6,
     }
-    assert show_training._line(row) == "round   3  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail share 60 %"
-    assert show_training._line({"round": 1, "reward": None, "clip/fraction": 0.0}) == "round   1  reward -  clip 0.00 %"
-    assert show_training._line({"round": 4, "eval/reward": 0.5}) == "round   4  held-out reward 0.500"
+    assert show_training._line(row, 30) == (
+        "round  3 of 30  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail share 60 %"
+    )
+    assert show_training._line({"round": 1, "reward": None, "clip/fraction": 0.0}, 9) == (
+        "round 1 of 9  reward -  clip 0.00 %"
+    )
+    assert show_training._line({"round": 4, "eval/reward": 0.5}, 9) == "round 4 of 9  held-out reward 0.500"
 
 
 def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
@@ -29,12 +33,12 @@ def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
     said = show_training._cause(jobs)
     # p = 0.01: 1.2 p, 1.28 p, the root of the binding equation (7.81 p), DCPO's 5 p.
     for part in (
-        "GRPO 0.2/0.2 at 0.012",
-        "0.28 at 0.0128",
-        "Band-KL 0.05 at 0.0781",
-        "DCPO 0.16/0.2 at 0.05",
-        "No clip never",
-        "CISPO never",  # a weight stops no gradient
+        "GRPO 0.2/0.2 to 0.012",
+        "0.28 to 0.0128",
+        "Band-KL 0.05 to 0.0781",
+        "DCPO 0.16/0.2 to 0.05",
+        "No clip without a limit",
+        "CISPO without a limit",  # a weight stops no gradient
     ):
         assert part in said
     assert "GSPO" not in said  # one ratio per response
@@ -83,7 +87,7 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     assert page == str(tmp_path / "report-tail.html")
     assert "<svg" in (tmp_path / "report-tail.html").read_text()
     assert "about 1 min" in out
-    assert "GRPO 0.2/0.2 seed 0  round   2  reward 0.200" in out
+    assert "GRPO 0.2/0.2 seed 0  round 2 of 2  reward 0.200" in out
     assert "> 2 (1 of 1 not reached)" in out
     assert "Spread is not estimated" in out
     assert "--scene storm" in out

@@ -121,6 +121,20 @@ def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path,
     assert "Drawn with the same --seed" in out
 
 
+@pytest.mark.parametrize(
+    ("columns", "name"), [("100", "aime24"), ("70", "aime24"), ("100", "a-name-of-30-characters-in-all")]
+)
+def test_compare_fits_the_terminal(tmp_path, capsys, monkeypatch, columns, name):
+    """The row of a data set is behind its name, or below it where the row is too wide."""
+    monkeypatch.setenv("COLUMNS", columns)
+    a, b = (evaluation(tmp_path / x, x.upper(), {name: scores(i)["aime24"]}) for i, x in enumerate("ab"))
+    lines = run(capsys, "compare", a, b).splitlines()
+    assert max(map(len, lines[2:])) <= max(int(columns), 79)  # 77 of them are numbers
+    at = next(i for i, line in enumerate(lines) if line.startswith(name))
+    assert (lines[at] == name) == (columns == "70" or len(name) > 20)
+    assert (lines[at] + lines[at + 1]).split()[1] == "30"
+
+
 def test_compare_as_json_has_the_same_numbers(made, capsys):
     home, _ = made
     data = json.loads(run(capsys, "compare", home / "7b-GRPO", home / "7b-Band", "--json"))
@@ -136,7 +150,12 @@ def test_compare_of_pass_at_k(made, capsys):
     home, arrays = made
     out = run(capsys, "compare", home / "7b-GRPO", home / "7b-Band", "-k", "4")
     expected = pass_at_k(8, arrays["7b-GRPO"]["aime24"].sum(-1), 4).mean()
-    assert out.splitlines()[3].startswith("pass@4")
+    head = out.splitlines()[3]
+    assert head.startswith("pass@4")
+    assert head.split().count("p") == 1  # that of the clustered error
+    assert "there is no test of it for pass@k" in out
+    assert "reshuffling" not in out
+    assert "What would settle it is computed for mean@n only: leave out -k." in out
     assert next(line for line in out.splitlines() if line.startswith("aime24")).split()[2] == f"{100 * expected:.1f}"
 
 
@@ -145,6 +164,23 @@ def test_the_same_evaluation_twice(made, capsys):
     out = run(capsys, "compare", home / "7b-GRPO", home / "7b-GRPO")
     assert "not settled. B - A is +0.0 points" in out
     assert "nothing can be said, the difference measured is 0" in out
+
+
+def test_samples_of_a_folder_that_could_not_be_read_are_told(tmp_path, capsys):
+    arrays = scores(0, sizes=(("aime24", 30),))
+    for silent, told in ((47, False), (48, True)):  # of 240
+        folder = evaluation(tmp_path / str(silent), "A", arrays, silent=silent)
+        assert main(["score", str(folder)]) == 0
+        said = " ".join("".join(capsys.readouterr()).split())
+        assert ("the scorer math read no answer in 20% of the samples" in said) == told
+
+
+def test_a_file_is_named_once(tmp_path, capsys):
+    for name in "ab":
+        rows = [{"prompt": x, "score": int(x == name)} for x in "abc"]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = run(capsys, "compare", tmp_path / "a.jsonl", f"new={tmp_path / 'b.jsonl'}")
+    assert out.startswith(f"A = {tmp_path / 'a.jsonl'}\nB = new ({tmp_path / 'b.jsonl'})\n")
 
 
 def test_what_does_not_compare_is_said(tmp_path, capsys):
@@ -186,7 +222,7 @@ def test_a_dump_of_verl_can_be_compared(tmp_path, capsys):
                     line |= {"acc": bool(right), "pred": "7" if right else "[INVALID]"}
                     file.write(json.dumps(line) + "\n")
     out = run(capsys, "compare", f"before={tmp_path / 'a.jsonl'}", f"after={tmp_path / 'b.jsonl'}")
-    assert out.startswith("A  before")
+    assert out.startswith(f"A = before ({tmp_path / 'a.jsonl'})\nB = after (")
     assert "yes, B is better" in out
     assert "scorer verl's reward function" in out
     (graded,) = read_result(str(tmp_path / "a.jsonl")).graded
@@ -340,6 +376,17 @@ def test_html_is_drawn(made, tmp_path):
     assert shot.stat().st_size > 10_000
 
 
+def test_the_table_as_data(made, capsys):
+    table = make_table(every(made[0]))
+    paths = sorted(made[0].iterdir())
+    data = json.loads(run(capsys, "table", *paths, "--format", "json"))
+    assert data["columns"] == list(table.columns)
+    for row, expected in zip(data["rows"], table.rows, strict=True):
+        assert (row["heading"], row["method"], row["runs"]) == (expected.heading, expected.method, expected.runs)
+        assert [cell["mean"] for cell in row["cells"]] == [cell.mean for cell in expected.cells if cell is not None]
+        assert row["cells"][0]["interval"] == list(expected.cells[0].interval)
+
+
 def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
     home, _ = made
     for name, begin in (("t.html", "<!doctype"), ("t.tex", "% \\usepackage"), ("t.md", "| Method")):
@@ -363,13 +410,13 @@ def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
     [
         (
             ["compare", "gone", "gone"],
-            "gone: no such file or folder; expected an evaluation folder or a file of verl's",
+            "gone: no such file or folder; expected a folder of bandpo eval, or a file of answers",
         ),
         (["compare", "empty", "empty"], "holds no evaluation"),
         (["compare", "a", "a", "-k", "9"], "k must be from 1 to the 8 samples of a, got 9"),
         (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
-        (["compare", "a", "bad.jsonl"], "bad.jsonl, line 1: 'input' is missing"),
-        (["compare", "a", "uneven.jsonl"], "prompts of 'validation' have from 1 to 2 samples"),
+        (["compare", "a", "bad.jsonl"], "bad.jsonl has no column of questions; looked for prompt, question"),
+        (["compare", "a", "uneven.jsonl"], "problems of 'validation' have from 1 to 2 answers"),
         (["compare", "a", "a", "--log", "run.jsonl"], "--log must be LABEL=PATH, got 'run.jsonl'"),
         (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),
         (["compare", "a", "a", "--scorer", "dapo-strict"], "560 of 560"),
@@ -397,7 +444,7 @@ def test_the_text_and_the_plain_function_are_the_same(made, capsys):
     home, _ = made
     a, b = read(home, "7b-GRPO", "7b-Band")
     text = comparison_text(a, b, compare_results(a, b))
-    assert run(capsys, "compare", home / "7b-GRPO", home / "7b-Band") == text + "\n"
+    assert run(capsys, "compare", home / "7b-GRPO", home / "7b-Band").split() == text.split()
 
 
 def test_a_small_p_is_said_without_a_second_sign(made):

@@ -1,5 +1,6 @@
 """What a rule allows, in words and numbers, against numbers that are computed here by other means."""
 
+import json
 import math
 import re
 
@@ -7,8 +8,10 @@ import mpmath
 import pytest
 import torch
 
-from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Relaxed
+from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Intersect, Relaxed
+from bandpo.cli import main
 from bandpo.reports.explanation import DEFAULT_P, explain, limits, stretches
+from bandpo.reports.explanation_data import explanation_data
 from bandpo.trust_regions.notation import parse_region
 
 
@@ -52,20 +55,66 @@ def interval(text):
 
 
 @pytest.mark.parametrize("word", FORMULAS)
-def test_the_table_has_the_interval_in_ratio_log_ratio_probability_and_epsilon(word):
+def test_the_table_has_the_interval_in_probability_and_ratio_and_the_data_in_log_ratio(word):
     found = rows(explain(parse_region(word)))
     assert [number(row[0]) for row in found] == list(DEFAULT_P)
-    for p, ratio, log_ratio, new, eps_low, eps_high, _ in found:
+    (rule,) = explanation_data(parse_region(word))["rules"]
+    ((case,), digits) = rule["cases"], {"rel": 6e-4, "abs": 1e-12}
+    for (p, new, ratio, reason), data in zip(found, case["tokens"], strict=True):
         p = number(p)
         low, high = FORMULAS[word](p)
-        digits = {"rel": 6e-4, "abs": 1e-12}
         assert interval(ratio) == pytest.approx([low, high], **digits)
-        log_low = math.log(low) if low > 0 else -math.inf
+        assert interval(new) == pytest.approx([low * p, min(1, high * p)], **digits)
+        assert data["p"] == p
+        assert [data["new_p_low"], data["new_p_high"]] == pytest.approx([low * p, min(1, high * p)], abs=1e-12)
         # At p = 0.001 the root of KL at e^-51 is below what 30 digits of q resolve.
         if not word.startswith("band:kl") or p > 0.005:
-            assert interval(log_ratio) == pytest.approx([log_low, math.log(high)], **digits)
-        assert interval(new) == pytest.approx([low * p, min(1, high * p)], **digits)
-        assert [number(eps_low), number(eps_high)] == pytest.approx([1 - low, high - 1], **digits)
+            log_low = math.log(low) if low > 0 else None
+            assert [data["log_r_low"], data["log_r_high"]] == pytest.approx([log_low, math.log(high)], abs=1e-12)
+        assert reason.split(" / ")[0] == data["stopped_below"]
+        assert reason.split(" / ")[-1] == data["stopped_above"]
+
+
+WIDE = [
+    ["band:kl:0.05", "--vs", "clip:0.2:0.28"],
+    ["{type: by_sign, positive: {type: band, delta: 0.0123}, negative: {type: clip, eps_low: 0.123}}", "--vs", "gspo"],
+    ["relaxed:band:kl:0.05:clip:0.2:0.28", "--vs", "capped:band:chi2:0.05:10"],
+    ["ce-gppo", "--vs", "aspo", "--p", "0.123456,0.99999"],
+]
+
+
+@pytest.mark.parametrize("args", WIDE, ids=range(len(WIDE)))
+@pytest.mark.parametrize(("columns", "most"), [(None, 100), ("80", 80)])
+def test_lines_are_as_wide_as_the_terminal_and_no_word_is_lost(monkeypatch, capsys, args, columns, most):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: (_ for _ in ()).throw(OSError))
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert main(["explain", *args]) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= most
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main(["explain", *args]) == 0
+    words = capsys.readouterr().out.split()
+    assert set(narrow.replace(":", "").split()) == {word.replace(":", "") for word in words}
+
+
+def test_the_data_say_where_a_rule_leaves_more_room_and_who_runs_it(capsys):
+    assert main(["explain", "band:tv:0.1", "--vs", "clip:0.2:0.2", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    (found,) = data["differences"]
+    assert (found["rule"], found["against"]) == ("Band-TV 0.1", "GRPO 0.2/0.2")
+    assert [(part["room"], part["from"], part["to"]) for part in found["down"]] == [
+        ("more", 0.0, pytest.approx(0.5)),  # 0.1 / p = 0.2
+        ("less", pytest.approx(0.5), 1.0),
+    ]
+    assert data["rules"][1]["node"] == {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
+    assert "TRL" in data["rules"][0]["runs_in"]
+    assert main(["explain", "gspo", "--vs", "band", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["differences"] == []  # ratios of different things
+    (token,) = first["rules"][0]["cases"][0]["tokens"]
+    assert token == {"log_r_low": pytest.approx(math.log1p(-3e-4)), "log_r_high": pytest.approx(math.log1p(4e-4))}
 
 
 def test_the_tail_token_of_the_paper_is_the_example():
@@ -113,6 +162,8 @@ def reasons(region, p):
         (Relaxed(Clip(0.2, 0.28), Band("kl", 0.05)), 0.6, "outer divergence", "inner clip"),
         (Relaxed(Capped(Band("kl", 0.05), 10.0), Clip()), 0.001, "inner divergence", "inner cap"),
         (Relaxed(Capped(Band("kl", 0.05), 10.0), Clip()), 0.1, "inner divergence", "inner divergence"),
+        (Intersect(Band("kl", 0.05), Clip(0.2, 0.28)), 0.001, "second clip", "second clip"),
+        (Intersect(Band("kl", 0.05), Clip(0.2, 0.28)), 0.6, "second clip", "first divergence"),
     ],
 )
 def test_what_stops_a_token_is_named(region, p, below, above):

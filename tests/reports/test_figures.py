@@ -232,6 +232,13 @@ def test_the_command_takes_parameters_and_prints_captions(tmp_path, monkeypatch,
     assert {path.stem for path in Path("runs/figures").iterdir()} == {"variation", "cap"}
 
 
+def test_a_method_is_drawn_as_its_rule(tmp_path):
+    for name, rule in (("by name", "clip-higher"), ("by rule", "clip:0.2:0.28")):
+        assert main(["figures", "-o", str(tmp_path / name), "--only", "variation", "--regions", rule]) == 0
+    drawn = [(tmp_path / name / "variation.svg").read_bytes() for name in ("by name", "by rule")]
+    assert drawn[0] == drawn[1]
+
+
 def test_the_default_of_an_option_in_the_help_is_that_of_the_parameter(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["figures", "--help"]) == 0
@@ -253,6 +260,7 @@ def test_the_default_of_an_option_in_the_help_is_that_of_the_parameter(capsys, m
         (["--top-3d", "inf"], "top_3d must be a ratio above 1, got inf"),
         (["--capped", "clip"], "capped must be a rule of type capped, e.g. capped:band:kl:0.05:10, got Clip("),
         (["--equal", "kl,ch2"], "got 'ch2', did you mean 'chi2'?"),
+        (["--regions", "grpo,gspo"], "'gspo' has one ratio for a response, and no picture by the token's probability"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path, capsys, options, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import shlex
 import signal
@@ -13,20 +14,23 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Context, Exit, Option, Typer, TyperException
 from typer.core import TyperGroup
-from typer.main import get_command
+from typer.main import get_command as _get_command
 
 from .. import __version__
 from ..errors import UserError, without_password
 from ..files.checks import check_text
-from . import calibration, data, evals, reports, training
+from . import calibration, data, evals, reports, training, watching
 from .arguments import Command
 from .ending import ended_by_signals, lenient_output
+
+# Typer makes all commands anew each time, in a tenth of a second; `main` may be called often in one process.
+get_command = functools.cache(_get_command)
 
 # What a newcomer looks for, in the order in which it is needed; every command stands under one of them.
 HEADINGS = {
     "See what a rule does": ("lab", "explain", "figures"),
     "Train": ("train", "verl", "data"),
-    "Look at a run": ("report", "calibrate"),
+    "Look at a run": ("watch", "report", "calibrate"),
     "Evaluate": ("eval", "score", "compare", "table"),
     "Set up": ("doctor", "completion"),
 }
@@ -52,7 +56,7 @@ app = Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
 )
-GROUPS = (training, evals, reports, calibration, data)
+GROUPS = (training, evals, reports, watching, calibration, data)
 for group in GROUPS:
     app.add_typer(group.app)
 

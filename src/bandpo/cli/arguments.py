@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections.abc import Callable
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -88,6 +89,23 @@ def count(text: str) -> int:
     return int(text)
 
 
+def page(text: str | Path) -> Path:
+    return _file(text, "a page", ".html", ".htm")
+
+
+def picture(text: str | Path) -> Path:
+    return _file(text, "a picture", ".png")
+
+
+def _file(text: str | Path, what: str, *endings: str) -> Path:
+    """Where to write; a file of another name may be a log, or what the page is made of."""
+    path = Path(text)
+    is_file = path.is_file() or not path.exists()  # and no device or pipe
+    if is_file and path.suffix.lower() not in endings and not path.is_relative_to("/dev"):
+        raise ValueError(f"must be the name of {what}, which ends in {' or '.join(endings)}, got {str(text)!r}")
+    return path
+
+
 def seconds(text: str) -> float:
     return _number(text, 1e9, "a positive number of seconds")
 
@@ -115,9 +133,11 @@ def seed_list(text: str) -> list[int]:
 def region(text: str) -> Any:
     import torch
 
-    from ..trust_regions.notation import parse_region
-
-    region = parse_region(text)
+    found = objective(text)
+    found = getattr(found, "objective", found)  # of a method
+    if found.ratio != "token":
+        raise ValueError(f"{text!r} has one ratio for a response, and no picture by the token's probability")
+    region = found.trust_region
     try:
         region.bounds(torch.zeros(1))
     except ValueError as error:

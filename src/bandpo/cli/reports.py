@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
 from ..errors import UserError
-from .arguments import RULES, Command, objective, probability, region, several
+from .arguments import RULES, Command, objective, page, picture, probability, region, several
+from .width import width, wrapped
 
 app = Typer()
+RUNS = (
+    "folders of runs (of bandpo, or TRL's output_dir), or files: metrics.jsonl, verl's file logger (.jsonl), TRL's "
+    "trainer_state.json; LABEL=PATH names its method, and several of one label are runs of it"
+)
 
 
 @app.command(cls=Command)
 def report(
-    runs: Annotated[list[Path], Argument(metavar="RUNS", help="run folders, or folders that hold some")],
-    output: Annotated[Path, Option("-o", "--output", help="file")] = Path("report.html"),
-    png: Annotated[Path | None, Option(help="also as a picture")] = None,
+    runs: Annotated[list[str], Argument(metavar="RUNS", help=RUNS)],
+    output: Annotated[Path, Option("-o", "--output", parser=page, metavar="<path>", help="file")] = Path("report.html"),
+    png: Annotated[Path | None, Option(parser=picture, metavar="<path>", help="also as a picture")] = None,
     baseline: Annotated[str | None, Option(help="label to compare with [default: what begins with GRPO]")] = None,
 ) -> None:
-    """Draw one self-contained HTML page from run folders."""
+    """Draw one self-contained HTML page from runs and logs.
+
+    It compares methods by what bandpo, TRL and verl log: curves, final numbers, and in words what they tell and what
+    they do not.
+    """
     from ..reports.page import write_report
 
     print(write_report(runs, output, png=png, baseline=baseline))
@@ -31,22 +41,33 @@ def explain(
     rule: Annotated[Any, Argument(parser=objective, metavar="RULE", help="a method or a rule")],
     p: Annotated[list[float] | None, several("P", "old probabilities [default: 0.001 to 0.99]", probability)] = None,
     vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
+    as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
     """What a method or a rule allows a token, in numbers and words."""
     from ..integrations import trainers_that_run
     from ..reports.explanation import explain
+    from ..reports.explanation_data import explanation_data
 
+    trainers = [trainers_that_run(value) for value in (rule, vs) if value is not None]
     try:
-        print(explain(rule, p or [], vs))
+        if as_json:
+            data = explanation_data(rule, p or [], vs)
+            for of, runs in zip(data["rules"], trainers, strict=True):
+                of["not_in"] = {host: why for host, why in runs.items() if why}
+                of["runs_in"] = [host for host, why in runs.items() if not why]
+            print(json.dumps(data, indent=2, allow_nan=False))
+            return
+        print(wrapped(explain(rule, p or [], vs, width())))
     except ValueError as error:  # a rule that has no bounds by p alone
         raise UserError(str(error)) from error
-    for name, value in ("It", rule), *([("The other one", vs)] if vs else []):
+    names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
+    for name, runs in zip(names, trainers, strict=False):
         hosts: dict[str, list[str]] = {}  # by why they do not take it
-        for host, why in trainers_that_run(value).items():
+        for host, why in runs.items():
             hosts.setdefault(why.replace(host, "the trainer"), []).append(host)
-        print(f"\n{name} runs in: {', '.join(hosts.pop('', ['no trainer']))}.")
+        print(wrapped(f"\n{name} runs in: {', '.join(hosts.pop('', ['no trainer']))}."))
         for why, names in hosts.items():
-            print(f"  not in {', '.join(names)}: {why}")
+            print(wrapped(f"  not in {', '.join(names)}: {why}"))
 
 
 @app.command(cls=Command, epilog=RULES)

@@ -21,14 +21,14 @@ from ..files.locks import locked
 from ..lab import SCENES
 from ..losses.surrogates import by_sign
 from ..progress import Progress, console
-from ..reports.runs import MIN_SEEDS, Section, make_sections, ratio_bounds, read_runs
+from ..reports.runs import MIN_SEEDS, Section, ratio_bounds, read_sections
 from ..training import processes
 from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
 
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
 
 SUGGESTION = {
-    "tail": "The other scene: bandpo lab --scene storm. A plain wide clip too: --methods grpo,band-kl,clip-wide.",
+    "tail": "The other scene: bandpo lab --scene storm. Without any clip: --methods grpo,band-kl,no-clip.",
     "storm": "The other scene: bandpo lab --scene tail.",
 }
 
@@ -56,7 +56,10 @@ def _compare_and_show(
         f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
     )
     console.print(
-        "reward, P(work), entropy, clip rate, share of clips that hit the tail (p <= 0.2) from above", style="dim"
+        "Each line: the share of right answers (reward), of answers that work step by step (work), how undecided the "
+        "model is (entropy), the share of tokens that the rule stops (clip), and how many of these are rare ones "
+        "(p <= 0.2) on their way up (tail share).",
+        style="dim",
     )
     began = time.monotonic()
     done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
@@ -64,13 +67,13 @@ def _compare_and_show(
     with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
 
         def on_row(job: Job, row: dict[str, Any]) -> None:
-            console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row)}")
+            console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row, job.config.rounds)}")
             done[job.folder] = row["round"]
             progress.update(sum(done.values()))
 
         folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
     page = write_report(folders, output / f"report-{scene}.html")
-    for section in make_sections(read_runs(folders)):
+    for section in read_sections(folders):
         _print_section(section)
     if cause := _cause(jobs):
         console.print(cause)
@@ -112,7 +115,7 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
     with Progress("rounds", config.rounds, pause=math.inf) as progress:
 
         def on_row(row: dict[str, Any]) -> None:
-            console.print(_line(row))
+            console.print(_line(row, config.rounds))
             progress.update(row["round"])
 
         folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
@@ -121,19 +124,20 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
         print(folder)
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Mapping[str, Any], rounds: int) -> str:
     def part(name: str, key: str, scale: float = 1, unit: str = "", digits: int = 3) -> str:
         value = row.get(key)
         if key not in row:
             return ""
         return f"  {name} {'-' if value is None else format(scale * value, f'.{digits}f') + unit}"
 
+    now = f"round {row['round']:{len(str(rounds))}d} of {rounds}"
     if any(key.startswith("eval/") for key in row):
         shown = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
         said = "".join(part(" ".join(key.split("/")[1::2]), key) for key in shown)
-        return f"round {row['round']:3d}{part('held-out reward', 'eval/reward')}{said}"
+        return f"{now}{part('held-out reward', 'eval/reward')}{said}"
     return (
-        f"round {row['round']:3d}"
+        now
         + part("reward", "reward")
         + part("work", "lab/work")
         + part("entropy", "entropy", digits=2)
@@ -172,10 +176,7 @@ def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
             continue
         limit = p * bounds[1].item()
         stops = by_sign(objective.apply, objective.dual_clip)[0] in ("clip", "mask", "mask_two_sided")
-        said[f"{job.config.label or job.name} {f'at {limit:.3g}' if stops and limit < 1 else 'never'}"] = None
+        said[f"{job.config.label or job.name} {f'to {limit:.3g}' if stops and limit < 1 else 'without a limit'}"] = None
     if not said:
         return ""
-    return (
-        f"Why: a token of probability {p:g} with a good outcome stops to get a gradient at which probability? "
-        f"{', '.join(said)}."
-    )
+    return f"Why: in one round a good token of probability {p:g} can be pushed up by {', '.join(said)}."

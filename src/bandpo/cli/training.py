@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,13 +11,16 @@ from typer import Argument, Context, Option, Typer
 
 from ..errors import UserError
 from .arguments import Command, count, seed_list, several
+from .width import wrapped
 
 app = Typer()
 METHODS = (
     "grpo, clip-higher, band-kl, band-tv, band-chi2, band-relaxed, dcpo, no-clip, clip-wide, gspo and others "
     "(docs/methods.md), or rules such as clip:0.2:1 or '{type: clip, eps_high: 1.0}' "
-    "[default: grpo,clip-higher,band-kl,no-clip]"
+    "[default: grpo,clip-higher,clip-wide,band-kl]"
 )
+
+MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
 
 @app.command(cls=Command)
@@ -29,6 +33,7 @@ def lab(
     lr: Annotated[float | None, Option(help="learning rate [default: 5e-6 in tail, 4e-4 in storm]")] = None,
     jobs: Annotated[int | None, Option(parser=count, help="runs at once [default: the cores of this machine]")] = None,
     output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/lab"),
+    tokens: Annotated[bool, Option("--tokens", help="write all tokens too, for bandpo calibrate")] = False,
     resume: Annotated[bool, Option("--resume", help="go on with an interrupted comparison")] = False,
 ) -> None:
     """Train a tiny model under several rules; see why they differ.
@@ -41,6 +46,7 @@ def lab(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     trainer: dict[str, Any] = {} if lr is None else {"learning_rate": lr}
     overrides: dict[str, Any] = {"trainer": trainer} | ({} if rounds is None else {"rounds": rounds})
+    overrides |= {"tokens_share": 1.0} if tokens else {}
     compare_and_show(scene, methods, seeds or [0, 1], output, overrides, jobs or cores, resume, ctx.obj)
 
 
@@ -105,13 +111,24 @@ def verl(
 def doctor(
     arguments: Annotated[list[str] | None, Argument(metavar="FILE|key=value", help="what is to be checked")] = None,
     no_ray: Annotated[bool, Option("--no-ray", help="do not look into a Ray worker")] = False,
+    as_json: Annotated[bool, Option("--json", help="the findings, for scripts")] = False,
 ) -> int:
-    """Check the installation, a verl run's settings or its log.
+    """Check the installation, the settings of a run, or its log.
 
-    Without arguments: what is installed, and whether verl knows the loss, here and in a Ray worker. With verl's
-    overrides or YAML files (outputs/.../.hydra/config.yaml): settings that do nothing, or something else than they
-    say. With a .jsonl of verl's file logger: what its numbers are. Exit code 1: a problem.
+    Without arguments: what is installed, and whether verl knows the loss, here and in a Ray worker. With settings of
+    verl (overrides, or outputs/.../.hydra/config.yaml) or of TRL's GRPOConfig (YAML, JSON, key=value, or a .py script,
+    which is read and not run): what does nothing, or something else than it says. With a log (metrics.jsonl, TRL's
+    trainer_state.json, a .jsonl of verl's file logger): whether the clip acts. Exit code 1: a problem.
     """
-    from ..training.doctor import examine, report
+    from ..training.doctor import examine
 
-    return 0 if report(examine(arguments or [], ray=not no_ray)) else 1
+    rows: list[dict[str, Any]] = []
+    for finding in examine(arguments or [], ray=not no_ray):
+        rows.append(vars(finding))
+        if not as_json:  # as they come: some take seconds
+            print(wrapped(f"{MARK[finding.level]}  {finding.what}", 6), flush=True)
+            if finding.cure:
+                print(wrapped(f"      -> {finding.cure}", 9), flush=True)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    return int(any(row["level"] == "problem" for row in rows))

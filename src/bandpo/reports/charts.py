@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib
@@ -17,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from ..trust_regions.base import TrustRegion
+from .reading import Run
 from .runs import Panel, Section, mean_curve, ratio_bounds
 
 # The colours of Okabe and Ito without yellow, which vanishes on white; DARK: the same hues for dark paper.
@@ -28,17 +31,41 @@ INK, RULE = "#000001", "#000002"  # stand in for two colours of the page, see `s
 Styles = dict[str, dict[str, Any]]
 
 
+# Methods whose look never changes, by how their labels begin; that of another one is drawn from its label.
+_FAMILIES = ("GRPO", "Band-KL", "Clip-Higher", "Clip ", "No clip")
+_LOOKS = 28  # all that differ in dash or in colour and marker
+
+
 def method_styles(sections: Sequence[Section]) -> Styles:
-    """Colour, dash and marker of each method, the same all over the page: colour is never the only sign."""
+    """Colour, dash and marker of each method, the same all over the page: colour is never the only sign.
+
+    They belong to the label: on a page with other methods it keeps them, unless one of these has the same.
+    """
     labels = dict.fromkeys(label for section in sections for label in section.methods)
-    looks = (
-        {"color": LIGHT[i % 7], "linestyle": DASHES[i % 4], "marker": "osD^vPX"[i % 7]} for i in range(len(labels))
-    )
-    return dict(zip(labels, looks, strict=True))
+    family = {label: next((i for i, name in enumerate(_FAMILIES) if label.startswith(name)), None) for label in labels}
+    first = {i: label for label, i in reversed(family.items()) if i is not None}
+    places: dict[str, int] = {}
+    for label in [*first.values(), *sorted(labels.keys() - first.values())]:
+        own, found, used = zlib.crc32(label.encode()) % 7, family[label], Counter(i % 7 for i in places.values())
+        wanted = own if found is None else found
+        free = sorted({*range(_LOOKS)} - {*places.values()}) or range(_LOOKS)
+        places[label] = min(free, key=lambda i: (used[i % 7], (i - wanted) % 7))
+    return {
+        label: {"color": LIGHT[i % 7], "linestyle": DASHES[i % 4], "marker": "osD^vPX"[i % 7]}
+        for label, i in ((label, places[label]) for label in labels)
+    }
 
 
-def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles) -> None:
-    """Seeds as thin lines, their mean as a thick one."""
+def thick_line(panel: Panel, runs: Iterable[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the finished runs of a method, or of all if none is."""
+    runs = list(runs)
+    finished = [run for run in runs if run.finished]
+    return mean_curve((run.x, panel.curve(run)) for run in finished or runs)
+
+
+def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles, ends: bool = False) -> None:
+    """Seeds as thin lines, their mean as a thick one; `ends`: with its name beside it, for which there must be room."""
+    last: dict[str, tuple[float, float]] = {}
     for index, (label, runs) in enumerate(section.methods.items()):
         for run in runs.values() if len(runs) > 1 else []:
             y = panel.curve(run)
@@ -46,12 +73,12 @@ def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles) -> None
             # No line without a point: unclipped, it would count as one in the corner of the figure for the layout.
             if known.any():
                 ax.plot(run.x[known], y[known], color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
-        finished = [run for run in runs.values() if run.finished]
-        x, y = mean_curve((run.x, panel.curve(run)) for run in finished or runs.values())
+        x, y = thick_line(panel, runs.values())
         every = max(1, len(x) // 5)
         start = min(index * every // len(styles), max(0, len(x) - 1))  # markers of two methods do not coincide
         if len(x):
             ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
+            last[label] = x[-1], y[-1]
     if panel.key == "lab/work":
         ax.axhline(0.5, color=matplotlib.rcParams["axes.edgecolor"], **DOTTED)
     ax.set_title(panel.unit, loc="left")
@@ -60,6 +87,49 @@ def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles) -> None
     ax.margins(x=0.015)
     top = 1.03 * panel.top if panel.top else ax.get_ylim()[1]
     ax.set_ylim(min(0, ax.dataLim.ymin), top)
+    if ends:
+        _name_ends(ax, last, styles)
+
+
+def end_names(labels: Iterable[str]) -> dict[str, str]:
+    """What stands at the end of a method's curve: its label, without its numbers if that is enough, and not too long:
+    its beginning, or its end where another one begins so. Nothing for one that is alone, or where there are too many.
+    """
+    labels = list(labels)
+    if not 2 <= len(labels) <= 7:
+        return {}
+    names = [re.sub(r"[ ,]+[\d./e-]+$", "", label) for label in labels]
+    if len(set(names)) < len(names):
+        names = labels
+    return {label: _cut(name, {*labels} - {label}) for label, name in zip(labels, names, strict=True)}
+
+
+def _cut(name: str, others: Iterable[str], most: int = 13) -> str:
+    if len(name) <= most:
+        return name
+    head = name[: most - 1]
+    return f"…{name[1 - most :]}" if any(other.startswith(head.rstrip()) for other in others) else f"{head}…"
+
+
+def _name_ends(ax: Axes, last: dict[str, tuple[float, float]], styles: Styles) -> None:
+    """A name beside each curve, none on top of another, with a line of the curve's colour that leads to it."""
+    low, high = ax.get_ylim()
+    height = ax.figure.get_figheight() * 72 * ax.get_position().height  # type: ignore[union-attr]
+    gap = 1.15 * matplotlib.rcParams["font.size"] / height
+    order = sorted(last, key=lambda label: last[label][1])
+    places: list[float] = []
+    for label in order:
+        place = (last[label][1] - low) / (high - low)
+        places.append(max([place, *(places[-1:] and [places[-1] + gap])]))
+    for i in reversed(range(len(places))):  # down again, where that left the picture
+        places[i] = min(places[i], 1 - gap * (len(places) - 1 - i))
+    names = end_names(styles)
+    for label, place in zip(order, places, strict=True):
+        if label in names:
+            lead = {"arrowstyle": "-", "color": styles[label]["color"], "linewidth": 1}
+            lead |= {"relpos": (0, 0.5), "shrinkA": 2, "shrinkB": 2}
+            ax.annotate(names[label], last[label], (1.045, place), textcoords="axes fraction", va="center",
+                        arrowprops=lead, annotation_clip=False)  # fmt: skip
 
 
 def draw_bounds(ax: Axes, rules: dict[str, TrustRegion], styles: Styles) -> None:
@@ -94,13 +164,14 @@ def _look(size: float, ink: str, rule: str, salt: str = "") -> dict[Any, Any]:
     }  # fmt: skip
 
 
-def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = False) -> Markup:
-    """A drawing as inline SVG that takes colours and font from the page; 360 px wide like a phone, `bare` for a key."""
+def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = False, right: int = 8) -> Markup:
+    """A drawing as inline SVG that takes colours and font from the page; 360 px wide like a phone, `bare` for a key;
+    `right` of its axes there is room."""
     width = 48 if bare else 360
     # "default" first: a user's matplotlibrc must not change a byte. The name salts ids that must differ on the page.
     with matplotlib.style.context("default"), matplotlib.rc_context(_look(12, INK, RULE, name)):
         figure = Figure(figsize=(width / 72, height / 72))
-        draw(figure.add_axes((0, 0, 1, 1) if bare else (46 / 360, 38 / height, 306 / 360, 1 - 66 / height)))
+        draw(figure.add_axes((0, 0, 1, 1) if bare else (46 / 360, 38 / height, (314 - right) / 360, 1 - 66 / height)))
         file, no_dates = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=no_dates)
     body = file.getvalue().split("</defs>", 1)[1]  # before that: a style sheet that would hold for the whole page
@@ -126,7 +197,7 @@ def draw_png(sections: Sequence[Section]) -> bytes:
                 ax.set_title(f"{panel.title}\n{panel.unit}", loc="left")
             draw_bounds(
                 axes[len(section.panels)],
-                {run.label: run.region for run in section.runs if run.objective.is_per_token},
+                {run.label: run.region for run in section.runs if run.region is not None},
                 styles,
             )
             axes[len(section.panels)].set_title("Bounds of the ratio\nnew / old probability", loc="left")

@@ -67,14 +67,23 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
         raise UserError(str(error)) from None
 
 
-def _tables(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side, the first to the left, the others to the right."""
+def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Columns side by side, the first to the left, or where that is too wide on a line of its own; the others to the
+    right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    above = sum(widths) + 2 * len(widths) - 2 > width
     lines = []
     for first, *rest in rows:
         cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+        lines += [first] if above else []
+        lines.append("  ".join(["" if above else first.ljust(widths[0]), *cells]).rstrip())
     return lines
+
+
+def _named(result: Result) -> str:
+    """Its label and where it is from, once where both are the same."""
+    is_same = result.label in (str(result.source), result.source.name, result.source.stem)
+    return str(result.source) if is_same else f"{result.label} ({result.source})"
 
 
 def _better(difference: float, sure: bool, where: str, span: str, p: str) -> str:
@@ -84,13 +93,16 @@ def _better(difference: float, sure: bool, where: str, span: str, p: str) -> str
     return f"{where}: yes, B is {word} by {points(abs(difference))} points, {span}{p}."
 
 
-def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None) -> str:
-    """What `bandpo compare` prints."""
+def comparison_text(
+    a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None, width: int = 100
+) -> str:
+    """What `bandpo compare` prints. The table is at most `width` wide; words are one line for each paragraph."""
     last = comparisons[-1]
     samples = last.samples
     name = f"pass@{k}" if k else f"mean@{samples[0]}" if samples[0] == samples[1] else f"mean@{samples[0]}|{samples[1]}"
-    lines = [f"A  {a.label}  ({a.source})", f"B  {b.label}  ({b.source})", ""]
-    head = [name, "prompts", "A", "B", "B - A", "sampling error", "clustered error", "p sampling", "p clustered"]
+    lines = [*(f"{name} = {_named(each)}" for name, each in (("A", a), ("B", b))), ""]
+    reshuffled = last.p_sampling is not None  # there is no such test of pass@k
+    head = [name, "prompts", "A", "B", "B - A", "sampling error", *["p"] * reshuffled, "clustered error", "p"]
     body = [
         [
             c.data,
@@ -99,13 +111,13 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: 
             points(c.b),
             points(c.difference, "+"),
             _bracket(c.sampling.interval(low=-1.0)),
+            *[_p(c.p_sampling)] * reshuffled,
             _bracket(c.clustered.interval(low=-1.0)),
-            _p(c.p_sampling),
             _p(c.p_clustered),
         ]
         for c in comparisons
     ]
-    lines += [*_tables([head, *body]), "", "Is B better?"]
+    lines += [*_table([head, *body], width), "", "Is B better?"]
     where = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
     sampling, clustered = last.sampling.interval(low=-1.0), last.clustered.interval(low=-1.0)
     known = last.settled_here
@@ -115,10 +127,12 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: 
         "  " + _better(last.difference, last.settled_elsewhere, f"On problems like these{where}", _bracket(clustered),
                        f", p {_equal(last.p_clustered)}"),
         "  Of the method: nothing. This compares two checkpoints; another training run may differ by more. It takes "
-        "several runs\n  of each (bandpo table).",
+        "several runs of each (bandpo table).",
     ]  # fmt: skip
     if last.needed is not None:
         lines += ["", *_needed_text(last, known)]
+    else:
+        lines += ["", "What would settle it is computed for mean@n only: leave out -k."]
     lines += ["", *_notes_of_comparison(a, b, comparisons)]
     return "\n".join(lines)
 
@@ -150,8 +164,10 @@ def _needed_text(last: Comparison, known: bool) -> list[str]:
 
 
 def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:
+    reshuffled = comparisons[-1].p_sampling is not None
     notes = [
-        "sampling error: 95% interval for these problems, sampled again; p by reshuffling samples within each prompt.",
+        "sampling error: 95% interval for these problems, sampled again; "
+        + ("p by reshuffling samples within each prompt." if reshuffled else "there is no test of it for pass@k."),
         "clustered error: 95% interval for problems like these (standard error clustered by problem); p by flipping "
         "the signs of the prompts' differences.",
     ]

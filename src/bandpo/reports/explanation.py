@@ -27,6 +27,7 @@ from ..trust_regions.notation import label_of
 from ..trust_regions.rules import DCPO, Band, Clip
 
 DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)
+Rule = Region | Objective | Method
 _PAPER_P = 0.08  # the tail token of sec:bottlenecks
 
 # What can stop a token, and what that means.
@@ -40,7 +41,7 @@ _MEANING = {
 }
 
 
-class _Case(NamedTuple):
+class Case(NamedTuple):
     """A rule that needs no more than p to have bounds."""
 
     label: str
@@ -66,25 +67,23 @@ _RATIO = {
 }
 
 
-def explain(
-    value: Region | Objective | Method, p: Sequence[float] = (), other: Region | Objective | Method | None = None
-) -> str:
+def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, width: int = 100) -> str:
     """What a rule, an objective or a method allows tokens of old probability `p`, as a table and in words; with `other`
-    also what differs.
+    also what differs. The table is at most `width` wide; words are one line for each paragraph.
 
     Raises ValueError for a rule that needs more than p to have bounds and is not made of rules that do not.
     """
     values = [value] if other is None else [value, other]
-    objectives = [_objective(each) for each in values]
+    objectives = [objective_of(each) for each in values]
     log_p = torch.tensor(p or DEFAULT_P, dtype=torch.float64).log()
     cases = [
-        _cases(each.trust_region, _label(given), _by_sign(each)) for given, each in zip(values, objectives, strict=True)
+        cases_of(each.trust_region, label(given), sides(each)) for given, each in zip(values, objectives, strict=True)
     ]
     lines = [line for of, each in zip(cases, values, strict=True) for line in _head(each, of)]
     # A geometric mean of ratios has no p.
     shown = [c for of, each in zip(cases, objectives, strict=True) if each.ratio != "sequence-mean" for c in of]
     if shown:
-        lines += ["", *_table(shown, log_p), ""]
+        lines += ["", *_table(shown, log_p, width), ""]
         lines += [_sentence(case, q) for q in p or [_PAPER_P] for case in shown]
         reasons = dict.fromkeys(reason for case in shown for pair in limits(case.region, log_p) for reason in pair)
         what = "What stops a token:" if all(case.stops for case in shown) else "What ends an interval:"
@@ -97,15 +96,15 @@ def explain(
     return "\n".join(lines)
 
 
-def _objective(value: Region | Objective | Method) -> Objective:
+def objective_of(value: Rule) -> Objective:
     return value.objective if isinstance(value, Method) else objective(value)
 
 
-def _label(value: Region | Objective | Method) -> str:
+def label(value: Rule) -> str:
     return value.title if isinstance(value, Method) else label_of_objective(objective(value))
 
 
-def _cases(region: TrustRegion, label: str, apply: tuple[Apply, Apply]) -> list[_Case]:
+def cases_of(region: TrustRegion, label: str, apply: tuple[Apply, Apply]) -> list[Case]:
     """The rules that a rule is for one sign of A, at the first and the last step, or by what it sees; else itself."""
     parts: list[tuple[str, TrustRegion, tuple[Apply, Apply]]]
     match region:
@@ -144,26 +143,26 @@ def _cases(region: TrustRegion, label: str, apply: tuple[Apply, Apply]) -> list[
                     f"{label_of(region)} needs more than p to have bounds; give the rules that it is made of ({error})"
                 ) from None
             stops = all(each in ("clip", "mask", "mask_two_sided") for each in apply)
-            return [_Case(label, cast(Region, region), stops)]
+            return [Case(label, cast(Region, region), stops)]
     return [
         case._replace(label=f"{case.label} ({when})")
         for when, part, own in parts
-        for case in _cases(part, label_of(part), own)
+        for case in cases_of(part, label_of(part), own)
     ]
 
 
-def _by_sign(found: Objective) -> tuple[Apply, Apply]:
+def sides(found: Objective) -> tuple[Apply, Apply]:
     """What becomes of tokens outside, where A >= 0 and where A < 0."""
     return by_sign(found.apply, found.dual_clip)
 
 
-def _head(value: Region | Objective | Method, cases: Sequence[_Case]) -> list[str]:
+def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
     """What it is, in names and in nodes."""
-    found = _objective(value)
+    found = objective_of(value)
     parts = list(dict.fromkeys(line for case in cases for line in _parts(case.region)))
     node = short_node(found)
     if not isinstance(value, Method) and not found.changed():
-        return [f"{_label(value)}: {_node(node)}", *parts]
+        return [f"{label(value)}: {_node(node)}", *parts]
     if isinstance(value, Method):
         paper = "" if value.arxiv is None else f" (arXiv {value.arxiv})"
         unchecked = f"; not checked: {value.unchecked}" if value.unchecked else ""
@@ -172,7 +171,7 @@ def _head(value: Region | Objective | Method, cases: Sequence[_Case]) -> list[st
         if value.arguments:
             lines += [f"  policy_loss is given, beside the objective: {value.arguments}"]
     else:
-        lines = [f"{_label(value)}: {_node(node)}"]
+        lines = [f"{label(value)}: {_node(node)}"]
     outside = _outside(found)
     if isinstance(value, Method) and "rollout_is_weights" in value.arguments:
         outside[0] += ", times rollout_is_weights in all that follows"
@@ -186,7 +185,7 @@ def _outside(found: Objective) -> list[str]:
             "  gradient of the surrogate in log pi: G A / T inside, G the geometric mean of a response's T clipped "
             "ratios; none outside, where A drives r further out"
         ]
-    pair = _by_sign(found)
+    pair = sides(found)
     smooth = [apply == "quadratic" or isinstance(apply, Sapo) for apply in pair]
     lines = [f"  gradient of the surrogate in log pi: {'' if all(smooth) else 'r A inside'}".rstrip()]
     if found.ratio != "token":
@@ -215,15 +214,15 @@ def _outside(found: Objective) -> list[str]:
     return lines
 
 
-def _of_every_p(case: _Case) -> str:
-    low, high, *_ = _interval(case.region, torch.zeros((), dtype=torch.float64))
+def _of_every_p(case: Case) -> str:
+    low, high, *_ = interval(case.region, torch.zeros((), dtype=torch.float64))
     return (
         f"{case.label}: the interval of r is 1 - {_show(-expm1(low))} to 1 + {_show(expm1(high))} (log r {_show(low)} "
         f"to {_show(high)}), whatever the probabilities are."
     )
 
 
-def _compared(objectives: Sequence[Objective], cases: Sequence[Sequence[_Case]]) -> list[str]:
+def _compared(objectives: Sequence[Objective], cases: Sequence[Sequence[Case]]) -> list[str]:
     a, b = objectives
     if a.ratio != b.ratio:
         return [f"Not compared: the ratios are of different things, {a.ratio} and {b.ratio}."]
@@ -292,34 +291,35 @@ def limits(region: TrustRegion, log_p: Tensor) -> list[tuple[str, str]]:
     return out
 
 
-def _table(cases: Sequence[_Case], log_p: Tensor) -> list[str]:
-    """A row for each p and rule."""
-    rows = [["p", "", "ratio r", "log r", "new probability r p", "1 - r_low", "r_high - 1", "stopped by"]]
+def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
+    """A row for each p and rule; where that is too wide, a table for each rule."""
+    rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
     stops = [limits(case.region, log_p) for case in cases]
     for i, s in enumerate(log_p):
         for j, case in enumerate(cases):
-            low, high, new_low, new_high = _interval(case.region, s)
+            low, high, new_low, new_high = interval(case.region, s)
             below, above = stops[j][i]
             rows.append([
                 _show(s.exp()) if j == 0 else "", case.label if len(cases) > 1 else "",
-                f"{_show(low.exp())} to {_show(high.exp())}", f"{_show(low)} to {_show(high)}",
-                f"{_show(new_low)} to {_show(new_high)}", _show(-expm1(low)), _show(expm1(high)),
+                f"{_show(new_low)} to {_show(new_high)}", f"{_show(low.exp())} to {_show(high.exp())}",
                 below if below == above else f"{below} / {above}",
             ])  # fmt: skip
     shown = [column for column in zip(*rows, strict=True) if any(column)]
     widths = [max(map(len, column)) for column in shown]
+    if len(cases) > 1 and sum(widths) + 2 * len(widths) - 2 > width:
+        return [line for case in cases for line in (f"{case.label}:", *_table([case], log_p, width))]
     padded = [[cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)]
     return ["  ".join(row) for row in zip(*padded, shown[-1], strict=True)]
 
 
-def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The log-ratio's bounds, and the lowest and highest new probability, which ends at 1 whatever the rule says."""
     bounds = region.bounds(log_p)
     return bounds.log_low, bounds.log_high, (bounds.log_low + log_p).exp(), (bounds.log_high + log_p).clamp(max=0).exp()
 
 
-def _sentence(case: _Case, p: float) -> str:
-    low, high, new_low, new_high = _interval(case.region, torch.tensor(p, dtype=torch.float64).log())
+def _sentence(case: Case, p: float) -> str:
+    low, high, new_low, new_high = interval(case.region, torch.tensor(p, dtype=torch.float64).log())
     if not case.stops:
         return (
             f"{case.label}: at p = {_show(p)} the interval of r is {_show(low.exp())} to {_show(high.exp())}; a token "
@@ -333,8 +333,8 @@ def _sentence(case: _Case, p: float) -> str:
     )
 
 
-def _differences(case: _Case, other: _Case) -> list[str]:
-    """Where which of two rules leaves more room, in each direction."""
+def differences(case: Case, other: Case) -> dict[str, list[tuple[float, float, int]]]:
+    """Where the first of two rules leaves more room (1), less (-1) or the same (0), up and down, as `stretches`."""
 
     def up(log_p: Tensor) -> Tensor:
         a, b = (torch.minimum(each.region.bounds(log_p).log_high, -log_p) for each in (case, other))
@@ -344,14 +344,18 @@ def _differences(case: _Case, other: _Case) -> list[str]:
         a, b = (each.region.bounds(log_p).log_low.exp() for each in (case, other))
         return _sign(b - a)
 
+    return {"up": stretches(up), "down": stretches(down)}
+
+
+def _differences(case: Case, other: Case) -> list[str]:
     words = {1: "leaves more room", -1: "is tighter", 0: "allows the same (to 1e-12)"}
     lines = []
-    for direction, state in (("Up", up), ("Down", down)):
+    for direction, parts in differences(case, other).items():
         found: dict[int, list[str]] = {}
-        for start, end, value in stretches(state):
+        for start, end, value in parts:
             found.setdefault(value, []).append(_where(start, end))
         said = ", ".join(f"{words[value]} {' and '.join(where)}" for value, where in found.items())
-        lines.append(f"{direction}, against {other.label}: {case.label} {said}.")
+        lines.append(f"{direction.capitalize()}, against {other.label}: {case.label} {said}.")
     return lines
 
 

@@ -1,11 +1,11 @@
-"""Run folders as one HTML page that needs no network and, if asked, as one picture. What the page says is put together
+"""Runs as one HTML page that needs no network and, if asked, as one picture. What the page says is put together
 here as plain text; page.html.jinja has its form, and escapes it."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,24 @@ from ..config.secrets import blanked
 from ..errors import UserError
 from ..files.writing import write_atomically
 from ..statistics.collapse import find_collapse
-from .charts import DARK, LIGHT, Styles, draw_bounds, draw_panel, draw_png, draw_swatch, method_styles, svg
-from .content_security import POLICY
-from .runs import MIN_SEEDS, PANELS, Run, Section, make_sections, ratio_bounds, read_runs
+from .charts import (
+    DARK,
+    LIGHT,
+    Styles,
+    draw_bounds,
+    draw_panel,
+    draw_png,
+    draw_swatch,
+    end_names,
+    method_styles,
+    svg,
+    thick_line,
+)
+from .clip_map import of_sections
+from .content_security import policy
+from .reading import Run
+from .runs import MIN_SEEDS, PANELS, Panel, Section, number, ratio_bounds, read_sections
+from .words import in_short, join
 
 SCENES = {
     "tail": "A tiny model can work step by step but almost never does. Does reward teach it that working pays? The "
@@ -38,11 +53,6 @@ HONEST = {
 }
 
 
-def join(words: Iterable[object]) -> str:
-    *most, last = [str(word) for word in words]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def _in_two(text: str) -> tuple[str, str]:
     """A text, and what it has in brackets at its end."""
     text = re.sub("([<>±]) ", "\\1\xa0", text)  # "> 30" and "± 2" do not break
@@ -59,33 +69,98 @@ def _section(section: Section, styles: Styles) -> dict[str, Any]:
                 svg(lambda ax, look=styles[label]: draw_swatch(ax, look), f"{section.title} {label}", 14, bare=True),
             )
         )
+    room = max([8, *(14 + 7 * len(name) for name in end_names(styles).values())])
     for panel in panels:
         name = f"{section.title}: {panel.title}, {panel.unit}, by {section.axis}, for {join(section.methods)}"
-        drawing = svg(lambda ax, panel=panel: draw_panel(ax, panel, section, styles), name)
-        figures.append((panel.title, drawing, panel.meaning))
+        limits: list[tuple[float, float]] = []
+
+        def draw(ax: Any, panel: Panel = panel, limits: list[tuple[float, float]] = limits) -> None:
+            draw_panel(ax, panel, section, styles, ends=True)
+            limits.append(ax.get_xlim())
+
+        drawing = svg(draw, name, right=room)
+        figures.append((panel.title, drawing, panel.meaning, _read(panel, section, styles, limits, room)))
     notes = []
     for run in section.runs:
-        if not run.finished:
+        if run.info is not None and not run.finished:
             rounds = run.info.get("rounds")
             of = f" of {rounds}" if section.axis == "round" and rounds else ""
-            why = " (the last line of metrics.jsonl is cut off)" if run.cut_off else ""
+            why = "".join(f" ({note})" for note in run.notes)
             length = f"{int(run.x[-1]) if len(run.x) else 0}{of} {section.axis}s{why}"
-            notes.append(
-                f"Unfinished: {run.label}, seed {run.info['seed']}, {length}. It is drawn, but not in the tables, "
-                "nor in the thick line if other seeds of it finished."
-            )
+            notes.append(f"Unfinished: {run.name}, {length}. {_UNFINISHED}")
+        elif not run.finished:
+            notes.append(f"Unfinished: {run.name}, {int(run.x[-1])} {section.axis}s. {_UNFINISHED}")
+        if run.info is None and run.notes:
+            notes.append(f"The log of {run.name}: {join(run.notes)}.")
         collapse = find_collapse(run.mean("reward"), run.mean("entropy"), run.x, axis=section.axis)
         if collapse is not None:
-            notes.append(f"{run.label}, seed {run.info['seed']}: {collapse}.")
-    if missing := [panel.title for panel in PANELS if panel not in panels and not panel.optional]:
-        notes.append(f"Not logged by these runs: {join(missing)}.")
+            notes.append(f"{run.name}: {collapse}.")
+    notes += _missing(section, panels)
     about = {"title": section.title, "scene": SCENES.get(section.scene or "", "")}
     return {**about, "key": key, "figures": figures, "notes": notes, **_tables(section)}
 
 
+def _read(
+    panel: Panel, section: Section, styles: Styles, limits: Sequence[tuple[float, float]], room: int
+) -> dict[str, Any]:
+    """The thick lines in numbers, for page.js: what they are at places across the drawing, as shares of its width."""
+    lines = {label: thick_line(panel, runs.values()) for label, runs in section.methods.items()}
+    at = np.unique(np.concatenate([x for x, _ in lines.values()]))
+    at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST_READ)).astype(int))]
+    if not limits or not len(at):
+        return {}
+    low, high = limits[0]
+    percent = " %" if panel.unit.startswith("%") else ""
+    return {
+        "at": [round((46 + (314 - room) * (x - low) / (high - low)) / 360, 4) for x in at],
+        "x": [f"{section.axis} {x:g}" for x in at],
+        "lines": [
+            (
+                label,
+                LIGHT.index(styles[label]["color"]),
+                [f"{number(known[p])}{percent}" if p in known else None for p in at],
+            )
+            for label, (x, y) in lines.items()
+            for known in [dict(zip(x, y, strict=True))]
+        ],
+    }
+
+
+_MOST_READ = 200  # places at which a curve is read
+_UNFINISHED = "It is drawn, but not in the tables, nor in the thick line if other seeds of it finished."
+
+
+def _missing(section: Section, panels: Sequence[Panel]) -> Iterator[str]:
+    """Which curves are not in the logs, and what it takes to have them next time."""
+    wanted = {panel: [m for m in section.methods if not section.has(panel, m)] for panel in PANELS if panel.needs}
+    none = [panel for panel in wanted if panel not in panels and not _nothing_clipped(panel, section)]
+    if none:
+        yield f"Not logged by these runs: {join(panel.title for panel in none)}."
+    for panel, labels in wanted.items():
+        if panel in panels and labels:
+            yield f"{panel.title}: not in the log of {join(labels)}, or without a value there."
+        elif panel not in none and labels:
+            yield f"{panel.title}: without a value, as no token was clipped."
+    lacking: dict[str, list[str]] = {}
+    for panel, labels in wanted.items():
+        if any(run.info is None for label in labels for run in section.methods[label].values()):
+            lacking.setdefault(panel.needs, []).append(panel.title)
+    for needs, titles in lacking.items():
+        yield f"To have {join(titles)} next time: {needs}."
+
+
+def _nothing_clipped(panel: Panel, section: Section) -> bool:
+    """Of a share of the clipped tokens, which has no value then."""
+    rates = [_CLIP_RATE.curve(run) for run in section.runs] if panel.key == "clip/tail_high_share" else []
+    return any(np.isfinite(y).any() for y in rates) and all(np.nansum(y) == 0 for y in rates)
+
+
+_CLIP_RATE = next(panel for panel in PANELS if panel.key == "clip/fraction")
+
+
 def _tables(section: Section) -> dict[str, Any]:
     """The final numbers of the finished runs and, below them, the paired differences to the baseline."""
-    rows, done, pairs = section.table(), section.finished, section.pairs
+    rows, done, pairs = section.table(), section.finished, {m: each for m, each in section.pairs.items() if each}
     if not rows:
         none = "No run of this section is finished, so there are no final numbers yet."
         return {"rows": rows, "table_notes": [none], "pairs": None}
@@ -97,9 +172,11 @@ def _tables(section: Section) -> dict[str, Any]:
         notes.append(f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.")
     if section.baseline is None:
         notes.append("The baseline did not run here, so there are no differences.")
+    if section.methods.keys() - {section.baseline} and any(run.seed is None for run in section.runs):
+        notes.append("A log does not say the seed of its run, so that such a run has no twin and no paired difference.")
     spread = "mean over seeds" if len(few) == len(done) else "mean ± standard deviation over seeds"
     counts = [(label, f"n = {len(runs)}") for label, runs in done.items()]
-    seeds = [(m, f"seeds {' '.join(str(run.info['seed']) for run, _ in pairs[m])}") for m in pairs]
+    seeds = [(m, f"seeds {' '.join(str(run.seed) for run, _ in pairs[m])}") for m in pairs]
     few = [label for label in pairs if len(pairs[label]) < MIN_SEEDS]
     return {
         "caption": f"Final numbers, {spread}",
@@ -117,9 +194,12 @@ def _tables(section: Section) -> dict[str, Any]:
 
 def _bounds(sections: Sequence[Section], styles: Styles) -> dict[str, Any]:
     runs = [run for section in sections for run in section.runs]
-    rules = {run.label: run.region for run in runs if run.objective.is_per_token}
-    others = sorted({run.label for run in runs} - {*rules})
+    rules = {run.label: run.region for run in runs if run.region is not None}
+    logs = sorted({run.label for run in runs if run.objective is None} - {*rules})
+    others = sorted({run.label for run in runs} - {*rules, *logs})
     notes = [f"One ratio for a whole response, and so no interval per token: {join(others)}."] if others else []
+    if logs:
+        notes.append(f"A log does not say the rule of its run, so that no interval is shown of {join(logs)}.")
     p, rows = np.array([0.01, 0.1, 0.8]), []
     if not rules:
         return {"rows": rows, "notes": notes}
@@ -149,7 +229,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, str]:
 
 def differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
     """The settings that differ between runs, except the seed, the label and where the output goes."""
-    flat = {run: flatten(blanked(run.config)) for run in runs}
+    flat = {run: flatten(blanked(run.config)) for run in runs if run.config is not None}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings)
     keys = [key for key in keys if not re.search(r"^(seed|label|output)$|_dir$", key)]
     table = {key: {run: settings.get(key, "–") for run, settings in flat.items()} for key in keys}
@@ -158,11 +238,12 @@ def differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
 
 def commands(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The runs of each command; commands that differ only where each has its own seed are one, with SEED there."""
-    words = {run: re.split(r"(\d+)", blanked(run.info.get("command") or "(not recorded)")) for run in runs}
+    infos = {run: run.info for run in runs if run.info is not None}
+    words = {run: re.split(r"(\d+)", blanked(info.get("command") or "(not recorded)")) for run, info in infos.items()}
     groups: list[list[Run]] = []
-    for run in runs:
+    for run in infos:
         for group in groups:
-            first, own = group[0], (str(group[0].info["seed"]), str(run.info["seed"]))
+            first, own = group[0], (str(group[0].seed), str(run.seed))
             pairs = list(zip(words[first], words[run], strict=False))
             if len(words[first]) == len(words[run]) and all(a == b or (a, b) == own for a, b in pairs):
                 group.append(run)
@@ -182,12 +263,12 @@ def _origin(sections: Sequence[Section]) -> dict[str, Any]:
     settings = differing(runs)
     rows = []
     for key, values in settings.items():
-        cells = (dict.fromkeys(values[run] for run in s.methods[label].values()) for label, s in columns)
+        cells = (dict.fromkeys(values.get(run, "–") for run in s.methods[label].values()) for label, s in columns)
         rows.append((key, [", ".join(cell) for cell in cells]))
     facts: dict[str, set[str]] = {}
-    for run in runs:
-        known = {key: run.info.get(key) for key in ("versions", "commit", "hardware", "started")}
-        known["seconds a run"] = None if (seconds := run.info.get("wall_seconds")) is None else f"{seconds:.0f}"
+    for info in [run.info for run in runs if run.info is not None]:
+        known = {key: info.get(key) for key in ("versions", "commit", "hardware", "started")}
+        known["seconds a run"] = None if (seconds := info.get("wall_seconds")) is None else f"{seconds:.0f}"
         for key, value in flatten(known).items():
             if value != "None":
                 facts.setdefault(re.sub(r"^(versions|hardware)\.", "", key), set()).add(value)
@@ -198,58 +279,69 @@ def _origin(sections: Sequence[Section]) -> dict[str, Any]:
         told.append(f"{key} {values[0]} to {values[-1]}" if ranged else f"{key} {join(values)}")
     lines = []
     for command, group in commands(runs).items():
-        seeds = sorted({run.info["seed"] for run in group})
+        seeds = sorted({run.seed for run in group if run.seed is not None})
         lines.append((f"{join(dict.fromkeys(run.label for run in group))}, seed {join(seeds)}", command))
-    return {"head": [("setting", ""), *heads], "rows": rows, "facts": "; ".join(told) + ".", "commands": lines}
+    logs = [f"{run.label} from {run.folder}" for run in runs if run.info is None]
+    facts_of = ["; ".join(told) + "."] if told else []
+    if logs:
+        facts_of.append(f"Read from logs, which hold no settings, versions or commands: {join(logs)}.")
+    return {"head": [("setting", ""), *heads], "rows": rows, "facts": facts_of, "commands": lines}
 
 
-_PAGES = Environment(
+PAGES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     lstrip_blocks=True,
 )  # fmt: skip
-_PAGES.filters["in_two"] = _in_two
+PAGES.filters["in_two"] = _in_two
+_SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
 
 def render(sections: Sequence[Section]) -> str:
     """The whole page, with nothing in it that is fetched from elsewhere."""
     styles = method_styles(sections)
     runs = [run for section in sections for run in section.runs]
-    lengths = {(run.info.get("rounds"), run.info.get("steps_per_round")) for run in runs}
+    lengths = {(info.get("rounds"), info.get("steps_per_round")) for info in (run.info or {} for run in runs)}
     rounds, steps = lengths.pop() if len(lengths) == 1 else (None, None)
     length = f" for {rounds} rounds" if rounds else ""
     length += f" of {steps} optimizer steps" if rounds and steps else ""
-    seeds = sorted({run.info["seed"] for run in runs})
+    seeds = sorted({run.seed for run in runs if run.seed is not None})
     names = join(styles)
     lead = (
         "A trust region is the rule that says how far a token’s probability may move before it gets no more gradient. "
-        f"This page {'compares' if len(styles) > 1 else 'shows'} {names}, trained with "
-        f"{'seeds' if len(seeds) > 1 else 'seed'} {join(seeds)}{length}."
+        f"This page {'compares' if len(styles) > 1 else 'shows'} {names}"
+        f"{', trained with seed' + 's' * (len(seeds) > 1) + f' {join(seeds)}' if seeds else ''}{length}."
     )
-    if len(styles) > 1:
+    if any(each for section in sections for each in section.pairs.values()):
         baselines = join(dict.fromkeys(section.baseline for section in sections if section.baseline))
         lead += f" Runs with the same seed begin alike, so each is compared with its twin under {baselines}."
     scenes = dict.fromkeys(section.scene for section in sections)
-    return _PAGES.get_template("page.html.jinja").render(
-        policy=Markup(POLICY),
+    return PAGES.get_template("page.html.jinja").render(
+        policy=Markup(policy(_SCRIPT)),
+        script=Markup(_SCRIPT),
         light=LIGHT,
         dark=DARK,
         names=names,
+        short=[(section.title if sections[1:] else "", in_short(section)) for section in sections],
         lead=lead,
         parts=[_section(section, styles) for section in sections],
         bounds=_bounds(sections, styles),
+        maps=of_sections(sections),
         origin=_origin(sections),
         honest=[Markup(HONEST[scene]) for scene in scenes if scene in HONEST],
     )
 
 
-def write_report(runs: Sequence[Path], output: Path, *, png: Path | None = None, baseline: str | None = None) -> Path:
-    """Write the page, and the picture if `png` is given, about run folders or folders that have such below them.
+def write_report(
+    runs: Sequence[Path | str], output: Path, *, png: Path | None = None, baseline: str | None = None
+) -> Path:
+    """Write the page, and the picture if `png` is given, about runs: each is PATH or LABEL=PATH of a run folder, of a
+    folder that has such below it, or of a log of TRL or verl.
 
     `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". Raises
     UserError, one line that names the path and what was expected, if a run is missing, corrupt or ambiguous. Then
     nothing is written: an older report is better than half a new one.
     """
-    sections = make_sections(read_runs(runs), baseline)
+    sections = read_sections(runs, baseline)
     content = {Path(output): render(sections).encode()} | ({Path(png): draw_png(sections)} if png else {})
     for path in content:
         if path.is_dir():

@@ -1,134 +1,35 @@
-"""Run folders, and the numbers that come out of them.
+"""Runs, and the numbers that come out of them.
 
 A run folder holds `run.json` (what ran), `config.yaml` (its settings) and `metrics.jsonl` (what happened, one JSON
-object a line). Runs with the same scene and learning rate form a section; in it, runs with the same label are the seeds
-of one method, and runs with the same seed are a pair: they began alike, so their difference is the fairest comparison.
+object a line); a log of TRL or verl has the last only. Runs with the same scene and learning rate form a section; in
+it, runs with the same label are the seeds of one method, and runs with the same seed are a pair: they began alike, so
+their difference is the fairest comparison. The seed of a log is not known, and so it has no twin.
 
-Read it in this order: `read_runs`, then `PANELS` and `NUMBERS` (all that is shown of a run), then `summarize` (how
-seeds become one cell of a table) and `Section.table`.
+Read it in this order: `PANELS` and `NUMBERS` (all that is shown of a run), `summarize` (how seeds become one cell of a
+table), `Section.table`.
 """
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import pydantic
 import torch
 
-from ..config.run_folder import Info, read_info
 from ..errors import UserError
-from ..files.checks import checked
-from ..files.reading import read_json_lines
-from ..files.yaml import read_yaml
-from ..losses.nodes import objective
-from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.control import controlled_of
+from .logs import Curves
+from .reading import Run, read_runs
 
 MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
-_MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)
-_Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
 # What is known of a number; (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
 Value = tuple[float, float]
-
-
-# -------------------------------------------------------------------------------------------------------------- reading
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One run. `x` are its rounds (or steps), `rows` the lines of metrics.jsonl for each of them."""
-
-    folder: Path
-    info: Info
-    config: dict[str, Any]
-    objective: Objective
-    axis: str
-    x: np.ndarray
-    rows: list[list[dict[str, Any]]]
-    cut_off: bool
-
-    @property
-    def region(self) -> TrustRegion:
-        return self.objective.trust_region
-
-    @property
-    def label(self) -> str:
-        return self.info["label"]
-
-    @property
-    def finished(self) -> bool:
-        return self.info["finished"] and not self.cut_off
-
-    def total(self, key: str) -> np.ndarray:
-        """The sum of a metric for each of `x`; NaN where no line has it. A key with * stands for all that it fits."""
-        known = [_values(rows, key) for rows in self.rows]
-        return np.array([math.fsum(values) if values else math.nan for values in known], float)
-
-    def mean(self, key: str) -> np.ndarray:
-        """The mean of a metric for each of `x`; NaN where no line has it."""
-        count = [len(_values(rows, key)) for rows in self.rows]
-        return self.total(key) / np.maximum(count, 1)
-
-
-def _values(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
-    found = (row[k] for row in rows for k in (fnmatch.filter(row, key) if "*" in key else [key]) if k in row)
-    return [value for value in found if value is not None]
-
-
-def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read every run folder in `paths` or below them, each once."""
-    folders: dict[Path, Path] = {}
-    for path in map(Path, paths):
-        found = [path] if (path / "run.json").is_file() else sorted(p.parent for p in path.rglob("run.json"))
-        if not found:
-            raise UserError(f"{path}: no run found; expected a folder with run.json in it or below it")
-        for folder in found:
-            folders.setdefault(folder.resolve(), folder)
-    if not folders:
-        raise UserError("no runs given; expected at least one run folder")
-    return [_read_run(folder) for folder in folders.values()]
-
-
-def _read_run(folder: Path) -> Run:
-    info, path = read_info(folder), folder / "config.yaml"
-    config = checked(read_yaml(path), dict[str, Any], str(path))
-    if "trust_region" not in config:
-        raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
-    try:
-        found = objective(config["trust_region"])
-    except ValueError as error:
-        raise UserError(f"{path}: trust_region: {error}") from error
-    path = folder / "metrics.jsonl"
-    rows, cut_off = _read_metrics(path)
-    if info["finished"] and not rows:
-        raise UserError(f"{path}: empty; expected a line a round, as run.json says that the run finished")
-    axis = "round" if all(row.get("round") is not None for row in rows) else "step"
-    if any(row.get(axis) is None for row in rows):
-        raise UserError(f"{path}: expected 'round' or 'step' in every line")
-    by_x = groupby(sorted(rows, key=lambda row: row[axis]), key=lambda row: row[axis])
-    grouped = {x: list(lines) for x, lines in by_x}
-    return Run(folder, info, config, found, axis, np.array([*grouped], float), [*grouped.values()], cut_off)
-
-
-def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], bool]:
-    """The lines, and whether the last one is cut off, as a run leaves it that is killed while it writes."""
-    lines = read_json_lines(path, _METRICS)
-    return [{key: _finite(value) for key, value in row.items()} for row in lines.rows], bool(lines.rest)
-
-
-_METRICS = dict[str, int | float | bool | None]
-
-
-def _finite(value: float | None) -> float | None:
-    """A number, or None for what is none, or too large to be summed."""
-    return None if value is None or not abs(value) < 1e300 else value
 
 
 # ----------------------------------------------------------------------------------------------- what is shown of a run
@@ -148,8 +49,9 @@ class Panel:
     parts: tuple[str, str] | None = None
     top: float | None = None
     optional: bool = False  # runs without it lack nothing
+    needs: str = ""  # what a trainer needs to log it
 
-    def curve(self, run: Run) -> np.ndarray:
+    def curve(self, run: Curves) -> np.ndarray:
         scale = 100 if self.unit.startswith("%") else 1
         if self.parts and np.isfinite(run.total(self.parts[0])).any():
             below = run.total(self.parts[1])
@@ -157,15 +59,26 @@ class Panel:
         return scale * run.mean(self.key)
 
 
+_OUR_LOSS = (
+    "under TRL BandPOTrainer logs it, which with the rule clip trains as GRPOTrainer does; under verl the loss of "
+    "bandpo, with diagnostics=true, the default"
+)
+CUT = Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. Where the "
+            "trainer’s own number is all there is (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means.",
+            optional=True)  # fmt: skip
 PANELS = (
     Panel("lab/work", "P(work)", "share of completions",
           "Completions that work step by step / all completions. Dotted: half of them.", top=1, optional=True),
-    Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
-    Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens."),
+    Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions.",
+          needs="TRL and verl log it by themselves; in rows of another program it is called reward"),
+    Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens.",
+          needs="TRL and verl log it by themselves; in rows of another program it is called entropy"),
     Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
-          "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
+          "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE, needs=_OUR_LOSS),
     Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens",
-          "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
+          "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100,
+          needs=_OUR_LOSS),
+    CUT,
     Panel("controlled/value", "Controlled radius", "the number of the rule",
           "The number that the rule steers, in the last step of a row.", optional=True),
     Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
@@ -269,6 +182,16 @@ def show(value: Value, digits: int, sign: str = "") -> str:
     return f"> {low}" if math.isinf(value[1]) else f"{low} to {high}"
 
 
+def number(value: float) -> str:
+    """Three digits that count: 0.0123, 1.50, 71.2, 1,234."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size >= 1000 or 0 < size < 0.001:
+        return f"{value:,.0f}" if 1000 <= size < 1e7 else f"{value:.1e}"
+    return f"{value:.{2 if size >= 1 or not size else 3}f}" if size < 10 else f"{value:.1f}"
+
+
 def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = "") -> str:
     """Mean ± standard deviation over seeds, or a median as soon as a seed is censored.
 
@@ -319,7 +242,7 @@ class Section:
     scene: str | None
     learning_rate: float | None
     axis: str
-    methods: dict[str, dict[int, Run]]
+    methods: dict[str, dict[int | Path, Run]]  # by seed; by its log where that is not known
     baseline: str | None  # None: it did not run here
 
     @property
@@ -335,10 +258,17 @@ class Section:
 
     @property
     def panels(self) -> list[Panel]:
-        return [panel for panel in PANELS if any(np.isfinite(panel.curve(run)).any() for run in self.runs)]
+        """Those of which a run has a value; of tokens cut, only where a method lacks the paper's clip rate."""
+        there = {panel: [self.has(panel, label) for label in self.methods] for panel in PANELS}
+        clip_rate = next(panel for panel in PANELS if panel.key == "clip/fraction")
+        return [panel for panel in PANELS if any(there[panel]) and not (panel is CUT and all(there[clip_rate]))]
+
+    def has(self, panel: Panel, label: str) -> bool:
+        """Whether a run of the method has a value of it."""
+        return any(np.isfinite(panel.curve(run)).any() for run in self.methods[label].values())
 
     @property
-    def finished(self) -> dict[str, dict[int, Run]]:
+    def finished(self) -> dict[str, dict[int | Path, Run]]:
         """The runs that are in the table."""
         return {label: {s: r for s, r in runs.items() if r.finished} for label, runs in self.methods.items()}
 
@@ -378,21 +308,30 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     if baseline is not None and baseline not in labels:
         raise UserError(f"baseline {baseline!r}: no such run; expected one of {', '.join(labels)}")
     rules: dict[str, Run] = {}
-    groups: dict[tuple, dict[str, dict[int, Run]]] = {}
+    groups: dict[tuple, dict[str, dict[int | Path, Run]]] = {}
     for run in runs:
-        other = rules.setdefault(run.label, run)
+        other = rules.setdefault(run.label, run) if run.objective is not None else run
         if other.objective != run.objective:
             raise UserError(f"{run.folder}: label {run.label!r} stands for another objective in {other.folder}")
-        key = run.info.get("scene"), run.info["learning_rate"], run.axis
-        twin = groups.setdefault(key, {}).setdefault(run.label, {}).setdefault(run.info["seed"], run)
+        key = (run.info.get("scene"), run.info["learning_rate"], run.axis) if run.info else (None, None, run.axis)
+        seeds = groups.setdefault(key, {}).setdefault(run.label, {})
+        twin = seeds.setdefault(run.folder if run.seed is None else run.seed, run)
         if twin is not run:
             raise UserError(f"{run.folder}: same label and seed as {twin.folder}; expected only one of them")
     sections = []
     for key, methods in groups.items():
         first = baseline or next((label for label in methods if label.startswith("GRPO")), next(iter(methods)))
         order = sorted(methods, key=lambda label, first=first: label != first)
-        by_seed = {label: dict(sorted(methods[label].items())) for label in order}
+        by_seed = {
+            label: dict(sorted(methods[label].items(), key=lambda seed: (isinstance(seed[0], Path), seed[0])))
+            for label in order
+        }
         scene, rate, axis = key
         sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
     # The tail goes before the storm, which answers the question that the tail leaves.
     return sorted(sections, key=lambda s: (s.scene is None, s.scene != "tail", str(s.scene), s.learning_rate or 0))
+
+
+def read_sections(given: Sequence[Path | str], baseline: str | None = None) -> list[Section]:
+    """The runs at or below each PATH or LABEL=PATH, as they are compared."""
+    return make_sections(read_runs(given), baseline)

@@ -1,11 +1,12 @@
-"""Checkpoints in one table, as Markdown, LaTeX or HTML: `bandpo table`."""
+"""Checkpoints in one table, as Markdown, LaTeX, HTML or data: `bandpo table`."""
 # ruff: noqa: RUF001  (dashes are meant)
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -176,8 +177,9 @@ def _table_notes(results: Sequence[Result], rows: Sequence[TableRow], counts: Se
     if single:
         notes.append("mean [95% interval for problems like these, clustered by problem] of one training run: what "
                      "another run would give is not in it.")  # fmt: skip
-    notes.append(f"pass@{k} is unbiased (not verl's best@{k}/mean, which is lower). Bold: the highest of its column "
-                 "under its heading, which does not say that it is more than noise (bandpo compare does).")  # fmt: skip
+    notes.append(f"pass@{k} is unbiased (not verl's best@{k}/mean, which estimates at most that). Bold: the highest of "
+                 "its column under its heading, which does not say that it is more than noise (bandpo compare does)."
+    )  # fmt: skip
     different = [name for name, sets in prompts.items() if len(sets) > 1]
     if different:
         notes.append(f"Not all rows have the same problems of {', '.join(different)}.")
@@ -319,4 +321,9 @@ def html(table: Table) -> str:
     )
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "html": html}
+def as_json(table: Table) -> str:
+    """All of it as plain data, shares and not points."""
+    return json.dumps(asdict(table), indent=2, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "html": html, "json": as_json}

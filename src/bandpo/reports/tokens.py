@@ -15,6 +15,7 @@ from ..errors import UserError, nearest
 from ..files.checks import shortened
 from ..files.reading import json_line, lines_of
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -231,7 +232,12 @@ def _read_json(
     ids = array("q")
     names: list[str] = []
     for number, line in enumerate((line for line in lines_of(path) if line.strip()), 1):
-        row = json_line(line, f"{path}, row {number}")
+        try:
+            row = json_line(line, f"{path}, row {number}")
+        except UserError:
+            if line.endswith(b"\n") or not values:
+                raise
+            break  # it is being written, or was when its process was killed
         if not values:
             names = choose(list(row))
             values, lengths = {name: array("d") for name in names}, {name: array("q") for name in names}

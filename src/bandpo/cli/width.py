@@ -1,0 +1,24 @@
+"""How wide a command may print: as the terminal is, or 100 columns where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+
+PIPED = 100
+
+
+def width() -> int:
+    return shutil.get_terminal_size((PIPED, 24)).columns
+
+
+def wrapped(text: str, column: int | None = None) -> str:
+    """The text with its long lines wrapped. What goes on begins at `column`, or else 2 behind where its line does."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip()) + 2 if column is None else column
+        fits = len(line) <= width()
+        lines += [line] if fits else textwrap.wrap(
+            line, width(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )  # fmt: skip
+    return "\n".join(lines)

@@ -1,0 +1,510 @@
+"""`bandpo watch`: what it says of logs that the tests write, with a clock that the tests move."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bandpo.cli import main, show_watch
+from bandpo.cli.show_watch import view, watch_and_show
+from bandpo.losses.metrics import BINS
+from bandpo.reports import watching
+from bandpo.reports.logs import renamed
+from bandpo.reports.watching import PANELS, Watch, duration, last, logs_at, number, write_page
+
+NOW = 1_000_000.0
+
+
+def ours(step, reward=0.5, entropy=0.4, **more):
+    """A row of metrics.jsonl."""
+    by_p = {f"clip/{side}/{name}": 0.01 * (i + 1) for side in ("high", "low") for i, name in enumerate(BINS)}
+    return {
+        "step": 16 * step, "round": step, "reward": reward, "entropy": entropy, "tokens": 1000.0, "clip/count": 30.0,
+        "clip/fraction": 0.03, "clip/high_fraction": 0.02, "clip/low_fraction": 0.01, "clip/tail_high_count": 12.0,
+        "clip/tail_high_share": 0.4, "cut/fraction": 0.025, "kl_old/k3": 0.0015, "log_ratio/min": -2.0,
+        "log_ratio/p01": -0.5, "log_ratio/p50": 0.0, "log_ratio/p99": 0.6, "log_ratio/max": 1.5, **by_p, **more,
+    }  # fmt: skip
+
+
+def write(path, rows, age=0.0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return aged(path, age)
+
+
+def aged(path, age):
+    os.utime(path, (NOW - age, NOW - age))
+    return path
+
+
+def run_of_ours(folder, rows, *, label="Band-KL 0.05", seed=0, finished=False, age=0.0):
+    write(folder / "metrics.jsonl", rows, age)
+    info = {"label": label, "seed": seed, "finished": finished, "learning_rate": 1e-5, "rounds": 48}
+    (folder / "run.json").write_text(json.dumps(info))
+    return folder
+
+
+def verls(step, **more):
+    data = {
+        "critic/score/mean": 0.25, "actor/entropy": 0.7, "actor/bandpo/tokens": 400.0, "actor/bandpo/clip/count": 8.0,
+        "actor/bandpo/clip/high_count": 6.0, "actor/bandpo/clip/low_count": 2.0, "actor/bandpo/kl_old/k3_nats": 2.0,
+        "actor/bandpo/clip/tail_high_count": 2.0, "actor/bandpo/controlled": 0.03, "actor/pg_clipfrac": 0.017,
+        "actor/bandpo/tokens/p0.2": 50.0, "actor/bandpo/clip/high_count/p0.2": 2.0,
+    }  # fmt: skip
+    return {"step": step, "data": {**data, **more}}
+
+
+def looked(*given, now=NOW, silent=600.0):
+    return Watch(list(map(str, given)), silent).look(now)
+
+
+def drawn(seen, width, encoding="utf-8", colour=False):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, highlight=False, markup=False, force_terminal=colour)
+    console.print(view(seen, width))
+    file.flush()
+    return file.buffer.getvalue().decode(encoding)
+
+
+# ---------------------------------------------------------------------------------------------------------------- names
+
+
+def test_rows_of_all_trainers_have_the_same_names():
+    assert renamed({"critic/rewards/mean": 1, "critic/score/mean": 2})["reward"] == 2
+    assert renamed({"critic/score/mean": 2, "reward": 3})["reward"] == 3
+    assert renamed({"bandpo/entropy": 1.0, "entropy": 2.0})["entropy"] == 1.0
+    assert renamed({"entropy": 2.0, "bandpo/entropy": 1.0})["entropy"] == 1.0
+    assert renamed({"bandpo/cut/fraction": 0.1, "clip_ratio/region_mean": 0.2})["cut/fraction"] == 0.1
+    assert renamed({"clip_ratio/region_mean": 0.2})["cut/fraction"] == 0.2
+    assert renamed({"actor/bandpo/controlled": 0.1})["controlled/value"] == 0.1
+    sides = {"bandpo/clip/high_fraction": 0.25, "bandpo/clip/low_fraction": 0.5}
+    assert renamed(sides)["clip/fraction"] == 0.75
+    assert renamed({**sides, "bandpo/clip/fraction": 0.7})["clip/fraction"] == 0.7
+    assert "clip/fraction" not in renamed({"clip_ratio/high_mean": 0.25, "bandpo/clip/low_fraction": 0.5})
+    odd = renamed({"a": "text", "b": math.inf, "c": math.nan, "d": None, "e": [1], "f": 10**400, "g": True})
+    assert odd == {"b": None, "c": None, "f": None, "g": True}
+
+
+def test_shares_under_verl_are_ratios_of_its_sums(tmp_path):
+    """A mean of shares would be (2 % + 10 %) / 2."""
+    log = write(tmp_path / "run.jsonl", [verls(1), verls(2, **{"actor/bandpo/clip/count": 40.0})])
+    (run,) = looked(log)
+    wanted = {"clipped": 10.0, "above": 1.5, "below": 0.5, "tail share": 5.0, "KL": 0.005, "radius": 0.03,
+              "reward": 0.25, "entropy": 0.7, "cut": 1.7}  # fmt: skip
+    found = {name: last(PANELS[name], run) for name in wanted}
+    assert found == pytest.approx(wanted)
+    assert last(watching.BY_P["above"]["p0.2"], run) == pytest.approx(4.0)
+    np.testing.assert_allclose(PANELS["clipped"].curve(run), [2.0, 10.0])
+    assert (run.axis, run.label, run.now) == ("step", "run", "step 2")
+
+
+def test_trls_own_numbers_are_shown_where_ours_are_not(tmp_path):
+    history = [{"step": i, "reward": 0.1 * i, "entropy": 1.0, "clip_ratio/region_mean": 0.02} for i in (1, 2, 3)]
+    file = tmp_path / "out" / "checkpoint-3" / "trainer_state.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"max_steps": 9, "log_history": [*history, {"step": 3, "train_loss": 0.1}]}))
+    aged(file, 0)
+    (run,) = looked(tmp_path / "out")
+    assert (run.label, run.state, run.now) == ("out", "running", "step 3 of 9")
+    assert last(PANELS["cut"], run) == pytest.approx(2.0)
+    assert math.isnan(last(PANELS["clipped"], run))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123, "0.012"), (1.5, "1.50"), (71.23, "71.2"), (1234.5, "1,234"), (0, "0.00"), (-2.5, "-2.50"),
+     (2e-5, "2.0e-05"), (math.nan, "\u2013"), (3e8, "3.0e+08")],
+)  # fmt: skip
+def test_numbers_are_short(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (-3, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (200000, "2 days")],
+)
+def test_durations_are_short(seconds, text):
+    assert duration(seconds) == text
+
+
+# ----------------------------------------------------------------------------------------------------- how a run stands
+
+
+def test_a_run_that_was_killed_has_stopped_writing(tmp_path):
+    folder = run_of_ours(tmp_path / "run", [ours(1), ours(2)])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 48, "rou')
+    aged(folder / "metrics.jsonl", 0)
+    watch = Watch([str(folder)], silent=600)
+    (run,) = watch.look(NOW + 600)
+    assert (run.state, run.now) == ("running", "round 2 of 48")
+    (run,) = watch.look(NOW + 900)
+    assert run.state == "silent"
+    assert "has stopped writing: last line 15 min ago" in drawn([run], 80)
+    run_of_ours(folder, [ours(1), ours(2)], finished=True)
+    (run,) = watch.look(NOW + 9000)
+    assert run.state == "finished"
+
+
+def test_a_run_is_waited_for_and_its_log_may_go(tmp_path):
+    folder = tmp_path / "later"
+    watch = Watch([str(folder)])
+    (run,) = watch.look(NOW)
+    assert (run.state, run.word) == ("waiting", "")
+    assert "later\nnothing yet, waiting for its first line\n" in drawn([run], 80)
+    run_of_ours(folder, [])
+    assert [run.state for run in watch.look(NOW)] == ["waiting"]
+    run_of_ours(folder, [ours(1)])
+    assert [run.state for run in watch.look(NOW)] == ["running"]
+    (folder / "metrics.jsonl").unlink()
+    (run,) = watch.look(NOW)
+    assert run.state == "gone"
+    assert last(PANELS["reward"], run) == 0.5
+    assert "deleted or moved away" in drawn([run], 80)
+    run_of_ours(folder, [ours(1), ours(2)])
+    (run,) = watch.look(NOW)
+    assert (run.state, run.now) == ("running", "round 2 of 48")
+
+
+def test_a_clock_that_differs_from_the_file_servers_is_no_age_below_zero(tmp_path):
+    (run,) = looked(run_of_ours(tmp_path / "run", [ours(1)], age=-100))
+    assert (run.state, run.age) == ("running", 0)
+
+
+def test_of_a_folder_of_runs_each_is_seen_and_those_that_come(tmp_path):
+    run_of_ours(tmp_path / "a" / "seed-0", [ours(1)])
+    watch = Watch([str(tmp_path)])
+    assert [run.label for run in watch.look(NOW)] == ["Band-KL 0.05, seed 0"]
+    assert not watch.complete
+    run_of_ours(tmp_path / "a" / "seed-1", [ours(1)], seed=1)
+    run_of_ours(tmp_path / "b" / "seed-1", [ours(1)], seed=1)
+    labels = [run.label for run in watch.look(NOW)]
+    assert labels[0] == "Band-KL 0.05, seed 0"
+    assert labels[1] == f"Band-KL 0.05, seed 1 ({tmp_path / 'a' / 'seed-1'})"
+    assert len(labels) == 3
+
+
+def test_a_folder_that_was_waited_for_may_turn_out_to_hold_several(tmp_path):
+    watch = Watch([str(tmp_path / "lab")])
+    assert len(watch.look(NOW)) == 1
+    for seed in (0, 1):
+        run_of_ours(tmp_path / "lab" / f"seed-{seed}", [ours(1)], seed=seed)
+    assert [run.label for run in watch.look(NOW)] == ["Band-KL 0.05, seed 0", "Band-KL 0.05, seed 1"]
+
+
+def test_logs_are_found_where_trainers_leave_them(tmp_path):
+    verl = tmp_path / "project"
+    first, second = (write(verl / f"{name}.jsonl", [verls(1)]) for name in ("a", "b"))
+    assert logs_at(verl) == {first: first, second: second}
+    out = tmp_path / "out"
+    states = [write(out / f"checkpoint-{n}" / "trainer_state.json", [{}], age) for n, age in ((9, 50), (10, 20))]
+    assert logs_at(out) == {out: states[1]}  # the newer one, and not the last by name
+    assert logs_at(tmp_path / "none") == {tmp_path / "none": tmp_path / "none"}
+
+
+ODD = st.one_of(
+    st.none(), st.booleans(), st.floats(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=1)
+)
+ROWS = st.dictionaries(st.sampled_from(["step", "round", "reward", "entropy", "data", "tokens", "clip/count"]), ODD)
+
+
+@given(st.lists(st.one_of(ROWS.map(json.dumps), ROWS.map(lambda row: json.dumps({"step": 3, "data": row})), st.text())))
+def test_nothing_that_stands_in_a_log_is_an_error(tmp_path_factory, lines):
+    log = tmp_path_factory.mktemp("odd") / "run.jsonl"
+    log.write_text("\n".join(lines), errors="replace")
+    watch = Watch([str(log)])
+    for _ in range(2):
+        seen = watch.look(NOW)
+        drawn(seen, 80)
+        show_watch._line(seen[0])
+        json.dumps(show_watch._data(seen[0]), allow_nan=False)
+        log.write_bytes(log.read_bytes()[: len(lines)])
+
+
+def test_a_clip_that_never_acts_and_an_entropy_that_is_gone_are_told(tmp_path):
+    none = {"clip/count": 0.0, "clip/fraction": 0.0}
+    (run,) = looked(write(tmp_path / "a.jsonl", [ours(i, **none) for i in range(1, 9)]))
+    assert run.notes == (
+        f"No token was outside its bounds in any round. If that is not meant, `bandpo doctor {tmp_path / 'a.jsonl'}` "
+        "says why.",
+    )
+    assert "bandpo doctor" in drawn([run], 200)
+    (run,) = looked(write(tmp_path / "b.jsonl", [ours(i, **none) for i in range(1, 8)]))
+    assert not run.notes
+    (run,) = looked(write(tmp_path / "c.jsonl", [*(ours(i, **none) for i in range(1, 9)), ours(9)]))
+    assert not run.notes
+    trl = [{"step": i, "reward": 0.5, "entropy": 1.0, "clip_ratio/region_mean": 0.0} for i in range(1, 9)]
+    (run,) = looked(write(tmp_path / "d.jsonl", trl))
+    assert run.notes[0].startswith("No token lost its gradient to the clip in any step.")
+    for last_entropy, told in ((0.039, ("Entropy is down to 10% of what it was at first.",)), (0.041, ())):
+        rows = [ours(i, entropy=0.4 if i < 9 else last_entropy) for i in range(1, 17)]
+        (run,) = looked(write(tmp_path / "e.jsonl", rows))
+        assert tuple(note.partition(" If the task")[0] for note in run.notes) == told
+    gone = [ours(i, entropy=0.4 if i < 8 else 0.01) for i in range(1, 17)]
+    (run,) = looked(write(tmp_path / "f.jsonl", gone[:15]))
+    assert not run.notes
+    (run,) = looked(write(tmp_path / "f.jsonl", gone))
+    assert run.notes
+
+
+def test_it_says_collapsed_and_when_it_is_too_early_to_tell(tmp_path):
+    good = [ours(i, reward=0.6 + 0.01 * (i % 3), entropy=0.5) for i in range(1, 31)]
+    bad = [ours(i, reward=0.02 + 0.01 * (i % 2), entropy=2.0) for i in range(31, 61)]
+    (run,) = looked(run_of_ours(tmp_path / "bad", [*good, *bad]))
+    assert run.collapsed
+    assert run.word.startswith("collapsed at round 31: reward 0.6")
+    assert run.word in drawn([run], 80)
+    (run,) = looked(run_of_ours(tmp_path / "good", good))
+    assert (run.collapsed, run.word) == (False, "no collapse of the reward")
+    (run,) = looked(run_of_ours(tmp_path / "short", good[:15]))
+    assert run.word == "too early to tell a collapse: 15 of 16 rounds"
+    (run,) = looked(write(tmp_path / "sft.jsonl", [{"step": 1, "loss": 2.0}]))
+    assert run.word == "no reward in its log, so no word on collapse"
+
+
+def test_what_happened_to_a_log_is_told(tmp_path):
+    log = write(tmp_path / "run.jsonl", [verls(1), verls(2)])
+    watch = Watch([str(log)])
+    watch.look(NOW)
+    log.write_text("nonsense\n" + json.dumps(verls(2)) + "\n")
+    (run,) = watch.look(NOW)
+    assert run.x.tolist() == [1, 2]
+    assert len(run.notes) == 2
+    assert run.notes[0].startswith("Left out: 1 of its lines")
+    assert run.notes[1].startswith("The log went back (how often: 1)")
+    assert all(note in drawn([run], 200) for note in run.notes)
+
+
+# ------------------------------------------------------------------------------------------------------------ terminals
+
+
+@pytest.fixture
+def two(tmp_path):
+    run_of_ours(tmp_path / "a", [ours(i, reward=0.01 * i) for i in range(1, 41)], age=3000)
+    run_of_ours(tmp_path / "b", [ours(i) for i in range(1, 4)], label="A method of a very long name, number", seed=7)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_of_one_run_all_is_shown(two):
+    said = drawn(looked(two[0]), 80)
+    for words in (
+        "Band-KL 0.05, seed 0", "round 40 of 48", "has stopped writing: last line 50 min ago",
+        "reward              0.400", "  above            2.00 %", "  below            1.00 %",
+        "tail share         40.0 %", "▁▁▂▂",
+        "log ratio        min -2.00   p01 -0.500   p50 0.00   p99 0.600   max 1.50",
+        "  above         1.00    2.00    3.00    4.00    5.00",
+    ):  # fmt: skip
+        assert words in said, words
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "curve"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], 10, "▁▂▃▄▅▆▇█"),
+        ([0, math.nan, 7, math.inf, 3.4], 10, "▁ █ ▄"),  # what is below each other is of one round
+        ([0, 0, 7, 7, 0, 7], 3, "▁█▅"),
+        ([5, 5], 10, "▁▁"),
+        ([1e-310, 2e-310], 10, "▁█"),
+        ([-1e299, 1e299], 10, "▁█"),
+    ],
+)
+def test_a_curve_is_a_line_of_blocks(values, width, curve, monkeypatch):
+    monkeypatch.setattr(show_watch, "console", Console(file=io.TextIOWrapper(io.BytesIO(), encoding="utf-8")))
+    assert show_watch._curve(np.array(values, float), width) == curve
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_line_of_numbers_is_wider_than_the_terminal(two, width, count):
+    said = drawn(looked(*two[:count]), width)
+    numbers = [
+        line for line in said.splitlines() if re.match(r"(  )?(reward|above|below|entropy|run |Band|A me)", line)
+    ]
+    assert numbers
+    assert max(map(len, numbers)) <= width
+
+
+def test_of_several_runs_there_is_a_row_for_each_and_words_for_those_that_need_them(two):
+    said = drawn(looked(*two), 100).splitlines()
+    assert said[0].split()[:5] == ["run", "round", "state", "reward", "entropy"]
+    assert said[1].split()[-8:-3] == ["0", "40/48", "silent", "0.400", "0.400"] or "40/48  silent" in said[1]
+    assert said[2].startswith("A method of a very long ")
+    assert ".. seed 7" in said[2]
+    assert sum("has stopped writing" in line for line in said) == 1
+    assert not any("seed 7:" in line for line in said)
+
+
+def test_a_terminal_without_colours_or_unicode_has_none(two, monkeypatch):
+    seen = looked(*two)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[31m" in drawn(seen, 80, colour=True) or "\x1b[1;31m" in drawn(seen, 80, colour=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[\d;]*3\d", drawn(seen, 80, colour=True))
+    monkeypatch.setattr(show_watch, "console", Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii")))
+    for each in (seen, seen[:1]):
+        drawn(each, 80, encoding="ascii")  # would raise
+
+
+class Clock:
+    """Time that passes when somebody sleeps; then what happens at the next `events`."""
+
+    def __init__(self, *events):
+        self.now, self.events = NOW, list(events)
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        if not self.events:
+            raise KeyboardInterrupt
+        self.events.pop(0)()
+
+
+def followed(given, clock, **options):
+    options: dict[str, Any] = {"silent": 600.0, "every": 2.0, **options}
+    return watch_and_show(list(map(str, given)), clock=clock, sleep=clock.sleep, **options)
+
+
+def test_elsewhere_than_on_a_terminal_a_line_is_printed_for_what_is_new(tmp_path, capsys):
+    folder = run_of_ours(tmp_path / "run", [ours(1)])
+    clock = Clock(
+        lambda: None,
+        lambda: run_of_ours(folder, [ours(1), ours(2, reward=0.75)]),
+        lambda: run_of_ours(folder, [ours(1), ours(2, reward=0.75)], finished=True),
+        lambda: pytest.fail("it goes on when all is finished"),
+    )
+    followed([folder], clock)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3
+    assert said[0] == ("Band-KL 0.05, seed 0  round 1 of 48  reward 0.500  entropy 0.400  clipped 3.00 %  "
+                       "tail share 40.0 %")  # fmt: skip
+    assert "round 2 of 48  reward 0.750" in said[1]
+    assert said[2].endswith("finished")
+    assert clock.now == NOW + 6
+
+
+def test_of_a_folder_of_runs_the_next_one_is_waited_for(tmp_path):
+    run_of_ours(tmp_path / "lab" / "seed-0", [ours(1)], finished=True)
+    clock = Clock(lambda: None, lambda: None)
+    followed([tmp_path / "lab"], clock)
+    assert clock.now == NOW + 6
+
+
+def test_on_a_terminal_the_view_is_drawn_again(two, monkeypatch):
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=80, height=50, highlight=False, markup=False)
+    monkeypatch.setattr(show_watch, "console", terminal)
+    followed(two[1:], Clock(lambda: run_of_ours(two[1], [ours(i) for i in range(1, 6)], seed=7)))
+    said = out.getvalue()
+    assert "round 3 of 48" in said
+    assert "round 5 of 48" in said
+    assert "\x1b[2K" in said  # lines are written over
+
+
+def test_a_signal_ends_it_as_a_signal_and_the_user_without_an_error(tmp_path):
+    folder = run_of_ours(tmp_path / "run", [ours(1)])
+    followed([folder], Clock())
+
+    def end():
+        raise KeyboardInterrupt(15)
+
+    with pytest.raises(KeyboardInterrupt):
+        followed([folder], Clock(end))
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+
+def test_the_page_loads_itself_again_until_the_end(two, tmp_path, capsys):
+    page, pages = tmp_path / "new" / "page.html", []
+    clock = Clock(lambda: pages.append(page.read_text()))
+    followed(two, clock, html=page)
+    assert '<meta http-equiv="refresh" content="10">' in pages[0]
+    assert 'http-equiv="refresh"' not in page.read_text()
+    assert "It is not updated any more." in page.read_text()
+    for text in pages[0], page.read_text():
+        assert "round 40 of 48, has stopped writing: last line" in text
+        assert "A method of a very long name, number, seed 7" in text
+        assert "<svg" in text
+        assert "script" not in text.split("<body>")[1]
+        assert "http" not in re.sub('http-equiv|xmlns[:a-z]*="[^"]*"|xlink:href="#[^"]*"', "", text)
+    assert "Tokens above their interval by old probability p" in pages[0]
+    assert str(page) in capsys.readouterr().out
+
+
+def test_the_page_is_written_only_if_something_is_new(tmp_path, monkeypatch):
+    folder, written = run_of_ours(tmp_path / "run", [ours(1)]), []
+    monkeypatch.setattr(show_watch, "write_page", lambda path, seen, now, refresh=10: written.append(now))
+    followed([folder], Clock(*[lambda: None] * 5, lambda: run_of_ours(folder, [ours(1), ours(2)]), lambda: None),
+             html=tmp_path / "page.html")  # fmt: skip
+    assert written == [NOW, NOW + 12, NOW + 16]  # at once, with the new row, and at the end
+
+
+def test_names_in_logs_cannot_write_html(tmp_path):
+    folder = run_of_ours(tmp_path / "run", [ours(1)], label="<script>alert(1)</script>")
+    write_page(tmp_path / "page.html", looked(folder), NOW)
+    assert "<script" not in (tmp_path / "page.html").read_text()
+
+
+def test_runs_with_rounds_and_with_steps_are_drawn_apart(two, tmp_path):
+    log = write(tmp_path / "verl.jsonl", [verls(1), verls(2)])
+    write_page(tmp_path / "page.html", looked(two[0], log), NOW)
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<h3>Reward</h3>") == 2
+    assert 'mean per completion, by round, for Band-KL 0.05, seed 0"' in page
+    assert 'mean per completion, by step, for verl"' in page
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_runs_are_only_read(two, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    followed([tmp_path], Clock(lambda: None))
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_once_and_json(two, capsys):
+    assert main(["watch", *map(str, two), "--once"]) == 0
+    assert "Band-KL 0.05, seed 0" in capsys.readouterr().out
+    assert main(["watch", f"mine={two[0]}", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["label"], found["state"], found["round"], found["end"]) == ("mine", "silent", 40, 48)
+    assert found["numbers"]["clip/fraction"] == pytest.approx(0.03)
+    assert found["numbers"]["clip/high/p0.4"] == pytest.approx(0.02)
+    assert found["numbers"]["reward"] == pytest.approx(0.4)
+    assert found["collapsed"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none", "--once"], "error: none: nothing to show"),
+        (["none", "--json"], "error: none: nothing to show"),
+        (
+            ["a", "--html", "metrics.jsonl"],
+            "'--html': must be the name of a page, which ends in .html or .htm, got 'metrics.jsonl'",
+        ),
+        (["none", "--every", "0"], "must be a positive number of seconds"),
+        (["none", "--silent", "x"], "must be a positive number of minutes, got 'x'"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["watch", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.splitlines()) == 1

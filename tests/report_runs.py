@@ -1,0 +1,126 @@
+"""Run folders, and the pages made of them, for tests of the report."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import subprocess
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import yaml
+
+CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
+BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def write_run(root: Path, label="GRPO", seed=0, rows=(), config=None, **info) -> Path:
+    folder = root / f"{label}-{info.get('learning_rate', 0)}-{seed}".replace(" ", "-").replace("/", "")
+    folder.mkdir(parents=True)
+    facts = {
+        "label": label,
+        "method": "m",
+        "seed": seed,
+        "scene": "tail",
+        "learning_rate": 5e-6,
+        "rounds": len(rows),
+        "steps_per_round": 64,
+        "finished": True,
+        "command": f"bandpo lab --rule '{label}' --rounds 10 --seed {seed} --output runs/{label}-{seed}",
+        "versions": {"bandpo": "0.1.0", "torch": "2.13.0"},
+        "hardware": "x86_64, 2 cores",
+        "commit": "abc1234",
+        "started": "2026-11-21T14:00:00+00:00",
+        "wall_seconds": 88.1,
+        **info,
+    }
+    (folder / "run.json").write_text(json.dumps(facts))
+    settings = {"seed": seed, "output": str(folder), "trust_region": BAND if "Band" in label else CLIP}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or {})}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def make_rows(work, **more):
+    """A line a round: P(work) as given, reward 0.8 P(work), entropy 1 - P(work), counts that differ by round."""
+    rows = []
+    for index, p in enumerate(work):
+        row = {"step": 64 * (index + 1), "round": index + 1, "lab/work": p, "reward": 0.8 * p, "entropy": 1 - p}
+        row |= {"tokens": 1000 * (index + 1), "clip/count": 10 + index, "clip/tail_high_count": 5}
+        row |= {"clip/fraction": 0.999, "clip/tail_high_share": 0.999}  # must lose against the counts
+        row |= {"clip/good_tail_tokens": 50, "cut/good_tail_count": 4 + index, "cut/good_tail": 0.999}
+        rows.append(row | {key: values[index] for key, values in more.items()})
+    return rows
+
+
+def ramp(half: int, rounds: int = 12):
+    """P(work) is 0.01 until it is 0.75 from round `half` on."""
+    return [0.01 if r < half else 0.75 for r in range(1, rounds + 1)]
+
+
+class Tables(HTMLParser):
+    """Every table of a page as {caption: {row header: {column header: text}}}; line breaks of a cell are " | "."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tables, self.table, self.row, self.text = {}, [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "small":
+            self.text.append(" | ")
+        if tag in ("td", "th", "caption"):
+            self.text = []
+        if tag == "tr":
+            self.row = []
+        if tag == "table":
+            self.table = []
+
+    def handle_endtag(self, tag):
+        text = " ".join("".join(self.text).split())
+        if tag == "caption":
+            self.caption = text
+        if tag in ("td", "th"):
+            self.row.append(text)
+        if tag == "tr":
+            self.table.append(self.row)
+        if tag == "table":
+            head = [name.split(" | ")[0] for name in self.table[0]]
+            rows = {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in self.table[1:]}
+            self.tables.setdefault(self.caption, []).append(rows)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def table(page: str, caption: str, index: int = 0):
+    """The table whose caption begins so."""
+    found = [rows for name, tables in Tables(page).tables.items() if name.startswith(caption) for rows in tables]
+    return found[index]
+
+
+def browse(page: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The page in a frame as wide as a phone, as a window of chromium is at least 500 px wide; what comes out is the
+    document around it, in which the page's script may have filled `measured`."""
+    copy = folder / "copy.html"
+    copy.write_text(
+        '<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        f'<pre id="measured"></pre><iframe width="375" height="800" style="border:0" srcdoc="{escape(page)}"></iframe>',
+        encoding="utf-8",
+    )
+    general = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+               "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
+               f"--user-data-dir={folder / 'profile'}", "--hide-scrollbars"]  # fmt: skip
+    command = [str(CHROMIUM), *general, *options, "--dump-dom", copy.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def with_script(page: str, script: str) -> str:
+    """The page with one more script, which its policy takes by its hash as it takes the page's own."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
+    return page.replace("</body>", f"<script>{script}</script></body>")
