@@ -1,7 +1,7 @@
 """The site: `python -m sphinx -W --keep-going docs site` writes it to site/, without a network; a warning is an error.
 
 The pages are Markdown that also reads well where the repository is browsed. docs/_site/ has what Sphinx does not bring:
-formulas as MathML, and a page for every file of the repository that a page links to.
+formulas as MathML, a page for every file of the repository that a page links to, and what the theme lacks.
 """
 
 import re
@@ -16,7 +16,7 @@ author = "the authors of bandpo"
 release = re.findall(r'__version__ = "(.*)"', (HERE.parent / "src/bandpo/__init__.py").read_text(encoding="utf-8"))[0]
 
 extensions = ["myst_parser", "sphinx.ext.napoleon", "autoapi.extension", "sphinx_copybutton"]
-extensions += ["formulas", "repository", "docstrings", "whole"]  # of _site
+extensions += ["formulas", "repository", "docstrings", "pictures", "sidebar", "whole"]  # of _site
 exclude_patterns = ["_site"]
 
 # An unknown reference is an error, in docstrings too. What is not bandpo's own has no page, nor have names of types.
@@ -48,9 +48,11 @@ html_title = "bandpo"
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
+html_use_index = False  # of names; the page API has them in order
 # As they are: pictures of <picture>, which Sphinx does not read, and pages that are whole in themselves.
 html_extra_path = [path.name for suffix in ("svg", "html") for path in HERE.glob(f"*.{suffix}")]
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True

@@ -1,7 +1,7 @@
 """Writes docs/explorer.html, one page that needs no network, from the files of docs/explorer.
 
     python docs/explorer.py
-    python docs/explorer.py tokens.jsonl        # and its example from what examples/tokens.py wrote: 1 response in 50
+    python docs/explorer.py runs/tokens/tokens-0.jsonl  # and its example, of what examples/tokens.py wrote: 1 row in 50
 
 tests/test_explorer.py compares the committed page with a new one, its numbers with bandpo's, in a browser.
 """

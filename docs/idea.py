@@ -28,7 +28,7 @@ RULES = {"GRPO": Clip(0.2, 0.2), "Band-KL": Band("kl", 0.05)}
 BARS = {
     "GRPO 0.2/0.2": "GRPO",
     "Clip-Higher 0.2/0.28": "Clip-Higher",
-    "Clip 0.2/1.0": "clip with 1.0 above",
+    "Clip 0.2/1.0": "Clip(0.2, 1.0)",
     "Band-KL 0.05": "Band-KL",
 }
 AT = 0.01
@@ -45,7 +45,7 @@ def draw(ink: str, faint: str, colours: tuple[str, ...]) -> Figure:
     figure = Figure(figsize=(9.6, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
     p = torch.logspace(-4, 0, 400, dtype=torch.float64)
-    for (name, rule), colour, dash in zip(RULES.items(), colours[1::-1], DASHES, strict=False):
+    for (name, rule), colour, dash in zip(RULES.items(), colours, DASHES, strict=False):
         top = (rule.bounds(p.log()).log_high + p.log()).exp().clamp(max=1)
         left.plot(p, top, color=colour, linestyle=dash, linewidth=2.2)
         reach = float((rule.bounds(torch.tensor([AT]).log()).log_high).exp()) * AT
@@ -70,7 +70,7 @@ def draw(ink: str, faint: str, colours: tuple[str, ...]) -> Figure:
         axis.set_minor_locator(NullLocator())
     for y, (label, counts) in zip((3, 2, 1, 0), rounds().items(), strict=True):
         mean = statistics.mean(counts)
-        colour = {"GRPO 0.2/0.2": colours[1], "Band-KL 0.05": colours[0]}.get(label, faint)
+        colour = {"GRPO 0.2/0.2": colours[0], "Band-KL 0.05": colours[1]}.get(label, faint)
         right.barh(y, mean, color=colour, height=0.56, alpha=0.9)
         right.plot(counts, [y] * len(counts), "|", color=ink, markersize=9)
         right.text(max(counts) + 0.6, y, f"{mean:.0f}", va="center", fontweight="bold")

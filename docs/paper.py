@@ -503,9 +503,9 @@ extremal problems have an optimum of that form. If $f$ is strictly convex and th
 $r=1/p$, it is the only one.*
 
 *Proof.* With the weights $w_b=P(b)/(1-p)$, Jensen's inequality gives
-$\sum_{b\ne a}P(b)f(Q(b)/P(b))=(1-p)\sum_b w_b f(Q(b)/P(b))\ge(1-p)f\big(\sum_b w_bQ(b)/P(b)\big)=(1-p)f(c)$, with
-equality for constant ratios. The ball is compact ($D_f$ is lower semicontinuous), so an optimum exists; rescaling its
-others keeps $r$ and does not raise the divergence. An optimum with $g(p,r)=\delta$ has $\delta\ge D_f\ge g=\delta$:
+$\sum_{b\ne a}P(b)f(Q(b)/P(b))$ $=(1-p)\sum_b w_b f(Q(b)/P(b))$ $\ge(1-p)f\big(\sum_b w_bQ(b)/P(b)\big)$ $=(1-p)f(c)$,
+with equality for constant ratios. The ball is compact ($D_f$ is lower semicontinuous), so an optimum exists; rescaling
+its others keeps $r$ and does not raise the divergence. An optimum with $g(p,r)=\delta$ has $\delta\ge D_f\ge g=\delta$:
 equality in Jensen's inequality, which for a strictly convex $f$ means constant ratios. For $r=1/p$ nothing is left to
 distribute. $\square$
 """,
@@ -613,8 +613,8 @@ at $p=0.001$ the upper bound of KL is [[kl wide]], that of TV [[tv wide]]; at $p
 
 **Holds.** *If $\kappa=f''(1)>0$ exists, the bounds are $1\pm\sqrt{2\delta(1-p)/(p\kappa)}(1+o(1))$ for $\delta\to0$.*
 
-*Proof.* $g(p,1+s)=pf(1+s)+(1-p)f\big(1-\frac{sp}{1-p}\big)=\frac\kappa2s^2\big(p+\frac{p^2}{1-p}\big)+o(s^2)=
-\frac{\kappa p}{2(1-p)}s^2+o(s^2)$. $\square$
+*Proof.* $g(p,1+s)=pf(1+s)+(1-p)f\big(1-\frac{sp}{1-p}\big)$ $=\frac\kappa2s^2\big(p+\frac{p^2}{1-p}\big)+o(s^2)$
+$=\frac{\kappa p}{2(1-p)}s^2+o(s^2)$. $\square$
 
 So only $\delta/\kappa$ compares, and only near $r=1$: $\kappa$ is 1 for both KL and every power divergence, 2 for
 Pearson and Neyman, 1/4 for Hellinger and Jensen-Shannon. KL at $\delta$ is as wide as Pearson at $2\delta$. TV has no

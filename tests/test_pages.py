@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+
 import pytest
 from scripts import ROOT, load
+from typer import TyperException
+
+from bandpo.cli.app import app, get_command
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +51,49 @@ def test_a_block_is_found_wherever_it_stands(readme, tmp_path):
     (shell, first), (python, second) = readme.blocks(page)
     assert (shell, python, second) == ("sh", "python", "if x:\n    y\n")
     assert readme.commands(first) == ["a --b c"]
+
+
+def test_commands_in_the_text_are_taken_by_the_command_line(readme):
+    """Those with arguments, in a sentence or in an indented line, which are not run; a word in capitals stands for one
+    of the reader's."""
+    group, tried = get_command(app), 0
+    for page in readme.PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for found in re.finditer(r"`bandpo ([^`\n]+)`|^ {4,}bandpo (.+)$", text, re.MULTILINE):
+            said = (found[1] or found[2]).split("  #")[0]
+            if re.search(r"\.\.\.|[|\[*]|\b[A-Z][A-Z_]+\b|--help", said) or len(words := shlex.split(said)) < 2:
+                continue
+            tried += 1
+            try:
+                group.get_command(None, words[0]).make_context(words[0], words[1:])
+            except TyperException as error:
+                if type(error).__name__ != "MissingParameter":  # which the sentence leaves to the reader
+                    pytest.fail(f"{page}: bandpo {said}: {error.format_message()}")
+    assert tried > 30
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.name)
+def test_a_notebook_is_valid_and_holds_no_outputs(readme, path):
+    text = path.read_text(encoding="utf-8")
+    book = json.loads(text)
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert book["metadata"]["kernelspec"] == {"display_name": "Python 3", "language": "python", "name": "python3"}
+    names = {"markdown": {"cell_type", "id", "metadata", "source"}}
+    names["code"] = names["markdown"] | {"execution_count", "outputs"}
+    for cell in book["cells"]:
+        assert set(cell) == names[cell["cell_type"]]
+        assert cell["metadata"] == {}
+        assert re.fullmatch(r"[\w-]{1,64}", cell["id"])
+        assert (cell.get("outputs", []), cell.get("execution_count")) == ([], None)
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", "".join(cell["source"])):
+            assert (path.parent / link).exists(), link
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    assert text == json.dumps(book, indent=1, ensure_ascii=False) + "\n", (
+        "as Jupyter writes it, so that a diff is small"
+    )
+    ((_, code),) = readme.blocks(path)
+    assert "!bandpo" not in code
+    assert "subprocess.run(r'''bandpo " in code
 
 
 def test_every_page_has_its_place_in_the_navigation():

@@ -4,6 +4,7 @@ A page may link to `../tests/test_paper.py` as it does where the repository is b
 name that the file defines, the link goes to the line of its definition. A folder becomes a list of its files.
 """
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from sphinx.util import logging
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".md": "markdown", ".toml": "toml", ".sh": "bash"}
+LANGUAGES = {".py": "python", ".ipynb": "python", ".yaml": "yaml", ".md": "markdown", ".toml": "toml", ".sh": "bash"}
 
 
 def setup(app):
@@ -63,6 +64,12 @@ def page_of(target):
     return f"files/{target.relative_to(ROOT).as_posix().replace('.', '-')}"
 
 
+def source_of(cell):
+    """A cell of a notebook in a Python file."""
+    text = "".join(cell["source"])
+    return text if cell["cell_type"] == "code" else re.sub("^", "# ", text, flags=re.MULTILINE)
+
+
 def pages(app):
     """The page of each file that is linked to, and of each in a folder that is."""
     kept = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
@@ -77,6 +84,8 @@ def pages(app):
         else:
             text = (ROOT / path).read_text(encoding="utf-8")
             language = LANGUAGES.get(Path(path).suffix, "text")
+            if path.endswith(".ipynb"):
+                text = "\n\n".join(map(source_of, json.loads(text)["cells"]))
             body = app.builder.highlighter.highlight_block(
                 text, language, force=True, linenos="inline", lineanchors="line"
             )

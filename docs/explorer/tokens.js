@@ -33,13 +33,15 @@ function columnsOf(row, where) {
 function readTokens(text, file) {
   const old = [], logRatio = [], advantage = [];
   let columns = null, row = 0;
-  for (const line of text.split("\n")) {
+  const lines = text.split("\n");
+  for (const [i, line] of lines.entries()) {
     if (!line.trim()) continue;
     const where = `${file}, row ${++row}`;
     let values;
     try {
       values = JSON.parse(line);
     } catch {
+      if (i === lines.length - 1 && columns) break; // it was being written when its process was killed
       throw new Error(`${where} is not JSON; a line of JSON for each row is expected`);
     }
     if (values === null || typeof values !== "object" || Array.isArray(values)) throw new Error(`${where} is no object of columns`);
