@@ -1,11 +1,13 @@
-"""Run what the README and the pages of docs/ tell their readers to paste, in the order in which it stands there.
+"""Run what the README, the pages of docs/ and the notebook give their readers to run, in the order of the text.
 
     readme.py line main|test    print the line that runs the main job, or the tests
-    readme.py run               run the main line and every block marked sh or python
+    readme.py run               run the main line and every block marked sh or python, and the notebook
+    readme.py run NOTEBOOK      run this notebook only
 
 What takes minutes is shortened by the arguments in SHORTER, and what cannot run here is in NOT_RUN; both are printed.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.ipynb"))]
 SHORTER = {"bandpo lab": " --rounds 3 --seeds 1", "bandpo train recipes/lab/band-kl.yaml": " rounds=2"}
 # What a command or a block begins with, and why it is not run.
 NOT_RUN = {
@@ -27,15 +29,20 @@ NOT_RUN = {
     "bandpo train recipe.yaml": "the recipe is the reader's",
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml variant": "needs eight GPUs",
     "bandpo verl recipes/paper/r1": "needs eight GPUs",
-    "# write_tokens.py": "needs verl",
     "class BandPOLoss(PolicyLoss)": "needs OpenRLHF",
     "from slime": "needs slime",
 }
 NOT_RUN_WHOLE = {"bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml": "needs eight GPUs"}
 
+_SHELL = r"import subprocess; subprocess.run(r'''\1''', shell=True, check=True)"  # what `!` does in a notebook
+
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text) of every fenced block that is to be run, also within a list."""
+    """(language, text) of every fenced block that is to be run, also within a list; all cells of a notebook are one."""
+    if page.suffix == ".ipynb":
+        cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        return [("python", re.sub("^!(.*)", _SHELL, code, flags=re.MULTILINE))]
     found = re.findall(r"^( *)```(sh|python)\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [(language, re.sub(f"^{indent}", "", text, flags=re.MULTILINE)) for indent, language, text in found]
 
@@ -123,5 +130,7 @@ def _run(command: list[str], shown: str) -> str:
 if __name__ == "__main__":
     if sys.argv[1:] == ["run"]:
         run()
+    elif sys.argv[1] == "run":
+        _python("", blocks(ROOT / sys.argv[2])[0][1])
     else:
         print(line(sys.argv[2]))

@@ -52,7 +52,7 @@ measure of coverage.
 
 class Fault(NamedTuple):
     name: str
-    file: str  # under src/bandpo
+    file: str  # under src/bandpo; or a part of the explorer, under docs/
     old: str
     new: str
     tests: (
@@ -898,8 +898,8 @@ FAULTS = [
     Fault(
         "TRL: an objective's loss is both bounds of the clamp",
         "integrations/trl.py",
-        "_Instead(torch.full_like(loss, math.inf)), _Instead(loss)",
-        "_Instead(loss), _Instead(loss)",
+        "Instead(torch.full_like(loss, math.inf)), Instead(loss)",
+        "Instead(loss), Instead(loss)",
         "trl_objectives::test_a_clip_in_the_place_of_trls_term_is_trls_loss",
     ),
     Fault(
@@ -911,7 +911,7 @@ FAULTS = [
     ),
     Fault(
         "TRL: the loss of a token in one sum with 1",
-        "integrations/trl.py",
+        "integrations/trl_settings.py",
         "    def __radd__(self, one: object) -> Tensor:\n        return self.bound",
         "    def __radd__(self, one: object) -> Tensor:\n        return 1 + self.bound",
         "trl_objectives::test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss",
@@ -1267,8 +1267,8 @@ FAULTS = [
     Fault(
         "the doctor's exit code says nothing",
         "cli/training.py",
-        "ray=not no_ray)) else 1",
-        "ray=not no_ray)) else 0",
+        'return int(any(row["level"] == "problem" for row in rows))',
+        'return int(any(row["level"] == "fault" for row in rows))',
         "doctor::test_the_command",
     ),
     Fault(
@@ -1490,6 +1490,161 @@ FAULTS = [
         "terms(new, old)",
         "testing::test_a_fault_of_the_compiled_loss_is_found",
     ),
+    # ---- trust_regions/budget.py, and more that answers questions: the explorer, explain, doctor
+    Fault(
+        "Budget: every token of the batch pays, padding too",
+        "trust_regions/budget.py",
+        "* mask.sum(-1, keepdim=True)\n        if",
+        "* mask.shape[-1]\n        if",
+        "budget",
+    ),
+    Fault(
+        "Budget: a response within its budget is limited",
+        "trust_regions/budget.py",
+        "torch.where(within, torch.inf, log_high)",
+        "log_high",
+        "budget",
+    ),
+    Fault(
+        "Budget by KL: a move down has the reach of one up",
+        "trust_regions/budget.py",
+        "torch.where(side < 0, down, up)",
+        "up",
+        "budget",
+    ),
+    Fault(
+        "Budget by KL: what rounding overspends is not taken back",
+        "trust_regions/budget.py",
+        "torch.log1p(share * up)",
+        "torch.log1p(up)",
+        "budget::test_float32_leaves_little_of_the_budget_of_a_short_response",
+    ),
+    Fault(
+        "Budget by chi2: the slope without its two",
+        "trust_regions/budget.py",
+        "reach = 0.5 * rest / p",
+        "reach = rest / p",
+        "budget",
+    ),
+    Fault(
+        "Budget by TV: what cheaper tokens spent is forgotten",
+        "trust_regions/budget.py",
+        "(budget - before) / there",
+        "budget / there",
+        "budget",
+    ),
+    Fault(
+        "PrefixBudget: what was saved widens the band",
+        "trust_regions/budget.py",
+        "balance.clamp(max=0)",
+        "balance",
+        "budget",
+    ),
+    Fault(
+        "PrefixBudget: the last weight is not reached",
+        "trust_regions/budget.py",
+        "(mask.sum(-1, keepdim=True) - 1).clamp(min=1)",
+        "mask.sum(-1, keepdim=True)",
+        "budget::test_the_radius_of_a_prefix_is_the_papers_in_a_loop",
+    ),
+    Fault(
+        "explorer: the others are rescaled the wrong way",
+        "docs/explorer/operator.js",
+        "p * f(ratio(p, t)) + (1 - p) * f(-Math.log1p(p * Math.expm1(t)))",
+        "p * f(ratio(p, t)) + (1 - p) * f(Math.log1p(p * Math.expm1(t)))",
+        "explorer::test_the_operator_is_bandpos",
+    ),
+    Fault(
+        "explorer: a token is in a union if it is in both",
+        "docs/explorer/operator.js",
+        "a.contains(logP, logR) || b.contains(logP, logR)",
+        "a.contains(logP, logR) && b.contains(logP, logR)",
+        "explorer::test_a_token_is_inside_where_it_is_by_bandpo",
+    ),
+    Fault(
+        "explorer: a clip stops a token that comes back",
+        "docs/explorer/operator.js",
+        "good ? r > high : r < low; // outside",
+        "r > high || r < low; // outside",
+        "explorer::test_surrogate_and_push_are_bandpos",
+    ),
+    Fault(
+        "explorer: rare is what is not rare",
+        "docs/explorer/tokens.js",
+        "if (tokens.old[i] <= TAIL) count.rare",
+        "if (tokens.old[i] > TAIL) count.rare",
+        "explorer::test_counts_of_a_run_are_those_of_calibrate",
+    ),
+    Fault(
+        "explorer: tokens of padding are read",
+        "docs/explorer/tokens.js",
+        "      if (mask && !mask[i]) return;\n",
+        "",
+        "explorer::test_files_are_read_as_calibrate_reads_them",
+    ),
+    Fault(
+        "explain: where a rule leaves more room it is tighter",
+        "reports/explanation.py",
+        "return _sign(b - a)",
+        "return _sign(a - b)",
+        "explanation",
+    ),
+    Fault(
+        "explain: what is infinite is a number in JSON",
+        "reports/explanation_data.py",
+        "float(x) if math.isfinite(x) else None",
+        "float(x)",
+        "explanation",
+    ),
+    Fault(
+        "explain: the tighter half of an intersection is not named",
+        "reports/explanation.py",
+        "low, high = a.log_low >= b.log_low, a.log_high <= b.log_high",
+        "low, high = a.log_low <= b.log_low, a.log_high <= b.log_high",
+        "explanation::test_what_stops_a_token_is_named",
+    ),
+    Fault(
+        "doctor: TRL's steps without the iterations",
+        "training/doctor_trl.py",
+        "if accumulation % (steps * iterations) == 0:",
+        "if accumulation % steps == 0:",
+        "doctor_trl",
+    ),
+    Fault(
+        "doctor: a dead clip for a ratio of 1",
+        "training/doctor_logs.py",
+        "if max(ratios) <= _ROUNDING:",
+        "if max(ratios) <= 0:",
+        "doctor_trl",
+    ),
+    Fault(
+        "doctor: names whose values are not known are judged",
+        "training/doctor_trl.py",
+        "if not unknown.isdisjoint(names):",
+        "if False:",
+        "doctor_trl",
+    ),
+    Fault(
+        "doctor: its lines run on",
+        "cli/training.py",
+        'wrapped(f"{MARK[finding.level]}  {finding.what}", 6)',
+        'f"{MARK[finding.level]}  {finding.what}"',
+        "doctor::test_findings_are_as_wide_as_the_terminal",
+    ),
+    Fault(
+        "score: a column of a folder is dropped in silence",
+        "cli/evals.py",
+        "if given and all(",
+        "if given and not all(",
+        "dumps",
+    ),
+    Fault(
+        "calibrate: the number of a rule in a tuple is that of all",
+        "trust_regions/numbers.py",
+        "if str(i) == place else each",
+        "if str(i) >= place else each",
+        "calibrated_rules::test_the_number_of_a_rule_in_a_tuple_has_its_place_in_its_name",
+    ),
     # ---- statistics/calibration.py, reports/calibration.py, trust_regions/numbers.py
     Fault(
         "calibrate: a count of tokens that is rounded loses one",
@@ -1499,17 +1654,17 @@ FAULTS = [
         "calibration",
     ),
     Fault(
-        "calibrate: a resample wants what the whole wants",
+        "calibrate: the error of the interval has a degree of freedom too many",
         "statistics/calibration.py",
-        "float(weights @ wanted), is_thinned",
-        "float(wanted.sum()), is_thinned",
+        "0) * count / (count - 1)",
+        "0)",
         "calibration",
     ),
     Fault(
-        "calibrate: a token at its own number is outside",
+        "calibrate: few tokens outside make a small error",
         "statistics/calibration.py",
-        "cell = np.searchsorted(grid, critical)",
-        'cell = np.searchsorted(grid, critical, side="right")',
+        "    variance[:answer] = np.maximum(variance[:answer], variance[answer])\n",
+        "",
         "calibration",
     ),
     Fault(
@@ -1575,6 +1730,140 @@ FAULTS = [
         "found",
         "calibrated_rules",
     ),
+    # ---- logs, reports of logs, watch, answers of other programs
+    Fault(
+        "report: TRL's last row is not its last step",
+        "files/logs.py",
+        "max(steps, default=0) >= self.last_step",
+        "max(self.at, default=0) >= self.last_step",
+        "report_of_logs::test_a_state_says_whether_its_run_is_finished",
+    ),
+    Fault(
+        "report: what its state calls unfinished is in the tables",
+        "reports/reading.py",
+        "finished = log.ended or log.last_step is None",
+        "finished = True",
+        "report_of_logs::test_a_state_says_whether_its_run_is_finished",
+    ),
+    Fault(
+        "report: logs of one file name are one method",
+        "reports/reading.py",
+        "unnamed.count(run.label) > 1",
+        "unnamed.count(run.label) > 2",
+        "report_of_logs::test_logs_of_one_file_name_are_not_one_method",
+    ),
+    Fault(
+        "report: logs of one label are twins of seed 0",
+        "reports/runs.py",
+        "run.folder if run.seed is None else run.seed",
+        "0 if run.seed is None else run.seed",
+        "report_of_logs::test_a_run_is_given_its_methods_name_and_logs_of_one_name_are_runs_of_it",
+    ),
+    Fault(
+        "logs: BandPOTrainer's clip rate is that of one side",
+        "reports/logs.py",
+        'out.setdefault("clip/fraction", high + low)',
+        'out.setdefault("clip/fraction", high)',
+        "report_of_logs::test_the_clip_rate_of_bandpo_trainer_is_the_sum_of_its_sides",
+    ),
+    Fault(
+        "report: a verdict from two pairs",
+        "reports/words.py",
+        "    if n < MIN_SEEDS:",
+        "    if n < 2:",
+        "report_of_logs::test_two_pairs_are_counted_and_are_too_few",
+    ),
+    Fault(
+        "report: a pair of which nothing is known is left out",
+        "reports/words.py",
+        "[-1.0] * (n - most)",
+        "[-1.0] * min(below, above)",
+        "report_of_logs::test_a_pair_of_which_nothing_is_known_speaks_against_a_difference",
+    ),
+    Fault(
+        "report: an interval that holds 0 tells a difference",
+        "reports/words.py",
+        "interval.low <= 0 <= interval.high",
+        "0 <= interval.low <= interval.high",
+        "report_of_logs::test_the_interval_is_students_of_the_paired_differences",
+    ),
+    Fault(
+        "report: a sum where runs without pairs are compared",
+        "reports/words.py",
+        "((1, a), (-1, b))",
+        "((1, a), (1, b))",
+        "report_of_logs::test_runs_of_logs_are_told_apart_without_pairs",
+    ),
+    Fault(
+        "report: names at the ends leave the picture",
+        "reports/charts.py",
+        "min(places[i], 1 - gap *",
+        "min(places[i], 9 - gap *",
+        "page_script::test_names_at_the_ends_stand_apart_within_the_picture_in_the_order_of_the_curves",
+    ),
+    Fault(
+        "report: a colour goes by the place on the page",
+        "reports/charts.py",
+        "(used[i % 7], (i - wanted) % 7)",
+        "(used[i % 7], i % 7)",
+        "page_script::test_a_method_keeps_its_look_on_another_page",
+    ),
+    Fault(
+        "report: a head sorts up only",
+        "reports/page.js",
+        "return sign * (a - b) || i - j;",
+        "return a - b || i - j;",
+        "page_script::test_a_head_sorts_up_down_and_back",
+    ),
+    Fault(
+        "report: a curve is read beside the pointer",
+        "reports/page.py",
+        "(46 + (314 - room) * (x - low)",
+        "(46 + 314 * (x - low)",
+        "page_script::test_a_slider_reads_the_thick_lines_by_key_and_by_pointer",
+    ),
+    Fault(
+        "watch: half a line is damaged",
+        "files/logs.py",
+        "                        return  # it is being written\n",
+        "                        pass\n",
+        "logs",
+    ),
+    Fault(
+        "watch: a row that comes again takes the place of none",
+        "files/logs.py",
+        "if self._begins or any(not name.startswith(_EVALUATION) for name in again):",
+        "if self._begins:",
+        "logs",
+    ),
+    Fault(
+        "watch: a run that writes has stopped writing",
+        "reports/watching.py",
+        "elif age > self.silent:",
+        "elif age <= self.silent:",
+        "watch::test_a_run_that_was_killed_has_stopped_writing",
+    ),
+    Fault(
+        "watch: it is never too early to tell a collapse",
+        "reports/watching.py",
+        "if self.points < 2 * WINDOW:",
+        "if False:",
+        "watch::test_it_says_collapsed_and_when_it_is_too_early_to_tell",
+    ),
+    Fault(
+        "answers: verl's questions are told apart by their texts alone",
+        "evals/dumps.py",
+        '_hash([values[problem], row["gts"]] if of_verl else values[problem])',
+        "_hash(values[problem])",
+        "dumps",
+    ),
+    Fault(
+        "answers: a wrong answer of verl's with a reward of 0 is right",
+        "evals/dumps.py",
+        "return float(number > 0)",
+        "return float(number >= 0)",
+        "dumps",
+    ),
 ]
 
 
@@ -1588,9 +1877,13 @@ def copy_of_the_tree(where: Path) -> Path:
     return where
 
 
+def place(fault: Fault, tree: Path = ROOT) -> Path:
+    return tree / ("" if fault.file.startswith("docs/") else "src/bandpo") / fault.file
+
+
 def faulty(fault: Fault) -> str:
     """The text of the fault's file with the fault; the end of the run if the list does not fit the source any more."""
-    text = (ROOT / "src" / "bandpo" / fault.file).read_text()
+    text = place(fault).read_text()
     if (times := text.count(fault.old)) != 1:
         raise SystemExit(f"{fault.name!r}: {fault.old!r} must occur once in {fault.file}, it occurs {times} times")
     return text.replace(fault.old, fault.new)
@@ -1611,7 +1904,9 @@ def first_to_fall(tests: list[str], fault: Fault | None = None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_the_tree(Path(folder))
         if fault is not None:
-            (tree / "src" / "bandpo" / fault.file).write_text(faulty(fault))
+            place(fault, tree).write_text(faulty(fault))
+            if fault.file.startswith("docs/explorer/"):  # the page is made of it anew
+                subprocess.run([sys.executable, "docs/explorer.py"], cwd=tree, check=True, capture_output=True)
         # A fork has torch and pytest loaded, which takes longer than most of the tests; bandpo it loads from the tree.
         child = multiprocessing.get_context("fork").Process(target=run_tests, args=(tree, tests, tree / "output"))
         child.start()

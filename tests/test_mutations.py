@@ -17,7 +17,9 @@ def mutations():
 def test_every_fault_can_be_planted(mutations):
     """If one of its texts has changed, so may have what it shows: change the list and run that fault again."""
     for fault in mutations.FAULTS:
-        ast.parse(mutations.faulty(fault))
+        text = mutations.faulty(fault)
+        if fault.file.endswith(".py"):
+            ast.parse(text)
         assert all((ROOT / mutations.test_of(name).partition("::")[0]).exists() for name in fault.tests.split())
 
 

@@ -1,6 +1,9 @@
-"""What goes with a release: how to cite it."""
+"""What goes with a release: how to cite it, and what is tried of its wheel."""
 
 import importlib.util
+import re
+import textwrap
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -17,3 +20,23 @@ def test_the_citation_is_the_one_of_the_model_cards():
     assert f"author = {{{{{authors}}}}}," in text
     assert f"eprint = {{{{{paper['identifiers'][0]['value']}}}}}," in text
     assert paper["url"].rpartition("/")[2] == paper["identifiers"][0]["value"].removeprefix("arXiv:")
+
+
+def test_the_model_card_on_the_page_cites_as_the_trainer_does():
+    card = (ROOT / "src" / "bandpo" / "integrations" / "trl.py").read_text(encoding="utf-8")
+    title = re.search('TITLE = "(.*)"', card)[1]
+    cited = re.search(r'CITATION = f"""\\\n(.*?)"""', card, re.DOTALL)[1].replace("{TITLE}", title)
+    page = (ROOT / "docs" / "trl.md").read_text(encoding="utf-8")
+    assert textwrap.indent(cited.replace("{{", "{").replace("}}", "}"), " " * 4) in page
+
+
+def test_every_extra_and_every_python_is_tried():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    script = (ROOT / ".ci" / "wheel").read_text(encoding="utf-8")
+    tried = re.search(r"extras=\((base .*)\)", script)[1].split()
+    extras = set(project["optional-dependencies"]) - {"verl"}  # .ci/run has a stage for it
+    assert set(tried) == extras | {"base"}
+    assert set(tried) == set(re.findall(r"^    ([\w-]+)\)", script, re.MULTILINE))
+    named = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r"Python :: 3\.", each)]
+    assert project["requires-python"] == f">={named[0]}"
+    assert named == sorted(named, key=lambda each: int(each.partition(".")[2]))
