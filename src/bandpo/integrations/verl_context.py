@@ -22,7 +22,7 @@ SOURCES = {
     "old_entropies": ("entropy", "the pass that makes the old log-probabilities (V1 trainer, no bypass_mode)"),
     "group_mean": ("rm_scores", "the reward loop of the V1 trainer"),
     "group_std": ("rm_scores", "the reward loop of the V1 trainer"),
-    "step": ("global_steps", "the agent loop of the V1 trainer"),
+    "step": ("global_steps", "the agent loop of the V1 trainer; tokens_path needs it, and a rule with a schedule"),
     "staleness": ("extra_fields", "the agent loop of the V1 trainer"),
     "anchor": ("rollout_log_probs", "the rollout, with actor_rollout_ref.rollout.calculate_log_probs=true"),
 }

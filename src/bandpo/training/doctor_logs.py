@@ -10,7 +10,8 @@ from typing import Any
 
 from ..errors import UserError
 from ..files.checks import shortened
-from ..files.reading import read_json, read_json_lines
+from ..files.logs import STATE, read_rows
+from ..files.reading import read_json_lines
 from .findings import Finding
 
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
@@ -29,10 +30,8 @@ def logged(path: Path) -> Iterator[Finding]:
     Raises:
         UserError: no such log.
     """
-    if path.name == "trainer_state.json":
-        rows = read_json(path).get("log_history", [])
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise UserError(f"{path}: 'log_history' is {shortened(rows)}; a list of rows is expected")
+    if path.name == STATE:
+        rows = read_rows(path)
     else:
         lines = read_json_lines(path)
         if lines.rest and not lines.rows:
