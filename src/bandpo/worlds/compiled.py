@@ -21,7 +21,7 @@ from .scenes import Scene
 from .world import World
 
 # Tokens of a piece: what torch does with so few it does in one thread.
-_PIECE = 2**14
+_PIECE = 2**15 - 1
 # What torch does with numbers in a row it does with so many at once, and with the last few in another way, whose last
 # bit may be another one. Rows are filled up to multiples of it, so that a run is the same wherever it stands in one.
 _TOGETHER = 16
