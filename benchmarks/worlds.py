@@ -16,7 +16,6 @@ import argparse
 import csv
 import json
 import math
-import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -81,8 +80,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=256)
     parser.add_argument("--write", action="store_true", help="write the rows to benchmarks/worlds.csv")
     args = parser.parse_args()
-    # Numba looks for the package `coverage`, and would find the script of that name beside this one.
-    sys.path.remove(str(CSV.parent))
     train("both", [Learner(Clip(), 0.01)], [0], engine="numba")  # compiles
     rows = [row for name in RULES for row in rows_of(name, args.seeds)]
     for row in sorted(rows, key=lambda row: row["final"], reverse=True):

@@ -1,4 +1,4 @@
-"""Intervals against what must hold of them; their coverage in small (benchmarks/coverage.py measures it)."""
+"""Intervals against what must hold of them; their coverage in small (benchmarks/interval_coverage.py measures it)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_average_adds_variances():
 
 @pytest.fixture(scope="module")
 def coverage():
-    return load("benchmarks/coverage.py")
+    return load("benchmarks/interval_coverage.py")
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """How often the intervals of bandpo.evaluation hold the truth, how often its tests err, and the bias of its estimators.
 
-    python benchmarks/coverage.py [--trials 2000] [--write]      coverage, errors and bias, as rows of coverage.csv
-    python benchmarks/coverage.py --samples 1 --write            only what has so many samples a prompt
-    python benchmarks/coverage.py --page                         the tables of docs/evaluation_measured.md
+    python benchmarks/interval_coverage.py [--trials 2000] [--write]    coverage, errors and bias, as rows
+    python benchmarks/interval_coverage.py --samples 1 --write     only what has so many samples a prompt
+    python benchmarks/interval_coverage.py --page                  the tables of docs/evaluation_measured.md
 
 Made models: each prompt has its own chance of a right sample, drawn from a population. The truth is known: the mean of
 the chances of these prompts, or of the population. Rows: what was measured, of which population, prompts, samples, the
@@ -30,7 +30,8 @@ from bandpo.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_
 from bandpo.statistics.intervals import average, clustered_error, sampling_error, training_runs
 
 HERE = Path(__file__).resolve().parent
-ROWS, PAGE = HERE / "coverage.csv", HERE.parent / "docs" / "evaluation_measured.md"
+COMMAND = "python benchmarks/interval_coverage.py"
+ROWS, PAGE = HERE / "interval_coverage.csv", HERE.parent / "docs" / "evaluation_measured.md"
 Row = dict[str, Any]
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 POPULATIONS: dict[str, Draw] = {
@@ -260,7 +261,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--samples", type=int, help="only with so many samples a prompt")
-    parser.add_argument("--write", action="store_true", help="replace these rows of coverage.csv")
+    parser.add_argument("--write", action="store_true", help="replace these rows of interval_coverage.csv")
     parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation_measured.md")
     args = parser.parse_args()
     if args.page:
@@ -279,7 +280,7 @@ def main() -> int:
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
             "numpy": np.__version__,
             "commit": source_commit(),
-            "command": f"python benchmarks/coverage.py{f' --samples {args.samples}' if args.samples else ''} --write",
+            "command": f"{COMMAND}{f' --samples {args.samples}' if args.samples else ''} --write",
         }
         new = {_key(row): {**row, **facts} for row in rows}
         old = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines())) if ROWS.exists() else []
