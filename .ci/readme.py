@@ -19,7 +19,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 SHORTER = {"bandpo lab": " --rounds 3 --seeds 1", "bandpo train recipes/lab/band-kl.yaml": " rounds=2"}
 # What a command or a block begins with, and why it is not run.
 NOT_RUN = {
-    "pip install": "the environment is that of the main line",
+    "pip install '.[eval]'": "the environment has what it brings",
+    "pip install --no-deps .": "verl has an environment of its own, with tests of its own",
     "python -m verl": "verl has an environment of its own, with tests of its own",
     "vllm serve": "there is no vLLM here",
     "bandpo eval Qwen": "the model is on the hub",
