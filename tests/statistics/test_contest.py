@@ -153,7 +153,7 @@ def test_the_bootstrap_refuses(samples, options, told):
 def test_the_swap_test_is_scipys_permutation_test(pairs):
     x, y = (np.array(each, float) for each in zip(*pairs, strict=True))
     expected = permutation_test(
-        (x, y), lambda a, b, axis: (a - b).sum(axis), permutation_type="samples", n_resamples=np.inf, vectorized=True
+        (x, y), lambda a, b, axis: (a - b).sum(axis), permutation_type="samples", n_resamples=1000, vectorized=True
     )
     # scipy's two-sided p is twice the smaller tail; the sums of swaps are symmetric, so it is the same
     assert swap_test(x, y) == pytest.approx(min(1.0, expected.pvalue))
@@ -213,6 +213,7 @@ def test_a_curve_that_allows_no_sigmoid_is_flagged():
     assert "does not rise" in sigmoid_fit(np.full(64, 0.3)).why_not
     assert "does not rise" in sigmoid_fit(sigmoid(c, 0.9, 0.1, 3, 15)).why_not
     assert sigmoid_fit(sigmoid(c, 0.1, 0.9, 3, 90)).why_not != ""  # it ends before the bend
+    assert "% of the gain only" in sigmoid_fit(sigmoid(c, 0.1, 0.9, 2, 55)).why_not
     assert "no sigmoid" in sigmoid_fit(np.sin(c)).why_not
     for curve, compute in (([1, 2], None), ([0.0] * 5 + [math.nan], None), (np.zeros(6), [1, 2, 3, 3, 4, 5])):
         with pytest.raises(ValueError, match=r"curve must|compute must"):
