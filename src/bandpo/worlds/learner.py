@@ -1,0 +1,103 @@
+"""What is trained: an objective, a learning rate, and the controls that a rule is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..losses.nodes import method_of
+from ..losses.nodes import objective as objective_of
+from ..losses.objective import Objective
+from ..losses.surrogates import by_sign
+from ..trust_regions.base import check_number, find_one
+from ..trust_regions.control import Controlled
+
+# The average over tokens is the world's: that of the objective is a trainer's, or was not chosen.
+_AVERAGE = "token-mean"
+
+
+@dataclass(frozen=True)
+class Learner:
+    """An objective with a learning rate, and controls.
+
+    The ratio is to the policy that drew the responses, and the loss is averaged over the tokens of a minibatch.
+
+    Args:
+        objective: what `bandpo.objective` takes: an `Objective` or its node, a trust region or its node, a method or
+            its name. It is kept as the `Objective`. Methods that take the ratio to the sampler's policy run too; those
+            that need other tensors of a trainer do not.
+        learning_rate: Adam's, or that of plain gradient steps.
+        positive_weight: multiplies the positive advantages of tokens whose old probability is at least `positive_from`.
+        positive_from: see there, in [0, 1].
+        entropy_bonus: weight of the exact entropy of the states at the tokens of a minibatch, in their mean, which is
+            maximised too.
+        beta: weight of the KL penalty to the first policy; `Objective.beta` by another way.
+        by_chance: cut random tokens in the place of those that the rule cuts: at each optimizer step as large a share
+            of |A| as the rule would, for each sign of A and octave of the old probability. What is left of a rule's
+            effect then is not due to which tokens it cuts.
+
+    Raises:
+        ValueError: a value that is not allowed; a method that needs what a world has not; `by_chance` with an objective
+            that does not cut tokens one by one.
+
+    >>> Learner("grpo", 0.02).objective
+    Objective(Clip(eps_low=0.2, eps_high=0.2), aggregation='token-mean')
+    """
+
+    objective: Any
+    learning_rate: float
+    positive_weight: float = 1.0
+    positive_from: float = 0.0
+    entropy_bonus: float = 0.0
+    beta: float = 0.0
+    by_chance: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self, "learning_rate", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "positive_from", 0, 1)
+        for name in ("positive_weight", "entropy_bonus", "beta"):
+            check_number(self, name, 0, math.inf, open_high=True)
+        if not isinstance(self.by_chance, bool):
+            raise ValueError(f"by_chance of Learner must be true or false, got {self.by_chance!r}")
+        objective = _objective(self.objective)
+        if objective.aggregation not in (Objective.aggregation, _AVERAGE):
+            raise ValueError(
+                f"aggregation of a Learner's objective must be {_AVERAGE!r}, as the world has it, got "
+                f"{objective.aggregation!r}"
+            )
+        if self.beta > 0:
+            if objective.beta not in (0.0, self.beta):
+                raise ValueError(
+                    f"beta of Learner and of its objective: give one, got {self.beta} and {objective.beta}"
+                )
+            objective = dataclasses.replace(objective, beta=self.beta)
+        if self.by_chance:
+            _check_cuts(objective)
+        object.__setattr__(self, "beta", objective.beta)
+        object.__setattr__(self, "objective", dataclasses.replace(objective, aggregation=_AVERAGE))
+
+
+def _objective(node: Any) -> Objective:
+    if not isinstance(node, Objective) and (found := method_of(node)) is not None:
+        if not (found.is_complete or found.is_from_sampler):
+            raise ValueError(
+                f"method {found.name!r} cannot run in a world: its loss is given {found.arguments} too, and a world "
+                "makes the fields of bandpo.Context alone"
+            )
+        return found.objective
+    return objective_of(node)
+
+
+def _check_cuts(objective: Objective) -> None:
+    applies = by_sign(objective.apply, objective.dual_clip)
+    if objective.ratio != "token" or not set(applies) <= {"clip", "mask"} or objective.dual_clip is not None:
+        raise ValueError(
+            "by_chance of Learner goes with an objective that cuts tokens one by one, of apply 'clip' or 'mask', ratio "
+            f"'token' and no dual clip, got {objective!r}"
+        )
+    if find_one(objective.trust_region, Controlled) is not None:
+        raise ValueError(
+            f"by_chance of Learner does not go with a Controlled rule, which would measure random cuts, got {objective!r}"
+        )

@@ -1,0 +1,192 @@
+"""What depends on the seed and not on the rule, and the exact numbers of a policy. All of it is float64.
+
+A state is a prompt and a position, so a policy is a table (states, tokens) of log-probabilities, states in the order of
+prompts and positions within them, and its expected reward is a sum over prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import draws
+from .scenes import Scene
+
+Array = NDArray[Any]
+
+WORK, GUESS = 0, 1
+# Draws of a state of which the one with the clearest right token is taken.
+_CHOICES = 4
+# Steps towards the priors, each of which leaves less than half of what was missing.
+_STEPS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """The worlds of some seeds, (S, ...) each; d is `scene.features` + 2, T `scene.length`.
+
+    Attributes:
+        scene: what they are made by.
+        seeds: (S,), uint64.
+        features: x, (S, prompts, T, d).
+        right: (S, prompts, steps), the right token of each step.
+        weights: (S, d, tokens), those of the first policy.
+        hidden: (S, d, d), the first U, orthogonal; not used where scene.hidden is false.
+        prompts: (S, rounds, prompts_per_round), those of each round.
+    """
+
+    scene: Scene
+    seeds: Array
+    features: Array
+    right: Array
+    weights: Array
+    hidden: Array
+    prompts: Array
+
+    def first_policy(self) -> Array:
+        """(S, states, tokens), the log-probabilities before training."""
+        x = np.tanh(self.features @ self.hidden[:, None]) if self.scene.hidden else self.features
+        table = log_softmax(x @ self.weights[:, None])
+        return table.reshape(len(self.seeds), -1, self.scene.tokens)
+
+
+class Exact(NamedTuple):
+    """The numbers of a policy, in the mean over prompts, (...,) each.
+
+    Attributes:
+        reward: the expected reward, before flips.
+        p_work: the probability of "work".
+        skill: the probability that all steps that matter are right, after "work".
+        entropy: in nats, in the mean over all states.
+    """
+
+    reward: Array
+    p_work: Array
+    skill: Array
+    entropy: Array
+
+
+def log_softmax(x: Array) -> Array:
+    """x - log sum exp x over the last axis."""
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def make_world(scene: Scene, seeds: Sequence[int]) -> World:
+    """The worlds of these seeds, integers in [0, 2^64)."""
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+            raise ValueError(f"seeds must be integers in [0, 2^64), got {seed!r}")
+    keys = np.array([int(seed) for seed in seeds], dtype=np.uint64)
+    count, length, size, tokens = scene.prompts, scene.length, scene.features, scene.tokens
+    teacher = draws.normals(keys, draws.TEACHER, (tokens, size))
+    tried = draws.normals(keys, draws.FEATURES, (_CHOICES, count, length, size))
+    tried /= np.sqrt((tried**2).sum(-1, keepdims=True))
+    scores = tried @ teacher.swapaxes(1, 2)[:, None, None]
+    two = np.partition(scores, -2, axis=-1)
+    clearest = (two[..., -1] - two[..., -2]).argmax(1)[:, None, :, :, None]
+    chosen = np.take_along_axis(tried, clearest, 1)[:, 0]
+    right = np.take_along_axis(scores, clearest, 1)[:, 0, :, 1:].argmax(-1)
+
+    x = np.zeros((len(keys), count, length, size + 2))
+    x[:, :, 0, 0], x[:, :, 1:, 1] = 1, 1
+    x[:, :, 0, 2:] = scene.spread * (chosen[:, :, 0] - chosen[:, :, 0].mean(1, keepdims=True))
+    x[:, :, 1:, 2:] = chosen[:, :, 1:]
+    weights = np.zeros((len(keys), size + 2, tokens))
+    noise = draws.normals(keys, draws.NOISE, (tokens, size))
+    weights[:, 2:] = scene.sharpness * (teacher + scene.noise * noise).swapaxes(1, 2)
+    hidden = np.linalg.qr(draws.normals(keys, draws.HIDDEN, (size + 2, size + 2)))[0]
+    first = x[:, :, 0]
+    if scene.hidden:  # what the weights before the rotation are multiplied by
+        first = np.tanh(first @ hidden) @ hidden.swapaxes(1, 2)
+    weights[:, 0] = _biases(first @ weights, first[..., :1], scene)
+    if scene.hidden:
+        weights = hidden.swapaxes(1, 2) @ weights
+
+    order = [np.argsort(draws.uniforms(keys, draws.PROMPTS, r, count), axis=-1) for r in range(scene.rounds)]
+    prompts = np.stack(order, 1)[..., : scene.prompts_per_round]
+    return World(scene, keys, x, right, weights, hidden, np.ascontiguousarray(prompts))
+
+
+def _biases(logits: Array, factor: Array, scene: Scene) -> Array:
+    """(S, tokens): b with softmax(logits + factor b), in the mean over prompts, equal to the priors."""
+    bad = 1 / np.arange(1, scene.tokens - 1)
+    priors = np.concatenate([[scene.p_work, 1 - scene.p_work - scene.p_bad], scene.p_bad * bad / bad.sum()])
+    biases = np.zeros(logits.shape[::2])
+    for _ in range(_STEPS):
+        biases += 0.7 * np.log(priors / np.exp(log_softmax(logits + factor * biases[:, None])).mean(1))
+    return biases - biases.mean(-1, keepdims=True)
+
+
+def exact(scene: Scene, table: Array, right: Array) -> Exact:
+    """The exact numbers of policies.
+
+    Args:
+        scene: the scene.
+        table: (..., states, tokens), log-probabilities.
+        right: (..., prompts, steps), the right tokens.
+
+    Returns:
+        `Exact`, (...,) each: reward = mean over prompts of P("work") times the product of the probabilities of the
+        right tokens that matter, plus luck times P("guess").
+    """
+    logps = table.reshape(*table.shape[:-2], scene.prompts, scene.length, scene.tokens)
+    first = np.exp(logps[..., 0, :])
+    steps = np.take_along_axis(logps[..., 1:, :], right[..., None], -1)[..., scene.free_steps :, 0]
+    skill = np.exp(steps.sum(-1))
+    reward = first[..., WORK] * skill + scene.luck * first[..., GUESS]
+    means = (x.mean(-1) for x in (reward, first[..., WORK], skill, entropies(table)))
+    return Exact(*means)
+
+
+def entropies(table: Array) -> Array:
+    """(..., states): the entropy of each, in nats."""
+    return -(np.exp(table) * table).sum(-1)
+
+
+def divergence(old: Array, new: Array) -> Array:
+    """(...,): KL(old || new) of two tables, in the mean over states, in nats."""
+    return (np.exp(old) * (old - new)).sum(-1).mean(-1)
+
+
+class Batch(NamedTuple):
+    """The responses of a round, N of at most T tokens; those of a prompt stand next to each other.
+
+    Attributes:
+        tokens: (N, T), 0 in padding.
+        states: (N, T), the row of each in a table.
+        mask: (N, T), true at the tokens of the response.
+        rewards: (N,), 0 or 1, as they are seen.
+    """
+
+    tokens: Array
+    states: Array
+    mask: Array
+    rewards: Array
+
+
+def sample(world: World, index: int, table: Array, round: int) -> Batch:
+    """The responses of the policy `table` in a round of the world of the seed at `index`."""
+    scene = world.scene
+    groups, size, length = scene.prompts_per_round, scene.responses_per_prompt, scene.length
+    prompts, seed = world.prompts[index, round], world.seeds[index : index + 1]
+    states = prompts[:, None] * length + np.arange(length)
+    cdf = np.cumsum(np.exp(table[states]), -1)[..., :-1]
+    drawn = draws.uniforms(seed, draws.TOKENS, round, groups * size * length)
+    tokens = (cdf[:, None] <= drawn.reshape(groups, size, length, 1)).sum(-1)
+    mask = np.ones(tokens.shape, dtype=bool)
+    mask[..., 1:] = tokens[..., :1] == WORK
+    lucky, flipped = (
+        draws.uniforms(seed, purpose, round, groups * size).reshape(groups, size) < chance
+        for purpose, chance in ((draws.LUCK, scene.luck), (draws.FLIP, scene.flip))
+    )
+    solved = (tokens[..., 1:] == world.right[index, prompts][:, None])[..., scene.free_steps :].all(-1)
+    right = np.where(tokens[..., 0] == WORK, solved, (tokens[..., 0] == GUESS) & lucky)
+    states = np.broadcast_to(states[:, None], tokens.shape)
+    shape = groups * size, length
+    rewards = (right ^ flipped).reshape(-1).astype(np.float64)
+    return Batch(np.where(mask, tokens, 0).reshape(shape), states.reshape(shape), mask.reshape(shape), rewards)
