@@ -87,7 +87,7 @@ class Control(_Part):
     name: str
     positive_weight: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = 1.0
     positive_from: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.0
-    entropy_bonus: Annotated[float, pydantic.Field(allow_inf_nan=False)] = 0.0
+    entropy_bonus: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = 0.0
     beta: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = 0.0
     by_chance: bool = False
     objective: dict[str, Any] | None = None
@@ -274,6 +274,9 @@ def _check_names(contest: Contest) -> None:
         for i, name in enumerate(names):
             if name in names[:i]:
                 raise UserError(f"{key}.{i}.name: {name!r} is there twice; every name must be its own")
+    for i, world in enumerate(contest.worlds):
+        if world in contest.worlds[:i]:
+            raise UserError(f"worlds.{i}: {shortened(world)} is there twice")
     names = [family.name for family in contest.families]
     if contest.baseline not in names:
         raise UserError(
@@ -318,18 +321,20 @@ def _check_families(contest: Contest) -> None:
 
 
 def _check_settings(contest: Contest, i: int) -> None:
-    """Every objective can be made, under every control."""
+    """Every learner can be made, under every control."""
+    from ..worlds import Learner
+
     family, axes = contest.families[i], contest.axes(contest.families[i])
     for j, control in enumerate(contest.controls):
         if control.objective is not None and _wanted(control.objective) != {"rule"}:
             raise UserError(f"controls.{j}.objective: must hold $rule, and no other name behind a $")
         for point in grid_of({**axes, LEARNING_RATE: axes[LEARNING_RATE][:1]}):
             try:
-                learner_of(family, control, point)
+                Learner(**learner_of(family, control, point))
             except ValueError as error:
                 at = ", ".join(f"{key} = {value}" for key, value in point.items() if key != LEARNING_RATE)
-                under = f"controls.{j}.objective around " if control.objective is not None else ""
-                raise UserError(f"{under}families.{i}.objective{f' at {at}' if at else ''}: {error}") from None
+                under = f", under controls.{j} ({control.name})" if j else ""
+                raise UserError(f"families.{i}.objective{f' at {at}' if at else ''}{under}: {error}") from None
 
 
 def _check_worlds(contest: Contest) -> None:

@@ -20,7 +20,6 @@ from ..trust_regions.rules import Clip
 from . import draws
 from .learner import Learner
 from .rounds import HIGHEST, RARE, Trace, start_of_round
-from .scenes import Scene
 from .world import World, divergence, entropies, exact, sample
 
 # What a loss takes of the context that is known at the start of a round.

@@ -89,7 +89,7 @@ def why_not_numba(scene: Scene | str | Mapping[str, Any], learner: Learner) -> s
 def _runner(scene: Scene, learner: Learner, engine: Engine | None) -> Any:
     reason = why_not_numba(scene, learner)
     if reason is None:
-        from . import kernel  # noqa: PLC0415
+        from . import kernel
 
         return kernel.run
     if engine == "numba":
