@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import reference
+from ..errors import UserError
+from . import compiled, reference
 from .learner import Learner
 from .rounds import CUTS, Trace
 from .scenes import Scene
 from .scenes import scene as scene_of
-from .world import make_world
+from .world import World, make_world
 
 Engine = Literal["torch", "numba"]
 # Rounds at the end over which a run is judged.
@@ -71,7 +72,7 @@ def train(
     whole = Trace.empty(scene, len(learners) * len(seeds))
     for key, places in _alike(learners).items():
         lanes = [(learners[i], s) for i in places for s in range(len(seeds))]
-        run = reference.run if engine == "torch" else _runner(scene, key, engine)
+        run = _engine(key, engine)
         rows = [i * len(seeds) + s for i in places for s in range(len(seeds))]
         for all_runs, these in zip(whole, run(world, lanes), strict=True):
             all_runs[rows] = these
@@ -81,20 +82,21 @@ def train(
     return {name: x.reshape(len(learners), len(seeds), *x.shape[1:]) for name, x in numbers.items()}
 
 
-def why_not_numba(scene: Scene | str | Mapping[str, Any], learner: Learner) -> str | None:
-    """Why the engine "numba" cannot run a learner in a scene, or None if it can."""
-    return "there is no such engine yet"
+def why_not_numba(learner: Learner) -> str | None:
+    """Why the engine "numba" cannot run a learner, or None if it can. Numba itself is not asked for."""
+    return compiled.why_not(learner)
 
 
-def _runner(scene: Scene, learner: Learner, engine: Engine | None) -> Any:
-    reason = why_not_numba(scene, learner)
-    if reason is None:
-        from . import kernel
-
-        return kernel.run
+def _engine(learner: Learner, engine: Engine | None) -> Callable[[World, Sequence[tuple[Learner, int]]], Trace]:
+    if engine == "torch":
+        return reference.run
+    reason = compiled.why_not(learner)
     if engine == "numba":
-        raise ValueError(f"engine 'numba' cannot run {learner!r}: {reason}; take engine 'torch'")
-    return reference.run
+        if not compiled.is_installed():
+            raise UserError("engine 'numba' needs numba: pip install 'bandpo[worlds]'")
+        if reason is not None:
+            raise ValueError(f"engine 'numba' cannot run {learner!r}: {reason}; engine 'torch' can")
+    return compiled.run if reason is None and compiled.is_installed() else reference.run
 
 
 def _alike(learners: Sequence[Learner]) -> dict[Learner, list[int]]:
