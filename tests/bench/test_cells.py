@@ -10,7 +10,7 @@ from contests import node_of
 
 from bandpo.bench import cells as module
 from bandpo.bench.cells import batches, cell, cell_of, row_of, run_cells, seconds_a_run, settings_of
-from bandpo.bench.contest import make_contest
+from bandpo.bench.contest import grid_of, make_contest
 from bandpo.errors import UserError
 
 LEARNER = {"objective": {"type": "clip"}, "learning_rate": 0.02}
@@ -79,13 +79,17 @@ def test_batches_hold_cells_of_one_world_and_the_same_seeds():
     assert batches([], 12) == []
 
 
-def test_few_settings_are_spread_over_the_grid():
-    contest = make_contest(node_of(settings=5))
-    points = settings_of(contest, contest.axes(contest.families[0]))
-    assert [point["up"] for point in points] == [0.1, 0.2, 0.4, 0.8, 1.6]
-    assert len(settings_of(make_contest(node_of(settings=99)), contest.axes(contest.families[0]))) == 15
+def test_few_settings_are_drawn_from_the_grid_and_are_always_the_same():
+    contest = make_contest(node_of(settings=8))
+    axes = contest.axes(contest.families[0])
+    points = settings_of(contest, axes)
+    assert points == settings_of(contest, axes)
+    assert len({tuple(point.values()) for point in points}) == 8
+    assert {point["learning_rate"] for point in points} == {0.01, 0.02, 0.04}
+    every = make_contest(node_of(settings=99))
+    assert settings_of(every, axes) == grid_of(axes)
 
 
 def test_the_time_of_a_run_is_measured():
     contest = make_contest(node_of(worlds=[SHORT]))
-    assert 1e-6 < seconds_a_run(contest, seeds=2) < 10
+    assert 1e-6 < seconds_a_run(contest) < 10

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import math
+import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,23 +121,26 @@ def _fits(batch: list[Cell], cell: Cell, runs: int) -> bool:
 
 
 def settings_of(contest: Contest, axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """The settings of a grid that are tried: all, or as many as the contest says, evenly spread."""
+    """The settings of a grid that are tried: all, or as many of them as the contest says, drawn once for all."""
     every = grid_of(axes)
-    count = len(every) if contest.settings is None else min(contest.settings, len(every))
-    return [every[(2 * i + 1) * len(every) // (2 * count)] for i in range(count)]
+    if contest.settings is None or contest.settings >= len(every):
+        return every
+    return [every[i] for i in sorted(random.Random(0).sample(range(len(every)), contest.settings))]
 
 
-def seconds_a_run(contest: Contest, seeds: int = 4) -> float:
-    """How long a training run takes on one core: the mean over worlds and families, from one setting of each."""
+def seconds_a_run(contest: Contest) -> float:
+    """How long a training run takes on one core: the mean over worlds and families, of a batch as the search has it."""
     spent, runs = 0.0, 0
     for world, family in itertools.product(contest.worlds, contest.families):
         axes = contest.axes(family)
         middle = {name: values[len(values) // 2] for name, values in axes.items()}
-        learner = learner_of(family, contest.controls[0], {**middle, LEARNING_RATE: axes[LEARNING_RATE][0]})
-        run_cells([cell(world, learner, range(1), contest.numbers)])  # what is compiled or made once
+        rates = axes[LEARNING_RATE][: min(2, contest.searched)]
+        learners = [learner_of(family, contest.controls[0], {**middle, LEARNING_RATE: rate}) for rate in rates]
+        run_cells([cell(world, learners[0], range(1), contest.numbers)])  # what is compiled or made once
+        seeds = contest.stages.search.range
         began = time.perf_counter()
-        run_cells([cell(world, learner, range(seeds), contest.numbers)])
-        spent, runs = spent + time.perf_counter() - began, runs + seeds
+        run_cells([cell(world, learner, seeds, contest.numbers) for learner in learners])
+        spent, runs = spent + time.perf_counter() - began, runs + len(learners) * len(seeds)
     return spent / runs
 
 

@@ -365,9 +365,7 @@ def _edges_told(search: _Search) -> list[str]:
     told = []
     for name, up in _at_edge(search).items():
         if not any(text.startswith(f"{shown(name)} can go") for text in search.edges):
-            told.append(
-                f"{shown(name)} is at the {'upper' if up else 'lower'} edge of its grid, so better ones may lie beyond"
-            )
+            told.append(f"{shown(name)} is at the {'upper' if up else 'lower'} edge of its grid")
     return told
 
 

@@ -135,7 +135,7 @@ class Contest(_Part):
         learning_rates: of every family without its own.
         stages: see `Stages`.
         widen: where the chosen setting is at an edge of its grid, the grid is made wider there, once.
-        settings: try only so many of each family's settings, evenly spread over the grid, which is then not widened.
+        settings: try only so many of each family's settings, drawn from its grid, which is then not widened.
         numbers: what is kept of each run.
     """
 
@@ -172,11 +172,11 @@ class Contest(_Part):
 
     def smaller(self) -> Self:
         """A contest of seconds, of which nothing can be concluded: every part of it runs."""
-        s, few = self.stages, {"search": 3, "choose": 4, "judge": 8}
+        s, few = self.stages, {"search": 3, "choose": 3, "judge": 6}
         seeds = {name: Seeds(first=getattr(s, name).first, count=min(n, getattr(s, name).count))
                  for name, n in few.items()}  # fmt: skip
-        stages = Stages(**seeds, best=min(s.best, 2))
-        return self.model_copy(update={"stages": stages, "settings": min(4, self.searched)})
+        stages = Stages(**seeds, best=1)
+        return self.model_copy(update={"stages": stages, "settings": min(2, self.searched)})
 
     def only(self, names: Sequence[str]) -> Self:
         """With these families, and the one they are compared with."""

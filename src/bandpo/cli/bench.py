@@ -25,7 +25,7 @@ def bench(
     only: Annotated[list[str] | None, several("FAMILY", "these families and the baseline alone")] = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
-    """Let rules compete in small worlds, all searched for equally long.
+    """Tune rules for equally long and compare them, in small worlds.
 
     A contest is a YAML file such as benchmarks/contest/both.yaml: worlds, families of rules with grids of their
     numbers, learning rates, controls and seeds. For each family the best setting is chosen on some seeds and compared
