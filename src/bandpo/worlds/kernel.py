@@ -284,6 +284,34 @@ def draw(sizes, worlds, lanes, round, drawn):
 
 
 @numba.njit(**_OPTIONS)
+def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
+    """Tokens of which a rule that asks each token alone need be asked: one for each state, token and sign of A.
+
+    `index` gets their places in the flattened (L, N, T), and `place`, (L, N, T), for each token that of its own among
+    them; tokens with A = 0 have no gradient, whatever their bounds. Returns how many there are.
+    """
+    length, group = sizes.length, sizes.group_size
+    slot = np.empty((2, lanes.weights.shape[3]), np.int64)
+    found = at = 0
+    for lane in range(lanes.seed.shape[0]):
+        for g in range(sizes.groups):
+            for t in range(length):
+                slot[:] = -1
+                for n in range(g * group, (g + 1) * group):
+                    value = advantages[lane, n, t]
+                    if not drawn.mask[lane, n, t] or value == 0.0:
+                        continue
+                    side, a = 1 if value > 0 else 0, drawn.tokens[lane, n, t]
+                    if slot[side, a] < 0:
+                        slot[side, a] = found
+                        index[found] = at + n * length + t
+                        found += 1
+                    place[lane, n, t] = slot[side, a]
+        at += sizes.groups * group * length
+    return found
+
+
+@numba.njit(**_OPTIONS)
 def _slope(loss, log_ratio, advantage, low, high, up):
     """d surrogate / d log pi of a token, or of several with the sum of their advantages."""
     limited = min(max(log_ratio, -loss.limit), loss.limit)
@@ -323,15 +351,15 @@ def _adam(sizes, w, gradient, rate, correction1, correction2):
 
 
 @numba.njit(**_OPTIONS)
-def learn(sizes, worlds, lanes, round, drawn, advantages, low, high, loss, cuts, seen):
-    """All optimizer steps of a round. `advantages`, `low` and `high` are (L, N, T); `cuts` and `seen` (L, 4) are added
-    to in the last epoch."""
+def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss, cuts, seen):
+    """All optimizer steps of a round. `advantages` are (L, N, T), and `place` says where in `low` and `high` the bounds
+    of a token are; `cuts` and `seen`, (L, 4), are added to in the last epoch."""
     size, tokens, length, group = lanes.weights.shape[2], lanes.weights.shape[3], sizes.length, sizes.group_size
     rows, most = sizes.groups * length, sizes.groups * group * length
     part = sizes.groups // sizes.minibatches
     # Rows are the states of which a batch says something; entries stand row by row, from start[row] on.
     state, start, weight = np.empty(rows, np.int64), np.empty(rows + 1, np.int64), np.empty(rows)
-    token, up, place = np.empty(most, np.int64), np.empty(most, np.bool_), np.empty(most, np.int64)
+    token, up, gate = np.empty(most, np.int64), np.empty(most, np.bool_), np.empty(most, np.int64)
     total, old, lows, highs, count, first = np.empty((6, most))
     from_row, norm = np.empty(sizes.minibatches + 1, np.int64), np.empty(sizes.minibatches)
     slot = np.full((2, tokens), -1)
@@ -357,12 +385,12 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, low, high, loss, cuts,
                         continue
                     side = 1 if value >= 0 else 0
                     e = slot[side, a]
-                    lo, hi = low[lane, n, t], high[lane, n, t]
+                    lo, hi = low[place[lane, n, t]], high[place[lane, n, t]]
                     if e < start[row] or lows[e] != lo or highs[e] != hi or loss.by_chance:
                         e = entries
                         entries += 1
                         slot[side, a] = e
-                        token[e], up[e], place[e], old[e] = a, side == 1, n * length + t, drawn.logps[lane, n, t]
+                        token[e], up[e], gate[e], old[e] = a, side == 1, n * length + t, drawn.logps[lane, n, t]
                         total[e], lows[e], highs[e], count[e] = 0.0, lo, hi, 0.0
                         first[e] = lanes.first[lane, i, a] if loss.beta > 0.0 else 0.0
                     total[e] += value
@@ -411,7 +439,7 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, low, high, loss, cuts,
                     log_ratio = log_p - old[e]
                     if loss.by_chance:
                         cell = _cell(old[e], up[e])
-                        y = _uniform(key, step * most + place[e])
+                        y = _uniform(key, step * most + gate[e])
                         kept = y * all_of[cell] >= cut_of[cell]
                         slope = _slope(loss, log_ratio, total[e], -np.inf, np.inf, up[e]) if kept else 0.0
                     else:

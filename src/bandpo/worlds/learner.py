@@ -99,5 +99,5 @@ def _check_cuts(objective: Objective) -> None:
         )
     if find_one(objective.trust_region, Controlled) is not None:
         raise ValueError(
-            f"by_chance of Learner does not go with a Controlled rule, which would measure random cuts, got {objective!r}"
+            f"by_chance of Learner goes with no Controlled rule, which would measure the random cuts, got {objective!r}"
         )
