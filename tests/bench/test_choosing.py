@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -70,6 +71,34 @@ def test_a_choice_at_an_edge_widens_the_grid_once_and_that_is_told(worlds):
     narrow = only_table(decide(make_contest(node_of(widen=False)), run))["clip"].judged
     assert (narrow.point["up"], narrow.more) == (1.6, 0)
     assert narrow.edges == ("up is at the upper edge of its grid",)
+
+
+def test_a_wider_grid_is_searched_around_the_choice(worlds):
+    """Not the whole product of longer axes, which would be a search of several times as many settings."""
+    worlds.best_up = 1000.0
+    node = node_of(learning_rates=[0.001, 0.002])
+    node["families"] = [{
+        "name": "clip", "objective": {"type": "clip", "eps_low": "$low", "eps_high": "$up"},
+        "grid": {"low": [0.1, 0.2, 0.3], "up": [0.1, 0.2, 0.4, 0.8]},
+    }]  # fmt: skip
+    seen = []
+
+    def spying(cells, what, more=False):
+        seen.extend(each for each in cells if what == "wider grids" and each.first == 0)
+        return run(cells, what)
+
+    found = only_table(decide(make_contest(node), spying))["clip"].judged
+    points = [json.loads(each.learner) for each in seen]
+    regions = [(each["objective"]["trust_region"], each["learning_rate"]) for each in points]
+    low = found.point["low"]  # of which the result does not depend; the first is taken
+    lows = {low} if low == 0.2 else {low, 0.05 if low == 0.1 else 0.45}
+    assert {(r["eps_high"], rate) for r, rate in regions} == {
+        (up, rate) for up in (0.8, 1.6) for rate in (0.001, 0.002, 0.004)
+    }
+    assert {r.get("eps_low", 0.2) for r, _ in regions} == lows
+    assert found.point["up"] == 1.6
+    assert found.point["learning_rate"] == 0.004
+    assert found.more == len(points) == 6 * len(lows) - 2
 
 
 def test_a_grid_that_can_go_no_further_is_told(worlds):

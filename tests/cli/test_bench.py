@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -130,6 +133,41 @@ def _why_not(family):
 
     point = grid_of({**family.grid, "learning_rate": (0.02,)})[0]
     return bandpo.worlds.why_not_numba(bandpo.worlds.Learner(**learner_of(family, Control(name="none"), point)))
+
+
+@pytest.mark.slow
+def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
+    """In the real worlds, killed when it has written some rows; no process of it is left."""
+    node = node_of(worlds=[{"base": "both", "rounds": 8}], settings=6)
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(node))
+    code = "import sys; from bandpo.bench import running; running.RUNS_AT_ONCE = 4; from bandpo.cli import main; "
+    command = [
+        sys.executable,
+        "-c",
+        f"{code}sys.exit(main(sys.argv[1:]))",
+        "bench",
+        "one.yaml",
+        "--jobs",
+        "2",
+        "--json",
+    ]
+
+    def finish(folder):
+        done = subprocess.run([*command, "-o", folder], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    rows = tmp_path / "killed" / "rows.jsonl"
+    killed = subprocess.Popen([*command, "-o", "killed"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while killed.poll() is None and not (rows.exists() and rows.read_bytes().count(b"\n") > 5):
+        time.sleep(0.02)
+    assert killed.poll() is None  # it was at work
+    killed.kill()
+    killed.communicate(timeout=20)  # its pipes are closed, so nobody else holds them
+    before = rows.read_bytes()
+    assert finish("killed") == finish("whole")
+    assert rows.read_bytes()[: before.rfind(b"\n")] == before[: before.rfind(b"\n")]
+    written = [sorted((tmp_path / name / "rows.jsonl").read_bytes().splitlines()) for name in ("killed", "whole")]
+    assert written[0] == written[1]
 
 
 @pytest.mark.slow

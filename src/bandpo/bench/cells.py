@@ -134,7 +134,7 @@ def seconds_a_run(contest: Contest) -> float:
     for world, family in itertools.product(contest.worlds, contest.families):
         axes = contest.axes(family)
         middle = {name: values[len(values) // 2] for name, values in axes.items()}
-        rates = axes[LEARNING_RATE][: min(2, contest.searched)]
+        rates = axes[LEARNING_RATE][: min(4, contest.searched)]
         learners = [learner_of(family, contest.controls[0], {**middle, LEARNING_RATE: rate}) for rate in rates]
         run_cells([cell(world, learners[0], range(1), contest.numbers)])  # what is compiled or made once
         seeds = contest.stages.search.range

@@ -324,18 +324,24 @@ def _at_edge(search: _Search) -> dict[str, bool]:
 
 
 def _widen(search: _Search) -> bool:
-    """Add the settings of a grid that is a third longer where the choice is at an edge; whether there are any."""
-    before = search.axes
-    wider = dict(before)
+    """Make the grid a third longer where the choice is at an edge; whether that gave settings.
+
+    New are those beyond the edge, with every learning rate, and with the chosen values of what is not at an edge: a
+    whole grid with several longer axes would be several times the search that the others had.
+    """
+    before, chosen = search.axes, search.settings[search.chosen]
+    wider, around = dict(before), {name: (value,) for name, value in chosen.items()}
     for name, up in _at_edge(search).items():
         beyond = [value for value in _beyond(_numeric(before[name]), up) if _allowed(search, name, value)]
         if beyond:
             wider[name] = tuple(sorted((*before[name], *beyond), key=float))
+            around[name] = (chosen[name], *beyond)
             way = f"{'up' if up else 'down'} to {beyond[-1]:g}"
             search.edges.append(f"{shown(name)} was at the edge of its grid, which was widened {way}")
         else:
             search.edges.append(f"{shown(name)} can go no further than its grid")
-    new = [point for point in grid_of(wider) if point not in search.settings]
+    around[LEARNING_RATE] = wider[LEARNING_RATE]
+    new = [] if wider == before else [point for point in grid_of(around) if point not in search.settings]
     search.axes, search.more = wider, len(new)
     search.settings += new
     return bool(new)
