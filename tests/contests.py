@@ -46,7 +46,7 @@ class FakeWorlds:
     def train(self, scene: Any, learners: Any, seeds: Any, **_: Any) -> dict[str, Any]:
         found = {name: np.empty((len(learners), len(seeds))) for name in ("final", "mean", "half")}
         for i, learner in enumerate(learners):
-            region = learner.objective.trust_region
+            region: Any = learner.objective.trust_region
             if isinstance(region, bandpo.BySign):
                 region = region.positive
             x, best = (region.delta, 0.01) if isinstance(region, bandpo.Band) else (region.eps_high, self.best_up)

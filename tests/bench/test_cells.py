@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from contests import node_of
@@ -18,7 +19,7 @@ SHORT = {"base": "both", "rounds": 3, "epochs": 2}
 NUMBERS = ("final", "half")
 
 
-def made(world="both", learner=LEARNER, seeds=range(4), numbers=NUMBERS):
+def made(world: Any = "both", learner=LEARNER, seeds=range(4), numbers=NUMBERS):
     return cell(world, learner, seeds, numbers)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def run(cells, what, more=False):
     return {each.key: run_cells([each])[0] for each in cells}
 
 
-def only_table(results):
+def only_table(results) -> Any:
     (table,) = results.tables.values()
     return {one.judged.family: one for one in table}
 
@@ -166,7 +167,8 @@ def test_every_control_has_its_own_choice_and_its_own_baseline(worlds):
     controls = [{"name": "none"}, {"name": "weight", "positive_weight": 0.95}]
     results = decide(make_contest(node_of(controls=controls)), run)
     assert list(results.tables) == [(("both",), "none"), (("both",), "weight")]
-    plain, weighted = ({one.judged.family: one for one in table} for table in results.tables.values())
+    tables: list[Any] = [{one.judged.family: one for one in table} for table in results.tables.values()]
+    plain, weighted = tables
     assert weighted["clip"].value.value - plain["clip"].value.value == pytest.approx(0.1, abs=0.02)
     assert abs(weighted["band"].difference.value) < 0.02  # against the clip under the same control
 
@@ -195,7 +197,7 @@ def judged(family="clip", **changes):
 
 def test_lost_runs_and_differences_by_hand():
     other = judged("band", values={"final": np.linspace(0, 1, 40)[None] + 0.1, "half": np.full((1, 40), 7.0)})
-    found = {one.judged.family: one for one in compare([judged(), other], "clip", "final", 0.5)}
+    found: dict[str, Any] = {one.judged.family: one for one in compare([judged(), other], "clip", "final", 0.5)}
     assert [*found] == ["band", "clip"]  # the best first
     assert found["clip"].lost.value == 0.5
     assert found["band"].lost.value == 0.4
@@ -210,7 +212,7 @@ def test_p_values_are_adjusted_for_the_number_of_families():
         judged(f"{i}", values={"final": judged().values["final"] + rng.normal(0.01 * i, 0.03, (1, 40))})
         for i in range(3)
     ]
-    found = {one.judged.family: one for one in compare([judged(), *others], "clip", "final", 0.5)}
+    found: dict[str, Any] = {one.judged.family: one for one in compare([judged(), *others], "clip", "final", 0.5)}
     assert found["2"].p_adjusted == pytest.approx(3 * found["2"].p)
     assert found["0"].p_adjusted >= found["1"].p_adjusted >= found["2"].p_adjusted
 

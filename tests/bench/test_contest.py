@@ -13,6 +13,7 @@ from bandpo.bench import Contest, read_contest
 from bandpo.bench.cells import settings_of
 from bandpo.bench.contest import Control, Family, grid_of, learner_of, make_contest
 from bandpo.errors import UserError
+from bandpo.losses.nodes import objective
 
 
 def test_a_grid_has_every_combination_and_the_learning_rate_last(small):
@@ -44,7 +45,7 @@ def test_parameters_are_put_where_their_names_stand():
     made = learner_of(family, Control(name="none"), point)
     assert made["learning_rate"] == 0.5
     assert set(made) == {"objective", "learning_rate"}
-    assert bandpo.objective(made["objective"]) == bandpo.Objective(bandpo.Clip(0.02, math.inf))
+    assert objective(made["objective"]) == bandpo.Objective(bandpo.Clip(0.02, math.inf))
 
 
 def test_a_control_changes_the_learner_or_the_rule():
@@ -53,7 +54,7 @@ def test_a_control_changes_the_learner_or_the_rule():
     control = Control(name="upper side alone", objective=upper, positive_weight=0.95)
     made = learner_of(family, control, {"learning_rate": 0.1})
     assert made["positive_weight"] == 0.95
-    found = bandpo.objective(made["objective"])
+    found = objective(made["objective"])
     assert found.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
     assert found.apply == "weight"  # the rest of the objective stays
 

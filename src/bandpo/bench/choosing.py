@@ -316,9 +316,7 @@ def _at_edge(search: _Search) -> dict[str, bool]:
     found = {}
     for name, values in search.axes.items():
         finite, chosen = _numeric(values), search.settings[search.chosen][name]
-        if len(finite) < 2 or len(values) < 2 or isinstance(chosen, str) or math.isinf(float(chosen)):
-            continue
-        if chosen == finite[0] or (chosen == finite[-1] and len(finite) == len(values)):
+        if len(finite) > 1 and (chosen == finite[0] or (chosen == finite[-1] and len(finite) == len(values))):
             found[name] = chosen != finite[0]
     return found
 
