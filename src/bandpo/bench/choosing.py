@@ -328,7 +328,8 @@ def _widen(search: _Search) -> bool:
     whole grid with several longer axes would be several times the search that the others had.
     """
     before, chosen = search.axes, search.settings[search.chosen]
-    wider, around = dict(before), {name: (value,) for name, value in chosen.items()}
+    wider = dict(before)
+    around: dict[str, tuple[Value, ...]] = {name: (value,) for name, value in chosen.items()}
     for name, up in _at_edge(search).items():
         beyond = [value for value in _beyond(_numeric(before[name]), up) if _allowed(search, name, value)]
         if beyond:
