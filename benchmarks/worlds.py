@@ -32,7 +32,7 @@ CSV = Path(__file__).with_suffix(".csv")
 RATES = (0.01, 0.014, 0.02, 0.028, 0.04, 0.056)
 HEAD_BAND = BySign(ByProbability(0.2, Clip(0.2, 1), Band("kl", 0.0005)), Clip(0.02, 1))
 TWO_LEVELS = BySign(ByProbability(0.3, Clip(0.2, 1), Clip(0.2, 0.01)), Clip(0.05, 1))
-RULES: dict[str, tuple[Any, dict[str, float]]] = {
+RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "Clip(.2, .2)": (Clip(0.2, 0.2), {}),
     "Clip(.2, 1)": (Clip(0.2, 1), {}),
     "Clip(.02, .7)": (Clip(0.02, 0.7), {}),

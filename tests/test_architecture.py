@@ -24,7 +24,7 @@ CORE = {"errors", "numerics", "bounds", "band", "trust_regions", "losses"}
 HEAVY = {
     "trl", "verl", "torchrl", "liger_kernel", "skyrl", "transformers", "tokenizers", "datasets", "reasoning_gym",
     "matplotlib", "filelock", "rich", "pydantic", "math_verify", "openai", "vllm", "yaml", "triton", "ray",
-    "accelerate", "sympy", "numpy", "scipy", "typer",
+    "accelerate", "sympy", "numpy", "scipy", "typer", "numba",
 }  # fmt: skip
 
 
@@ -78,6 +78,7 @@ def test_public_paths_hand_on_their_names():
         "bandpo.evals": "Sampling evaluate grade_folder",
         "bandpo.training": "examine plan run run_all",
         "bandpo.reports": "explain write_figures write_report",
+        "bandpo.worlds": "SCENES Learner Scene scene train why_not_numba",
     }
     for path, names in promised.items():
         module = importlib.import_module(path)

@@ -1,6 +1,7 @@
 """Training: the reference against a loop by hand and the exact gradient, the compiled engine against the reference."""
 
 import dataclasses
+import itertools
 import math
 import subprocess
 import sys
@@ -21,10 +22,10 @@ from bandpo.worlds.world import exact, log_softmax, sample
 
 WIDE = Clip(0.2, 1.0)
 HEAD_BAND = BySign(ByProbability(0.2, WIDE, Band("kl", 0.0005)), Clip(0.02, 1))
-SHORT = scene({"base": "both", "rounds": 6, "p_work": 0.1})
+SHORT = scene({"base": "both", "rounds": 4, "p_work": 0.1})
 
 
-def apart(chosen, learner, seeds=(3, 4)):
+def apart(chosen, learner, seeds=(3,)):
     """The largest difference between the two engines, in any number."""
     one, other = (train(chosen, [learner], seeds, engine=engine, curves=True) for engine in ("torch", "numba"))
     assert one.keys() == other.keys()
@@ -37,7 +38,8 @@ def by_hand(chosen, low, high, rate, seed):
     w, x = world.weights[0].copy(), world.features[0].reshape(-1, chosen.features + 2)
     mean, square, done = np.zeros_like(w), np.zeros_like(w), 0
     tables, rewards = [], []
-    cut, seen = dict.fromkeys(CUTS, 0.0), dict.fromkeys(CUTS, 0.0)
+    cut: dict[str, float] = dict.fromkeys(CUTS, 0.0)
+    seen = dict(cut)
     for r in range(chosen.rounds + 1):
         tables.append(log_softmax(x @ w))
         rewards.append(float(exact(chosen, tables[-1], world.right[0]).reward))
@@ -81,7 +83,7 @@ def by_hand(chosen, low, high, rate, seed):
 
 @pytest.mark.parametrize(
     ("changed", "rate"),
-    [({}, 0.05), ({"stale": 1, "flip": 0.2}, 0.05), ({"sgd": True}, 2.0), ({"minibatches": 1}, 0.1)],
+    [({}, 0.05), ({"stale": 2, "flip": 0.2}, 0.05), ({"sgd": True}, 2.0), ({"minibatches": 1}, 0.1)],
 )
 def test_the_reference_is_a_loop_by_hand(changed, rate):
     chosen = dataclasses.replace(
@@ -171,19 +173,18 @@ def test_scenes_are_the_same_in_both_engines(node, rate):
 
 @pytest.mark.parametrize(
     "node",
-    [{"base": "both", "rounds": 4}, {"rounds": 4, "prompts_per_round": 1, "minibatches": 1, "responses_per_prompt": 3}],
+    [{"base": "both", "rounds": 4}, {"rounds": 4, "prompts_per_round": 1, "minibatches": 1, "responses_per_prompt": 7}],
 )
 def test_a_run_is_the_same_alone_and_among_others(node):
     """Bit for bit, for rules whose arithmetic differs at the end of a row of numbers too."""
     chosen, seeds = scene(node | {"p_work": 0.2}), [8, 1, 5, 2, 9]
     rules = (Clip(0.1, 0.3), bandpo.RIPO(0.01), Band("kl", 0.01), "band-entropy", bandpo.GroupClip(0.1, 0.3, 3))
     learners = [Learner(rule, rate) for rule in rules for rate in (0.03, 0.05)]
-    learners.append(Learner(WIDE, 0.05, by_chance=True))
+    learners += [Learner(WIDE, 0.05, by_chance=True), Learner(Objective(bandpo.RIPO(0.01), apply="weight"), 0.05)]
     whole = train(chosen, learners, seeds, curves=True)
-    for i, learner in enumerate(learners):
-        alone = train(chosen, [learner], [seeds[3]], curves=True)
-        for name, numbers in alone.items():
-            assert (numbers[0, 0] == whole[name][i, 3]).all(), (name, learner)
+    for (i, learner), (j, seed) in itertools.product(enumerate(learners), enumerate(seeds)):
+        for name, numbers in train(chosen, [learner], [seed], curves=True).items():
+            assert (numbers[0, 0] == whole[name][i, j]).all(), (name, learner)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -234,7 +235,7 @@ def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():
 
 def test_a_controlled_rule_moves():
     held = bandpo.Controlled(Clip(0.2, 0.2), "eps_high", "clip/fraction", 0.02, bandpo.PI(kp=2.0), 0.01, 2.0)
-    fixed, moved = train(SHORT, [Learner(Clip(0.2, 0.2), 0.05), Learner(held, 0.05)], [1, 2])["mean"]
+    fixed, moved = train(SHORT, [Learner(Clip(0.2, 0.2), 0.05), Learner(held, 0.05)], [1, 2], engine="torch")["mean"]
     assert (fixed != moved).all()
 
 
@@ -260,23 +261,24 @@ def a_round(positive_weight=1.0, positive_from=0.0):
     old = torch.tensor([[0.5, 0.1], [0.1, 0.5], [0.5, 0.1], [0.1, 0.5]], dtype=torch.float64).log()
     mask = torch.ones_like(old, dtype=torch.bool)
     rewards = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
-    return start_of_round(chosen, learner, old, -old, mask, rewards, round=3)
+    context = start_of_round(chosen, learner, old, -old, mask, rewards, round=3)
+    return {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
 
 
 def test_positive_advantages_of_likely_tokens_are_weighted():
     unit = math.sqrt(0.5) / (1 + math.sqrt(2) * 1e-6)
     wanted = [[0.25 * unit, unit], [-unit, -unit], [0, 0], [0, 0]]
-    np.testing.assert_allclose(a_round(0.25, 0.2).advantages, wanted, rtol=1e-12)
-    np.testing.assert_allclose(a_round(0.25).advantages[0], [0.25 * unit, 0.25 * unit], rtol=1e-12)
+    np.testing.assert_allclose(a_round(0.25, 0.2)["advantages"], wanted, rtol=1e-12)
+    np.testing.assert_allclose(a_round(0.25)["advantages"][0], [0.25 * unit, 0.25 * unit], rtol=1e-12)
 
 
 def test_a_rule_is_told_of_the_round_what_the_world_knows():
     context = a_round()
-    assert context.group_mean.tolist() == [[0.5], [0.5], [0.0], [0.0]]
-    assert context.group_std.tolist() == [[0.5], [0.5], [0.0], [0.0]]
-    assert context.positions.tolist() == [[0, 1]] * 4
-    assert context.staleness == 0
-    assert context.mean_weight is None
+    assert context["group_mean"].tolist() == [[0.5], [0.5], [0.0], [0.0]]
+    assert context["group_std"].tolist() == [[0.5], [0.5], [0.0], [0.0]]
+    assert context["positions"].tolist() == [[0, 1]] * 4
+    assert context["staleness"] == 0
+    assert context["mean_weight"] is None
 
 
 def test_chance_cuts_as_much_as_the_rule_for_each_sign_and_octave():

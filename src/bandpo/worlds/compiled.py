@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ from ..losses.objective import MAX_LOG_RATIO
 from ..losses.surrogates import Application, Decay, Preserve, by_sign
 from ..trust_regions.base import Context
 from .learner import Learner
-from .rounds import HIGHEST, RARE, Trace, start_of_round
+from .rounds import HIGHEST, RARE, Trace, of_some, start_of_round
 from .scenes import Scene
 from .world import World
 
@@ -82,10 +81,7 @@ def _column(x: Tensor, index: Tensor) -> Tensor:
 
 def _at(context: Context, index: Tensor, shape: torch.Size) -> Context:
     """The context of some tokens, each as a response of its own."""
-    fields = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
-    return Context(
-        **{k: _column(x.expand(shape), index) if isinstance(x, Tensor) and x.dim() else x for k, x in fields.items()}
-    )
+    return of_some(context, lambda x: _column(x.expand(shape), index))
 
 
 def run(world: World, lanes: Sequence[tuple[Learner, int]]) -> Trace:
@@ -161,21 +157,23 @@ class _Piece:
 
 
 def _loss(learner: Learner) -> Any:
-    from . import kernel
+    from . import arithmetic
 
     objective = learner.objective
     up, down = by_sign(objective.apply, objective.dual_clip)
-    codes = {"clip": kernel.CLIP, "mask": kernel.CLIP, "mask_two_sided": kernel.TWO_SIDED, "weight": kernel.WEIGHT}
+    codes = dict(
+        zip(_APPLIES, (arithmetic.CLIP, arithmetic.CLIP, arithmetic.TWO_SIDED, arithmetic.WEIGHT), strict=True)
+    )
 
     def code(apply: Any) -> int:
         if isinstance(apply, Application):
-            return kernel.PRESERVE if isinstance(apply, Preserve) else kernel.DECAY
+            return arithmetic.PRESERVE if isinstance(apply, Preserve) else arithmetic.DECAY
         return codes[apply]
 
     def number(apply: Any, name: str) -> float:
         return getattr(apply, name, 0.0)
 
-    return kernel.Loss(
+    return arithmetic.Loss(
         code(up), code(down), number(down, "low"), number(up, "high"), number(down, "low"), number(up, "high"),
         math.inf if objective.dual_clip is None else math.log(objective.dual_clip),
         MAX_LOG_RATIO if objective.max_log_ratio is None else objective.max_log_ratio,

@@ -13,23 +13,15 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from . import draws
+from .arithmetic import OPTIONS, exp, features, forward, key_of, slope_of, uniform
 from .world import GUESS, WORK
 
 Array = NDArray[Any]
 
-# What is done with a token outside; see `losses.surrogates`.
-CLIP, TWO_SIDED, WEIGHT, PRESERVE, DECAY = range(5)
 OCTAVES = 16
-
-# Sums may be taken in another order and products fused; NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": _FAST, "error_model": "numpy"}
-_EXACT: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
 
 class Sizes(NamedTuple):
@@ -81,121 +73,7 @@ class Drawn(NamedTuple):
     rewards: Array
 
 
-class Loss(NamedTuple):
-    """The numbers of a loss and of the controls."""
-
-    up: int  # application for A >= 0
-    down: int
-    preserve_low: float
-    preserve_high: float
-    decay_low: float
-    decay_high: float
-    dual_clip: float  # log c; inf for none
-    limit: float  # of log r
-    beta: float
-    entropy_bonus: float
-    by_chance: bool
-    log_rare: float
-    highest: float
-
-
-_mix: Any = numba.njit(**_EXACT)(draws.mix)
-_GOLDEN, _11, _ONE = draws.GOLDEN, np.uint64(11), np.uint64(1)
-
-
-@numba.njit(**_EXACT)
-def _key(seed, purpose, round):
-    return _mix(_mix(_mix(seed + _GOLDEN) + purpose + _GOLDEN) + np.uint64(round) + _GOLDEN)
-
-
-@numba.njit(**_EXACT)
-def _uniform(key, index):
-    return float(_mix(key + (np.uint64(index) + _ONE) * _GOLDEN) >> _11) * 2.0**-53
-
-
-@intrinsic
-def _bits_of(context, x):
-    def made(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), made
-
-
-@intrinsic
-def _float_of(context, x):
-    def made(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(types.int64), made
-
-
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_ROUNDING = 6755399441055744.0  # 1.5 2^52: adding it leaves the nearest integer in the low bits
-
-
-@numba.njit(**_EXACT)
-def exp(x):
-    """e^x within 2 units in the last place, of x in [-708, 709]; below, that of -708. Plain arithmetic, which the
-    compiler does for many numbers at once."""
-    x = x if x > -708.0 else -708.0
-    shifted = x * _LOG2_E + _ROUNDING
-    k = shifted - _ROUNDING
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    p = 1.0 / 6227020800.0
-    p = p * r + 1.0 / 479001600.0
-    p = p * r + 1.0 / 39916800.0
-    p = p * r + 1.0 / 3628800.0
-    p = p * r + 1.0 / 362880.0
-    p = p * r + 1.0 / 40320.0
-    p = p * r + 1.0 / 5040.0
-    p = p * r + 1.0 / 720.0
-    p = p * r + 1.0 / 120.0
-    p = p * r + 1.0 / 24.0
-    p = p * r + 1.0 / 6.0
-    p = p * r + 0.5
-    p = p * r + 1.0
-    p = p * r + 1.0
-    return _float_of(_bits_of(p) + (_bits_of(shifted) << 52))
-
-
-@numba.njit(**_OPTIONS)
-def _forward(h, w, logits, p):
-    """The logits of a state, its probabilities, and log sum exp of the logits."""
-    tokens = logits.shape[0]
-    for v in range(tokens):
-        logits[v] = 0.0
-    for k in range(h.shape[0]):
-        a = h[k]
-        for v in range(tokens):
-            logits[v] += a * w[k, v]
-    top = logits[0]
-    for v in range(1, tokens):
-        top = max(top, logits[v])
-    total = 0.0
-    for v in range(tokens):
-        p[v] = exp(logits[v] - top)
-        total += p[v]
-    for v in range(tokens):
-        p[v] /= total
-    return top + math.log(total)
-
-
-@numba.njit(**_OPTIONS)
-def _hidden_of(x, u, h):
-    """h = tanh(x u)."""
-    size = x.shape[0]
-    for j in range(size):
-        h[j] = 0.0
-    for k in range(size):
-        a = x[k]
-        for j in range(size):
-            h[j] += a * u[k, j]
-    for j in range(size):
-        h[j] = 1.0 - 2.0 / (exp(2.0 * h[j]) + 1.0)
-
-
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, kl):
     """The tables of all lanes in a round, kept in `lanes.past`, and their exact numbers, (L,) each."""
     size, tokens = lanes.weights.shape[2], lanes.weights.shape[3]
@@ -210,12 +88,8 @@ def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, kl):
             solved = 0.0
             for t in range(sizes.length):
                 i = c * sizes.length + t
-                x = worlds.features[s, i]
-                if sizes.is_hidden:
-                    _hidden_of(x, lanes.hidden[0, lane], h)
-                    norm = _forward(h, w, logits, p)
-                else:
-                    norm = _forward(x, w, logits, p)
+                features(worlds.features[s, i], lanes.hidden[0, lane], sizes.is_hidden, h)
+                norm = forward(h, w, logits, p)
                 if round > 0:
                     for v in range(tokens):
                         moved += exp(before[i, v]) * (before[i, v] - (logits[v] - norm))
@@ -234,7 +108,7 @@ def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, kl):
         skill[lane], entropy[lane], kl[lane] = skills / sizes.prompts, entropies / states, moved / states
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def draw(sizes, worlds, lanes, round, drawn):
     """The responses of a round by the policy that was in force `stale` rounds before."""
     tokens, length, group = lanes.weights.shape[3], sizes.length, sizes.group_size
@@ -243,8 +117,8 @@ def draw(sizes, worlds, lanes, round, drawn):
     for lane in range(lanes.seed.shape[0]):
         s = lanes.seed[lane]
         seed = worlds.seeds[s]
-        for_tokens = _key(seed, draws.TOKENS, round)
-        for_luck, for_flips = _key(seed, draws.LUCK, round), _key(seed, draws.FLIP, round)
+        for_tokens = key_of(seed, draws.TOKENS, round)
+        for_luck, for_flips = key_of(seed, draws.LUCK, round), key_of(seed, draws.FLIP, round)
         for g in range(sizes.groups):
             c = worlds.prompts[s, round, g]
             old = lanes.past[lane, at, c * length : (c + 1) * length]
@@ -268,7 +142,7 @@ def draw(sizes, worlds, lanes, round, drawn):
                             bits -= p * old[t, v]
                         entropy[t] = bits
                         made = t + 1
-                    y = _uniform(for_tokens, i * length + t)
+                    y = uniform(for_tokens, i * length + t)
                     a = 0
                     for v in range(tokens - 1):
                         a += cdf[t, v] <= y
@@ -279,11 +153,11 @@ def draw(sizes, worlds, lanes, round, drawn):
                     elif t > sizes.free_steps:
                         ok = ok and a == worlds.right[s, c, t - 1]
                 first = drawn.tokens[lane, i, 0]
-                right = (first == WORK and ok) or (first == GUESS and _uniform(for_luck, i) < sizes.luck)
-                drawn.rewards[lane, i] = 1.0 if right != (_uniform(for_flips, i) < sizes.flip) else 0.0
+                right = (first == WORK and ok) or (first == GUESS and uniform(for_luck, i) < sizes.luck)
+                drawn.rewards[lane, i] = 1.0 if right != (uniform(for_flips, i) < sizes.flip) else 0.0
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
     """Tokens of which a rule that asks each token alone need be asked: one for each state, token and sign of A.
 
@@ -299,6 +173,7 @@ def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
                 slot[:] = -1
                 for n in range(g * group, (g + 1) * group):
                     value = advantages[lane, n, t]
+                    place[lane, n, t] = 0
                     if not drawn.mask[lane, n, t] or value == 0.0:
                         continue
                     side, a = 1 if value > 0 else 0, drawn.tokens[lane, n, t]
@@ -311,32 +186,11 @@ def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
     return found
 
 
-@numba.njit(**_OPTIONS)
-def _slope(loss, log_ratio, advantage, low, high, up):
-    """d surrogate / d log pi of a token, or of several with the sum of their advantages."""
-    limited = min(max(log_ratio, -loss.limit), loss.limit)
-    clipped = min(max(limited, low), high)
-    apply = loss.up if up else loss.down
-    if apply == WEIGHT:
-        return exp(clipped) * advantage
-    if apply == TWO_SIDED:
-        return exp(limited) * advantage if clipped == limited and limited == log_ratio else 0.0
-    if limited > clipped if up else limited < clipped:
-        if apply == PRESERVE:
-            return (loss.preserve_high if up else loss.preserve_low) * exp(clipped) * advantage
-        if apply == DECAY:
-            power = -loss.decay_high if up else loss.decay_low
-            return exp(limited + power * (limited - clipped)) * advantage
-        return 0.0
-    if limited != log_ratio or (not up and limited > loss.dual_clip):
-        return 0.0
-    return exp(limited) * advantage
-
-
-@numba.njit(**_OPTIONS)
-def _adam(sizes, w, gradient, rate, correction1, correction2):
-    """One step upwards; w is (3, ...), parameters and moments, as plain rows."""
-    parameters, mean, square = w
+@numba.njit(**OPTIONS)
+def _step(sizes, of, lane, gradient, rate, correction1, correction2):
+    """One step upwards; `of` is (3, L, ...), parameters and moments."""
+    parameters, mean, square = of[0, lane].reshape(-1), of[1, lane].reshape(-1), of[2, lane].reshape(-1)
+    gradient = gradient.reshape(-1)
     if sizes.is_sgd:
         for i in range(gradient.shape[0]):
             parameters[i] += rate * gradient[i]
@@ -350,148 +204,167 @@ def _adam(sizes, w, gradient, rate, correction1, correction2):
         parameters[i] += a * mean[i] / (math.sqrt(square[i]) * b + 1e-8)
 
 
-@numba.njit(**_OPTIONS)
+class Entries(NamedTuple):
+    """The tokens of a round of one run, merged.
+
+    Rows are the states of which the round says something, those of minibatch k from row[k] on; the entries of a row
+    stand from start[row] on.
+    """
+
+    row: Array  # (K + 1,)
+    tokens: Array  # (K,) tokens of each minibatch, by which its loss is divided
+    state: Array
+    weight: Array  # tokens in the row
+    start: Array
+    token: Array
+    up: Array
+    gate: Array  # which of a step's draws is its own
+    advantage: Array  # the sum
+    count: Array
+    old: Array
+    low: Array
+    high: Array
+    first: Array  # log-probability of the first policy
+
+
+@numba.njit(**OPTIONS)
+def _merge(sizes, worlds, lanes, lane, round, drawn, advantages, place, low, high, loss, slot, made):
+    """Fill `made`; `slot`, (2, V), is for what was found last of a sign and token."""
+    length, group, part = sizes.length, sizes.group_size, sizes.groups // sizes.minibatches
+    slot[:] = -1
+    row = entries = 0
+    for g in range(sizes.groups):
+        if g % part == 0:
+            made.row[g // part], made.tokens[g // part] = row, 0.0
+        for t in range(length):
+            i = worlds.prompts[lanes.seed[lane], round, g] * length + t
+            made.start[row], made.state[row] = entries, i
+            here = 0
+            for n in range(g * group, (g + 1) * group):
+                if not drawn.mask[lane, n, t]:
+                    continue
+                here += 1
+                value, a = advantages[lane, n, t], drawn.tokens[lane, n, t]
+                if value == 0.0 and loss.beta == 0.0:
+                    continue
+                side = 1 if value >= 0 else 0
+                e = slot[side, a]
+                lo, hi = low[place[lane, n, t]], high[place[lane, n, t]]
+                if e < made.start[row] or made.low[e] != lo or made.high[e] != hi or loss.by_chance:
+                    e = entries
+                    entries += 1
+                    slot[side, a] = e
+                    made.token[e], made.up[e], made.gate[e] = a, side == 1, n * length + t
+                    made.advantage[e], made.count[e], made.old[e] = 0.0, 0.0, drawn.logps[lane, n, t]
+                    made.low[e], made.high[e] = lo, hi
+                    made.first[e] = lanes.first[lane, i, a] if loss.beta > 0.0 else 0.0
+                made.advantage[e] += value
+                made.count[e] += 1.0
+            made.tokens[g // part] += here
+            made.weight[row] = here
+            if entries > made.start[row] or (here > 0 and loss.entropy_bonus > 0.0):
+                row += 1
+    made.start[row], made.row[sizes.minibatches] = entries, row
+
+
+@numba.njit(**OPTIONS)
+def _cell(old, up):
+    """The sign of A and the octave of an old probability."""
+    octave = int(-old / math.log(2.0))
+    return min(max(octave, 0), OCTAVES - 1) + (0 if up else OCTAVES)
+
+
+@numba.njit(**OPTIONS)
+def _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_of):
+    """The sums of |A| of a minibatch by `_cell`, of all tokens and of those that the rule cuts."""
+    s, w, u = lanes.seed[lane], lanes.weights[0, lane], lanes.hidden[0, lane]
+    all_of[:] = 0.0
+    cut_of[:] = 0.0
+    for q in range(made.row[k], made.row[k + 1]):
+        features(worlds.features[s, made.state[q]], u, sizes.is_hidden, h)
+        norm = forward(h, w, logits, p)
+        for e in range(made.start[q], made.start[q + 1]):
+            log_ratio, mass = (logits[made.token[e]] - norm) - made.old[e], abs(made.advantage[e])
+            cell = _cell(made.old[e], made.up[e])
+            all_of[cell] += mass
+            if log_ratio > made.high[e] if made.up[e] else log_ratio < made.low[e]:
+                cut_of[cell] += mass
+
+
+@numba.njit(**OPTIONS)
 def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss, cuts, seen):
     """All optimizer steps of a round. `advantages` are (L, N, T), and `place` says where in `low` and `high` the bounds
     of a token are; `cuts` and `seen`, (L, 4), are added to in the last epoch."""
-    size, tokens, length, group = lanes.weights.shape[2], lanes.weights.shape[3], sizes.length, sizes.group_size
-    rows, most = sizes.groups * length, sizes.groups * group * length
-    part = sizes.groups // sizes.minibatches
-    # Rows are the states of which a batch says something; entries stand row by row, from start[row] on.
-    state, start, weight = np.empty(rows, np.int64), np.empty(rows + 1, np.int64), np.empty(rows)
-    token, up, gate = np.empty(most, np.int64), np.empty(most, np.bool_), np.empty(most, np.int64)
-    total, old, lows, highs, count, first = np.empty((6, most))
-    from_row, norm = np.empty(sizes.minibatches + 1, np.int64), np.empty(sizes.minibatches)
-    slot = np.full((2, tokens), -1)
+    size, tokens, parts = lanes.weights.shape[2], lanes.weights.shape[3], sizes.minibatches
+    rows, most = sizes.groups * sizes.length, sizes.groups * sizes.group_size * sizes.length
+    numbers = np.empty((6, most))
+    made = Entries(
+        np.empty(parts + 1, np.int64), np.empty(parts), np.empty(rows, np.int64), np.empty(rows),
+        np.empty(rows + 1, np.int64), np.empty(most, np.int64), np.empty(most, np.bool_), np.empty(most, np.int64),
+        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5],
+    )  # fmt: skip
+    slot = np.empty((2, tokens), np.int64)
     logits, p, z, h, back = np.empty(tokens), np.empty(tokens), np.empty(tokens), np.empty(size), np.empty(size)
     gw, gu = np.empty((size, tokens)), np.empty((size, size))
     all_of, cut_of = np.empty((2, 2 * OCTAVES))
     for lane in range(lanes.seed.shape[0]):
         s, w, u = lanes.seed[lane], lanes.weights[0, lane], lanes.hidden[0, lane]
-        row = entries = 0
-        for g in range(sizes.groups):
-            if g % part == 0:
-                from_row[g // part], norm[g // part] = row, 0.0
-            for t in range(length):
-                i = worlds.prompts[s, round, g] * length + t
-                start[row], state[row] = entries, i
-                here = 0
-                for n in range(g * group, (g + 1) * group):
-                    if not drawn.mask[lane, n, t]:
-                        continue
-                    here += 1
-                    value, a = advantages[lane, n, t], drawn.tokens[lane, n, t]
-                    if value == 0.0 and loss.beta == 0.0:
-                        continue
-                    side = 1 if value >= 0 else 0
-                    e = slot[side, a]
-                    lo, hi = low[place[lane, n, t]], high[place[lane, n, t]]
-                    if e < start[row] or lows[e] != lo or highs[e] != hi or loss.by_chance:
-                        e = entries
-                        entries += 1
-                        slot[side, a] = e
-                        token[e], up[e], gate[e], old[e] = a, side == 1, n * length + t, drawn.logps[lane, n, t]
-                        total[e], lows[e], highs[e], count[e] = 0.0, lo, hi, 0.0
-                        first[e] = lanes.first[lane, i, a] if loss.beta > 0.0 else 0.0
-                    total[e] += value
-                    count[e] += 1.0
-                norm[g // part] += here
-                weight[row] = here
-                if entries > start[row] or (here > 0 and loss.entropy_bonus > 0.0):
-                    row += 1
-        start[row], from_row[sizes.minibatches] = entries, row
-        slot[:] = -1
-
-        key = _key(worlds.seeds[s], draws.GATE, round)
-        for step in range(sizes.epochs * sizes.minibatches):
-            k = step % sizes.minibatches
-            is_last = step >= (sizes.epochs - 1) * sizes.minibatches
+        _merge(sizes, worlds, lanes, lane, round, drawn, advantages, place, low, high, loss, slot, made)
+        key = key_of(worlds.seeds[s], draws.GATE, round)
+        for step in range(sizes.epochs * parts):
+            k, is_last = step % parts, step >= (sizes.epochs - 1) * parts
             gw[:] = 0.0
-            if sizes.is_hidden:
-                gu[:] = 0.0
+            gu[:] = 0.0
             if loss.by_chance:
-                all_of[:] = 0.0
-                cut_of[:] = 0.0
-                for q in range(from_row[k], from_row[k + 1]):
-                    x = worlds.features[s, state[q]]
-                    if sizes.is_hidden:
-                        _hidden_of(x, u, h)
-                        lse = _forward(h, w, logits, p)
-                    else:
-                        lse = _forward(x, w, logits, p)
-                    for e in range(start[q], start[q + 1]):
-                        log_ratio = (logits[token[e]] - lse) - old[e]
-                        cell = _cell(old[e], up[e])
-                        all_of[cell] += abs(total[e])
-                        if log_ratio > highs[e] if up[e] else log_ratio < lows[e]:
-                            cut_of[cell] += abs(total[e])
-            for q in range(from_row[k], from_row[k + 1]):
-                x = worlds.features[s, state[q]]
-                if sizes.is_hidden:
-                    _hidden_of(x, u, h)
-                else:
-                    h = x
-                lse = _forward(h, w, logits, p)
+                _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_of)
+            for q in range(made.row[k], made.row[k + 1]):
+                x = worlds.features[s, made.state[q]]
+                features(x, u, sizes.is_hidden, h)
+                norm = forward(h, w, logits, p)
                 z[:] = 0.0
                 sum_z = 0.0
-                for e in range(start[q], start[q + 1]):
-                    log_p = logits[token[e]] - lse
-                    log_ratio = log_p - old[e]
+                for e in range(made.start[q], made.start[q + 1]):
+                    a, up, advantage, old = made.token[e], made.up[e], made.advantage[e], made.old[e]
+                    log_p = logits[a] - norm
                     if loss.by_chance:
-                        cell = _cell(old[e], up[e])
-                        y = _uniform(key, step * most + gate[e])
+                        cell, y = _cell(old, up), uniform(key, step * most + made.gate[e])
                         kept = y * all_of[cell] >= cut_of[cell]
-                        slope = _slope(loss, log_ratio, total[e], -np.inf, np.inf, up[e]) if kept else 0.0
+                        slope = slope_of(loss, log_p - old, advantage, -np.inf, np.inf, up) if kept else 0.0
                     else:
-                        slope = _slope(loss, log_ratio, total[e], lows[e], highs[e], up[e])
-                    if is_last and total[e] != 0.0:
-                        mass = exp(min(log_ratio, loss.highest)) * abs(total[e])
-                        cell = (1 if old[e] >= loss.log_rare else 0) + (0 if up[e] else 2)
+                        slope = slope_of(loss, log_p - old, advantage, made.low[e], made.high[e], up)
+                    if is_last and advantage != 0.0:
+                        mass = exp(min(log_p - old, loss.highest)) * abs(advantage)
+                        cell = (1 if old >= loss.log_rare else 0) + (0 if up else 2)
                         seen[lane, cell] += mass
                         if slope == 0.0:
                             cuts[lane, cell] += mass
-                    if loss.beta > 0.0:
-                        d = first[e] - log_p
-                        if abs(d) <= 20.0:
-                            slope += loss.beta * count[e] * math.expm1(d)
-                    z[token[e]] += slope
+                    if loss.beta > 0.0 and abs(made.first[e] - log_p) <= 20.0:
+                        slope += loss.beta * made.count[e] * math.expm1(made.first[e] - log_p)
+                    z[a] += slope
                     sum_z += slope
                 for v in range(tokens):
                     z[v] -= sum_z * p[v]
                 if loss.entropy_bonus > 0.0:
                     entropy = 0.0
                     for v in range(tokens):
-                        entropy -= p[v] * (logits[v] - lse)
+                        entropy -= p[v] * (logits[v] - norm)
                     for v in range(tokens):
-                        z[v] -= loss.entropy_bonus * weight[q] * p[v] * (logits[v] - lse + entropy)
+                        z[v] -= loss.entropy_bonus * made.weight[q] * p[v] * (logits[v] - norm + entropy)
                 for j in range(size):
-                    a = h[j] / norm[k]
+                    b = h[j] / made.tokens[k]
                     for v in range(tokens):
-                        gw[j, v] += a * z[v]
+                        gw[j, v] += b * z[v]
                 if sizes.is_hidden:
                     for j in range(size):
-                        a = 0.0
+                        b = 0.0
                         for v in range(tokens):
-                            a += w[j, v] * z[v]
-                        back[j] = a * (1.0 - h[j] * h[j]) / norm[k]
+                            b += w[j, v] * z[v]
+                        back[j] = b * (1.0 - h[j] * h[j]) / made.tokens[k]
                     for i in range(size):
-                        a = x[i]
                         for j in range(size):
-                            gu[i, j] += a * back[j]
-            done = round * sizes.epochs * sizes.minibatches + step + 1
+                            gu[i, j] += x[i] * back[j]
+            done = round * sizes.epochs * parts + step + 1
             c1, c2 = 1.0 - sizes.beta1**done, 1.0 - sizes.beta2**done
-            _adam(sizes, _rows_of(lanes.weights, lane), gw.reshape(-1), lanes.rate[lane], c1, c2)
+            _step(sizes, lanes.weights, lane, gw, lanes.rate[lane], c1, c2)
             if sizes.is_hidden:
-                _adam(sizes, _rows_of(lanes.hidden, lane), gu.reshape(-1), lanes.rate[lane], c1, c2)
-
-
-@numba.njit(**_OPTIONS)
-def _rows_of(x, lane):
-    return x[0, lane].reshape(-1), x[1, lane].reshape(-1), x[2, lane].reshape(-1)
-
-
-@numba.njit(**_OPTIONS)
-def _cell(old, up):
-    """The sign of A and the octave of an old probability."""
-    octave = int(-old / math.log(2.0))
-    return min(max(octave, 0), OCTAVES - 1) + (0 if up else OCTAVES)
+                _step(sizes, lanes.hidden, lane, gu, lanes.rate[lane], c1, c2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..trust_regions.control import controlled_of
 from ..trust_regions.rules import Clip
 from . import draws
 from .learner import Learner
-from .rounds import HIGHEST, RARE, Trace, start_of_round
+from .rounds import HIGHEST, RARE, Trace, of_some, start_of_round
 from .world import World, divergence, entropies, exact, sample
 
 # What a loss takes of the context that is known at the start of a round.
@@ -95,7 +96,7 @@ class _Run:
             here = tuple(x[part] for x in (states, tokens, mask, old_logps))
             gate = None if uniforms is None else uniforms[step, part]
             is_last = step >= count - scene.minibatches
-            self.step(here, _sliced(context, part), torch.from_numpy(old), gate, is_last)
+            self.step(here, of_some(context, itemgetter(part)), torch.from_numpy(old), gate, is_last)
 
     def step(self, batch: Any, context: Context, old: Tensor, gate: Tensor | None, is_last: bool) -> None:
         states, tokens, mask, old_logps = batch
@@ -143,11 +144,6 @@ class _Run:
         cell = (old_logps >= math.log(RARE)).long() + 2 * (advantages < 0)
         for sums, share in ((self.trace.cut, mass * (slope == 0)), (self.trace.seen, mass)):
             sums[self.lane] += np.bincount(cell.flatten(), share.flatten(), minlength=sums.shape[1])
-
-
-def _sliced(context: Context, part: slice) -> Context:
-    fields = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
-    return Context(**{name: x[part] if isinstance(x, Tensor) else x for name, x in fields.items()})
 
 
 def _by_chance(

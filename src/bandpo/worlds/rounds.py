@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,8 +39,8 @@ class Trace(NamedTuple):
 
     @classmethod
     def empty(cls, scene: Scene, lanes: int) -> Trace:
-        curves = (np.zeros((lanes, scene.rounds + 1)) for _ in range(5))
-        return cls(*curves, np.zeros((lanes, len(CUTS))), np.zeros((lanes, len(CUTS))))
+        widths = [scene.rounds + 1] * 5 + [len(CUTS)] * 2
+        return cls(*[np.zeros((lanes, width)) for width in widths])
 
 
 def start_of_round(
@@ -78,3 +79,10 @@ def start_of_round(
         means = weights.sum((1, 2)) / mask.view(weights.shape).sum((1, 2))
         context = dataclasses.replace(context, mean_weight=means.repeat_interleave(scene.responses)[:, None])
     return context
+
+
+def of_some(context: Context, choose: Callable[[Tensor], Tensor]) -> Context:
+    """The context of a part of the tokens, which `choose` takes from each tensor."""
+    fields: dict[str, Any] = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
+    fields |= {name: choose(x) for name, x in fields.items() if isinstance(x, Tensor)}
+    return Context(**fields)
