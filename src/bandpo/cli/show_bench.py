@@ -19,10 +19,11 @@ from ..bench.running import ROWS, hold
 from ..files.writing import write_atomically
 from ..progress import console, lines
 from ..provenance import hardware, source_commit, versions
-from ..statistics.contest import Estimate
+from ..statistics.contest import Estimate, performance_profile
 from ..statistics.intervals import LEVEL
 
 _ALPHA = 1 - LEVEL
+_ABOVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # rewards of the performance profile
 
 
 def bench_and_show(
@@ -198,6 +199,7 @@ def _data(results: Results) -> dict[str, Any]:
 
 def _row(one: Compared) -> dict[str, Any]:
     judged = one.judged
+    above = performance_profile(judged.values["final"], _ABOVE).tolist()
     values = {each.name: getattr(one, each.name) for each in dataclasses.fields(one)[1:]}
     return {
         "family": judged.family,
@@ -207,6 +209,9 @@ def _row(one: Compared) -> dict[str, Any]:
         "seeds": [judged.seeds.start, len(judged.seeds)],
         "edges": list(judged.edges),
         **{name: x._asdict() if isinstance(x, Estimate) else x for name, x in values.items()},
+        "profile": dict(
+            zip(map(str, _ABOVE), performance_profile(judged.values["final"], _ABOVE).tolist(), strict=True)
+        ),
         "means": {name: float(x.mean()) for name, x in judged.values.items()},
     }
 
