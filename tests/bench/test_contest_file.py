@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from bandpo.bench.cells import settings_of
 from bandpo.bench.contest import Control, Family, grid_of, learner_of, make_contest
 from bandpo.errors import UserError
 from bandpo.losses.nodes import objective
+from bandpo.worlds import Learner
 
 
 def test_a_grid_has_every_combination_and_the_learning_rate_last(small):
@@ -57,6 +59,13 @@ def test_a_control_changes_the_learner_or_the_rule():
     found = objective(made["objective"])
     assert found.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
     assert found.apply == "weight"  # the rest of the objective stays
+
+
+def test_what_a_control_can_change_is_what_a_learner_has():
+    of_learner = {each.name: each.default for each in dataclasses.fields(Learner)}
+    ours = {name: each.default for name, each in Control.model_fields.items() if name not in ("name", "objective")}
+    assert ours == {name: of_learner[name] for name in ours}
+    assert {*ours, "objective", "learning_rate"} == set(of_learner)
 
 
 def changed(*path_and_value):

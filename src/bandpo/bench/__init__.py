@@ -6,8 +6,6 @@ them, and `choosing.py` picks a setting of each family and compares them.
 
 from ..faces import lazily
 
-__all__ = ["Contest", "Results", "hold", "read_contest"]
-
 __getattr__ = lazily(
     __name__, {"Contest": "contest", "Results": "choosing", "hold": "running", "read_contest": "contest"}
 )

@@ -209,9 +209,7 @@ def _row(one: Compared) -> dict[str, Any]:
         "seeds": [judged.seeds.start, len(judged.seeds)],
         "edges": list(judged.edges),
         **{name: x._asdict() if isinstance(x, Estimate) else x for name, x in values.items()},
-        "profile": dict(
-            zip(map(str, _ABOVE), performance_profile(judged.values["final"], _ABOVE).tolist(), strict=True)
-        ),
+        "profile": dict(zip(map(str, _ABOVE), above, strict=True)),
         "means": {name: float(x.mean()) for name, x in judged.values.items()},
     }
 
