@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option, Typer
 
@@ -20,7 +20,7 @@ def bench(
         Path | None, Option("-o", "--output", metavar="FOLDER", help="folder [default: runs/bench/ and its name]")
     ] = None,
     smoke: Annotated[bool, Option("--smoke", help="few seeds and settings: seconds, to see that it runs")] = False,
-    jobs: Annotated[Any, Option(parser=count, help="cores to use [default: those of this machine]")] = None,
+    jobs: Annotated[int | None, Option(parser=count, help="cores to use [default: those of this machine]")] = None,
     ray: Annotated[bool, Option("--ray", help="run on a Ray cluster: the running one, or this machine")] = False,
     only: Annotated[list[str] | None, several("FAMILY", "these families and the baseline alone")] = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
