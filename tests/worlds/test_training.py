@@ -359,6 +359,15 @@ def test_without_numba_the_reference_runs(monkeypatch):
         train(short, [Learner(WIDE, 0.1)], [1], engine="numba")
 
 
+def test_the_compiled_exponential_is_that_of_numpy():
+    from bandpo.worlds import arithmetic
+
+    x = np.concatenate([np.linspace(-708, 709, 20001), np.linspace(-1, 1, 20001), [0.0]])
+    np.testing.assert_allclose([arithmetic.exp(each) for each in x], np.exp(x), rtol=5e-16, atol=0)
+    assert arithmetic.exp(0.0) == 1
+    assert arithmetic.exp(-np.inf) == arithmetic.exp(-708.0)
+
+
 def test_numba_is_loaded_where_it_is_used():
     code = "import sys, bandpo.worlds as w; w.train({'rounds': 1}, [w.Learner('grpo', 0.1)], [1], engine='torch'); "
     code += "print('numba' in sys.modules)"

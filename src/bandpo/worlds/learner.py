@@ -33,7 +33,7 @@ class Learner:
         positive_from: see there, in [0, 1].
         entropy_bonus: weight of the exact entropy of the states at the tokens of a minibatch, in their mean, which is
             maximised too.
-        beta: weight of the KL penalty to the first policy; `Objective.beta` by another way.
+        beta: weight of the KL penalty to the first policy; it becomes that of the objective, or is taken from there.
         by_chance: cut random tokens in the place of those that the rule cuts: at each optimizer step as large a share
             of |A| as the rule would, for each sign of A and octave of the old probability. What is left of a rule's
             effect then is not due to which tokens it cuts.

@@ -134,7 +134,7 @@ SCENES: dict[str, Scene] = {
 
 
 def scene(node: Scene | str | Mapping[str, Any]) -> Scene:
-    """A scene by its name, or as a mapping of `base`, a name, and what is different: `{base: both, flip: 0.1}`.
+    """A scene by its name, or as a mapping of `base`, a name (`tail` if it is left out), and what is different.
 
     Raises ValueError for an unknown name or field, with the nearest known one, and for what `Scene` does not allow.
 
