@@ -46,7 +46,7 @@ class Progress:
             return
         self.told = now
         if self.console.is_terminal:
-            self.bar.update(self.task, completed=done, note=note)
+            self.bar.update(self.task, completed=done, note=note, total=self.total)
             return
         parts = [f"{self.title}{done:,} {'' if self.total is None else f'of {self.total:,} '}{self.unit}", note]
         if self.total is not None and done > self.before:

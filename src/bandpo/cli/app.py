@@ -19,7 +19,7 @@ from typer.main import get_command as _get_command
 from .. import __version__
 from ..errors import UserError, without_password
 from ..files.checks import check_text
-from . import calibration, data, evals, reports, training, watching
+from . import bench, calibration, data, evals, reports, training, watching
 from .arguments import Command
 from .ending import ended_by_signals, lenient_output
 
@@ -31,6 +31,7 @@ HEADINGS = {
     "See what a rule does": ("lab", "explain", "figures"),
     "Train": ("train", "verl", "data"),
     "Look at a run": ("watch", "report", "calibrate"),
+    "Compare rules in earnest": ("bench",),
     "Evaluate": ("eval", "score", "compare", "table"),
     "Set up": ("doctor", "completion"),
 }
@@ -56,7 +57,7 @@ app = Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
 )
-GROUPS = (training, evals, reports, watching, calibration, data)
+GROUPS = (training, evals, reports, watching, calibration, data, bench)
 for group in GROUPS:
     app.add_typer(group.app)
 

@@ -1,0 +1,21 @@
+"""Fixtures of contests."""
+
+from __future__ import annotations
+
+import pytest
+from contests import FakeWorlds, node_of
+
+import bandpo.worlds
+from bandpo.bench.contest import make_contest
+
+
+@pytest.fixture
+def small():
+    return make_contest(node_of())
+
+
+@pytest.fixture
+def worlds(monkeypatch):
+    fake = FakeWorlds()
+    monkeypatch.setattr(bandpo.worlds, "train", fake.train)
+    return fake

@@ -1,0 +1,162 @@
+"""A contest is checked before anything runs, and what is wrong is named by its place."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+
+import pytest
+from contests import node_of
+
+import bandpo
+from bandpo.bench import Contest, read_contest
+from bandpo.bench.cells import settings_of
+from bandpo.bench.contest import Control, Family, grid_of, learner_of, make_contest
+from bandpo.errors import UserError
+from bandpo.losses.nodes import objective
+from bandpo.worlds import Learner
+
+
+def test_a_grid_has_every_combination_and_the_learning_rate_last(small):
+    grid = grid_of(small.axes(small.families[0]))
+    assert len(grid) == 15 == small.searched
+    assert grid[:4] == [
+        {"up": 0.1, "learning_rate": 0.01},
+        {"up": 0.1, "learning_rate": 0.02},
+        {"up": 0.1, "learning_rate": 0.04},
+        {"up": 0.2, "learning_rate": 0.01},
+    ]
+
+
+def test_values_may_be_spaced_by_their_logarithm(small):
+    assert small.families[1].grid["delta"] == (0.001, 0.00316, 0.01, 0.0316, 0.1)
+
+
+def test_runs_are_counted_beforehand(small):
+    assert small.fewest_runs == 2 * (15 * 4 + 3 * 6 + 40)
+    two = make_contest(
+        node_of(worlds=["both", "storm"], controls=[{"name": "none"}, {"name": "chance", "by_chance": True}])
+    )
+    assert two.fewest_runs == 4 * small.fewest_runs
+
+
+def test_parameters_are_put_where_their_names_stand():
+    family = Family(name="two", objective={"type": "clip", "eps_low": "$low", "eps_high": "$up"})
+    point = {"low": 0.02, "up": math.inf, "learning_rate": 0.5}
+    made = learner_of(family, Control(name="none"), point)
+    assert made["learning_rate"] == 0.5
+    assert set(made) == {"objective", "learning_rate"}
+    assert objective(made["objective"]) == bandpo.Objective(bandpo.Clip(0.02, math.inf))
+
+
+def test_a_control_changes_the_learner_or_the_rule():
+    family = Family(name="gspo", objective="cispo")
+    upper = {"type": "by_sign", "positive": "$rule", "negative": {"type": "clip", "eps_low": 1, "eps_high": math.inf}}
+    control = Control(name="upper side alone", objective=upper, positive_weight=0.95)
+    made = learner_of(family, control, {"learning_rate": 0.1})
+    assert made["positive_weight"] == 0.95
+    found = objective(made["objective"])
+    assert found.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
+    assert found.apply == "weight"  # the rest of the objective stays
+
+
+def test_what_a_control_can_change_is_what_a_learner_has():
+    of_learner = {each.name: each.default for each in dataclasses.fields(Learner)}
+    ours = {name: each.default for name, each in Control.model_fields.items() if name not in ("name", "objective")}
+    assert ours == {name: of_learner[name] for name in ours}
+    assert {*ours, "objective", "learning_rate"} == set(of_learner)
+
+
+def changed(*path_and_value):
+    *path, value = path_and_value
+    node = copy.deepcopy(node_of())
+    target = node
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    return node
+
+
+WRONG = {
+    "no mapping": ([1], "keys such as worlds"),
+    "a typo": (changed("famlies", []), "unknown key 'famlies', did you mean 'families'"),
+    "a typo within": (changed("families", 1, "gird", {}), r"unknown key 'families\.1\.gird', did you mean 'grid'"),
+    "a typo of stages": (changed("stages", "serch", {}), "'stages.serch', did you mean 'search'"),
+    "missing": ({k: v for k, v in node_of().items() if k != "baseline"}, "baseline is missing"),
+    "a wrong type": (changed("stages", "search", "count", "four"), r"stages\.search\.count is 'four'"),
+    "no seeds": (changed("stages", "judge", "count", 0), r"stages\.judge\.count is 0; expected is .*greater"),
+    "an unknown world": (changed("worlds", ["bth"]), r"worlds\.0: .*did you mean 'both'"),
+    "a world's field": (changed("worlds", ["both", {"base": "both", "flop": 1}]), r"worlds\.1: .*'flip'"),
+    "a world twice": (changed("worlds", ["both", "both"]), r"worlds\.1: 'both' is there twice"),
+    "a name twice": (changed("families", 1, "name", "clip"), r"families\.1\.name: 'clip' is there twice"),
+    "no baseline": (changed("baseline", "clap"), "baseline: .*did you mean 'clip'"),
+    "seeds that overlap": (
+        changed("stages", "judge", "first", 105),
+        r"stages\.judge: its seeds 105 to 144 overlap those of choose, 100 to 105",
+    ),
+    "unequal grids": (
+        changed("families", 0, "grid", "up", [0.1, 0.2]),
+        r"families\.0\.grid: 'clip' would have 6 settings .* and 'band' has 15",
+    ),
+    "a name without values": (changed("families", 0, "grid", {}), r"families\.0\.grid: has no values for \$up"),
+    "values without a name": (
+        changed("families", 1, "grid", "eps", [1]), r"families\.1\.grid\.eps: is nowhere in the objective",
+    ),
+    "a value twice": (changed("families", 0, "grid", "up", [1, 2, 2, 3, 4]), r"families\.0\.grid\.up: .*got 2 twice"),
+    "a range": (changed("families", 1, "grid", "delta", {"from": 0, "to": 1, "count": 5}), r"grid\.delta: from and to"),
+    "a range's keys": (changed("families", 1, "grid", "delta", {"from": 1}), r"from, to and count, got \['from'\]"),
+    "an objective": (
+        changed("families", 0, "objective", "type", "clp"),
+        r"families\.0\.objective at up = 0\.1: .*did you mean 'clip'",
+    ),
+    "a parameter": (
+        changed("families", 1, "grid", "delta", [-1, 0.1, 0.2, 0.3, 0.4]), r"families\.1\.objective at delta = -1: ",
+    ),
+    "a learning rate": (changed("learning_rates", [0, 0.1, 0.2]), "learning_rates: must be numbers above 0"),
+    "a control": (changed("controls", [{"name": "x", "positive_weight": -1}]), r"controls\.0\.positive_weight is -1"),
+    "a control's rule": (
+        changed("controls", [{"name": "x", "objective": {"type": "clip"}}]),
+        r"controls\.0\.objective: must hold \$rule",
+    ),
+    "a control that cannot be": (
+        {**changed("families", [{"name": "clip", "objective": "gspo"}]),
+         "controls": [{"name": "none"}, {"name": "chance", "by_chance": True}]},
+        r"families\.0\.objective, under controls\.1 \(chance\): .*by_chance",
+    ),
+    "a metric that is not kept": (changed("metric", "skill"), "numbers: must hold 'skill'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named_by_its_place(name):
+    node, told = WRONG[name]
+    with pytest.raises(UserError, match=told) as found:
+        make_contest(node, "x.yaml")
+    assert str(found.value).startswith("x.yaml: ")
+
+
+def test_a_contest_is_read_from_a_file(tmp_path):
+    (tmp_path / "one.yaml").write_text("name: x\nname: y\n")
+    with pytest.raises(UserError, match="there twice"):
+        read_contest(tmp_path / "one.yaml")
+    with pytest.raises(UserError, match=r"does not exist, did you mean 'one\.yaml'"):
+        read_contest(tmp_path / "on.yaml")
+
+
+def test_a_smoke_test_keeps_families_and_controls_and_an_equal_search(small):
+    less = small.smaller()
+    assert isinstance(less, Contest)
+    assert (less.families, less.controls, less.searched) == (small.families, small.controls, 2)
+    assert less.fewest_runs == 2 * (2 * 3 + 1 * 3 + 6)
+    assert less.stages.judge.first == 1000
+    for family in less.families:
+        settings = settings_of(less, less.axes(family))
+        assert len({tuple(point.items()) for point in settings}) == 2
+
+
+def test_only_some_families_with_the_baseline(small):
+    assert [each.name for each in small.only(["band"]).families] == ["clip", "band"]
+    assert [each.name for each in small.only(["clip"]).families] == ["clip"]
+    with pytest.raises(UserError, match="did you mean 'band'"):
+        small.only(["bnd"])

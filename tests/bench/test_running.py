@@ -1,0 +1,171 @@
+"""A contest survives any kill, and rows that are there are tested before more are added."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from types import ModuleType
+
+import pytest
+from contests import node_of
+from rich.console import Console
+
+from bandpo.bench import hold
+from bandpo.bench.contest import make_contest
+from bandpo.errors import UserError
+from bandpo.files.locks import locked
+
+
+def rows_in(folder):
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+
+def test_every_run_is_made_once_and_kept(small, worlds, tmp_path):
+    hold(small, tmp_path)
+    rows = rows_in(tmp_path)
+    assert len({row["key"] for row in rows}) == len(rows)
+    assert sum(row["seeds"][1] for row in rows) == small.fewest_runs == len(worlds.runs) == len(set(worlds.runs))
+
+
+def test_a_finished_contest_is_read_and_not_run(small, worlds, tmp_path):
+    first = hold(small, tmp_path)
+    made = len(worlds.runs)
+    second = hold(small, tmp_path)
+    assert repr(second) == repr(first)
+    again = worlds.runs[made:]
+    assert len(rows_in(tmp_path)) > 3
+    assert len({(scene, learner) for scene, learner, _ in again}) <= 3  # of the three rows that are run again
+    assert again
+
+
+@pytest.mark.parametrize("after", [1, 30, 70, 125, 170, 200])
+def test_a_contest_that_was_killed_goes_on(small, worlds, tmp_path, after):
+    whole = hold(small, tmp_path / "whole")
+    worlds.stop_after = len(worlds.runs) + after
+    with pytest.raises(KeyboardInterrupt):
+        hold(small, tmp_path / "killed")
+    worlds.stop_after = None
+    with (tmp_path / "killed" / "rows.jsonl").open("ab") as file:
+        file.write(b'{"key": "half a li')  # what a kill may leave
+    assert repr(hold(small, tmp_path / "killed")) == repr(whole)
+    assert sorted(map(repr, rows_in(tmp_path / "killed"))) == sorted(map(repr, rows_in(tmp_path / "whole")))
+
+
+def test_a_row_that_was_changed_is_found_and_named(small, worlds, tmp_path, monkeypatch):
+    monkeypatch.setattr("bandpo.bench.running.AGAIN", 10**6)
+    hold(small, tmp_path)
+    rows = rows_in(tmp_path)
+    before, rows[7]["final"][2] = rows[7]["final"][2], 0.999
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = rf"row 8 \(key {rows[7]['key']}\): run again, 'final' of seed 2 is {before} and not 0\.999"
+    with pytest.raises(UserError, match=told):
+        hold(small, tmp_path)
+
+
+def test_three_rows_are_run_again_when_a_contest_goes_on(small, worlds, tmp_path):
+    hold(small, tmp_path)
+    rows = rows_in(tmp_path)
+    for row in rows:
+        row["mean"] = [x + 1 for x in row["mean"]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="run again, 'mean' of seed"):
+        hold(small, tmp_path)
+
+
+def test_a_row_of_other_seeds_than_its_key_is_refused(small, worlds, tmp_path):
+    """A method that is given better seeds by hand."""
+    hold(small, tmp_path)
+    rows = rows_in(tmp_path)
+    rows[-1]["seeds"][0] += 40
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=rf"row {len(rows)}: its key .* is not that of its world, learner and seeds"):
+        hold(small, tmp_path)
+
+
+def test_a_larger_contest_takes_the_rows_that_are_there(small, worlds, tmp_path, monkeypatch):
+    monkeypatch.setattr("bandpo.bench.running.AGAIN", 0)
+    hold(small.only(["clip"]), tmp_path)
+    made = len(worlds.runs)
+    hold(small, tmp_path)
+    assert len(worlds.runs) == small.fewest_runs
+    assert made == small.fewest_runs // 2
+
+
+def test_families_with_the_same_learners_share_their_rows(worlds, tmp_path):
+    node = node_of()
+    node["families"][1] = {**node["families"][0], "name": "the same"}
+    contest = make_contest(node)
+    results = hold(contest, tmp_path)
+    assert len(worlds.runs) == contest.fewest_runs // 2
+    (table,) = results.tables.values()
+    other = next(one for one in table if one.difference is not None)
+    assert tuple(other.difference) == (0, 0, 0)
+    assert (other.better, other.p, other.p_adjusted) == (0.5, 1, 1)
+
+
+def test_the_order_of_threads_does_not_matter(small, worlds, tmp_path, monkeypatch):
+    monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 8)
+    one, three = hold(small, tmp_path / "1", jobs=1), hold(small, tmp_path / "3", jobs=3)
+    assert repr(one) == repr(three)
+
+
+def test_two_processes_do_not_write_to_one_folder(small, worlds, tmp_path):
+    with locked(tmp_path / ".rows.jsonl.lock"), pytest.raises(UserError, match="another process"):
+        hold(small, tmp_path)
+
+
+def test_progress_counts_runs_to_the_planned_number(small, worlds, tmp_path, monkeypatch):
+    monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 1)
+    told = []
+    monkeypatch.setattr("bandpo.progress.Progress.update", lambda bar, done, note="": told.append((done, bar.total)))
+    hold(small, tmp_path, console=Console(file=io.StringIO()))
+    assert told[-1] == (small.fewest_runs, small.fewest_runs)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    told.clear()
+    hold(small, tmp_path)
+    assert told[-1] == (small.fewest_runs, small.fewest_runs)
+
+
+class FakeRay(ModuleType):
+    """Tasks that are run when they are waited for, the last first."""
+
+    def __init__(self):
+        super().__init__("ray")
+        self.started, self.tasks = [], 0
+
+    def init(self, **options):
+        self.started.append(options)
+
+    def remote(self, function):
+        ray = self
+
+        class Remote:
+            def remote(self, *arguments):
+                ray.tasks += 1
+                return (function, arguments)
+
+        return Remote()
+
+    def wait(self, pending):
+        return pending[-1:], pending[:-1]
+
+    def get(self, task):
+        function, arguments = task
+        return function(*arguments)
+
+
+def test_over_ray_the_rows_are_the_same(small, worlds, tmp_path, monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 8)
+    assert repr(hold(small, tmp_path / "ray", ray=True)) == repr(hold(small, tmp_path / "here"))
+    assert ray.tasks > 10
+    assert ray.started[0] == {"ignore_reinit_error": True}
+    assert sorted(map(repr, rows_in(tmp_path / "ray"))) == sorted(map(repr, rows_in(tmp_path / "here")))
+
+
+def test_without_ray_it_is_said(small, worlds, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="--ray needs Ray, which is not installed"):
+        hold(small, tmp_path, ray=True)
