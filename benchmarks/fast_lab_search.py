@@ -60,7 +60,7 @@ def runs(name: str, rule: str, start_seed: int, seeds: list[int]) -> list[dict[s
         }
         out.append(row)
     seconds = round((time.monotonic() - began) / len(seeds), 1)
-    about = {"seconds": seconds, "hardware": hardware(), "torch": versions(("torch",))["torch"]}
+    about = {"seconds": seconds, "hardware": hardware(gpu=False), "torch": versions(("torch",))["torch"]}
     return [row | about | {"commit": source_commit()} for row in out]
 
 
