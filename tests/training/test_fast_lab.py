@@ -7,10 +7,10 @@ import pytest
 import torch
 from datasets import Dataset
 
-from bandpo import PI, Adaptive, Band, Clip, Controlled, Objective, Tilt, lab
+from bandpo import PI, Adaptive, Band, Clip, Controlled, Objective, TailContracted, Tilt, lab
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.lab import model as lab_model
-from bandpo.lab.prefixes import Completions, load_weights, log_probs, prefixes, sample
+from bandpo.lab.prefixes import Completions, load_weights, log_probs, prefixes, sample, side_by_side, stack_weights
 from bandpo.training import fast_lab
 from bandpo.training.fast_lab import Minibatch, Settings, learn, train
 
@@ -50,29 +50,38 @@ def responses(count, seed=0):
     return prompts, tokens, torch.arange(lab.MAX_COMPLETION) < lengths
 
 
-def test_a_tree_of_prefixes_is_the_transformer_of_transformers(start):
-    """Value and gradient, against a forward pass over whole padded rows."""
-    prompts, tokens, mask = responses(64)
-    theirs = lab_model.fresh_model(0)
-    logits = theirs(input_ids=torch.cat([prompts, tokens], 1)[:, :-1]).logits[:, lab.LENGTH :]
-    expected = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-    weights = load_weights(start)
-    tree = prefixes(prompts, tokens, mask)
-    logps = log_probs(weights, tree)[tree.at, tokens]
-    torch.testing.assert_close(logps[mask], expected[mask], atol=1e-5, rtol=0)
-    assert len(tree.tokens) < 0.7 * (mask.sum() + lab.LENGTH * len(mask))  # each once
-    slope = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1))
-    for each in (expected, logps):
-        (each * slope)[mask].sum().backward()
-    for name, parameter in theirs.named_parameters():
-        torch.testing.assert_close(weights[name].grad, parameter.grad, atol=2e-4, rtol=1e-5)
+def test_trees_of_prefixes_are_the_transformer_of_transformers(tmp_path):
+    """Value and gradient of two models side by side, against forward passes over whole padded rows."""
+    folders, expected, models = [], [], []
+    batches = [responses(64), responses(32, seed=1)]
+    for i, (prompts, tokens, _) in enumerate(batches):
+        model = lab_model.fresh_model(i)
+        lab.save_start(tmp_path / str(i), model, {})
+        logits = model(input_ids=torch.cat([prompts, tokens], 1)[:, :-1]).logits[:, lab.LENGTH :]
+        expected.append(logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0])
+        folders.append(tmp_path / str(i))
+        models.append(model)
+    weights = load_weights(folders)
+    trees = [prefixes(*batch) for batch in batches]
+    for tree, (_, _, mask) in zip(trees, batches, strict=True):
+        assert len(tree.tokens) < 0.7 * (mask.sum() + lab.LENGTH * len(mask))  # each once
+    both = side_by_side(trees)
+    tokens, masks = (torch.cat([batch[i] for batch in batches]) for i in (1, 2))
+    logps = log_probs(weights, both)[both.at, tokens]
+    torch.testing.assert_close(logps[masks], torch.cat(expected)[masks], atol=1e-5, rtol=0)
+    slope = torch.randn(masks.shape, generator=torch.Generator().manual_seed(1))
+    for each in (torch.cat(expected), logps):
+        (each * slope)[masks].sum().backward()
+    for i, model in enumerate(models):
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(weights[name].grad[i], parameter.grad, atol=2e-4, rtol=1e-5)
 
 
 def test_samples_have_the_models_probabilities(start):
     """The first two tokens of 20,000 completions of one prompt, against all 400 probabilities; and their logps."""
-    weights, count = load_weights(start), 20_000
+    weights, count = load_weights([start]), 20_000
     prompt = torch.tensor([[1, 2, 3, 4, lab.EQUALS]])
-    drawn = sample(weights, prompt.expand(count, -1), torch.Generator().manual_seed(0))
+    (drawn,) = sample(weights, [prompt.expand(count, -1)], [torch.Generator().manual_seed(0)])
     model = lab_model.fresh_model(0)
     vocabulary = len(lab.SYMBOLS)
     with torch.no_grad():
@@ -131,7 +140,7 @@ def test_a_round_of_trls_batch_gives_trls_weights_and_row(start, tmp_path, rule)
     trainer.train()
     assert trainer.kept is not None
     before, batches = trainer.kept
-    weights = {name: weight.clone().requires_grad_() for name, weight in before.items()}
+    weights = stack_weights([before])
     minibatches = []
     for each in batches:
         mask = each["completion_mask"].bool()
@@ -140,9 +149,9 @@ def test_a_round_of_trls_batch_gives_trls_weights_and_row(start, tmp_path, rule)
         columns = {name: each[f"bandpo/{name}"] for name in ("group_mean", "group_std")}
         minibatches.append(Minibatch.of(each["prompt_ids"], completions, columns | {"advantages": each["advantages"]}))
     objective = fast_lab._objective(rule)
-    row = learn(weights, fast_lab._optimizer(weights, 2e-4), minibatches, objective, 3)
+    (row,) = learn(weights, fast_lab._optimizer(weights, 2e-4), [minibatches], objective, 3)
     for name, weight in trainer.model.state_dict().items():
-        torch.testing.assert_close(weights[name].detach(), weight, atol=1e-5, rtol=0, msg=name)
+        torch.testing.assert_close(weights[name][0].detach(), weight, atol=1e-5, rtol=0, msg=name)
         assert (weight - before[name]).abs().max() > 1e-4  # it has moved much further than that
     theirs = trainer.state.log_history[0]
     assert row["clip/fraction"] > 0.05
@@ -157,13 +166,27 @@ def test_a_round_of_trls_batch_gives_trls_weights_and_row(start, tmp_path, rule)
 
 
 def test_a_run_has_a_row_for_each_round_and_can_be_repeated(quick):
-    rows = train(SMALL, "band-kl", seed=3)
-    assert rows == train(SMALL, "band-kl", seed=3) != train(SMALL, "band-kl", seed=4)
+    (rows,) = train(SMALL, "band-kl", [3])
+    assert [rows] == train(SMALL, "band-kl", [3]) != train(SMALL, "band-kl", [4])
     assert [(row["round"], row["step"]) for row in rows] == [(1, 4), (2, 8)]
     for row in rows:
         assert row["sequences"] == 4 * 8  # of four steps
         assert 0 <= row["reward"] <= 1
+        assert 0.5 < row["lab/p_work"] < 1  # 16 of 20 tokens are symbols, and this model knows nothing
         assert all(math.isfinite(value) for value in row.values())
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_runs_side_by_side_are_the_runs_alone(quick, measure):
+    """Up to rounding, which goes through 8 steps of Adam; the samples are the same."""
+    alone = [train(SMALL, "clip-higher", [seed], flip=0.2)[0] for seed in (3, 4)]
+    both = train(SMALL, "clip-higher", [3, 4], flip=0.2, measure=measure)
+    assert alone[0] != alone[1]
+    for ours, expected in zip(both, alone, strict=True):
+        for row, wanted in zip(ours, expected, strict=True):
+            assert row == pytest.approx({name: wanted[name] for name in row}, rel=1e-2, abs=2e-3)
+            assert row["reward"] == wanted["reward"]
+            assert ("clip/fraction" in row) == measure
 
 
 def test_a_scene_gives_the_settings_that_it_gives_trl():
@@ -182,13 +205,13 @@ def test_rewards_are_inverted_and_good_advantages_weighed_as_told():
     _, tokens, mask = responses(16)
     completions = Completions(tokens, mask, torch.zeros(mask.shape), torch.zeros(mask.shape))
     answers = ["c"] * 16  # which no completion gives
-    rng = torch.Generator().manual_seed(0)
-    columns, logged = fast_lab._scored(completions, answers, SMALL, rng)
+    rng, asked = torch.Generator().manual_seed(0), fast_lab._Questions(tokens, answers)
+    columns, logged = fast_lab._scored(asked, completions, SMALL, rng)
     assert logged["reward"] == 0
     assert not columns["advantages"].any()
     rewards, own = [], Settings(**{**vars(SMALL), "flip": 0.25, "positive_weight": 0.5})
     for _ in range(100):
-        columns, logged = fast_lab._scored(completions, answers, own, rng)
+        columns, logged = fast_lab._scored(asked, completions, own, rng)
         rewards.append(logged["reward"])
         assert logged["lab/right"] == 0
         sums = columns["advantages"].view(-1, 4)
@@ -227,6 +250,13 @@ def test_settings_that_cannot_be_are_named(changes, named):
 def test_rules_that_it_cannot_train_are_named(rule, named):
     with pytest.raises(ValueError, match=named):
         train(SMALL, rule)
+
+
+def test_calls_that_it_cannot_do_are_named():
     with pytest.raises(ValueError, match="scene must be one of"):
         train("tial", "grpo")
+    with pytest.raises(ValueError, match="seeds must be at least one"):
+        train(SMALL, "grpo", [])
+    with pytest.raises(ValueError, match="measure must be True for a rule that goes by a minibatch"):
+        train(SMALL, TailContracted(Clip()), measure=False)
     assert fast_lab._objective("grpo").trust_region == Clip(0.2, 0.2)
