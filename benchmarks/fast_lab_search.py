@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from bandpo import lab
+from bandpo.lab.settings import Settings
 from bandpo.provenance import hardware, source_commit, versions
-from bandpo.training.fast_lab import Settings, train
+from bandpo.training.fast_lab import train
 
 CSV = Path(__file__).with_suffix(".csv")
 STORM = Settings.of("storm", p_work=0.01, learning_rate=2e-4)
@@ -35,6 +36,10 @@ SETTINGS = {
     "4x8-flip15": dataclasses.replace(SMALL, flip=0.15),
     "4x8-lr1": dataclasses.replace(SMALL, learning_rate=1e-4),
     "4x4": dataclasses.replace(SMALL, num_generations=4),
+    "8x8": dataclasses.replace(SMALL, prompts=8),
+    "8x8-lr3": dataclasses.replace(SMALL, prompts=8, learning_rate=3e-4),
+    "8x8-lr4": dataclasses.replace(SMALL, prompts=8, learning_rate=4e-4),
+    "4x8-noflip": dataclasses.replace(SMALL, flip=0.0),
     "4x8-e16": dataclasses.replace(SMALL, num_iterations=16),
 }
 KEY = ("name", "rule", "start_seed", "seed")

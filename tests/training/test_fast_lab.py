@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from bandpo import PI, Adaptive, Band, Clip, Controlled, Objective, TailContract
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.lab import model as lab_model
 from bandpo.lab.prefixes import Completions, load_weights, log_probs, prefixes, sample, side_by_side, stack_weights
+from bandpo.lab.settings import Settings
 from bandpo.training import fast_lab
-from bandpo.training.fast_lab import Minibatch, Settings, learn, train
+from bandpo.training.fast_lab import Minibatch, learn, train
 
 SMALL = Settings(
     p_work=0.3,
@@ -107,13 +109,17 @@ def low_symbols(completion_ids, **columns):
     return [sum(token < 7 for token in ids) / len(ids) for ids in completion_ids]
 
 
+def weights_of(trainer: Any):
+    return trainer.model.state_dict()
+
+
 class Spied(BandPOTrainer):
     """Keeps the weights before the first round, and its minibatches."""
 
-    kept = None
+    kept: Any = None
 
     def _prepare_inputs(self, generation_batch):
-        before = copy.deepcopy(self.model.state_dict()) if self._step == 0 else None
+        before = copy.deepcopy(weights_of(self)) if self._step == 0 else None
         inputs = super()._prepare_inputs(generation_batch)
         if before is not None:
             self.kept = before, copy.deepcopy(self._buffered_inputs)
@@ -150,7 +156,7 @@ def test_a_round_of_trls_batch_gives_trls_weights_and_row(start, tmp_path, rule)
         minibatches.append(Minibatch.of(each["prompt_ids"], completions, columns | {"advantages": each["advantages"]}))
     objective = fast_lab._objective(rule)
     (row,) = learn(weights, fast_lab._optimizer(weights, 2e-4), [minibatches], objective, 3)
-    for name, weight in trainer.model.state_dict().items():
+    for name, weight in weights_of(trainer).items():
         torch.testing.assert_close(weights[name][0].detach(), weight, atol=1e-5, rtol=0, msg=name)
         assert (weight - before[name]).abs().max() > 1e-4  # it has moved much further than that
     theirs = trainer.state.log_history[0]
@@ -197,6 +203,12 @@ def test_a_scene_gives_the_settings_that_it_gives_trl():
         settings, trainer = Settings.of(scene, rounds=3), found.defaults["trainer"]
         assert settings.rounds == 3
         assert settings.steps == trainer["logging_steps"]
+        # What else a scene sets is what the loop does.
+        rest = {"max_completion_length": 6, "loss_type": "dapo", "lr_scheduler_type": "constant", "use_cpu": True}
+        rest |= {"bf16": False, "activation_checkpointing": False}
+        names = {"learning_rate", "num_generations", "steps_per_generation", "num_iterations", "logging_steps"}
+        names.add("per_device_train_batch_size")
+        assert {name: value for name, value in trainer.items() if name not in names} == rest
         batch = trainer["per_device_train_batch_size"] * trainer["steps_per_generation"]
         assert settings.prompts * settings.num_generations == batch
 
