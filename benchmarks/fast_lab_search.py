@@ -39,7 +39,7 @@ SETTINGS = {
     "8x8": dataclasses.replace(SMALL, prompts=8),
     "8x8-lr3": dataclasses.replace(SMALL, prompts=8, learning_rate=3e-4),
     "8x8-lr4": dataclasses.replace(SMALL, prompts=8, learning_rate=4e-4),
-    "4x8-noflip": dataclasses.replace(SMALL, flip=0.0),
+    "4x8-lr1-noflip": dataclasses.replace(SMALL, learning_rate=1e-4, flip=0.0),
     "4x8-e16": dataclasses.replace(SMALL, num_iterations=16),
 }
 KEY = ("name", "rule", "start_seed", "seed")

@@ -76,7 +76,7 @@ def test_trees_of_prefixes_are_the_transformer_of_transformers(tmp_path):
         (each * slope)[masks].sum().backward()
     for i, model in enumerate(models):
         for name, parameter in model.named_parameters():
-            torch.testing.assert_close(weights[name].grad[i], parameter.grad, atol=2e-4, rtol=1e-5)
+            torch.testing.assert_close(Tensor(weights[name].grad)[i], parameter.grad, atol=2e-4, rtol=1e-5)
 
 
 def test_samples_have_the_models_probabilities(start):

@@ -74,6 +74,12 @@ SCENES = {
         0.3, "does a clip protect a skill from small noisy batches used many times?", 0.4, 64,
         learning_rate=4e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
     ),
+    # 4 prompts x 8 completions a round, as often as in storm: found by benchmarks/fast_lab_search.py.
+    "both": _scene(
+        0.01, "does a rare strategy live through small noisy batches used many times?", 0.3, 64,
+        learning_rate=1e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
+        per_device_train_batch_size=16,
+    ),
 }  # fmt: skip
 
 

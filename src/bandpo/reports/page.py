@@ -39,6 +39,8 @@ from .words import in_short, join
 SCENES = {
     "tail": "A tiny model can work step by step but almost never does. Does reward teach it that working pays? The "
     "trust region decides how fast a rare first token may grow.",
+    "both": "A tiny model that almost never works step by step trains on small, noisy batches, each used many times. "
+    "Does the rare strategy live long enough to be learned?",
     "storm": "A tiny model that has the skill trains on small, noisy batches, each used many times. Does it keep it?",
 }
 HONEST = {
