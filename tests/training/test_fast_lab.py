@@ -76,7 +76,9 @@ def test_trees_of_prefixes_are_the_transformer_of_transformers(tmp_path):
         (each * slope)[masks].sum().backward()
     for i, model in enumerate(models):
         for name, parameter in model.named_parameters():
-            torch.testing.assert_close(Tensor(weights[name].grad)[i], parameter.grad, atol=2e-4, rtol=1e-5)
+            gradient = weights[name].grad
+            assert gradient is not None
+            torch.testing.assert_close(gradient[i], parameter.grad, atol=2e-4, rtol=1e-5)
 
 
 def test_samples_have_the_models_probabilities(start):
@@ -203,6 +205,7 @@ def test_a_scene_gives_the_settings_that_it_gives_trl():
         settings, trainer = Settings.of(scene, rounds=3), found.defaults["trainer"]
         assert settings.rounds == 3
         assert settings.steps == trainer["logging_steps"]
+        assert settings.flip == found.flip
         # What else a scene sets is what the loop does.
         rest = {"max_completion_length": 6, "loss_type": "dapo", "lr_scheduler_type": "constant", "use_cpu": True}
         rest |= {"bf16": False, "activation_checkpointing": False}

@@ -31,7 +31,9 @@ def lab(
     ] = "tail",
     methods: Annotated[list[str] | None, several("RULE", METHODS)] = None,
     seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="how many, or which [default: 2]")] = None,
-    rounds: Annotated[int | None, Option(help="of samples and steps [default: 30 in tail, else 64]")] = None,
+    rounds: Annotated[
+        int | None, Option(help="of samples and steps [default: 30 in tail, 64 in storm, 64 in both]")
+    ] = None,
     lr: Annotated[
         float | None, Option(help="learning rate [default: 5e-6 in tail, 4e-4 in storm, 1e-4 in both]")
     ] = None,

@@ -84,5 +84,6 @@ class Settings:
             num_generations=group,
             steps_per_generation=minibatches,
             num_iterations=trainer["num_iterations"],
+            flip=found.flip,
         )
         return dataclasses.replace(own, **changes)
