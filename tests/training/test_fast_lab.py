@@ -124,15 +124,13 @@ def weights_of(trainer: Any):
 
 
 class Spied(BandPOTrainer):
-    """Keeps the weights before the first round, and its minibatches."""
-
-    kept: Any = None
+    """Keeps the weights before each round, and its minibatches."""
 
     def _prepare_inputs(self, generation_batch):
-        before = copy.deepcopy(weights_of(self)) if self._step == 0 else None
+        before = copy.deepcopy(weights_of(self))
         inputs = super()._prepare_inputs(generation_batch)
-        if before is not None:
-            self.kept = before, copy.deepcopy(self._buffered_inputs)
+        if self._step % 6 == 0:
+            vars(self).setdefault("kept", []).append((before, copy.deepcopy(self._buffered_inputs)))
         return inputs
 
 
@@ -144,41 +142,42 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_a_round_of_trls_batch_gives_trls_weights_and_row(start, tmp_path, rule):
+def test_two_rounds_of_trls_batches_give_trls_weights_and_rows(start, tmp_path, rule):
     """The completions, advantages and old log-probabilities of TRL's trainer, in its order of minibatches."""
     args = BandPOConfig(
         str(tmp_path), per_device_train_batch_size=8, num_generations=4, steps_per_generation=2, num_iterations=3,
-        max_completion_length=lab.MAX_COMPLETION, learning_rate=2e-4, lr_scheduler_type="constant", max_steps=6,
+        max_completion_length=lab.MAX_COMPLETION, learning_rate=2e-4, lr_scheduler_type="constant", max_steps=12,
         logging_steps=6, loss_type="dapo", shuffle_dataset=False, disable_tqdm=True, all_metrics=True, bf16=False,
         activation_checkpointing=False, use_cpu=True, report_to="none", save_strategy="no",
     )  # fmt: skip
-    trainer = Spied(str(start), low_symbols, args, Dataset.from_list(lab.prompts(4, seed=0)), trust_region=rule)
+    trainer: Any = Spied(str(start), low_symbols, args, Dataset.from_list(lab.prompts(8, seed=0)), trust_region=rule)
     trainer.train()
-    assert trainer.kept is not None
-    before, batches = trainer.kept
-    weights = stack_weights([before])
-    minibatches = []
-    for each in batches:
-        mask = each["completion_mask"].bool()
-        # Entropies of the old policy are for rules that ask for them; TRL makes them for those alone.
-        completions = Completions(each["completion_ids"], mask, each["old_per_token_logps"], torch.zeros(mask.shape))
-        columns = {name: each[f"bandpo/{name}"] for name in ("group_mean", "group_std")}
-        minibatches.append(Minibatch.of(each["prompt_ids"], completions, columns | {"advantages": each["advantages"]}))
-    objective = fast_lab._objective(rule)
-    (row,) = learn(weights, fast_lab._optimizer(weights, 2e-4), [minibatches], objective, 3)
-    for name, weight in weights_of(trainer).items():
-        torch.testing.assert_close(weights[name][0].detach(), weight, atol=1e-5, rtol=0, msg=name)
-        assert (weight - before[name]).abs().max() > 1e-4  # it has moved much further than that
-    theirs = trainer.state.log_history[0]
-    assert row["clip/fraction"] > 0.05
-    assert row["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
-    assert row["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
-    ours = {name for name in row if f"bandpo/{name}" in theirs}
-    assert ours == row.keys() - {"loss", "grad_norm"}
-    # A token at the edge of its bound may fall to either side.
-    assert {name: row[name] for name in ours} == pytest.approx(
-        {name: theirs[f"bandpo/{name}"] for name in ours}, rel=2e-2, abs=2e-3
-    )
+    weights = stack_weights([trainer.kept[0][0]])
+    optimizer = fast_lab._optimizer(weights, 2e-4)
+    after = [trainer.kept[1][0], weights_of(trainer)]
+    for i, (before, batches) in enumerate(trainer.kept):
+        minibatches = []
+        for each in batches:
+            mask, old = each["completion_mask"].bool(), each["old_per_token_logps"]
+            # Entropies of the old policy are for rules that ask for them; TRL makes them for those alone.
+            completions = Completions(each["completion_ids"], mask, old, torch.zeros(mask.shape))
+            columns = {name: each[f"bandpo/{name}"] for name in ("group_mean", "group_std")}
+            columns["advantages"] = each["advantages"]
+            minibatches.append(Minibatch.of(each["prompt_ids"], completions, columns))
+        (row,) = learn(weights, optimizer, [minibatches], fast_lab._objective(rule), 3, first_step=6 * i)
+        for name, weight in after[i].items():
+            torch.testing.assert_close(weights[name][0].detach(), weight, atol=1e-5, rtol=0, msg=name)
+            assert (weight - before[name]).abs().max() > 1e-4  # it has moved much further than that
+        theirs = trainer.state.log_history[i]
+        assert row["clip/fraction"] > 0.05
+        assert row["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
+        assert row["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
+        ours = {name for name in row if f"bandpo/{name}" in theirs}
+        assert ours == row.keys() - {"loss", "grad_norm"}
+        # A token at the edge of its bound may fall to either side.
+        assert {name: row[name] for name in ours} == pytest.approx(
+            {name: theirs[f"bandpo/{name}"] for name in ours}, rel=2e-2, abs=2e-3
+        )
 
 
 def test_a_run_has_a_row_for_each_round_and_can_be_repeated(quick):
