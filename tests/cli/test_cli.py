@@ -127,7 +127,10 @@ ARGUMENTS = {
     "negative seeds": (["lab", "--seeds=-1,2"], "got '-1,2'"),
     # With no rounds: were they accepted, it would take minutes to tell.
     "no jobs": (["lab", "--rounds=0", "--jobs", "0"], "invalid value for '--jobs': must be a positive number, got '0'"),
-    "no scene": (["lab", "--scene", "calm"], "invalid value for '--scene': 'calm' is not one of 'tail', 'storm' (see"),
+    "no scene": (
+        ["lab", "--scene", "calm"],
+        "invalid value for '--scene': 'calm' is not one of 'tail', 'storm', 'both' (see",
+    ),
     "no number": (["lab", "--lr", "fast"], "invalid value for '--lr': Input should be a valid number, "),
     "nothing to draw": (["report"], "missing argument 'RUNS' (see bandpo report --help)"),
     "nothing to explain": (["explain"], "missing argument 'RULE' (see bandpo explain --help)"),

@@ -6,6 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bandpo.cli import show_training
+from bandpo.lab import SCENES
+from bandpo.reports import page
 from bandpo.training import on_trl
 from bandpo.training.side_by_side import plan
 
@@ -92,3 +94,7 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     assert "Spread is not estimated" in out
     assert "--scene storm" in out
     assert "what a clip costs a rare strategy, not what it protects." in out
+
+
+def test_every_scene_has_its_words():
+    assert SCENES.keys() == page.SCENES.keys() == page.HONEST.keys() == show_training.SUGGESTION.keys()

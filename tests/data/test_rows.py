@@ -357,3 +357,10 @@ def test_without_reasoning_gym_the_message_says_what_to_install(prepared, monkey
 def test_the_scorer_of_reasoning_gym_needs_its_rows(prepared):
     with pytest.raises(UserError, match=r"reward 'reasoning-gym' needs data.source 'reasoning_gym', got 'file'"):
         prepared(numbered(6), reward="reasoning-gym")
+
+
+def test_only_the_scene_with_wrong_rewards_tells_the_reward_of_them():
+    for scene, found in lab.SCENES.items():
+        rows, _, _ = rows_and_reward(build({"scene": scene, "rounds": 1}))
+        assert rows.column_names == ["prompt", "answer", *(["flip"] if scene == "both" else [])]
+        assert found.flip == (0.05 if scene == "both" else 0)

@@ -65,6 +65,18 @@ def test_reward_logs_the_share_that_works():
     assert logged == {"lab/work": 0.5}
 
 
+def test_a_share_of_the_rewards_is_inverted_where_the_rows_say_so():
+    assert "flip" not in lab.prompts(1, seed=0)[0]
+    rows = lab.prompts(4000, seed=0, flip=0.05)
+    logged, flips = {}, [row["flip"] for row in rows]
+    torch.manual_seed(0)
+    found = lab.reward([""] * 4000, [ids("A c <end>")] * 4000, ["c"] * 3000 + ["d"] * 1000, logged.__setitem__, flips)
+    assert logged == {"lab/work": 0.0, "lab/right": 0.75}
+    assert 0.94 < sum(found[:3000]) / 3000 < 0.96
+    assert 0.03 < sum(found[3000:]) / 1000 < 0.07
+    assert set(found) == {0.0, 1.0}
+
+
 def test_the_tokenizer_gives_one_token_per_symbol():
     tokenizer = lab.tokenizer()
     assert tokenizer("a p A <end> = <pad>")["input_ids"] == [0, 15, lab.ANSWER, lab.END, lab.EQUALS, lab.PAD]

@@ -28,8 +28,9 @@ from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_al
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
 
 SUGGESTION = {
-    "tail": "The other scene: bandpo lab --scene storm. Without any clip: --methods grpo,band-kl,no-clip.",
-    "storm": "The other scene: bandpo lab --scene tail.",
+    "tail": "Another scene: bandpo lab --scene storm. Without any clip: --methods grpo,band-kl,no-clip.",
+    "storm": "Another scene: bandpo lab --scene both.",
+    "both": "Another scene: bandpo lab --scene tail.",
 }
 
 

@@ -26,11 +26,17 @@ MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 @app.command(cls=Command)
 def lab(
     ctx: Context,
-    scene: Annotated[Literal["tail", "storm"], Option(help="what a clip costs, or what it protects")] = "tail",
+    scene: Annotated[
+        Literal["tail", "storm", "both"], Option(help="what a clip costs, what it protects, or both at once")
+    ] = "tail",
     methods: Annotated[list[str] | None, several("RULE", METHODS)] = None,
     seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="how many, or which [default: 2]")] = None,
-    rounds: Annotated[int | None, Option(help="of samples and steps [default: 30 in tail, 64 in storm]")] = None,
-    lr: Annotated[float | None, Option(help="learning rate [default: 5e-6 in tail, 4e-4 in storm]")] = None,
+    rounds: Annotated[
+        int | None, Option(help="of samples and steps [default: 30 in tail, 64 in storm, 64 in both]")
+    ] = None,
+    lr: Annotated[
+        float | None, Option(help="learning rate [default: 5e-6 in tail, 4e-4 in storm, 1e-4 in both]")
+    ] = None,
     jobs: Annotated[int | None, Option(parser=count, help="runs at once [default: the cores of this machine]")] = None,
     output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/lab"),
     tokens: Annotated[bool, Option("--tokens", help="write all tokens too, for bandpo calibrate")] = False,
@@ -39,7 +45,7 @@ def lab(
     """Train a tiny model under several rules; see why they differ.
 
     The same model on the same task under each clipping rule, and a report; no GPU, no download. Scene tail shows what
-    a clip costs a rare good strategy, storm what it protects.
+    a clip costs a rare good strategy, storm what it protects; in both a rare strategy can be lost.
     """
     from .show_training import compare_and_show
 

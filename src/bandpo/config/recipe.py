@@ -68,7 +68,7 @@ class RunConfig(_Node):
 
     Attributes:
         label: the name of the rule in reports; default: made from `trust_region`.
-        scene: `tail` or `storm` of the lab, which sets what is not set here; None for a real model.
+        scene: `tail`, `storm` or `both` of the lab, which sets what is not set here; None for a real model.
         model: a Hugging Face model name or a local folder; `lab` is the lab's own.
         data: see `DataConfig`.
         reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` with TRL's
@@ -86,7 +86,7 @@ class RunConfig(_Node):
     """
 
     label: str | None = None
-    scene: Literal["tail", "storm"] | None = None
+    scene: Literal["tail", "storm", "both"] | None = None
     model: str = "lab"
     data: DataConfig = DataConfig()
     reward: str = "lab"

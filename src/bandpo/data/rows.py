@@ -46,7 +46,8 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
     needed = config.rounds * config.prompts_per_round
     data = config.data
     if data.source == "lab":
-        return Dataset.from_list(lab.prompts(needed, config.seed)), None, lab.reward
+        flip = lab.SCENES[config.scene or "tail"].flip
+        return Dataset.from_list(lab.prompts(needed, config.seed, flip)), None, lab.reward
     reward: Reward | None = None
     if data.source == "reasoning_gym":
         rows, reward = _reasoning_gym(data, config)

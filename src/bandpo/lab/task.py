@@ -32,15 +32,17 @@ class Scene:
         question: what the scene asks.
         seconds_per_round: on one core (docs/log.md), for the estimate before the start.
         defaults: of the run configuration.
+        flip: share of the rewards that are inverted.
     """
 
     p_work: float
     question: str
     seconds_per_round: float
     defaults: dict[str, Any] = field(hash=False)
+    flip: float = 0.0
 
 
-def _scene(p_work: float, question: str, seconds: float, rounds: int, **trainer: Any) -> Scene:
+def _scene(p_work: float, question: str, seconds: float, rounds: int, *, flip: float = 0.0, **trainer: Any) -> Scene:
     common = {
         "max_completion_length": MAX_COMPLETION,
         "loss_type": "dapo",
@@ -60,7 +62,7 @@ def _scene(p_work: float, question: str, seconds: float, rounds: int, **trainer:
         "threads": 1,
         "trainer": common,
     }
-    return Scene(p_work, question, seconds, defaults)
+    return Scene(p_work, question, seconds, defaults, flip)
 
 
 SCENES = {
@@ -74,15 +76,23 @@ SCENES = {
         0.3, "does a clip protect a skill from small noisy batches used many times?", 0.4, 64,
         learning_rate=4e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
     ),
+    # 4 prompts x 8 completions a round, as often as in storm, and some rewards wrong, without which all runs learn:
+    # found by benchmarks/fast_lab_search.py.
+    "both": _scene(
+        0.01, "does a rare strategy live through small noisy batches used many times?", 0.2, 64,
+        learning_rate=1e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
+        per_device_train_batch_size=16, flip=0.05,
+    ),
 }  # fmt: skip
 
 
-def prompts(count: int, seed: int) -> list[dict[str, str]]:
-    """Rows `{prompt, answer}`, the same for every rule."""
+def prompts(count: int, seed: int, flip: float = 0.0) -> list[dict[str, Any]]:
+    """Rows `{prompt, answer}`, the same for every rule; with the `flip` that `reward` is told, if any."""
     symbols = torch.randint(0, BASE, (count, LENGTH), generator=torch.Generator().manual_seed(1000 + seed))
     answers = symbols.sum(1) % BASE
+    more = {"flip": flip} if flip else {}
     return [
-        {"prompt": " ".join([*(SYMBOLS[i] for i in row), "="]), "answer": SYMBOLS[answer]}
+        {"prompt": " ".join([*(SYMBOLS[i] for i in row), "="]), "answer": SYMBOLS[answer], **more}
         for row, answer in zip(symbols.tolist(), answers.tolist(), strict=True)
     ]
 
@@ -92,13 +102,25 @@ def reward(
     completion_ids: list[list[int]],
     answer: list[str],
     log_metric: Callable[[str, float], None] | None = None,
+    flip: list[float] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """1 where the first `A` is followed by the right answer and the end; logs how many completions work."""
+    """1 where the first `A` is followed by the right answer and the end, else 0; logs how many completions work.
+
+    Of each reward `flip` is the probability that it is inverted, by torch's own random numbers, which a run's seed
+    sets and its checkpoints keep; how many were right is logged then.
+    """
     if log_metric is not None:
         log_metric("lab/work", sum(ids[0] < BASE for ids in completion_ids) / len(completion_ids))
     wanted = [SYMBOLS.index(a) for a in answer]
+    right = [
+        float(ANSWER in ids and ids[(at := ids.index(ANSWER)) + 1 : at + 3] == [symbol, END])
+        for ids, symbol in zip(completion_ids, wanted, strict=True)
+    ]
+    if flip is None:
+        return right
+    if log_metric is not None:
+        log_metric("lab/right", sum(right) / len(right))
     return [
-        float(ANSWER in ids and ids[(at := ids.index(ANSWER)) + 1 : at + 3] == [right, END])
-        for ids, right in zip(completion_ids, wanted, strict=True)
+        abs(value - (x < share)) for value, x, share in zip(right, torch.rand(len(right)).tolist(), flip, strict=True)
     ]

@@ -39,6 +39,8 @@ from .words import in_short, join
 SCENES = {
     "tail": "A tiny model can work step by step but almost never does. Does reward teach it that working pays? The "
     "trust region decides how fast a rare first token may grow.",
+    "both": "A tiny model that almost never works step by step trains on small, noisy batches, each used many times. "
+    "Does the rare strategy live long enough to be learned?",
     "storm": "A tiny model that has the skill trains on small, noisy batches, each used many times. Does it keep it?",
 }
 HONEST = {
@@ -50,6 +52,10 @@ HONEST = {
     "storm": "<b>The storm scene asks what a clip protects.</b> Over five seeds (benchmarks/lab.csv), training without "
     "a clip mostly lost a skill that was there, and every clip mostly kept it; an unlucky seed was lost under all. A "
     "few seeds on one small task show that a clip matters; they do not rank the clips.",
+    "both": "<b>The scene both asks whether a rare strategy lives until it has been learned.</b> A few rewards are "
+    "inverted. Under GRPO’s clip about a third of the runs lost it for good (5 of 16, benchmarks/fast_lab_search.csv): "
+    "what counts is how many runs are lost, and it takes dozens of seeds to compare that. The scene was made to have "
+    "this property; it does not say how often real runs have it.",
 }
 
 

@@ -328,8 +328,12 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
         }
         scene, rate, axis = key
         sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
-    # The tail goes before the storm, which answers the question that the tail leaves.
-    return sorted(sections, key=lambda s: (s.scene is None, s.scene != "tail", str(s.scene), s.learning_rate or 0))
+    # The tail goes before the storm, which answers the question that the tail leaves; then both.
+    place = {"tail": 0, "storm": 1, "both": 2}
+    return sorted(
+        sections,
+        key=lambda s: (s.scene is None, place.get(s.scene or "", len(place)), str(s.scene), s.learning_rate or 0),
+    )
 
 
 def read_sections(given: Sequence[Path | str], baseline: str | None = None) -> list[Section]:

@@ -54,7 +54,7 @@ def plan(
     """The runs of a comparison, seed by seed, so that whole seeds are done first.
 
     Args:
-        scene: `tail` or `storm`.
+        scene: `tail`, `storm` or `both`.
         methods: what `parse_objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
             as "{type: clip}".
         seeds: each gives one warm start, one order of prompts, one stream of samples.

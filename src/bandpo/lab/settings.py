@@ -1,0 +1,89 @@
+"""What a scene of the lab sets of a run, without the names of any trainer's other settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .task import SCENES
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a scene sets of a run.
+
+    Attributes:
+        p_work: how often the warm start works step by step.
+        rounds: sample, then learn, so many times.
+        learning_rate: of AdamW, constant.
+        prompts: in a round.
+        num_generations: completions of each prompt, G.
+        steps_per_generation: minibatches that a round's completions are split into, K.
+        num_iterations: times that each of these is used, E; a round has K E optimizer steps.
+        flip: share of the rewards that are inverted, chosen at random.
+        positive_weight: advantages above 0 are multiplied by it. 1 is the method as it is; contests have less as a
+            control, for whether a rule does more than that.
+    """
+
+    p_work: float
+    rounds: int
+    learning_rate: float
+    prompts: int
+    num_generations: int
+    steps_per_generation: int
+    num_iterations: int
+    flip: float = 0.0
+    positive_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        counts = ("rounds", "prompts", "num_generations", "steps_per_generation", "num_iterations")
+        for name in counts:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        for name in ("learning_rate", "positive_weight"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        if not 0 <= self.flip < 0.5:
+            raise ValueError(f"flip must be at least 0 and below a half, got {self.flip!r}")
+        if not 0 < self.p_work < 1:
+            raise ValueError(f"p_work must be between 0 and 1, got {self.p_work!r}")
+        if self.num_generations < 2:
+            raise ValueError(f"num_generations must be at least 2, got {self.num_generations}")
+        if self.prompts * self.num_generations % self.steps_per_generation:
+            raise ValueError(
+                f"steps_per_generation must divide the {self.prompts} x {self.num_generations} completions of a round, "
+                f"got {self.steps_per_generation}"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in a round."""
+        return self.steps_per_generation * self.num_iterations
+
+    @classmethod
+    def of(cls, scene: str, **changes: Any) -> Settings:
+        """The settings of a scene of the lab, with `changes` to the fields.
+
+        Raises:
+            ValueError: no such scene, or a value that cannot be.
+        """
+        if scene not in SCENES:
+            raise ValueError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
+        found = SCENES[scene]
+        trainer: Mapping[str, Any] = found.defaults["trainer"]
+        group, minibatches = trainer["num_generations"], trainer["steps_per_generation"]
+        own = cls(
+            p_work=found.p_work,
+            rounds=found.defaults["rounds"],
+            learning_rate=trainer["learning_rate"],
+            prompts=trainer["per_device_train_batch_size"] * minibatches // group,
+            num_generations=group,
+            steps_per_generation=minibatches,
+            num_iterations=trainer["num_iterations"],
+            flip=found.flip,
+        )
+        return dataclasses.replace(own, **changes)
