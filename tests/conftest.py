@@ -16,4 +16,4 @@ HOSTS = {"liger": "liger_kernel", "skyrl": "skyrl", "tinker": "tinker", "torchrl
 collect_ignore = [f"hosts/test_{name}.py" for name, package in HOSTS.items() if find_spec(package) is None]
 collect_ignore += [f"cluster/{name}" for name in ("cpu_platform", "update_actor.py", "verl_dump.py")]  # for others
 collect_ignore_glob = ["cluster/*"] if find_spec("verl") is None else []
-collect_ignore_glob += ["*/conftest.py"]  # of one name, so that not two of them can be looked through for doctests
+collect_ignore_glob += ["conftest.py", "*/conftest.py"]  # of one name: only one could be looked through for doctests

@@ -42,6 +42,7 @@ class FakeWorlds:
         self.stop_after: int | None = None
         self.band = 0.0  # how much better bands are
         self.best_up = 0.4
+        self.noise = 0.01  # of each run alone
 
     def train(self, scene: Any, learners: Any, seeds: Any, **_: Any) -> dict[str, Any]:
         found = {name: np.empty((len(learners), len(seeds))) for name in ("final", "mean", "half")}
@@ -58,7 +59,7 @@ class FakeWorlds:
                 self.runs.append((scene, learner, seed))
                 own = np.random.default_rng([seed, int(1e6 * x), int(1e6 * learner.learning_rate)]).normal()
                 shared = np.random.default_rng([seed, int(1000 * scene.flip)]).normal()
-                value = base + 0.05 * shared + 0.01 * own
+                value = base + 0.05 * shared + self.noise * own
                 found["final"][i, j], found["mean"][i, j] = value, value / 2
                 found["half"][i, j] = 20 if value > 0.5 else 65
         return found
