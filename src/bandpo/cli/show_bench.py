@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from ..bench.cells import VERSION, seconds_a_run
 from ..bench.choosing import Compared, Results
-from ..bench.contest import LEARNING_RATE, Contest, read_contest
+from ..bench.contest import Contest, read_contest
 from ..bench.running import ROWS, hold
 from ..files.writing import write_atomically
 from ..progress import console, lines
@@ -85,20 +86,16 @@ def _show_table(results: Results, worlds: Sequence[str], control: str, compared:
     contest = results.contest
     under = "" if len(contest.controls) == 1 else f", control: {control}"
     console.print(f"\n{' and '.join(worlds)}{under}", soft_wrap=True)
-    table = Table("family", "chosen", "learning rate")
-    for name in (contest.metric, f"minus {contest.baseline}", "p", "better", "lost"):
-        table.add_column(name, justify="right")
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("family", no_wrap=True)
     half = compared[0].half is not None
-    if half:
-        table.add_column("half", justify="right")
+    for name in (contest.metric, f"minus {contest.baseline}", "p", "better", "lost", *(["half"] if half else [])):
+        table.add_column(name, justify="right", no_wrap=True)
     for one in compared:
-        point = {key: value for key, value in one.judged.point.items() if key != LEARNING_RATE}
         table.add_row(
             one.judged.family,
-            ", ".join(f"{key} {_value(value)}" for key, value in point.items()) or "-",
-            _value(one.judged.point[LEARNING_RATE]),
-            _estimate(one.value),
-            "-" if one.difference is None else _estimate(one.difference, sign=True),
+            f"{one.value.value:.3f}",
+            "-" if one.difference is None else _difference(one.difference),
             "-" if one.p_adjusted is None else _p(one.p_adjusted),
             "-" if one.better is None else f"{one.better:.2f}",
             f"{100 * one.lost.value:.1f} %",
@@ -106,6 +103,10 @@ def _show_table(results: Results, worlds: Sequence[str], control: str, compared:
             style="dim" if one.difference is None else None,
         )
     console.print(table)
+    wide = max(len(one.judged.family) for one in compared)
+    for one in compared:
+        point = ", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in one.judged.point.items())
+        console.print(f"  {one.judged.family:{wide}}   {point}", soft_wrap=True)
 
 
 def _show_controls(results: Results) -> None:
@@ -119,7 +120,7 @@ def _show_controls(results: Results) -> None:
             control: {one.judged.family: one for one in results.table(worlds, control)} for control in controls
         }
         console.print(f"\n{' and '.join(worlds)}: minus {contest.baseline} under the same control", soft_wrap=True)
-        table = Table("family")
+        table = Table("family", box=box.SIMPLE_HEAD)
         for control in controls:
             table.add_column(control, justify="right")
         first = by_control[controls[0]].values()
@@ -170,9 +171,8 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def _estimate(one: Estimate, sign: bool = False) -> str:
-    form = "+.3f" if sign else ".3f"
-    return f"{one.value:{form}} [{one.low:{form}}, {one.high:{form}}]"
+def _difference(one: Estimate) -> str:
+    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
 
 
 def _p(p: float) -> str:
