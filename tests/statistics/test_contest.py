@@ -39,6 +39,8 @@ def test_interquartile_mean_of_several_axes_is_that_of_all_their_values():
     assert interquartile_mean(x) == pytest.approx(trim_mean(x.ravel(), 0.25))
     with pytest.raises(ValueError, match="at least one number"):
         interquartile_mean(np.zeros((2, 0)), -1)
+    with pytest.raises(ValueError, match="axis 5 is out of bounds"):
+        interquartile_mean([1, 2, 3], 5)
 
 
 @given(values, values)
@@ -77,6 +79,10 @@ def test_a_run_that_ends_in_nan_is_lost():
         extinction_rate([], 0.5)
     with pytest.raises(ValueError, match="level"):
         extinction_rate([1], 0.5, level=95)
+    assert performance_profile([math.nan, 0.5], [0.2, 0.9]).tolist() == [0.5, 0.0]
+    for paired in (False, True):
+        assert probability_of_improvement([math.nan], [0.1], paired=paired) == 0
+        assert probability_of_improvement([0.1], [math.nan], paired=paired) == 1
 
 
 def test_the_bootstrap_agrees_with_scipys():
@@ -167,6 +173,12 @@ def test_the_swap_test_of_many_pairs_is_near_the_exact_one():
     assert swap_test(x + 5, y) == pytest.approx(1 / 20_001)
     with pytest.raises(ValueError, match="equally many"):
         swap_test([1, 2], [1])
+    with pytest.raises(ValueError, match="x must hold finite numbers, got nan"):
+        swap_test([math.nan, 1], [1, 2])
+    with pytest.raises(ValueError, match="y must hold finite numbers, got inf"):
+        swap_test([1, 2], [math.inf, 1])
+    with pytest.raises(ValueError, match="draws must be at least 1000, got 500"):
+        swap_test(x, y, draws=500)
 
 
 def test_holm_by_hand():

@@ -32,7 +32,7 @@ def apart(chosen, learner, seeds=(3,)):
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
-def by_hand(chosen, low, high, rate, seed):
+def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0):
     """PPO's clip [low, high] in plain numpy, token by token: the reward before each round, and the shares of cuts."""
     world = make_world(chosen, [seed])
     w, x = world.weights[0].copy(), world.features[0].reshape(-1, chosen.features + 2)
@@ -59,7 +59,13 @@ def by_hand(chosen, low, high, rate, seed):
                     if not batch.mask[n, t]:
                         continue
                     state, token, a = batch.states[n, t], batch.tokens[n, t], advantages[n]
+                    a *= weight if a > 0 and old[state, token] >= math.log(max(weight_from, 1e-300)) else 1.0
                     count += 1
+                    p = np.exp(logps[state])
+                    along = np.outer(x[state], np.eye(chosen.tokens)[token] - p)  # the gradient of log p
+                    entropy = -(p * logps[state]).sum()
+                    gradient += bonus * np.outer(x[state], -p * (logps[state] + entropy))
+                    gradient += beta * math.expm1(tables[0][state, token] - logps[state, token]) * along
                     ratio = math.exp(logps[state, token] - old[state, token])
                     inside = ratio <= high if a > 0 else ratio >= low
                     if step >= chosen.epochs * chosen.minibatches - chosen.minibatches and a != 0:
@@ -68,8 +74,7 @@ def by_hand(chosen, low, high, rate, seed):
                         seen[name] += ratio * abs(a)
                         cut[name] += 0 if inside else ratio * abs(a)
                     if inside:
-                        one_hot = np.eye(chosen.tokens)[token]
-                        gradient += ratio * a * np.outer(x[state], one_hot - np.exp(logps[state]))
+                        gradient += ratio * a * along
             gradient /= count
             done += 1
             if chosen.sgd:
@@ -82,17 +87,26 @@ def by_hand(chosen, low, high, rate, seed):
 
 
 @pytest.mark.parametrize(
-    ("changed", "rate"),
-    [({}, 0.05), ({"stale": 2, "flip": 0.2}, 0.05), ({"sgd": True}, 2.0), ({"minibatches": 1}, 0.1)],
+    ("changed", "rate", "controls"),
+    [
+        ({}, 0.05, {}),
+        ({"stale": 2, "flip": 0.2}, 0.05, {}),
+        ({"sgd": True}, 2.0, {}),
+        ({"minibatches": 1}, 0.1, {}),
+        ({}, 0.05, {"entropy_bonus": 0.05}),
+        ({}, 0.05, {"beta": 0.2}),
+        ({}, 0.05, {"positive_weight": 0.7, "positive_from": 0.3}),
+    ],
 )
-def test_the_reference_is_a_loop_by_hand(changed, rate):
+def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
     chosen = dataclasses.replace(
         Scene(steps=2, tokens=5, prompts=4, features=4, prompts_per_round=4, responses_per_prompt=6, rounds=5),
         p_work=0.3, minibatches=2, epochs=3, sharpness=2.0, betas=(0.8, 0.95),
     )  # fmt: skip
     chosen = dataclasses.replace(chosen, **changed)
-    rewards, cuts = by_hand(chosen, 0.9, 1.1, rate, seed=5)
-    found = train(chosen, [Learner(Clip(0.1, 0.1), rate)], [5], engine="torch", curves=True)
+    names = {"entropy_bonus": "bonus", "beta": "beta", "positive_weight": "weight", "positive_from": "weight_from"}
+    rewards, cuts = by_hand(chosen, 0.9, 1.1, rate, seed=5, **{names[key]: x for key, x in controls.items()})
+    found = train(chosen, [Learner(Clip(0.1, 0.1), rate, **controls)], [5], engine="torch", curves=True)
     np.testing.assert_allclose(found["reward"][0, 0], rewards, rtol=1e-10)
     assert max(cuts.values()) > 0.05
     for name, share in cuts.items():
@@ -313,6 +327,7 @@ def test_chance_does_nothing_where_the_rule_cuts_nothing():
         ({"objective": "grppo"}, "no method is called 'grppo'"),
         ({"learning_rate": 0}, r"learning_rate of Learner must be a number in \(0, inf\), got 0"),
         ({"positive_weight": -1}, "positive_weight of Learner must be"),
+        ({"positive_from": 0.5}, r"positive_from of Learner is 0.5, and without a positive_weight other than 1 it does"),
         ({"positive_from": 2}, r"positive_from of Learner must be a number in \[0, 1\], got 2"),
         ({"by_chance": 1}, "by_chance of Learner must be true or false, got 1"),
         (

@@ -54,11 +54,10 @@ def interquartile_mean(values: ArrayLike, axis: int | tuple[int, ...] | None = N
         axis: which axes are averaged over, as numpy's; None: all.
 
     Raises:
-        ValueError: no values.
+        ValueError: no values, or no such axis.
     """
     found = np.asarray(values, np.float64)
-    axes = range(found.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    axes = sorted(each % found.ndim for each in axes)
+    axes = sorted(np.lib.array_utils.normalize_axis_tuple(range(found.ndim) if axis is None else axis, found.ndim))
     rest = [each for each in range(found.ndim) if each not in axes]
     flat = found.transpose(*rest, *axes).reshape(*(found.shape[each] for each in rest), -1)
     if not flat.shape[-1]:
@@ -70,6 +69,8 @@ def interquartile_mean(values: ArrayLike, axis: int | tuple[int, ...] | None = N
 
 def probability_of_improvement(x: ArrayLike, y: ArrayLike, *, paired: bool = False) -> Any:
     """P(X > Y) + P(X = Y) / 2: how likely a run of X beats one of Y (arXiv 2108.13264, section 4.3).
+
+    A run that ended in NaN is worse than any number.
 
     Args:
         x: values of runs, [..., runs].
@@ -83,7 +84,7 @@ def probability_of_improvement(x: ArrayLike, y: ArrayLike, *, paired: bool = Fal
     Raises:
         ValueError: no runs, or paired ones that are not equally many.
     """
-    a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    a, b = (np.where(np.isnan(each), -np.inf, each) for each in (np.asarray(x, np.float64), np.asarray(y, np.float64)))
     if not a.shape[-1:] > (0,) or not b.shape[-1:] > (0,):
         raise ValueError(f"x and y must hold at least one run each, got shapes {a.shape} and {b.shape}")
     if not paired:
@@ -104,10 +105,10 @@ def performance_profile(values: ArrayLike, thresholds: ArrayLike) -> Floats:
     Returns:
         Shares, [T], which fall with tau.
     """
-    found = np.sort(np.asarray(values, np.float64), axis=None)
+    found = np.asarray(values, np.float64).ravel()
     if not len(found):
         raise ValueError("values must hold at least one run, got none")
-    return 1 - np.searchsorted(found, np.asarray(thresholds, np.float64), side="right") / len(found)
+    return (found > np.asarray(thresholds, np.float64)[:, None]).mean(-1)  # a run that ended in NaN is above nothing
 
 
 def extinction_rate(values: ArrayLike, below: float, level: float = LEVEL) -> Estimate:
@@ -204,15 +205,20 @@ def swap_test(x: ArrayLike, y: ArrayLike, *, draws: int = 20_000, seed: int = 0)
     Args:
         x: of each seed one number, [seeds]; of several tasks that share seeds their mean.
         y: of the other method with the same seeds, [seeds].
-        draws: random swaps, in thousands.
+        draws: random swaps, at least 1000; what is beyond a whole number of thousands does not count.
         seed: of these.
 
     Raises:
-        ValueError: x and y are not equally many.
+        ValueError: x and y are not equally many, or not finite; too few draws.
     """
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"x and y must be one number for each seed, equally many, got shapes {a.shape} and {b.shape}")
+    for name, values in (("x", a), ("y", b)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} must hold finite numbers, got {values[~np.isfinite(values)][0]}")
+    if draws < 1000:
+        raise ValueError(f"draws must be at least 1000, got {draws}")
     return sign_flip_p((a - b).tolist(), draws=draws, seed=seed)[0]
 
 

@@ -59,6 +59,11 @@ class Learner:
         check_number(self, "positive_from", 0, 1)
         for name in ("positive_weight", "entropy_bonus", "beta"):
             check_number(self, name, 0, math.inf, open_high=True)
+        if self.positive_from > 0 and self.positive_weight == 1:
+            raise ValueError(
+                f"positive_from of Learner is {self.positive_from!r}, and without a positive_weight other than 1 it does "
+                "nothing; give both"
+            )
         if not isinstance(self.by_chance, bool):
             raise ValueError(f"by_chance of Learner must be true or false, got {self.by_chance!r}")
         objective = _objective(self.objective)
