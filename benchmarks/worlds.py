@@ -3,12 +3,13 @@
     python benchmarks/worlds.py [--seeds 256] [--write]            some five minutes on one core
     python benchmarks/worlds.py --page                             the table of docs/worlds.md, from the rows
 
-A rare strategy that has to be found, in small batches with some wrong rewards that are used sixteen times. Each rule is
-trained at eight learning rates on seeds 0 to 255, and at the best of them on seeds 1000 to 1255: those rows have
-`judged` 1, and the table shows them. `final` is the exact expected reward in the mean over the last four rounds and over
-seeds, with its standard error; `minus_wide` its difference to that of Clip(.2, 1) on the same seeds; `below_half_percent`
-the share of runs that end below 0.5, be it lost or slow; `gone_percent` the share that end with P("work") < .05; `half`
-the mean number of rounds until P("work") > 1/2 (one more than there are, if never). `seconds_per_1000` is processor time.
+A rare strategy that has to be found, in small batches with some wrong rewards that are used sixteen times. Each rule
+is trained at eight learning rates on seeds 0 to 255, and at the best of them on seeds 1000 to 1255: those rows have
+`judged` 1, and the table shows them. `final` is the exact expected reward in the mean over the last four rounds and
+over seeds, with its standard error; `minus_wide` its difference to that of Clip(.2, 1) on the same seeds;
+`below_half_percent` the share of runs that end below 0.5, be it lost or slow; `gone_percent` the share that end with
+P("work") < .05; `half` the mean number of rounds until P("work") > 1/2 (one more than there are, if never).
+`seconds_per_1000` is processor time.
 
 The head band and the two-level clip need no class of their own: the lower side of a rule binds where A < 0, its upper
 side where A > 0, so that `BySign` is "the lower bound of one rule, the upper one of another", and `ByProbability` is
