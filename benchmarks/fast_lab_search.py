@@ -32,15 +32,8 @@ SMALL = dataclasses.replace(STORM, prompts=4, flip=0.05)
 SETTINGS = {
     "4x8": SMALL,
     "4x8-lr4": dataclasses.replace(SMALL, learning_rate=4e-4),
-    "2x8": dataclasses.replace(SMALL, prompts=2),
-    "4x8-flip15": dataclasses.replace(SMALL, flip=0.15),
     "4x8-lr1": dataclasses.replace(SMALL, learning_rate=1e-4),
-    "4x4": dataclasses.replace(SMALL, num_generations=4),
-    "8x8": dataclasses.replace(SMALL, prompts=8),
-    "8x8-lr3": dataclasses.replace(SMALL, prompts=8, learning_rate=3e-4),
-    "8x8-lr4": dataclasses.replace(SMALL, prompts=8, learning_rate=4e-4),
     "4x8-lr1-noflip": dataclasses.replace(SMALL, learning_rate=1e-4, flip=0.0),
-    "4x8-e16": dataclasses.replace(SMALL, num_iterations=16),
 }
 KEY = ("name", "rule", "start_seed", "seed")
 
