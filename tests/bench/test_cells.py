@@ -11,7 +11,8 @@ from contests import node_of
 
 from bandpo.bench import cells as module
 from bandpo.bench.cells import batches, cell, cell_of, row_of, run_cells, seconds_a_run, settings_of
-from bandpo.bench.contest import grid_of, make_contest
+from bandpo.bench.contest import grid_of
+from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
 
 LEARNER = {"objective": {"type": "clip"}, "learning_rate": 0.02}

@@ -12,7 +12,7 @@ from contests import node_of
 
 from bandpo.bench.cells import run_cells
 from bandpo.bench.choosing import Judged, compare, decide
-from bandpo.bench.contest import make_contest
+from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
 
 
@@ -190,8 +190,8 @@ def test_a_real_advantage_is_seen_and_none_is_not(small, worlds):
 def judged(family="clip", **changes):
     values = {"final": np.linspace(0, 1, 40)[None], "half": np.full((1, 40), 5.0)}
     made = Judged(
-        family, "none", ("both",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)), range(1000, 1040), (),
-        values,
+        family, "none", ("both",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)), range(1000, 1040), 0.4,
+        (), values,
     )  # fmt: skip
     return dataclasses.replace(made, **changes)
 
