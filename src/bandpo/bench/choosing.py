@@ -177,6 +177,8 @@ def missing_runs(contest: Contest, rows: Mapping[str, Row]) -> int:
     It is what `decide` would ask for if all that is missing ended with a reward of 0: exact where the choice has been
     made, and otherwise without the settings of wider grids, since which grids those are is not known.
     """
+    if not rows:
+        return contest.fewest_runs
     missing: dict[str, int] = {}
 
     def look(cells: Sequence[Cell], what: str, more: bool = False) -> Mapping[str, Row]:
