@@ -6,7 +6,7 @@ import pytest
 from contests import FakeWorlds, node_of
 
 import bandpo.worlds
-from bandpo.bench.contest import make_contest
+from bandpo.bench.reading import make_contest
 
 
 @pytest.fixture

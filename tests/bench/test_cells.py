@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from contests import node_of
 
+import bandpo.worlds
 from bandpo.bench import cells as module
 from bandpo.bench.cells import batches, cell, cell_of, row_of, run_cells, seconds_a_run, settings_of
-from bandpo.bench.contest import grid_of, make_contest
+from bandpo.bench.contest import LARGER_IS_BETTER, grid_of
+from bandpo.bench.contest import NUMBERS as NUMBERS_KNOWN
+from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
+from bandpo.worlds import Learner
 
 LEARNER = {"objective": {"type": "clip"}, "learning_rate": 0.02}
 SHORT = {"base": "both", "rounds": 3, "epochs": 2}
@@ -69,6 +73,14 @@ def test_cells_together_and_each_alone_give_the_same_rows():
         run_cells([some[0], cell(SHORT, band, range(4), NUMBERS)])
     with pytest.raises(UserError, match="'skil' is none of what a run gives: final, mean"):
         run_cells([cell(SHORT, band, range(1), ("skil",))])
+
+
+def test_the_numbers_that_may_be_kept_are_those_of_a_run():
+    found = bandpo.worlds.train(SHORT, [Learner("grpo", 0.02)], [0])
+    assert set(found) == set(NUMBERS_KNOWN)
+    assert set(LARGER_IS_BETTER) < set(found)
+    (row,) = run_cells([made(SHORT, seeds=range(1), numbers=NUMBERS_KNOWN)])
+    assert all(0 <= row[name][0] <= 1 for name in LARGER_IS_BETTER)
 
 
 def test_batches_hold_cells_of_one_world_and_the_same_seeds():

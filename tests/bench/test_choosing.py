@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from contests import node_of
 
 from bandpo.bench.cells import run_cells
 from bandpo.bench.choosing import Judged, compare, decide
-from bandpo.bench.contest import make_contest
+from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
+from bandpo.statistics.contest import extinction_rate
 
 
 def run(cells, what, more=False):
@@ -190,8 +192,8 @@ def test_a_real_advantage_is_seen_and_none_is_not(small, worlds):
 def judged(family="clip", **changes):
     values = {"final": np.linspace(0, 1, 40)[None], "half": np.full((1, 40), 5.0)}
     made = Judged(
-        family, "none", ("both",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)), range(1000, 1040), (),
-        values,
+        family, "none", ("both",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)), range(1000, 1040), 0.4,
+        (), values,
     )  # fmt: skip
     return dataclasses.replace(made, **changes)
 
@@ -205,6 +207,88 @@ def test_lost_runs_and_differences_by_hand():
     assert tuple(found["band"].difference) == pytest.approx((0.1, 0.1, 0.1))
     assert (found["clip"].difference, found["clip"].p) == (None, None)
     assert (found["clip"].half, found["band"].half) == (5, 7)
+
+
+def two_worlds(family, first, second, **others):
+    values = {name: np.stack(pair) for name, pair in {"final": (first, second), **others}.items()}
+    return judged(family, worlds=("both", "storm"), seeds=range(1000, 1000 + len(first)), values=values)
+
+
+def test_worlds_that_share_seeds_are_not_independent():
+    """A second world with the same numbers tells nothing new: every interval stays as wide."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(0.6, 0.2, (2, 40))
+    once = compare([judged(values={"final": y[None]}), judged("band", values={"final": x[None]})], "clip", "final", 0.5)
+    twice = compare([two_worlds("clip", y, y), two_worlds("band", x, x)], "clip", "final", 0.5)
+    for one, two in zip(once, twice, strict=True):
+        for name in ("value", "middle", "difference", "middle_difference", "better_on_seed"):
+            if getattr(one, name) is not None:
+                assert tuple(getattr(two, name)) == pytest.approx(tuple(getattr(one, name)))
+        assert (two.p, two.p_adjusted) == (one.p, one.p_adjusted)
+        lost = int((one.judged.values["final"] < 0.5).sum())
+        assert two.lost.value == one.lost.value == lost / 40
+        assert one.lost == extinction_rate(one.judged.values["final"], 0.5)
+        ends = scipy.stats.binom(40, lost / 40).ppf([0.025, 0.975]) / 40  # of 80 it would be narrower
+        assert tuple(two.lost[1:]) == pytest.approx(tuple(ends), abs=0.026)
+        assert two.lost.high - two.lost.low > 0.9 * (one.lost.high - one.lost.low)
+
+
+def test_the_test_of_swapping_takes_all_worlds():
+    """Of 8 seeds none differs in the first world and all do in the second: 2 of the 2^8 ways are as far."""
+    same, more = np.full(8, 0.5), np.linspace(0.1, 0.2, 8)
+    found = compare([two_worlds("clip", same, same), two_worlds("band", same, same + more)], "clip", "final", 0.5)
+    assert found[0].p == 2 / 2**8
+    found = compare(
+        [two_worlds("clip", same, same), two_worlds("band", same + more, same - more)], "clip", "final", 0.5
+    )
+    assert next(one.p for one in found if one.p is not None) == 1  # better in one world, as much worse in the other
+
+
+def test_a_run_is_lost_by_its_final_reward_whatever_is_compared():
+    final = np.linspace(0, 1, 40)[None]
+    one = judged(values={"final": final, "mean": final / 10})
+    other = judged("band", values={"final": final + 0.1, "mean": final / 10 + 0.01})
+    found: dict[str, Any] = {each.judged.family: each for each in compare([one, other], "clip", "mean", 0.5)}
+    assert (found["clip"].lost.value, found["band"].lost.value) == (0.5, 0.4)
+    assert found["band"].difference.value == pytest.approx(0.01)
+    assert found["clip"].value.value == pytest.approx(0.05)
+
+
+def test_the_interquartile_means_and_their_difference_leave_the_outer_half_out():
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(0, 1, (2, 40)) ** 3
+    found = compare(
+        [judged(values={"final": y[None]}), judged("band", values={"final": x[None]})], "clip", "final", 0.5
+    )
+    band, clip = (next(one for one in found if one.judged.family == name) for name in ("band", "clip"))
+    inner = [scipy.stats.trim_mean(z, 0.25) for z in (x, y)]
+    assert (band.middle.value, clip.middle.value) == pytest.approx(tuple(inner))
+    assert band.middle_difference is not None
+    assert band.middle_difference.value == pytest.approx(inner[0] - inner[1])
+    assert abs(band.middle_difference.value - (x.mean() - y.mean())) > 0.1
+    assert band.middle_difference.low < band.middle_difference.value < band.middle_difference.high
+
+
+def test_a_reward_that_is_not_finite_counts_as_0_and_another_number_not(worlds):
+    def broken(cells, what, more=False):
+        rows = run(cells, what)
+        for each in cells:
+            if what == "judging" and '"band"' in each.learner:
+                row = rows[each.key]
+                rows[each.key] = {**row, "final": [None] * 10 + [1.0] * 30, "half": [None] * 10 + [12.0] * 30}
+            if what == "search" and '"eps_high": 0.4' in each.learner:  # the best but for this
+                rows[each.key] = {**rows[each.key], "final": [None, *rows[each.key]["final"][1:]]}
+        return rows
+
+    table = only_table(decide(make_contest(node_of(widen=False)), broken))
+    assert (table["band"].value.value, table["band"].lost.value, table["band"].half) == (0.75, 0.25, 12)
+    assert table["clip"].judged.point["up"] != 0.4
+
+
+def test_what_no_run_has_has_no_mean():
+    none = judged(values={**judged().values, "half": np.full((1, 40), np.nan)})
+    (found,) = compare([none], "clip", "final", 0.5)
+    assert found.half is None
 
 
 def test_p_values_are_adjusted_for_the_number_of_families():

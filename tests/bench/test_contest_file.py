@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -12,7 +13,8 @@ from contests import node_of
 import bandpo
 from bandpo.bench import Contest, read_contest
 from bandpo.bench.cells import settings_of
-from bandpo.bench.contest import Control, Family, grid_of, learner_of, make_contest
+from bandpo.bench.contest import Control, Family, grid_of, learner_of
+from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
 from bandpo.losses.nodes import objective
 from bandpo.worlds import Learner
@@ -56,9 +58,19 @@ def test_a_control_changes_the_learner_or_the_rule():
     control = Control(name="upper side alone", objective=upper, positive_weight=0.95)
     made = learner_of(family, control, {"learning_rate": 0.1})
     assert made["positive_weight"] == 0.95
+    assert "entropy_bonus" not in made
     found = objective(made["objective"])
     assert found.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
     assert found.apply == "weight"  # the rest of the objective stays
+
+
+def test_all_that_a_control_says_gets_to_the_learner():
+    values = {"positive_weight": 0.9, "positive_from": 0.2, "entropy_bonus": 0.03, "beta": 0.04, "by_chance": True}
+    made = learner_of(
+        Family(name="x", objective="grpo"), Control.model_validate({"name": "all", **values}), {"learning_rate": 0.1}
+    )
+    assert {name: getattr(Learner(**made), name) for name in values} == values
+    assert {*values} == {*Control.model_fields} - {"name", "objective"}
 
 
 def test_what_a_control_can_change_is_what_a_learner_has():
@@ -125,6 +137,36 @@ WRONG = {
         r"families\.0\.objective, under controls\.1 \(chance\): .*by_chance",
     ),
     "a metric that is not kept": (changed("metric", "skill"), "numbers: must hold 'skill'"),
+    "a metric of which less is better": (
+        changed("metric", "half"), "metric: must be one of final, mean, peak, work, skill, .* got 'half'",
+    ),
+    "a typo of a metric": (changed("metric", "finl"), "metric: .* got 'finl', did you mean 'final'"),
+    "a number twice": (changed("numbers", ["final", "mean", "half", "final"]), r"numbers\.3: 'final' is there twice"),
+    "an unknown number": (changed("numbers", ["final", "skil"]), r"numbers\.1: 'skil' is none of .*'skill'"),
+    "a world twice, by its content": (
+        changed("worlds", ["both", "storm", {"base": "both"}]), r"worlds\.2: .* is there twice, as worlds\.0 'both'",
+    ),
+    "a parameter named learning_rate": (
+        {**changed("families", [{
+            "name": "clip", "objective": {"type": "clip", "eps_high": "$learning_rate"},
+            "grid": {"learning_rate": [1, 2]},
+        }])},
+        r"families\.0\.grid\.learning_rate: give the family learning_rates",
+    ),
+    "positive_from alone": (
+        changed("controls", [{"name": "x"}, {"name": "y", "positive_from": 0.5}]),
+        r"controls\.1\.positive_from: does nothing without a positive_weight",
+    ),
+    "a control that is nothing": (
+        changed("controls", [{"name": "none"}, {"name": "w", "positive_weight": 0.9}, {"name": "also none"}]),
+        r"controls\.2: 'also none' is for every family what 'none' is, controls\.0",
+    ),
+    "a control that all families have": (
+        {**changed("families", [{
+            "name": "clip", "objective": {"type": "objective", "trust_region": {"type": "clip"}, "beta": 0.01},
+        }]), "controls": [{"name": "none"}, {"name": "penalty", "beta": 0.01}]},
+        r"controls\.1: 'penalty' is for every family what 'none' is, controls\.0",
+    ),
 }  # fmt: skip
 
 
@@ -134,6 +176,13 @@ def test_what_is_wrong_is_named_by_its_place(name):
     with pytest.raises(UserError, match=told) as found:
         make_contest(node, "x.yaml")
     assert str(found.value).startswith("x.yaml: ")
+
+
+def test_a_control_may_be_nothing_for_some_of_the_families():
+    own = {"type": "objective", "trust_region": {"type": "clip", "eps_high": "$up"}, "beta": 0.01}
+    node = changed("families", 0, "objective", own)
+    node["controls"] = [{"name": "none"}, {"name": "penalty", "beta": 0.01}]
+    assert len(make_contest(node).controls) == 2
 
 
 def test_a_contest_is_read_from_a_file(tmp_path):
@@ -147,16 +196,40 @@ def test_a_contest_is_read_from_a_file(tmp_path):
 def test_a_smoke_test_keeps_families_and_controls_and_an_equal_search(small):
     less = small.smaller()
     assert isinstance(less, Contest)
-    assert (less.families, less.controls, less.searched) == (small.families, small.controls, 2)
+    assert [each.name for each in less.families] == ["clip", "band"]
+    assert (less.controls, less.searched) == (small.controls, 2)
     assert less.fewest_runs == 2 * (2 * 3 + 1 * 3 + 6)
-    assert less.stages.judge.first == 1000
-    for family in less.families:
-        settings = settings_of(less, less.axes(family))
-        assert len({tuple(point.items()) for point in settings}) == 2
+    assert less.widens
+    assert [settings_of(less, less.axes(family)) for family in less.families] == [
+        [{"up": 0.4, "learning_rate": 0.01}, {"up": 0.4, "learning_rate": 0.02}],
+        [{"delta": 0.01, "learning_rate": 0.01}, {"delta": 0.01, "learning_rate": 0.02}],
+    ]
+
+
+@pytest.mark.parametrize("first", [1000, 1_000_190])
+def test_a_smoke_test_sees_none_of_the_seeds_of_the_contest(first):
+    contest = make_contest(changed("stages", "judge", "first", first))
+    stages = ("search", "choose", "judge")
+    real, seen = ([getattr(one.stages, name).range for name in stages] for one in (contest, contest.smaller()))
+    assert all(set(a).isdisjoint(b) for a in real for b in seen)
+    assert all(set(a).isdisjoint(b) for a, b in itertools.combinations(seen, 2))
+    assert [len(seeds) for seeds in seen] == [3, 3, 6]
+
+
+def test_a_smoke_test_of_families_with_other_learning_rates_searches_equally():
+    node = changed(
+        "families", 0, {"name": "clip", "objective": "grpo", "learning_rates": [0.1 * i for i in range(1, 16)]}
+    )
+    node["learning_rates"] = [0.01]
+    node["families"][1]["grid"]["delta"] = {"from": 0.001, "to": 0.1, "count": 15}
+    less = make_contest(node).smaller()
+    assert [len(settings_of(less, less.axes(family))) for family in less.families] == [1, 1]
 
 
 def test_only_some_families_with_the_baseline(small):
     assert [each.name for each in small.only(["band"]).families] == ["clip", "band"]
-    assert [each.name for each in small.only(["clip"]).families] == ["clip"]
+    assert [each.name for each in small.only(["clip", "band"]).families] == ["clip", "band"]
+    with pytest.raises(UserError, match=r"'clip' is the baseline, and alone compares nothing; name some of \['band'\]"):
+        small.only(["clip"])
     with pytest.raises(UserError, match="did you mean 'band'"):
         small.only(["bnd"])

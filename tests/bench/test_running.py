@@ -12,7 +12,9 @@ from contests import node_of
 from rich.console import Console
 
 from bandpo.bench import hold
-from bandpo.bench.contest import make_contest
+from bandpo.bench import running as module
+from bandpo.bench.cells import run_cells
+from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
 from bandpo.files.locks import locked
 
@@ -63,6 +65,57 @@ def test_a_row_that_was_changed_is_found_and_named(small, worlds, tmp_path, monk
         hold(small, tmp_path)
 
 
+def test_two_rows_of_the_same_runs_with_other_numbers_are_refused(small, worlds, tmp_path):
+    """Whichever is the last: the numbers of a known cell cannot be replaced by adding a line."""
+    hold(small, tmp_path)
+    rows = rows_in(tmp_path)
+    judged = next(i for i, row in enumerate(rows) if row["seeds"] == [1000, 40])
+    rows.append({**rows[judged], "final": [0.999] * 40})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = (
+        rf"rows {judged + 1} and {len(rows)} are of the same runs \(key {rows[judged]['key']}\) and have other numbers"
+    )
+    with pytest.raises(UserError, match=told):
+        hold(small, tmp_path)
+    rows[-1] = {**rows[judged], "world": {"base": "both"}}  # the same, said otherwise
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    hold(small, tmp_path)
+
+
+def test_the_rows_that_are_run_again_are_others_each_time_and_most_of_them_judge(worlds, tmp_path, monkeypatch):
+    weights = [{"name": str(w), "positive_weight": w} for w in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    contest = make_contest(node_of(controls=weights))
+    hold(contest, tmp_path)
+    taken = []
+    monkeypatch.setattr(module, "run_cells", lambda cells: [taken[-1].append(cells[0]), run_cells(cells)][1])
+    for _ in range(20):
+        taken.append([])
+        hold(contest, tmp_path)
+    judging = [{each.key for each in some if each.seeds == range(1000, 1040)} for some in taken]
+    assert {len(some) for some in taken} == {3}
+    assert min(map(len, judging)) >= 2
+    assert len(set().union(*judging)) > 5  # of the 10 that judge
+    assert len({each.key for some in taken for each in some}) > 15
+
+
+def test_what_is_missing_is_announced(worlds, tmp_path, monkeypatch):
+    """Exactly, once the choice is there; which grids are widened is known then."""
+    monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 1)
+    worlds.best_up = 1000.0
+    contest = make_contest(node_of())
+    told = []
+    hold(contest, tmp_path, announce=told.append)
+    rows = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
+    total = sum(json.loads(row)["seeds"][1] for row in rows)
+    assert total > contest.fewest_runs == told[0]
+    for kept in (len(rows), len(rows) - 1, len(rows) - 2, 36, 30, 29, 7):
+        (tmp_path / "rows.jsonl").write_text("".join(rows[:kept]))
+        hold(contest, tmp_path, announce=told.append)
+    wider = 3 * 4  # settings x seeds of the search
+    assert told[1:4] == [0, 40, 80]
+    assert told[4:] == [80 + wider, 80 + 36, 80 + 36 + 4, contest.fewest_runs - 28]
+
+
 def test_three_rows_are_run_again_when_a_contest_goes_on(small, worlds, tmp_path):
     hold(small, tmp_path)
     rows = rows_in(tmp_path)
@@ -85,7 +138,7 @@ def test_a_row_of_other_seeds_than_its_key_is_refused(small, worlds, tmp_path):
 
 def test_a_larger_contest_takes_the_rows_that_are_there(small, worlds, tmp_path, monkeypatch):
     monkeypatch.setattr("bandpo.bench.running.AGAIN", 0)
-    hold(small.only(["clip"]), tmp_path)
+    hold(small.model_copy(update={"families": small.families[:1]}), tmp_path)
     made = len(worlds.runs)
     hold(small, tmp_path)
     assert len(worlds.runs) == small.fewest_runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from contests import FakeWorlds, node_of
 
+import bandpo
 import bandpo.worlds
 from bandpo.bench import read_contest
 from bandpo.cli import main
@@ -53,8 +55,10 @@ def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
     assert "both, control: weight" in out
     at = next(i for i, line in enumerate(lines) if line == "both: minus clip under the same control")
     assert lines[at + 2].split() == ["family", "none", "weight"]
-    assert all(cell.endswith("*") for cell in lines[at + 5].split()[1:])
-    assert "15 settings were tried of each family" in out
+    assert lines[at + 4].split()[-1] == "^"  # the weight adds .1 to every family
+    assert [re.sub("[^*^]", "", cell) for cell in lines[at + 5].split()[1:]] == ["*", "*^"]
+    assert "15 settings were tried of each family. p: of swapping the family's run and the baseline's on each" in out
+    assert "adjusted (Holm) for the 1 test of a table, of all families under one control in the same worlds" in out
     assert lines[-1] == "rows runs/bench/small/rows.jsonl, numbers runs/bench/small/results.json"
 
 
@@ -75,9 +79,10 @@ def test_the_numbers_are_one_json_document_and_kept(worlds, capsys):
     assert 1 >= band["profile"]["0.8"] > band["profile"]["0.95"] >= 0
 
 
-def test_an_interrupted_contest_goes_on_with_the_same_command(worlds, capsys):
+def test_an_interrupted_contest_goes_on_with_the_same_command(worlds, capsys, monkeypatch):
     assert main(["bench", "small.yaml", "-o", "whole", "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 8)
     worlds.stop_after = len(worlds.runs) + 150
     assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted; the same command goes on"
@@ -85,7 +90,10 @@ def test_an_interrupted_contest_goes_on_with_the_same_command(worlds, capsys):
     assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == whole
-    assert "Some of it may be there already." in shown.err
+    missing = int(re.findall(r"That is (\d+) training runs, of 472, of about ", shown.err)[0])
+    assert 472 - 150 <= missing < 472
+    assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 0
+    assert "Of its 472 training runs none is missing." in capsys.readouterr().err
 
 
 def test_what_was_widened_is_told(worlds, capsys):
@@ -94,7 +102,12 @@ def test_what_was_widened_is_told(worlds, capsys):
     out = capsys.readouterr().out
     told = "clip (both, none): up was at the edge of its grid, which was widened up to 3.2; up is at the upper edge"
     assert f"  {told}" in out
-    assert "3 settings more than the 15 of all" in out
+    lines = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+    assert ["clip", "up 3.2, learning rate 0.02; 3 settings more than the 15 of all, in a wider grid"] in lines
+    assert ["band", "delta 0.01, learning rate 0.02"] in lines
+    assert "15 settings were tried of each family, and up to 3 more where a grid was widened." in out
+    kept = json.loads(Path("runs/bench/small/results.json").read_text())["tables"][0]["families"]
+    assert {each["family"]: (each["searched"], each["more"]) for each in kept} == {"clip": (15, 3), "band": (15, 0)}
 
 
 def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
@@ -102,13 +115,94 @@ def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
     out = capsys.readouterr().out
     assert out.startswith("small (smoke test): 1 world x 2 families")
     assert "nothing can be concluded" in out
+    assert "1 setting more than the 2 of all, in a wider grid" in out
+    assert "at the edge" not in out
     assert sorted(path.name for path in Path("here").iterdir()) == ["rows.jsonl", "smoke.json"]
+
+
+def test_some_families_alone_leave_the_results_of_all(worlds, capsys):
+    assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 0
+    capsys.readouterr()
+    whole = Path("here/results.json").read_bytes()
+    assert main(["bench", "small.yaml", "-o", "here", "--only", "band"]) == 0
+    out = capsys.readouterr().out
+    assert "Some families alone (--only): p is adjusted for them and not for all" in out
+    assert out.splitlines()[-1] == "rows here/rows.jsonl, numbers here/results-only.json"
+    assert Path("here/results.json").read_bytes() == whole
+    assert Path("here/results-only.json").exists()
+
+
+def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypatch):
+    """A weight that helps on the seeds of the choice alone: on those that judge it is worse."""
+    plain = worlds.train
+
+    def turned(scene, learners, seeds, **options):
+        found = plain(scene, learners, seeds, **options)
+        if seeds[0] >= 1000:
+            for i, learner in enumerate(learners):
+                found["final"][i] -= 0.2 * (learner.positive_weight != 1)
+        return found
+
+    monkeypatch.setattr(bandpo.worlds, "train", turned)
+    assert main(["bench", "small.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line == "both: minus clip under the same control")
+    assert ["^" in cell for cell in lines[at + 5].split()[1:]] == [False, True]
+    kept = json.loads(Path("runs/bench/small/results.json").read_text())["tables"]
+    (plain_one, weighted) = (table["families"][0] for table in kept)
+    assert plain_one["family"] == weighted["family"] == "band"
+    assert weighted["chosen_with"] > plain_one["chosen_with"] + 0.05
+    assert weighted["value"]["value"] < plain_one["value"]["value"] - 0.05
+
+
+def test_no_more_cores_are_counted_on_than_there_are(worlds, capsys, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("bandpo.cli.show_bench.seconds_a_run", lambda contest: 3.0)
+    assert main(["bench", "small.yaml", "--jobs", "64"]) == 0
+    assert "472 training runs of about 3e+03 ms: about 8 min on 3 cores" in capsys.readouterr().out
+
+
+def test_one_is_not_several_and_few_settings_have_no_ten_best(worlds, capsys):
+    node = node_of(settings=2)
+    node["stages"]["best"] = 10
+    Path("few.yaml").write_text(yaml.safe_dump(node))
+    assert main(["bench", "few.yaml"]) == 0
+    assert "2 settings are tried on 4 seeds, the best 2 on 6 others" in capsys.readouterr().out
+    Path("few.yaml").write_text(yaml.safe_dump({**node, "settings": 1}))
+    assert main(["bench", "few.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "1 setting is tried on 4 seeds" in out
+    assert "1 setting was tried of each family. p:" in out
+
+
+def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch):
+    """It earns 0; of what is no reward it has no mean."""
+    plain = worlds.train
+
+    def broken(scene, learners, seeds, **options):
+        found = plain(scene, learners, seeds, **options)
+        for i, learner in enumerate(learners):
+            if isinstance(learner.objective.trust_region, bandpo.Band):
+                found["final"][i], found["half"][i] = math.nan, math.nan
+        return found
+
+    monkeypatch.setattr(bandpo.worlds, "train", broken)
+    assert main(["bench", "small.yaml", "-o", "here"]) == 0
+    rows = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    band = next(row for row in rows if row[0] == "band" and len(row) == 7)
+    assert (band[1], band[5], band[6]) == ("0.000", "100.0 %", "-")
+    kept = json.loads(Path("here/results.json").read_text())["tables"][0]["families"]
+    means = kept[1]["means"]
+    assert (means["final"], means["half"]) == (0, None)
+    assert means["mean"] > 0.1
+    assert set(kept[1]["profile"].values()) == {0}
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["smal.yaml"], "contest smal.yaml does not exist, did you mean 'small.yaml'?"),
+        (["small.yaml", "--only", "clip"], "'clip' is the baseline, and alone compares nothing; name some of ['band']"),
         (["small.yaml", "--only", "bnd"], "there is no family 'bnd' in this contest, did you mean 'band'?"),
         (["small.yaml", "--jobs", "0"], "must be a positive number, got '0'"),
         (["broken.yaml"], "broken.yaml: unknown key 'famlies', did you mean 'families'?"),

@@ -24,9 +24,9 @@ from ..statistics.contest import (
     swap_test,
 )
 from .cells import Cell, Row, cell, settings_of
-from .contest import LEARNING_RATE, Contest, Control, Family, Node, Value, grid_of, learner_of
+from .contest import LARGER_IS_BETTER, Contest, Control, Family, Node, Value, learner_of
+from .widening import Point, edges_told, widened
 
-Point = dict[str, Value]
 Run = Callable[..., Mapping[str, Row]]  # (cells, what they are for, more than was planned)
 Numbers = NDArray[np.float64]
 
@@ -44,6 +44,8 @@ class Judged:
         more: how many more, where the grid was widened.
         chosen_by: the seeds that the choice was made by.
         seeds: those that it was judged on.
+        chosen_with: the mean of the metric on the second of these, by which its controls can be compared too: a control
+            that is picked by the seeds that judge would be flattered.
         edges: what is to be told of the edges of its grid.
         values: of each kept number (worlds, seeds).
     """
@@ -56,6 +58,7 @@ class Judged:
     more: int
     chosen_by: tuple[range, ...]
     seeds: range
+    chosen_with: float
     edges: tuple[str, ...]
     values: Mapping[str, Numbers] = field(repr=False)
 
@@ -68,14 +71,14 @@ class Compared:
         judged: what is compared.
         value: the mean over worlds and seeds, with its interval over seeds, as all that follow.
         middle: the interquartile mean.
-        lost: the share of runs that ended below the contest's limit.
-        half: rounds until the rare strategy is the usual one, the mean; None where that was not kept.
+        lost: the share of runs whose final reward is below the contest's limit.
+        half: rounds until the rare strategy is the usual one, the mean over runs that have it; None where none has.
         difference: value minus that of the baseline; None for the baseline itself.
         middle_difference: of the interquartile means.
         better: the chance that one of its runs beats one of the baseline's.
         better_on_seed: that of a run with the same seed.
         p: of the paired swap test.
-        p_adjusted: Holm's, over the families under this control.
+        p_adjusted: Holm's, over the families under this control in these worlds.
     """
 
     judged: Judged
@@ -114,6 +117,7 @@ class _Search:
     settings: list[Point]
     scores: dict[int, float] = field(default_factory=dict)  # of the first stage
     chosen: int = -1
+    chosen_with: float = math.nan
     more: int = 0
     edges: list[str] = field(default_factory=list)
     _made: dict[tuple[int, range], list[Cell]] = field(default_factory=dict, repr=False)
@@ -160,23 +164,70 @@ def decide(contest: Contest, run: Run) -> Results:
     Raises:
         UserError: what is to be compared was not treated alike (see `compare`), or a row is of other seeds than asked.
     """
+    judged = [_judged(each, rows) for each, rows in _run(contest, run)]
+    tables: dict[tuple[tuple[str, ...], str], tuple[Compared, ...]] = {}
+    for (worlds, control), some in itertools.groupby(judged, lambda one: (one.worlds, one.control)):
+        tables[worlds, control] = compare(list(some), contest.baseline, contest.metric, contest.lost_below)
+    return Results(contest, tables)
+
+
+def missing_runs(contest: Contest, rows: Mapping[str, Row]) -> int:
+    """How many training runs are not in `rows`, by the keys of cells.
+
+    It is what `decide` would ask for if all that is missing ended with a reward of 0: exact where the choice has been
+    made, and otherwise without the settings of wider grids, since which grids those are is not known.
+    """
+    if not rows:
+        return contest.fewest_runs
+    missing: dict[str, int] = {}
+
+    def look(cells: Sequence[Cell], what: str, more: bool = False) -> Mapping[str, Row]:
+        new = {each.key: each.count for each in cells if each.key not in rows}
+        if not (more and missing):
+            missing.update(new)
+        return {each.key: rows.get(each.key) or _nothing(each) for each in cells}
+
+    _run(contest, look)
+    return sum(missing.values())
+
+
+def _nothing(cell: Cell) -> Row:
+    return {"seeds": [cell.first, cell.count], **{name: [0.0] * cell.count for name in cell.numbers}}
+
+
+def _run(contest: Contest, run: Run) -> list[tuple[_Search, Mapping[str, Row]]]:
+    """All stages: each search with what its choice was judged by."""
     groups = [(world,) for world in contest.worlds] if contest.per_world else [contest.worlds]
     searches = []
     for worlds, control, family in itertools.product(groups, contest.controls, contest.families):
         axes = contest.axes(family)
         searches.append(_Search(contest, worlds, family, control, axes, settings_of(contest, axes)))
     _search(searches, run, more=False)
-    if contest.widen and contest.settings is None and (wider := [each for each in searches if _widen(each)]):
+    if contest.widens and (wider := [each for each in searches if _widen(each)]):
         _search(wider, run, more=True)
-    stages = contest.stages
     for each in searches:
-        each.edges += _edges_told(each)
-    rows = run([made for each in searches for made in each.cells([each.chosen], stages.judge.range)], "judging")
-    judged = [_judged(each, rows) for each in searches]
-    tables: dict[tuple[tuple[str, ...], str], tuple[Compared, ...]] = {}
-    for (worlds, control), some in itertools.groupby(judged, lambda one: (one.worlds, one.control)):
-        tables[worlds, control] = compare(list(some), contest.baseline, contest.metric, contest.lost_below)
-    return Results(contest, tables)
+        each.edges += edges_told(each.axes, each.settings[each.chosen], each.edges)
+    seeds = contest.stages.judge.range
+    rows = run([made for each in searches for made in each.cells([each.chosen], seeds)], "judging")
+    return [(each, rows) for each in searches]
+
+
+def _widen(search: _Search) -> bool:
+    """Whether there are settings beyond an edge of the grid, which are to be searched too."""
+
+    def allowed(point: Point) -> bool:
+        try:
+            learner_of(search.family, search.control, point)
+        except ValueError:
+            return False
+        return True
+
+    search.axes, points, told = widened(search.axes, search.settings[search.chosen], allowed)
+    new = [point for point in points if point not in search.settings]
+    search.edges += told
+    search.more = len(new)
+    search.settings += new
+    return bool(new)
 
 
 def _search(searches: Sequence[_Search], run: Run, more: bool) -> None:
@@ -193,6 +244,7 @@ def _search(searches: Sequence[_Search], run: Run, more: bool) -> None:
     for each in searches:
         means = each.means(each.best(), seeds, rows)
         each.chosen = max(means, key=lambda place: (means[place], -place))
+        each.chosen_with = means[each.chosen]
 
 
 def _judged(search: _Search, rows: Mapping[str, Row]) -> Judged:
@@ -207,6 +259,7 @@ def _judged(search: _Search, rows: Mapping[str, Row]) -> Judged:
         more=search.more,
         chosen_by=(stages.search.range, stages.choose.range),
         seeds=stages.judge.range,
+        chosen_with=search.chosen_with,
         edges=tuple(search.edges),
         values={name: np.stack([_values(row, name) for row in found]) for name in contest.numbers},
     )
@@ -218,8 +271,15 @@ def name_of(world: Node) -> str:
 
 
 def _values(row: Row, name: str) -> Numbers:
-    """A policy whose numbers are no longer finite earns nothing, so that its reward counts as 0."""
-    return np.array([0.0 if x is None else x for x in row[name]])
+    """A policy whose numbers are no longer finite earns nothing, so that its reward counts as 0; of what is no reward
+    it has none, NaN."""
+    instead = 0.0 if name in LARGER_IS_BETTER else math.nan
+    return np.array([instead if x is None else x for x in row[name]], np.float64)
+
+
+def mean_of(values: Numbers) -> float | None:
+    """The mean of those that are not NaN, if there are any."""
+    return None if np.isnan(values).all() else float(np.nanmean(values))
 
 
 def compare(judged: Sequence[Judged], baseline: str, metric: str, lost_below: float) -> tuple[Compared, ...]:
@@ -276,8 +336,8 @@ def _compared(one: Judged, base: Judged | None, metric: str, lost_below: float) 
         judged=one,
         value=bootstrap(_mean, x, groups=groups),
         middle=bootstrap(_middle, x, groups=groups),
-        lost=extinction_rate(one.values["final"], lost_below),
-        half=float(one.values["half"].mean()) if "half" in one.values else None,
+        lost=_lost(one.values["final"], lost_below, groups),
+        half=mean_of(one.values["half"]) if "half" in one.values else None,
     )
     if base is None:
         return found
@@ -295,84 +355,16 @@ def _compared(one: Judged, base: Judged | None, metric: str, lost_below: float) 
     )
 
 
+def _lost(final: Numbers, below: float, groups: Sequence[str]) -> Estimate:
+    """In one world Wilson's interval. Runs of several worlds with the same seed are not independent, as that asks."""
+    if len(final) == 1:
+        return extinction_rate(final, below)
+    return bootstrap(_mean, ~(final >= below), groups=groups)
+
+
 def _mean(x: Numbers) -> Any:
     return x.mean((-2, -1))
 
 
 def _middle(x: Numbers) -> Any:
     return interquartile_mean(x, (-2, -1))
-
-
-def _numeric(values: Sequence[Value]) -> list[float]:
-    """The finite values in their order, if all are numbers."""
-    if any(isinstance(value, str) for value in values):
-        return []
-    return sorted(float(value) for value in values if math.isfinite(float(value)))
-
-
-def _at_edge(search: _Search) -> dict[str, bool]:
-    """Of each parameter whose chosen value is at an end of its grid: whether that is the upper one. An infinite value
-    is no edge: nothing lies beyond it."""
-    found = {}
-    for name, values in search.axes.items():
-        finite, chosen = _numeric(values), search.settings[search.chosen][name]
-        if len(finite) > 1 and (chosen == finite[0] or (chosen == finite[-1] and len(finite) == len(values))):
-            found[name] = chosen != finite[0]
-    return found
-
-
-def _widen(search: _Search) -> bool:
-    """Make the grid a third longer where the choice is at an edge; whether that gave settings.
-
-    New are those beyond the edge, with every learning rate, and with the chosen values of what is not at an edge: a
-    whole grid with several longer axes would be several times the search that the others had.
-    """
-    before, chosen = search.axes, search.settings[search.chosen]
-    wider = dict(before)
-    around: dict[str, tuple[Value, ...]] = {name: (value,) for name, value in chosen.items()}
-    for name, up in _at_edge(search).items():
-        beyond = [value for value in _beyond(_numeric(before[name]), up) if _allowed(search, name, value)]
-        if beyond:
-            wider[name] = tuple(sorted((*before[name], *beyond), key=float))
-            around[name] = (chosen[name], *beyond)
-            way = f"{'up' if up else 'down'} to {beyond[-1]:g}"
-            search.edges.append(f"{shown(name)} was at the edge of its grid, which was widened {way}")
-        else:
-            search.edges.append(f"{shown(name)} can go no further than its grid")
-    around[LEARNING_RATE] = wider[LEARNING_RATE]
-    new = [] if wider == before else [point for point in grid_of(around) if point not in search.settings]
-    search.axes, search.more = wider, len(new)
-    search.settings += new
-    return bool(new)
-
-
-def _beyond(values: Sequence[float], up: bool) -> list[float]:
-    """A third as many values more, with the ratio of the last two, or their difference where one is not above 0."""
-    count = max(1, len(values) // 3)
-    end, before = (values[-1], values[-2]) if up else (values[0], values[1])
-    steps = range(1, count + 1)
-    found = [end * (end / before) ** i for i in steps] if min(end, before) > 0 else [
-        end + i * (end - before) for i in steps
-    ]  # fmt: skip
-    return [float(f"{x:.3g}") for x in found]
-
-
-def _allowed(search: _Search, name: str, value: float) -> bool:
-    try:
-        learner_of(search.family, search.control, {**search.settings[search.chosen], name: value})
-    except ValueError:
-        return False
-    return True
-
-
-def _edges_told(search: _Search) -> list[str]:
-    """What is left to say of the setting that was chosen in the end."""
-    told = []
-    for name, up in _at_edge(search).items():
-        if not any(text.startswith(f"{shown(name)} can go") for text in search.edges):
-            told.append(f"{shown(name)} is at the {'upper' if up else 'lower'} edge of its grid")
-    return told
-
-
-def shown(name: str) -> str:
-    return "the learning rate" if name == LEARNING_RATE else name

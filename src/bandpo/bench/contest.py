@@ -1,25 +1,28 @@
-"""What is compared: a contest, read from YAML and checked before anything runs.
+"""What is compared: a contest, its families, controls and stages, and the learners that they make.
 
-docs/command_line.md and benchmarks/contest/both.yaml show one. Errors name the place in the file, as `families.2.grid`.
+docs/command_line.md and benchmarks/contest/both.yaml show one; `reading.py` reads and checks it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import pydantic
 
 from ..errors import UserError, nearest
 from ..files.checks import shortened
-from ..files.yaml import read_yaml
 from ..losses.nodes import objective
 
 LEARNING_RATE = "learning_rate"
+# What `worlds.train` says of a run: rewards and other shares of which more is better, and the rest.
+LARGER_IS_BETTER = ("final", "mean", "peak", "work", "skill")
+NUMBERS = (
+    *LARGER_IS_BETTER, "half", "entropy", "kl", "cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down",
+)  # fmt: skip
+_SMOKE = 1_000_000  # the first seed of a smoke test
 Value = float | int | str
 
 
@@ -76,7 +79,7 @@ class Control(_Part):
     Attributes:
         name: as it is shown.
         positive_weight: factor of advantages above 0.
-        positive_from: only of tokens with an old probability above this.
+        positive_from: only of tokens with at least this old probability; goes with a positive_weight.
         entropy_bonus: weight of the policy's entropy in what is maximised.
         beta: weight of a penalty on the KL divergence to the first policy.
         by_chance: tokens lose their gradient at random, as many as the rule stops at their probability.
@@ -127,7 +130,7 @@ class Contest(_Part):
         name: of the contest.
         worlds: names of scenes, or their nodes, such as {base: both, flip: 0.1}.
         per_world: choose and compare in each world alone; otherwise one setting is chosen for all, by its mean.
-        metric: the number by which is chosen and compared, larger is better: final, mean.
+        metric: the number by which is chosen and compared, one of `LARGER_IS_BETTER`.
         lost_below: a run whose final reward is below this is lost.
         baseline: the family that all others are compared with.
         families: see `Family`.
@@ -136,7 +139,7 @@ class Contest(_Part):
         stages: see `Stages`.
         widen: where the chosen setting is at an edge of its grid, the grid is made wider there, once.
         settings: try only so many of each family's settings, drawn from its grid, which is then not widened.
-        numbers: what is kept of each run.
+        numbers: what is kept of each run, of `NUMBERS`.
     """
 
     name: str
@@ -158,6 +161,10 @@ class Contest(_Part):
         return {**family.grid, LEARNING_RATE: family.learning_rates or self.learning_rates}
 
     @property
+    def widens(self) -> bool:
+        return self.widen and self.settings is None
+
+    @property
     def searched(self) -> int:
         """How many settings are tried of each family: as many of one as of the other."""
         grid = math.prod(map(len, self.axes(self.families[0]).values()))
@@ -171,12 +178,23 @@ class Contest(_Part):
         return each * len(self.families) * len(self.controls) * len(self.worlds)
 
     def smaller(self) -> Self:
-        """A contest of seconds, of which nothing can be concluded: every part of it runs."""
+        """A contest of seconds, of which nothing can be concluded: every part of it runs.
+
+        Of each family two learning rates at the middle of its grid, on seeds after all those of this contest.
+        """
         s, few = self.stages, {"search": 3, "choose": 3, "judge": 6}
-        seeds = {name: Seeds(first=getattr(s, name).first, count=min(n, getattr(s, name).count))
-                 for name, n in few.items()}  # fmt: skip
-        stages = Stages(**seeds, best=1)
-        return self.model_copy(update={"stages": stages, "settings": min(2, self.searched)})
+        first = max(_SMOKE, *(getattr(s, name).range.stop for name in few))
+        seeds = {name: Seeds(first=first + 100 * i, count=min(n, getattr(s, name).count))
+                 for i, (name, n) in enumerate(few.items())}  # fmt: skip
+        rates = min(2, *(len(self.axes(family)[LEARNING_RATE]) for family in self.families))
+        families = tuple(
+            family.model_copy(update={
+                "grid": {name: (values[len(values) // 2],) for name, values in family.grid.items()},
+                "learning_rates": self.axes(family)[LEARNING_RATE][:rates],
+            })
+            for family in self.families
+        )  # fmt: skip
+        return self.model_copy(update={"stages": Stages(**seeds, best=1), "families": families, "settings": None})
 
     def only(self, names: Sequence[str]) -> Self:
         """With these families, and the one they are compared with."""
@@ -184,6 +202,9 @@ class Contest(_Part):
         for name in names:
             if name not in known:
                 raise UserError(f"there is no family {name!r} in this contest{nearest(name, known)}; it has {known}")
+        if not {*names} - {self.baseline}:
+            others = [name for name in known if name != self.baseline]
+            raise UserError(f"{self.baseline!r} is the baseline, and alone compares nothing; name some of {others}")
         families = tuple(family for family in self.families if family.name in {*names, self.baseline})
         return self.model_copy(update={"families": families})
 
@@ -213,135 +234,3 @@ def _filled(node: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(node, list | tuple):
         return [_filled(value, values) for value in node]
     return values[node[1:]] if isinstance(node, str) and node[:1] == "$" else node
-
-
-def _wanted(node: Any) -> set[str]:
-    """The names behind a $ in a node."""
-    if isinstance(node, Mapping | list | tuple):
-        parts = node.values() if isinstance(node, Mapping) else node
-        return set().union(*map(_wanted, parts))
-    return {node[1:]} if isinstance(node, str) and node[:1] == "$" else set()
-
-
-def read_contest(path: Path) -> Contest:
-    """A contest from its YAML file.
-
-    Raises:
-        UserError: no such file, no YAML, or a contest that cannot be held, or not fairly; the message names the place.
-    """
-    if not path.exists():
-        near = nearest(path.name, [each.name for each in path.absolute().parent.glob("*.y*ml")])
-        raise UserError(f"contest {path} does not exist{near}")
-    return make_contest(read_yaml(path), str(path))
-
-
-def make_contest(node: Any, where: str = "contest") -> Contest:
-    """A contest from what its YAML holds; `where` is what it is called in errors."""
-    if not isinstance(node, Mapping):
-        raise UserError(f"{where}: a contest has keys such as worlds and families, got {shortened(node)}")
-    try:
-        contest = Contest.model_validate(node)
-        _check_names(contest)
-        _check_stages(contest)
-        _check_families(contest)
-        _check_worlds(contest)
-    except pydantic.ValidationError as error:
-        raise UserError(f"{where}: {_explained(error)}") from None
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    return contest
-
-
-def _explained(error: pydantic.ValidationError) -> str:
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    # pydantic adds the member of a union to a place, and what a validator was put around
-    parts = [str(part) for part in first["loc"] if not re.search(r"[\[(]", str(part)) and part not in ("str", "dict")]
-    place = ".".join(parts)
-    if first["type"] == "extra_forbidden":
-        of = {"families": Family, "controls": Control, "stages": Seeds if len(parts) == 3 else Stages}
-        model = of.get(parts[0], Contest) if len(parts) > 1 else Contest
-        return f"unknown key {place!r}{nearest(parts[-1], list(model.model_fields))}"
-    if first["type"] == "missing":
-        return f"{place} is missing; it must be set"
-    told = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    expected = "" if told != first["msg"] and first["type"] == "value_error" else "; expected is "
-    return f"{place}: {told}" if not expected else f"{place} is {shortened(first['input'])}{expected}{told}"
-
-
-def _check_names(contest: Contest) -> None:
-    for key, parts in (("families", contest.families), ("controls", contest.controls)):
-        names = [part.name for part in parts]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise UserError(f"{key}.{i}.name: {name!r} is there twice; every name must be its own")
-    for i, world in enumerate(contest.worlds):
-        if world in contest.worlds[:i]:
-            raise UserError(f"worlds.{i}: {shortened(world)} is there twice")
-    names = [family.name for family in contest.families]
-    if contest.baseline not in names:
-        raise UserError(
-            f"baseline: must be the name of a family, got {contest.baseline!r}{nearest(contest.baseline, names)}"
-        )
-    for name in {contest.metric, "final"} - set(contest.numbers):
-        raise UserError(f"numbers: must hold {name!r}, got {list(contest.numbers)}")
-
-
-def _check_stages(contest: Contest) -> None:
-    stages = [(name, getattr(contest.stages, name).range) for name in ("search", "choose", "judge")]
-    for (one, a), (other, b) in itertools.combinations(stages, 2):
-        if max(a.start, b.start) < min(a.stop, b.stop):
-            raise UserError(
-                f"stages.{other}: its seeds {b.start} to {b.stop - 1} overlap those of {one}, {a.start} to "
-                f"{a.stop - 1}; a choice must be judged on seeds that it was not made by"
-            )
-
-
-def _check_families(contest: Contest) -> None:
-    sizes: dict[str, int] = {}
-    for i, family in enumerate(contest.families):
-        wanted, given = _wanted(family.objective), set(family.grid)
-        if missing := sorted(wanted - given):
-            raise UserError(f"families.{i}.grid: has no values for ${missing[0]}, which the objective has")
-        if unused := sorted(given - wanted):
-            raise UserError(f"families.{i}.grid.{unused[0]}: is nowhere in the objective, as ${unused[0]}")
-        axes = contest.axes(family)
-        if any(type(rate) is str or not 0 < float(rate) < math.inf for rate in axes[LEARNING_RATE]):
-            at = f"families.{i}.learning_rates" if family.learning_rates else "learning_rates"
-            raise UserError(f"{at}: must be numbers above 0, got {list(axes[LEARNING_RATE])}")
-        sizes[family.name] = math.prod(map(len, axes.values()))
-        _check_settings(contest, i)
-    most = max(sizes.values())
-    for i, (name, size) in enumerate(sizes.items()):
-        if size != most:
-            largest = next(each for each in sizes if sizes[each] == most)
-            raise UserError(
-                f"families.{i}.grid: {name!r} would have {size} settings (grid x learning rates) and {largest!r} has "
-                f"{most}; a comparison is fair only if all were searched for equally long, so give all equally many"
-            )
-
-
-def _check_settings(contest: Contest, i: int) -> None:
-    """Every learner can be made, under every control."""
-    from ..worlds import Learner
-
-    family, axes = contest.families[i], contest.axes(contest.families[i])
-    for j, control in enumerate(contest.controls):
-        if control.objective is not None and _wanted(control.objective) != {"rule"}:
-            raise UserError(f"controls.{j}.objective: must hold $rule, and no other name behind a $")
-        for point in grid_of({**axes, LEARNING_RATE: axes[LEARNING_RATE][:1]}):
-            try:
-                Learner(**learner_of(family, control, point))
-            except ValueError as error:
-                at = ", ".join(f"{key} = {value}" for key, value in point.items() if key != LEARNING_RATE)
-                under = f", under controls.{j} ({control.name})" if j else ""
-                raise UserError(f"families.{i}.objective{f' at {at}' if at else ''}{under}: {error}") from None
-
-
-def _check_worlds(contest: Contest) -> None:
-    from ..worlds import scene
-
-    for i, world in enumerate(contest.worlds):
-        try:
-            scene(world)
-        except ValueError as error:
-            raise UserError(f"worlds.{i}: {error}") from None

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..files.writing import Appender
 from ..progress import Progress, lines
 from .cells import Cell, Row, batches, cell_of, run_cells
-from .choosing import Results, decide
+from .choosing import Results, decide, missing_runs
 from .contest import Contest
 
 ROWS = "rows.jsonl"
@@ -23,12 +23,13 @@ RUNS_AT_ONCE = 480  # about two seconds of a core: what a kill may cost
 
 
 def hold(
-    contest: Contest, folder: Path, *, jobs: int = 1, ray: bool = False, console: Console | None = None
-) -> Results:
+    contest: Contest, folder: Path, *, jobs: int = 1, ray: bool = False, console: Console | None = None,
+    announce: Callable[[int], None] | None = None,
+) -> Results:  # fmt: skip
     """Run what of a contest has not been run yet, and say what it found.
 
-    The folder gets `rows.jsonl`, a row for each cell. Where rows are there already, three of them are run again first
-    and must be equal.
+    The folder gets `rows.jsonl`, a row for each cell. Where rows are there already, three of them, drawn anew each time
+    and two of those that judge if there are any, are run again first and must be equal.
 
     Args:
         contest: see `Contest`.
@@ -36,46 +37,70 @@ def hold(
         jobs: cores to use.
         ray: use a Ray cluster instead: the running one, or one made on this machine.
         console: where progress is shown; None: stderr.
+        announce: called before anything runs with the number of training runs that are missing, see `missing_runs`.
 
     Raises:
-        UserError: the folder is another process's, a row cannot be read or was changed, or a row run again differs.
+        UserError: the folder is another process's, a row cannot be read or was changed, two rows of one cell differ, or
+            a row run again differs.
     """
     spread = _over_ray if ray else _over_threads(jobs)
-    with Appender(folder / ROWS) as file, Progress(
-        "runs", contest.fewest_runs, title=contest.name, console=console or lines(stderr=True)
-    ) as progress:  # fmt: skip
-        rows = _Rows(file, spread, progress)
-        rows.run_again()
-        return decide(contest, rows.of)
+    with Appender(folder / ROWS) as file:
+        there = _Kept(file)
+        if announce:
+            announce(missing_runs(contest, there.at))
+        shown = console or lines(stderr=True)
+        with Progress("runs", contest.fewest_runs, title=contest.name, console=shown) as progress:
+            there.run_again(contest.stages.judge.range)
+            return decide(contest, _Rows(there, spread, progress).of)
 
 
-class _Rows:
-    """The rows that are there, and those that are made when they are asked for."""
+class _Kept:
+    """The rows that are there: `at` by their keys."""
 
-    def __init__(self, file: Appender, spread: _Spread, progress: Progress) -> None:
-        self.file, self.spread, self.progress = file, spread, progress
-        self.done = 0
+    def __init__(self, file: Appender) -> None:
+        self.file = file
         self.at: dict[str, Row] = {}
-        self.cells: list[Cell] = []
+        self.cells: dict[int, Cell] = {}  # by the number of the row, each once
+        numbers: dict[str, int] = {}
         for number, row in enumerate(file.rows, 1):
             made = cell_of(row, f"{file.path}, row {number}")
-            self.cells.append(made)
-            self.at[made.key] = row
+            first = numbers.setdefault(made.key, number)
+            if first == number:
+                self.cells[number], self.at[made.key] = made, row
+            elif any(row[name] != self.at[made.key][name] for name in made.numbers):
+                raise UserError(
+                    f"{file.path}: rows {first} and {number} are of the same runs (key {made.key}) and have other "
+                    "numbers. One of them was changed; delete both, and they will be run again"
+                )
 
-    def run_again(self) -> None:
-        """Some of the rows that are there must come out as they are."""
-        places = random.Random(len(self.cells)).sample(range(len(self.cells)), min(AGAIN, len(self.cells)))
-        for place in sorted(places):
-            made, kept = self.cells[place], self.file.rows[place]
+    def run_again(self, judge: range) -> None:
+        """Some of the rows that are there must come out as they are: others each time, and most of those that judge,
+        which decide everything."""
+        judging = [number for number, made in self.cells.items() if made.seeds == judge]
+        taken = random.sample(judging, min(AGAIN - AGAIN // 2, len(judging)))
+        rest = [number for number in self.cells if number not in taken]
+        taken += random.sample(rest, min(AGAIN - len(taken), len(rest)))
+        for number in sorted(taken):
+            made = self.cells[number]
+            kept = self.at[made.key]
             (row,) = run_cells([made])
             for name in made.numbers:
                 if row[name] != kept[name]:
                     at = next(i for i, pair in enumerate(zip(row[name], kept[name], strict=True)) if pair[0] != pair[1])
                     raise UserError(
-                        f"{self.file.path}, row {place + 1} (key {made.key}): run again, {name!r} of seed "
+                        f"{self.file.path}, row {number} (key {made.key}): run again, {name!r} of seed "
                         f"{made.first + at} is {row[name][at]} and not {kept[name][at]}. The row was changed, or was "
                         "made by other code; choose another folder, or delete the file to run all again"
                     )
+
+
+class _Rows:
+    """The rows that are there, and those that are made when they are asked for."""
+
+    def __init__(self, there: _Kept, spread: _Spread, progress: Progress) -> None:
+        self.file, self.at = there.file, there.at
+        self.spread, self.progress = spread, progress
+        self.done = 0
 
     def of(self, cells: Sequence[Cell], what: str, more: bool = False) -> dict[str, Row]:
         """The row of each cell, by its key; `more`: cells that the contest was not known to have."""

@@ -17,7 +17,8 @@ app = Typer()
 def bench(
     contest: Annotated[Path, Argument(metavar="CONTEST", help="a YAML file")],
     output: Annotated[
-        Path | None, Option("-o", "--output", metavar="FOLDER", help="folder [default: runs/bench/ and its name]")
+        Path | None,
+        Option("-o", "--output", metavar="FOLDER", help="folder [default: runs/bench/ and the file's name]"),
     ] = None,
     smoke: Annotated[bool, Option("--smoke", help="few seeds and settings: seconds, to see that it runs")] = False,
     jobs: Annotated[int | None, Option(parser=count, help="cores to use [default: those of this machine]")] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..bench.cells import VERSION, seconds_a_run
-from ..bench.choosing import Compared, Results
-from ..bench.contest import Contest, read_contest
+from ..bench.choosing import Compared, Results, mean_of
+from ..bench.contest import Contest
+from ..bench.reading import read_contest
 from ..bench.running import ROWS, hold
 from ..files.writing import write_atomically
 from ..progress import console, lines
@@ -35,10 +37,13 @@ def bench_and_show(
     contest = contest.only(only) if only else contest
     contest = contest.smaller() if smoke else contest
     aside = lines(stderr=True) if as_json else console
-    _announce(contest, folder, aside, jobs=jobs, ray=ray, smoke=smoke)
-    results = hold(contest, folder, jobs=jobs, ray=ray, console=aside)
+    _announce(contest, aside, smoke=smoke)
+    results = hold(
+        contest, folder, jobs=jobs, ray=ray, console=aside,
+        announce=lambda missing: _announce_cost(contest, missing, aside, jobs=jobs, ray=ray),
+    )  # fmt: skip
     data = json.dumps(_data(results), indent=1, allow_nan=False)
-    kept = folder / ("smoke.json" if smoke else "results.json")
+    kept = folder / ("smoke.json" if smoke else "results-only.json" if only else "results.json")
     write_atomically(kept, data.encode())
     if as_json:
         print(data)
@@ -46,36 +51,51 @@ def bench_and_show(
     for (worlds, control), table in results.tables.items():
         _show_table(results, worlds, control, table)
     _show_controls(results)
-    _show_edges(results)
-    _show_meaning(contest)
+    if not smoke:  # of which every choice is at an edge
+        _show_edges(results)
+    _show_meaning(results)
     if smoke:
         console.print("A smoke test: nothing can be concluded from so few seeds and settings.", soft_wrap=True)
+    if only:
+        console.print(
+            "Some families alone (--only): p is adjusted for them and not for all, and results.json of the whole "
+            "contest stays as it is.",
+            soft_wrap=True,
+        )
     console.print(f"rows {folder / ROWS}, numbers {kept}", soft_wrap=True)
 
 
-def _announce(contest: Contest, folder: Path, aside: Console, *, jobs: int, ray: bool, smoke: bool) -> None:
-    stages = contest.stages
+def _announce(contest: Contest, aside: Console, *, smoke: bool) -> None:
+    stages, searched = contest.stages, contest.searched
     aside.print(
-        f"{contest.name}{' (smoke test)' if smoke else ''}: {_many(contest.worlds, 'world')} x "
-        f"{_many(contest.families, 'family')} x {_many(contest.controls, 'control')}. Of each family under each "
-        f"control {contest.searched} settings are tried on {stages.search.count} seeds, the best {stages.best} on "
-        f"{stages.choose.count} others, and one is judged on {stages.judge.count} more.",
-        soft_wrap=True,
-    )
-    runs, each = contest.fewest_runs, seconds_a_run(contest)
-    there = " Some of it may be there already." if (folder / ROWS).exists() else ""
-    where = "on the cluster, divided by its cores" if ray else f"on {jobs} core{'s' if jobs > 1 else ''}"
-    seconds = runs * each / (1 if ray else jobs)
-    aside.print(
-        f"That is {runs:,} training runs of about {1000 * each:.3g} ms: {_minutes(seconds)} {where}"
-        f"{', and more where a grid has to be widened' if contest.widen and contest.settings is None else ''}.{there}",
+        f"{contest.name}{' (smoke test)' if smoke else ''}: {_many(len(contest.worlds), 'world')} x "
+        f"{_many(len(contest.families), 'family')} x {_many(len(contest.controls), 'control')}. Of each family under "
+        f"each control {_many(searched, 'setting')} {'is' if searched == 1 else 'are'} tried on {stages.search.count} "
+        f"seeds, the best {min(stages.best, searched)} on {stages.choose.count} others, and one is judged on "
+        f"{stages.judge.count} more.",
         soft_wrap=True,
     )
 
 
-def _many(things: Sequence[Any], name: str) -> str:
+def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int, ray: bool) -> None:
+    if not missing:
+        aside.print(f"Of its {contest.fewest_runs:,} training runs none is missing.", soft_wrap=True)
+        return
+    cores = min(jobs, os.cpu_count() or 1)  # more threads than cores are no faster
+    each = seconds_a_run(contest)
+    where = "on the cluster, divided by its cores" if ray else f"on {_many(cores, 'core')}"
+    all_runs = f", of {contest.fewest_runs:,}," if missing < contest.fewest_runs else ""
+    aside.print(
+        f"That is {_many(missing, 'training run')}{all_runs} of about {1000 * each:.3g} ms: "
+        f"{_minutes(missing * each / (1 if ray else cores))} {where}"
+        f"{', and more where a grid has to be widened' if contest.widens else ''}.",
+        soft_wrap=True,
+    )
+
+
+def _many(count: int, name: str) -> str:
     plural = {"family": "families"}.get(name, f"{name}s")
-    return f"{len(things)} {name if len(things) == 1 else plural}"
+    return f"{count:,} {name if count == 1 else plural}"
 
 
 def _minutes(seconds: float) -> str:
@@ -88,7 +108,7 @@ def _show_table(results: Results, worlds: Sequence[str], control: str, compared:
     console.print(f"\n{' and '.join(worlds)}{under}", soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("family", no_wrap=True)
-    half = compared[0].half is not None
+    half = any(one.half is not None for one in compared)
     for name in (contest.metric, f"minus {contest.baseline}", "p", "better", "lost", *(["half"] if half else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for one in compared:
@@ -99,14 +119,18 @@ def _show_table(results: Results, worlds: Sequence[str], control: str, compared:
             "-" if one.p_adjusted is None else _p(one.p_adjusted),
             "-" if one.better is None else f"{one.better:.2f}",
             f"{100 * one.lost.value:.1f} %",
-            *([f"{one.half:.0f}"] if half and one.half is not None else []),
+            *(["-" if one.half is None else f"{one.half:.0f}"] if half else []),
             style="dim" if one.difference is None else None,
         )
     console.print(table)
     wide = max(len(one.judged.family) for one in compared)
     for one in compared:
         point = ", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in one.judged.point.items())
-        console.print(f"  {one.judged.family:{wide}}   {point}", soft_wrap=True)
+        more = one.judged.more
+        wider = (
+            f"; {_many(more, 'setting')} more than the {one.judged.searched} of all, in a wider grid" if more else ""
+        )
+        console.print(f"  {one.judged.family:{wide}}   {point}{wider}", soft_wrap=True)
 
 
 def _show_controls(results: Results) -> None:
@@ -124,14 +148,26 @@ def _show_controls(results: Results) -> None:
         for control in controls:
             table.add_column(control, justify="right")
         first = by_control[controls[0]].values()
+        best = {
+            family: max(controls, key=lambda control: by_control[control][family].judged.chosen_with)
+            for family in by_control[controls[0]]
+        }
         for family in [contest.baseline, *(one.judged.family for one in first if one.difference is not None)]:
-            found = [by_control[control][family] for control in controls]
-            if family == contest.baseline:
-                table.add_row(f"{family}, {contest.metric}", *(f"{one.value.value:.3f}" for one in found), style="dim")
-            else:
-                table.add_row(family, *map(_short, found))
+            base = family == contest.baseline
+            found = {control: by_control[control][family] for control in controls}
+            cells = [
+                (f"{one.value.value:.3f} " if base else _short(one)) + ("^" if best[family] == control else " ")
+                for control, one in found.items()
+            ]
+            table.add_row(f"{family}, {contest.metric}" if base else family, *cells, style="dim" if base else None)
         console.print(table)
-        console.print(f"* p < {_ALPHA:.2g}, adjusted over the families under that control.", style="dim")
+        console.print(
+            f"* p < {_ALPHA:.2g}, adjusted over the families under that control.\n^ The control under which the family "
+            "did best on the seeds of its choice, which judge nothing: take a family's best control by this mark, and "
+            "not by the differences.",
+            style="dim",
+            soft_wrap=True,
+        )
 
 
 def _short(one: Compared) -> str:
@@ -143,7 +179,6 @@ def _short(one: Compared) -> str:
 def _show_edges(results: Results) -> None:
     told = [
         f"{one.judged.family} ({', '.join([*worlds, control])}): {'; '.join(one.judged.edges)}"
-        + (f"; {one.judged.more} settings more than the {one.judged.searched} of all" if one.judged.more else "")
         for (worlds, control), table in results.tables.items()
         for one in table
         if one.judged.edges
@@ -154,14 +189,19 @@ def _show_edges(results: Results) -> None:
             console.print(f"  {text}", soft_wrap=True)
 
 
-def _show_meaning(contest: Contest) -> None:
-    judge = contest.stages.judge
+def _show_meaning(results: Results) -> None:
+    contest, judge = results.contest, results.contest.stages.judge
+    searched = contest.searched
+    more = max(one.judged.more for table in results.tables.values() for one in table)
+    tried = f"{_many(searched, 'setting')} {'was' if searched == 1 else 'were'} tried of each family"
+    tried += f", and up to {more} more where a grid was widened" if more else ""
+    tests = _many(len(contest.families) - 1, "test")
     console.print(
         f"\nBrackets: {100 * LEVEL:.0f} % intervals over {judge.count} seeds, by which nothing was chosen; the same "
-        f"seeds for all. {contest.searched} settings were tried of each family. p: of swapping the two on each seed, "
-        "adjusted for the number of families (Holm). better: the chance that a run beats one of the "
-        f"{contest.baseline}'s. lost: runs that ended below {contest.lost_below:g}. half: rounds until the rare "
-        "strategy is the usual one.",
+        f"seeds for all. {tried}. p: of swapping the family's run and the baseline's on each seed, adjusted (Holm) for "
+        f"the {tests} of a table, of all families under one control in the same worlds, and not for several tables. "
+        f"better: the chance that a run beats one of the {contest.baseline}'s. lost: runs that ended below "
+        f"{contest.lost_below:g}. half: rounds until the rare strategy is the usual one.",
         style="dim",
         soft_wrap=True,
     )
@@ -206,11 +246,12 @@ def _row(one: Compared) -> dict[str, Any]:
         "point": _finite(judged.point),
         "searched": judged.searched,
         "more": judged.more,
+        "chosen_with": judged.chosen_with,
         "seeds": [judged.seeds.start, len(judged.seeds)],
         "edges": list(judged.edges),
         **{name: x._asdict() if isinstance(x, Estimate) else x for name, x in values.items()},
         "profile": dict(zip(map(str, _ABOVE), above, strict=True)),
-        "means": {name: float(x.mean()) for name, x in judged.values.items()},
+        "means": {name: mean_of(x) for name, x in judged.values.items()},
     }
 
 
