@@ -61,7 +61,7 @@ class Learner:
             check_number(self, name, 0, math.inf, open_high=True)
         if self.positive_from > 0 and self.positive_weight == 1:
             raise ValueError(
-                f"positive_from of Learner is {self.positive_from!r}, and without a positive_weight other than 1 it does "
+                f"positive_from of Learner is {self.positive_from!r}, which without a positive_weight other than 1 does "
                 "nothing; give both"
             )
         if not isinstance(self.by_chance, bool):
