@@ -61,8 +61,8 @@ class Learner:
             check_number(self, name, 0, math.inf, open_high=True)
         if self.positive_from > 0 and self.positive_weight == 1:
             raise ValueError(
-                f"positive_from of Learner is {self.positive_from!r}, which without a positive_weight other than 1 does "
-                "nothing; give both"
+                f"positive_from of Learner is {self.positive_from!r}, which without a positive_weight other than 1 "
+                "does nothing; give both"
             )
         if not isinstance(self.by_chance, bool):
             raise ValueError(f"by_chance of Learner must be true or false, got {self.by_chance!r}")
