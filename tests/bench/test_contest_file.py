@@ -66,11 +66,12 @@ def test_a_control_changes_the_learner_or_the_rule():
 
 def test_all_that_a_control_says_gets_to_the_learner():
     values = {"positive_weight": 0.9, "positive_from": 0.2, "entropy_bonus": 0.03, "beta": 0.04, "by_chance": True}
-    made = learner_of(
-        Family(name="x", objective="grpo"), Control.model_validate({"name": "all", **values}), {"learning_rate": 0.1}
-    )
-    assert {name: getattr(Learner(**made), name) for name in values} == values
-    assert {*values} == {*Control.model_fields} - {"name", "objective"}
+    others = {"entropy_bonus": 0.05, "recentred": True}
+    for some in (values, others):
+        control = Control.model_validate({"name": "all", **some})
+        made = learner_of(Family(name="x", objective="grpo"), control, {"learning_rate": 0.1})
+        assert {name: getattr(Learner(**made), name) for name in some} == some
+    assert {*values, *others} == {*Control.model_fields} - {"name", "objective"}
 
 
 def test_what_a_control_can_change_is_what_a_learner_has():

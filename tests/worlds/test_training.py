@@ -1,11 +1,13 @@
 """Training: the reference against a loop by hand and the exact gradient, the compiled engine against the reference."""
 
 import dataclasses
+import hashlib
 import itertools
 import math
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -32,7 +34,7 @@ def apart(chosen, learner, seeds=(3,)):
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
-def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0):
+def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0, recentred=False):
     """PPO's clip [low, high] in plain numpy, token by token: the reward before each round, and the shares of cuts."""
     world = make_world(chosen, [seed])
     w, x = world.weights[0].copy(), world.features[0].reshape(-1, chosen.features + 2)
@@ -54,12 +56,20 @@ def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus
         for step in range(chosen.epochs * chosen.minibatches):
             rows = range(step % chosen.minibatches * size, (step % chosen.minibatches + 1) * size)
             logps, gradient, count = log_softmax(x @ w), np.zeros_like(w), 0
+            pushes, ratios = 0.0, 1e-300
+            for n, t in itertools.product(rows, range(chosen.length)):
+                if recentred and batch.mask[n, t] and advantages[n] != 0:
+                    ratio = math.exp((logps - old)[batch.states[n, t], batch.tokens[n, t]])
+                    pushes, ratios = pushes + ratio * advantages[n], ratios + ratio
             for n in rows:
                 for t in range(chosen.length):
                     if not batch.mask[n, t]:
                         continue
                     state, token, a = batch.states[n, t], batch.tokens[n, t], advantages[n]
                     a *= weight if a > 0 and old[state, token] >= math.log(max(weight_from, 1e-300)) else 1.0
+                    if a != 0:
+                        moved = a - pushes / ratios
+                        a = moved if moved * a > 0 else 0.0
                     count += 1
                     p = np.exp(logps[state])
                     along = np.outer(x[state], np.eye(chosen.tokens)[token] - p)  # the gradient of log p
@@ -96,6 +106,8 @@ def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus
         ({}, 0.05, {"entropy_bonus": 0.05}),
         ({}, 0.05, {"beta": 0.2}),
         ({}, 0.05, {"positive_weight": 0.7, "positive_from": 0.3}),
+        ({}, 0.05, {"recentred": True}),
+        ({"luck": 0.5, "flip": 0.2}, 1.0, {"recentred": True}),  # so fast that advantages change their signs
     ],
 )
 def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
@@ -104,10 +116,12 @@ def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
         p_work=0.3, minibatches=2, epochs=3, sharpness=2.0, betas=(0.8, 0.95),
     )  # fmt: skip
     chosen = dataclasses.replace(chosen, **changed)
-    names = {"entropy_bonus": "bonus", "beta": "beta", "positive_weight": "weight", "positive_from": "weight_from"}
-    rewards, cuts = by_hand(chosen, 0.9, 1.1, rate, seed=5, **{names[key]: x for key, x in controls.items()})
+    names = {"entropy_bonus": "bonus", "positive_weight": "weight", "positive_from": "weight_from"}
+    rewards, cuts = by_hand(chosen, 0.9, 1.1, rate, seed=5, **{names.get(key, key): x for key, x in controls.items()})
     found = train(chosen, [Learner(Clip(0.1, 0.1), rate, **controls)], [5], engine="torch", curves=True)
     np.testing.assert_allclose(found["reward"][0, 0], rewards, rtol=1e-10)
+    for rule in (Clip(0.1, 0.1), "no-clip"):
+        assert apart(chosen, Learner(rule, rate, **controls), [5]) < 1e-9
     assert max(cuts.values()) > 0.05
     for name, share in cuts.items():
         np.testing.assert_allclose(found[name][0, 0], share, rtol=1e-10)
@@ -157,6 +171,8 @@ def test_the_compiled_engine_is_the_reference(rule):
         {"positive_weight": 0.0},
         {"entropy_bonus": 0.02},
         {"beta": 0.1},
+        {"recentred": True},
+        {"recentred": True, "positive_weight": 0.5, "beta": 0.1},
         {"by_chance": True},
         {"by_chance": True, "positive_weight": 0.9, "entropy_bonus": 0.01, "beta": 0.05},
     ],
@@ -330,6 +346,8 @@ def test_chance_does_nothing_where_the_rule_cuts_nothing():
         ({"positive_from": 0.5}, "positive_from of Learner is 0.5, which without a positive_weight other"),
         ({"positive_from": 2}, r"positive_from of Learner must be a number in \[0, 1\], got 2"),
         ({"by_chance": 1}, "by_chance of Learner must be true or false, got 1"),
+        ({"recentred": "yes"}, "recentred of Learner must be true or false, got 'yes'"),
+        ({"recentred": True, "by_chance": True}, "recentred and by_chance of Learner do not go together"),
         (
             {"objective": Objective(WIDE, aggregation="seq-mean-token-sum")},
             "aggregation of a Learner's objective must be",
@@ -372,6 +390,13 @@ def test_without_numba_the_reference_runs(monkeypatch):
     np.testing.assert_allclose(train(short, [Learner(WIDE, 0.1)], [1])["mean"], compiled_one["mean"], rtol=1e-9)
     with pytest.raises(UserError, match=r"engine 'numba' needs numba: pip install 'bandpo\[worlds\]'"):
         train(short, [Learner(WIDE, 0.1)], [1], engine="numba")
+
+
+def test_what_is_compiled_is_of_the_arithmetic_that_is_there():
+    from bandpo.worlds import arithmetic, draws, kernel
+
+    told = hashlib.sha256(b"".join(Path(str(file.__file__)).read_bytes() for file in (arithmetic, draws)))
+    assert told.hexdigest()[:12] == kernel.MADE_WITH, "write the first into kernel.py, so that numba compiles anew"
 
 
 def test_the_compiled_exponential_is_that_of_numpy():

@@ -1,7 +1,6 @@
 """Arithmetic of the engine "numba": draws, e^x, the probabilities of a state, and the slope of a token's surrogate.
 
-Numba keeps what it has compiled beside the file that it is in, and looks at the date of that file alone: after a change
-here, or in `draws.mix`, touch kernel.py.
+After a change here, or in draws.py, `kernel.MADE_WITH` has to be changed too; a test says to what.
 """
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUntypedFunctionDecorator=false
@@ -139,6 +138,7 @@ class Loss(NamedTuple):
     limit: float  # of log r
     beta: float
     entropy_bonus: float
+    recentred: bool
     by_chance: bool
     log_rare: float
     highest: float
@@ -164,3 +164,9 @@ def slope_of(loss, log_ratio, advantage, low, high, up):
     if limited != log_ratio or (not up and limited > loss.dual_clip):
         return 0.0
     return exp(limited) * advantage
+
+
+@numba.njit(**OPTIONS)
+def less(advantage, by):
+    """advantage - by, or 0 where that has another sign."""
+    return max(advantage - by, 0.0) if advantage > 0.0 else min(advantage - by, 0.0)

@@ -16,10 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import draws
-from .arithmetic import OPTIONS, exp, features, forward, key_of, slope_of, uniform
+from .arithmetic import OPTIONS, exp, features, forward, key_of, less, slope_of, uniform
 from .world import GUESS, WORK
 
 Array = NDArray[Any]
+
+# Numba keeps what it compiled, and compiles anew where this file has changed, whatever has changed in those that it
+# imports: with a digest of arithmetic.py and draws.py here, a change there is one of this file too.
+MADE_WITH = "7b5ddb618558"
 
 OCTAVES = 16
 
@@ -292,6 +296,22 @@ def _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_o
 
 
 @numba.njit(**OPTIONS)
+def _excess(sizes, worlds, lanes, lane, made, k, loss, h, logits, p):
+    """sum r A / sum r over the tokens with A != 0 of a minibatch."""
+    s, w, u = lanes.seed[lane], lanes.weights[0, lane], lanes.hidden[0, lane]
+    weighted = total = 0.0
+    for q in range(made.row[k], made.row[k + 1]):
+        features(worlds.features[s, made.state[q]], u, sizes.is_hidden, h)
+        norm = forward(h, w, logits, p)
+        for e in range(made.start[q], made.start[q + 1]):
+            if made.advantage[e] != 0.0:
+                ratio = exp(min(logits[made.token[e]] - norm - made.old[e], loss.highest))
+                weighted += ratio * made.advantage[e]
+                total += ratio * made.count[e]
+    return weighted / total if total > 0.0 else 0.0
+
+
+@numba.njit(**OPTIONS)
 def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss, cuts, seen):
     """All optimizer steps of a round. `advantages` are (L, N, T), and `place` says where in `low` and `high` the bounds
     of a token are; `cuts` and `seen`, (L, 4), are added to in the last epoch."""
@@ -317,6 +337,9 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss
             gu[:] = 0.0
             if loss.by_chance:
                 _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_of)
+            excess = 0.0
+            if loss.recentred:
+                excess = _excess(sizes, worlds, lanes, lane, made, k, loss, h, logits, p)
             for q in range(made.row[k], made.row[k + 1]):
                 x = worlds.features[s, made.state[q]]
                 features(x, u, sizes.is_hidden, h)
@@ -326,6 +349,8 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss
                 for e in range(made.start[q], made.start[q + 1]):
                     a, up, advantage, old = made.token[e], made.up[e], made.advantage[e], made.old[e]
                     log_p = logits[a] - norm
+                    if loss.recentred and advantage != 0.0:
+                        advantage = less(advantage, excess * made.count[e])
                     if loss.by_chance:
                         cell, y = _cell(old, up), uniform(key, step * most + made.gate[e])
                         kept = y * all_of[cell] >= cut_of[cell]

@@ -106,6 +106,9 @@ class _Run:
         entropy = -(table.exp() * table).sum(-1)[states]
         known: Known = {name: getattr(context, name) for name in _AT_START}  # pyright: ignore[reportAssignmentType]
         known |= {"step": self.steps, "entropies": entropy.detach()}
+        if learner.recentred:
+            advantages = torch.where(mask, context.require("advantages", objective), 0.0)
+            context = dataclasses.replace(context, advantages=_recentred(advantages, logps.detach() - old_logps))
         known["divergences"] = (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]
         if self.rule is not None and self.state is not None:
             known["controlled"] = self.rule.value(self.state)
@@ -144,6 +147,13 @@ class _Run:
         cell = (old_logps >= math.log(RARE)).long() + 2 * (advantages < 0)
         for sums, share in ((self.trace.cut, mass * (slope == 0)), (self.trace.seen, mass)):
             sums[self.lane] += np.bincount(cell.flatten(), share.flatten(), minlength=sums.shape[1])
+
+
+def _recentred(advantages: Tensor, log_ratio: Tensor) -> Tensor:
+    """Advantages minus sum r A / sum r over the tokens with A != 0; 0 where that has another sign."""
+    ratio = torch.where(advantages != 0, log_ratio.clamp(max=HIGHEST).exp(), 0.0)
+    moved = advantages - (ratio * advantages).sum() / ratio.sum().clamp(min=1e-300)
+    return torch.where(moved * advantages > 0, moved, 0.0)
 
 
 def _by_chance(
