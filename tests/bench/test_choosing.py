@@ -193,7 +193,7 @@ def judged(family="clip", **changes):
     values = {"final": np.linspace(0, 1, 40)[None], "half": np.full((1, 40), 5.0)}
     made = Judged(
         family, "none", ("both",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)), range(1000, 1040), 0.4,
-        (), values,
+        (), ("a key",), values,
     )  # fmt: skip
     return dataclasses.replace(made, **changes)
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from contests import FakeWorlds, node_of
@@ -153,6 +154,10 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
     assert plain_one["family"] == weighted["family"] == "band"
     assert weighted["chosen_with"] > plain_one["chosen_with"] + 0.05
     assert weighted["value"]["value"] < plain_one["value"]["value"] - 0.05
+    rows = {row["key"]: row for row in map(json.loads, Path("runs/bench/small/rows.jsonl").open())}
+    (key,) = weighted["keys"]
+    assert rows[key]["seeds"] == weighted["seeds"]
+    assert np.mean(rows[key]["final"]) == pytest.approx(weighted["value"]["value"])
 
 
 def test_no_more_cores_are_counted_on_than_there_are(worlds, capsys, monkeypatch):

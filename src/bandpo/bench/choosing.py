@@ -47,6 +47,7 @@ class Judged:
         chosen_with: the mean of the metric on the second of these, by which its controls can be compared too: a control
             that is picked by the seeds that judge would be flattered.
         edges: what is to be told of the edges of its grid.
+        keys: of the rows that judged it, one a world.
         values: of each kept number (worlds, seeds).
     """
 
@@ -60,6 +61,7 @@ class Judged:
     seeds: range
     chosen_with: float
     edges: tuple[str, ...]
+    keys: tuple[str, ...]
     values: Mapping[str, Numbers] = field(repr=False)
 
 
@@ -261,6 +263,7 @@ def _judged(search: _Search, rows: Mapping[str, Row]) -> Judged:
         seeds=stages.judge.range,
         chosen_with=search.chosen_with,
         edges=tuple(search.edges),
+        keys=tuple(row["key"] for row in found),
         values={name: np.stack([_values(row, name) for row in found]) for name in contest.numbers},
     )
 

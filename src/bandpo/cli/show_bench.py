@@ -248,6 +248,7 @@ def _row(one: Compared) -> dict[str, Any]:
         "more": judged.more,
         "chosen_with": judged.chosen_with,
         "seeds": [judged.seeds.start, len(judged.seeds)],
+        "keys": list(judged.keys),
         "edges": list(judged.edges),
         **{name: x._asdict() if isinstance(x, Estimate) else x for name, x in values.items()},
         "profile": dict(zip(map(str, _ABOVE), above, strict=True)),
