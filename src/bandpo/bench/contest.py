@@ -79,8 +79,8 @@ class Control(_Part):
 
     Attributes:
         name: as it is shown.
-        positive_weight: factor of advantages above 0.
-        positive_from: only of tokens with at least this old probability; goes with a positive_weight.
+        positive_weight: multiplies the positive advantages of tokens whose old probability is at least `positive_from`.
+        positive_from: see there, in [0, 1]; goes with a positive_weight other than 1.
         entropy_bonus: weight of the policy's entropy in what is maximised.
         beta: weight of a penalty on the KL divergence to the first policy.
         recentred: sum r A / sum r over a minibatch is subtracted from its advantages at each optimizer step.
