@@ -45,7 +45,7 @@ class FakeWorlds:
         self.noise = 0.01  # of each run alone
 
     def train(self, scene: Any, learners: Any, seeds: Any, **_: Any) -> dict[str, Any]:
-        found = {name: np.empty((len(learners), len(seeds))) for name in ("final", "mean", "half")}
+        found = {name: np.empty((len(learners), len(seeds))) for name in ("final", "mean", "half", "work")}
         for i, learner in enumerate(learners):
             region: Any = learner.objective.trust_region
             if isinstance(region, bandpo.BySign):
@@ -61,5 +61,5 @@ class FakeWorlds:
                 shared = np.random.default_rng([seed, int(1000 * scene.flip)]).normal()
                 value = base + 0.05 * shared + self.noise * own
                 found["final"][i, j], found["mean"][i, j] = value, value / 2
-                found["half"][i, j] = 20 if value > 0.5 else 65
+                found["half"][i, j], found["work"][i, j] = (20, 0.9) if value > 0.5 else (65, 0.01)
         return found

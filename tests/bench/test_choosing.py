@@ -191,6 +191,8 @@ def test_a_real_advantage_is_seen_and_none_is_not(small, worlds):
 
 def judged(family="clip", **changes):
     values = {"final": np.linspace(0, 1, 40)[None], "half": np.full((1, 40), 5.0)}
+    values = changes.pop("values", values)
+    values = {"work": values["final"], **values}
     made = Judged(
         family, "none", ("both",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)), range(1000, 1040), 0.4,
         (), ("a key",), values,
@@ -225,9 +227,9 @@ def test_worlds_that_share_seeds_are_not_independent():
             if getattr(one, name) is not None:
                 assert tuple(getattr(two, name)) == pytest.approx(tuple(getattr(one, name)))
         assert (two.p, two.p_adjusted) == (one.p, one.p_adjusted)
-        lost = int((one.judged.values["final"] < 0.5).sum())
+        lost = int((one.judged.values["work"] < 0.5).sum())
         assert two.lost.value == one.lost.value == lost / 40
-        assert one.lost == extinction_rate(one.judged.values["final"], 0.5)
+        assert one.lost == extinction_rate(one.judged.values["work"], 0.5)
         ends = scipy.stats.binom(40, lost / 40).ppf([0.025, 0.975]) / 40  # of 80 it would be narrower
         assert tuple(two.lost[1:]) == pytest.approx(tuple(ends), abs=0.026)
         assert two.lost.high - two.lost.low > 0.9 * (one.lost.high - one.lost.low)
@@ -244,12 +246,13 @@ def test_the_test_of_swapping_takes_all_worlds():
     assert next(one.p for one in found if one.p is not None) == 1  # better in one world, as much worse in the other
 
 
-def test_a_run_is_lost_by_its_final_reward_whatever_is_compared():
+def test_a_run_is_lost_by_its_rare_strategy_whatever_it_earns_and_whatever_is_compared():
     final = np.linspace(0, 1, 40)[None]
-    one = judged(values={"final": final, "mean": final / 10})
-    other = judged("band", values={"final": final + 0.1, "mean": final / 10 + 0.01})
-    found: dict[str, Any] = {each.judged.family: each for each in compare([one, other], "clip", "mean", 0.5)}
-    assert (found["clip"].lost.value, found["band"].lost.value) == (0.5, 0.4)
+    work = np.repeat([0.049, 0.05, 0.9], [4, 16, 20])[None]
+    one = judged(values={"final": final, "mean": final / 10, "work": work})
+    other = judged("band", values={"final": final + 0.1, "mean": final / 10 + 0.01, "work": 2 * work})
+    found: dict[str, Any] = {each.judged.family: each for each in compare([one, other], "clip", "mean", 0.05)}
+    assert (found["clip"].lost.value, found["band"].lost.value) == (0.1, 0.0)
     assert found["band"].difference.value == pytest.approx(0.01)
     assert found["clip"].value.value == pytest.approx(0.05)
 
@@ -275,7 +278,8 @@ def test_a_reward_that_is_not_finite_counts_as_0_and_another_number_not(worlds):
         for each in cells:
             if what == "judging" and '"band"' in each.learner:
                 row = rows[each.key]
-                rows[each.key] = {**row, "final": [None] * 10 + [1.0] * 30, "half": [None] * 10 + [12.0] * 30}
+                changed = {"final": 1.0, "half": 12.0, "work": 0.9}
+                rows[each.key] = {**row, **{name: [None] * 10 + [x] * 30 for name, x in changed.items()}}
             if what == "search" and '"eps_high": 0.4' in each.learner:  # the best but for this
                 rows[each.key] = {**rows[each.key], "final": [None, *rows[each.key]["final"][1:]]}
         return rows

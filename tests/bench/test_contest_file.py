@@ -142,6 +142,9 @@ WRONG = {
         changed("metric", "half"), "metric: must be one of final, mean, peak, work, skill, .* got 'half'",
     ),
     "a typo of a metric": (changed("metric", "finl"), "metric: .* got 'finl', did you mean 'final'"),
+    "a reward that is not kept": (changed("numbers", ["mean", "work"]), "numbers: must hold 'final'"),
+    "what tells lost runs": (changed("numbers", ["final", "half"]), "numbers: must hold 'work', got .*'half'"),
+    "a reward to be lost below": (changed("lost_below", 5), "lost_below is 5; expected is less than or equal to 1"),
     "a number twice": (changed("numbers", ["final", "mean", "half", "final"]), r"numbers\.3: 'final' is there twice"),
     "an unknown number": (changed("numbers", ["final", "skil"]), r"numbers\.1: 'skil' is none of .*'skill'"),
     "a world twice, by its content": (

@@ -51,6 +51,7 @@ def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
     assert (band[0], clip[0], clip[2:5]) == ("band", "clip", ["-", "-", "-"])
     assert re.fullmatch(r"\+0\.0\d\d \[\+0\.0\d\d, \+0\.0\d\d\]", band[2])
     assert (band[3], band[5], band[6]) == ("< .001", "0.0 %", "20")
+    assert "lost: runs that ended with P(work) < 0.05, whose rare strategy has died out." in out
     assert lines[at + 7].split() == ["band", "delta", "0.01,", "learning", "rate", "0.02"]
     assert lines[at + 8].split() == ["clip", "up", "0.4,", "learning", "rate", "0.02"]
     assert "both, control: weight" in out
@@ -188,7 +189,7 @@ def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch)
         found = plain(scene, learners, seeds, **options)
         for i, learner in enumerate(learners):
             if isinstance(learner.objective.trust_region, bandpo.Band):
-                found["final"][i], found["half"][i] = math.nan, math.nan
+                found["final"][i] = found["half"][i] = found["work"][i] = math.nan
         return found
 
     monkeypatch.setattr(bandpo.worlds, "train", broken)

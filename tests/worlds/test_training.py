@@ -258,6 +258,14 @@ class OfTheMean(bandpo.Region):
         return bandpo.Bounds(-high, high)
 
 
+def test_what_the_bounds_depend_on_is_asked_once_of_each_rule(monkeypatch):
+    asked, plain = [], compiled._asked_of_made_up_rounds
+    monkeypatch.setattr(compiled, "_asked_of_made_up_rounds", lambda each: [asked.append(each), plain(each)][1])
+    learners = [Learner(rule, rate) for rule in (WIDE, bandpo.RIPO(0.01)) for rate in (0.03, 0.05)]
+    train(SHORT, learners, [1, 2])
+    assert [each.objective.trust_region for each in asked] == [WIDE, bandpo.RIPO(0.01)]
+
+
 def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():
     assert why_not_numba(Learner(OfTheMean(), 0.05)) == "its bounds depend on what else is in the batch"
     assert np.isfinite(train(SHORT, [Learner(OfTheMean(), 0.05)], [1])["final"]).all()

@@ -42,13 +42,30 @@ def test_a_scene_is_found_by_name_and_changed_by_a_mapping():
         ({"minibatches": 3}, "minibatches of Scene must divide prompts_per_round = 8, got 3"),
         ({"prompts_per_round": 32}, "prompts_per_round of Scene must be at most prompts = 16, got 32"),
         ({"hidden": 1}, "hidden of Scene must be true or false, got 1"),
-        ({"betas": [0.9, 1.0]}, r"betas of Scene must be two numbers in \[0, 1\)"),
+        ({"betas": [0.9, 1.0]}, r"betas of Scene must be two numbers in \[0, 1\), got \[0.9, 1.0\]"),
+        ({"betas": [False, 0.9]}, r"betas of Scene must be two numbers in \[0, 1\), got \[False, 0.9\]"),
+        ({"betas": None}, r"betas of Scene must be two numbers in \[0, 1\), got None"),
         (3, "scene must be one of .* got 3"),
     ],
 )
 def test_what_a_scene_cannot_be_is_said(node, message):
     with pytest.raises(ValueError, match=message):
         scene(node)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Scene), ids=lambda field: field.name)
+def test_a_text_is_a_number_or_refused_by_the_name_of_its_field(field):
+    """A number without a point, such as 3e-1, is a text in YAML as PyYAML reads it."""
+    words = ["much", "0.9"] if field.name == "betas" else "much"
+    with pytest.raises(ValueError, match=rf"^{field.name} of Scene must be .*, got .*'much'"):
+        scene({"base": "both", field.name: words})
+    if isinstance(field.default, bool):
+        with pytest.raises(ValueError, match=f"^{field.name} of Scene must be true or false, got 'true'"):
+            Scene(**{field.name: "true"})
+        return
+    default = field.default
+    text = [f"{x:e}" for x in default] if field.name == "betas" else f"{default:e}"
+    assert repr(Scene(**{field.name: text})) == repr(Scene())
 
 
 def test_draws_are_those_of_the_published_generator():

@@ -20,6 +20,7 @@ from .contest import LEARNING_RATE, Contest, Node, grid_of, learner_of
 
 # Of what a run gives: to be raised when `bandpo.worlds` gives other numbers, so that rows of before are not taken.
 VERSION = 1
+_TIMED = 520  # runs that are timed to say how long a contest takes: four seconds
 _DIGITS = 6  # of a number in a row, which another processor gives too
 Row = dict[str, Any]
 
@@ -129,15 +130,24 @@ def settings_of(contest: Contest, axes: Mapping[str, Sequence[Any]]) -> list[dic
 
 
 def seconds_a_run(contest: Contest) -> float:
-    """How long a training run takes on one core: the mean over worlds and families, of a batch as the search has it."""
+    """How long a training run takes on one core: the mean over worlds, families and controls.
+
+    In each world as many pairs of a family and a control are timed as there are of either, so that every family and
+    every control is in one of them. Each is a batch of the search with fewer seeds, which takes somewhat longer a run.
+    """
+    families, controls = contest.families, contest.controls
+    count = max(len(families), len(controls))
+    pairs = [(families[i % len(families)], controls[i % len(controls)]) for i in range(count)]
+    cases = list(itertools.product(contest.worlds, pairs))
+    settings = min(4, contest.searched)  # at most
+    all_seeds = contest.stages.search.range
+    seeds = all_seeds[: max(1, _TIMED // (len(cases) * settings))]
     spent, runs = 0.0, 0
-    for world, family in itertools.product(contest.worlds, contest.families):
+    for world, (family, control) in cases:
         axes = contest.axes(family)
         middle = {name: values[len(values) // 2] for name, values in axes.items()}
-        rates = axes[LEARNING_RATE][: min(4, contest.searched)]
-        learners = [learner_of(family, contest.controls[0], {**middle, LEARNING_RATE: rate}) for rate in rates]
+        learners = [learner_of(family, control, {**middle, LEARNING_RATE: x}) for x in axes[LEARNING_RATE][:settings]]
         run_cells([cell(world, learners[0], range(1), contest.numbers)])  # what is compiled or made once
-        seeds = contest.stages.search.range
         began = time.perf_counter()
         run_cells([cell(world, learner, seeds, contest.numbers) for learner in learners])
         spent, runs = spent + time.perf_counter() - began, runs + len(learners) * len(seeds)

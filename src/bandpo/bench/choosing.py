@@ -73,7 +73,7 @@ class Compared:
         judged: what is compared.
         value: the mean over worlds and seeds, with its interval over seeds, as all that follow.
         middle: the interquartile mean.
-        lost: the share of runs whose final reward is below the contest's limit.
+        lost: the share of runs that end with P("work") below the contest's limit.
         half: rounds until the rare strategy is the usual one, the mean over runs that have it; None where none has.
         difference: value minus that of the baseline; None for the baseline itself.
         middle_difference: of the interquartile means.
@@ -339,7 +339,7 @@ def _compared(one: Judged, base: Judged | None, metric: str, lost_below: float) 
         judged=one,
         value=bootstrap(_mean, x, groups=groups),
         middle=bootstrap(_middle, x, groups=groups),
-        lost=_lost(one.values["final"], lost_below, groups),
+        lost=_lost(one.values["work"], lost_below, groups),
         half=mean_of(one.values["half"]) if "half" in one.values else None,
     )
     if base is None:
@@ -358,11 +358,11 @@ def _compared(one: Judged, base: Judged | None, metric: str, lost_below: float) 
     )
 
 
-def _lost(final: Numbers, below: float, groups: Sequence[str]) -> Estimate:
+def _lost(work: Numbers, below: float, groups: Sequence[str]) -> Estimate:
     """In one world Wilson's interval. Runs of several worlds with the same seed are not independent, as that asks."""
-    if len(final) == 1:
-        return extinction_rate(final, below)
-    return bootstrap(_mean, ~(final >= below), groups=groups)
+    if len(work) == 1:
+        return extinction_rate(work, below)
+    return bootstrap(_mean, ~(work >= below), groups=groups)
 
 
 def _mean(x: Numbers) -> Any:

@@ -22,6 +22,7 @@ LARGER_IS_BETTER = ("final", "mean", "peak", "work", "skill")
 NUMBERS = (
     *LARGER_IS_BETTER, "half", "entropy", "kl", "cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down",
 )  # fmt: skip
+ALWAYS = ("final", "work")  # of each run: the profile is of its reward, and by P("work") it is lost or not
 _SMOKE = 1_000_000  # the first seed of a smoke test
 Value = float | int | str
 
@@ -78,8 +79,8 @@ class Control(_Part):
 
     Attributes:
         name: as it is shown.
-        positive_weight: factor of advantages above 0.
-        positive_from: only of tokens with at least this old probability; goes with a positive_weight.
+        positive_weight: multiplies the positive advantages of tokens whose old probability is at least `positive_from`.
+        positive_from: see there, in [0, 1]; goes with a positive_weight other than 1.
         entropy_bonus: weight of the policy's entropy in what is maximised.
         beta: weight of a penalty on the KL divergence to the first policy.
         recentred: sum r A / sum r over a minibatch is subtracted from its advantages at each optimizer step.
@@ -133,7 +134,7 @@ class Contest(_Part):
         worlds: names of scenes, or their nodes, such as {base: both, flip: 0.1}.
         per_world: choose and compare in each world alone; otherwise one setting is chosen for all, by its mean.
         metric: the number by which is chosen and compared, one of `LARGER_IS_BETTER`.
-        lost_below: a run whose final reward is below this is lost.
+        lost_below: a run that ends with P("work") below this is lost: its rare strategy has died out.
         baseline: the family that all others are compared with.
         families: see `Family`.
         controls: see `Control`.
@@ -141,14 +142,14 @@ class Contest(_Part):
         stages: see `Stages`.
         widen: where the chosen setting is at an edge of its grid, the grid is made wider there, once.
         settings: try only so many of each family's settings, drawn from its grid, which is then not widened.
-        numbers: what is kept of each run, of `NUMBERS`.
+        numbers: what is kept of each run, of `NUMBERS`; the metric and `ALWAYS` must be among them.
     """
 
     name: str
     worlds: Annotated[tuple[Node, ...], pydantic.Field(min_length=1)]
     per_world: bool = False
     metric: str = "final"
-    lost_below: float = 0.5
+    lost_below: Annotated[float, pydantic.Field(gt=0, le=1)] = 0.05
     baseline: str
     families: Annotated[tuple[Family, ...], pydantic.Field(min_length=1)]
     controls: Annotated[tuple[Control, ...], pydantic.Field(min_length=1)] = (Control(name="none"),)
@@ -156,7 +157,7 @@ class Contest(_Part):
     stages: Stages
     widen: bool = True
     settings: _Count | None = None
-    numbers: tuple[str, ...] = ("final", "mean", "half")
+    numbers: tuple[str, ...] = ("final", "mean", "half", "work")
 
     def axes(self, family: Family) -> dict[str, tuple[Value, ...]]:
         """The grid of a family, the learning rate its last axis."""

@@ -19,6 +19,7 @@ from ..files.checks import shortened
 from ..files.yaml import read_yaml
 from ..worlds import Learner, Scene, scene
 from .contest import (
+    ALWAYS,
     LARGER_IS_BETTER,
     LEARNING_RATE,
     NUMBERS,
@@ -102,8 +103,9 @@ def _check_numbers(contest: Contest) -> None:
         known = ", ".join(LARGER_IS_BETTER)
         near = nearest(contest.metric, [*LARGER_IS_BETTER])
         raise UserError(f"metric: must be one of {known}, of which more is better, got {contest.metric!r}{near}")
-    for name in {contest.metric, "final"} - set(contest.numbers):
-        raise UserError(f"numbers: must hold {name!r}, got {list(contest.numbers)}")
+    for name in (contest.metric, *ALWAYS):
+        if name not in contest.numbers:
+            raise UserError(f"numbers: must hold {name!r}, got {list(contest.numbers)}")
 
 
 def _check_stages(contest: Contest) -> None:

@@ -144,7 +144,8 @@ def _over_threads(jobs: int) -> _Spread:
 def _over_ray(work: list[list[Cell]]) -> Iterator[list[Row]]:
     """Plain tasks; Ray finds the running cluster, by RAY_ADDRESS or on this machine."""
     ray: Any = _import_ray()
-    ray.init(ignore_reinit_error=True)
+    if not ray.is_initialized():  # a contest comes here once for each of its stages
+        ray.init()
     remote = ray.remote(run_cells)
     pending = [remote.remote(batch) for batch in work]
     while pending:

@@ -200,8 +200,8 @@ def _show_meaning(results: Results) -> None:
         f"\nBrackets: {100 * LEVEL:.0f} % intervals over {judge.count} seeds, by which nothing was chosen; the same "
         f"seeds for all. {tried}. p: of swapping the family's run and the baseline's on each seed, adjusted (Holm) for "
         f"the {tests} of a table, of all families under one control in the same worlds, and not for several tables. "
-        f"better: the chance that a run beats one of the {contest.baseline}'s. lost: runs that ended below "
-        f"{contest.lost_below:g}. half: rounds until the rare strategy is the usual one.",
+        f"better: the chance that a run beats one of the {contest.baseline}'s. lost: runs that ended with "
+        f"P(work) < {contest.lost_below:g}, whose rare strategy has died out. half: rounds until it is the usual one.",
         style="dim",
         soft_wrap=True,
     )

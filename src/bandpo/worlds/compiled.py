@@ -32,20 +32,20 @@ def is_installed() -> bool:
     return find_spec("numba") is not None
 
 
-def why_not(learner: Learner) -> str | None:
-    """Why a learner cannot be compiled, or None if it can."""
+def examine(learner: Learner) -> tuple[str | None, bool]:
+    """Why a learner cannot be compiled, or None if it can, and whether a token's bounds depend on that token alone."""
     objective = learner.objective
     if objective.ratio != "token":
-        return f"the ratio {objective.ratio!r} is one of several tokens, which move together"
+        return f"the ratio {objective.ratio!r} is one of several tokens, which move together", False
     for apply in by_sign(objective.apply, objective.dual_clip):
         if not (apply in _APPLIES or isinstance(apply, Preserve | Decay)):
-            return f"the application {apply!r} is not compiled"
+            return f"the application {apply!r} is not compiled", False
     if objective.beta > 0 and objective.kl_penalty != "k3":
-        return f"the KL penalty {objective.kl_penalty!r} is not compiled"
-    return _examined(learner)[0]
+        return f"the KL penalty {objective.kl_penalty!r} is not compiled", False
+    return _asked_of_made_up_rounds(learner)
 
 
-def _examined(learner: Learner) -> tuple[str | None, bool]:
+def _asked_of_made_up_rounds(learner: Learner) -> tuple[str | None, bool]:
     """Why the rule cannot be asked before the policy moves, and whether a token's bounds depend on that token alone:
     made-up rounds of two runs are shown to it together, run by run, and token by token."""
     scene = Scene(prompts_per_round=2, minibatches=2, responses_per_prompt=4)
@@ -84,11 +84,13 @@ def _at(context: Context, index: Tensor, shape: torch.Size) -> Context:
     return of_some(context, lambda x: _column(x.expand(shape), index))
 
 
-def run(world: World, lanes: Sequence[tuple[Learner, int]]) -> Trace:
-    """Train learners that differ by their learning rates alone, each in the world of the seed at an index."""
+def run(world: World, lanes: Sequence[tuple[Learner, int]], is_single: bool) -> Trace:
+    """Train learners that differ by their learning rates alone, each in the world of the seed at an index.
+
+    `is_single` is what `examine` says of them.
+    """
     tokens = world.scene.responses * world.scene.length
     most = max(1, _PIECE // tokens)
-    _, is_single = _examined(lanes[0][0])
     pieces = [_Piece(world, lanes[i : i + most], is_single).train() for i in range(0, len(lanes), most)]
     return Trace(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
 

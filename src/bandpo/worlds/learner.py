@@ -30,7 +30,7 @@ class Learner:
             that need other tensors of a trainer do not.
         learning_rate: Adam's, or that of plain gradient steps.
         positive_weight: multiplies the positive advantages of tokens whose old probability is at least `positive_from`.
-        positive_from: see there, in [0, 1].
+        positive_from: see there, in [0, 1]; goes with a positive_weight other than 1.
         entropy_bonus: weight of the exact entropy of the states at the tokens of a minibatch, in their mean, which is
             maximised too.
         beta: weight of the KL penalty to the first policy; it becomes that of the objective, or is taken from there.

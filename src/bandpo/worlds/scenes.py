@@ -83,10 +83,13 @@ class Scene:
         for name in ("hidden", "sgd"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} of Scene must be true or false, got {getattr(self, name)!r}")
-        betas = tuple(listed(self.betas))
-        if len(betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
+        try:
+            betas = tuple(float(b) for b in listed(self.betas) if not isinstance(b, bool))
+        except (TypeError, ValueError):
+            betas = ()
+        if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
             raise ValueError(f"betas of Scene must be two numbers in [0, 1), got {self.betas!r}")
-        object.__setattr__(self, "betas", tuple(map(float, betas)))
+        object.__setattr__(self, "betas", betas)
         if self.p_work + self.p_bad >= 1:
             raise ValueError(f"p_work + p_bad of Scene must be below 1, got {self.p_work} + {self.p_bad}")
         if self.free_steps > self.steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -84,19 +85,21 @@ def train(
 
 def why_not_numba(learner: Learner) -> str | None:
     """Why the engine "numba" cannot run a learner, or None if it can. Numba itself is not asked for."""
-    return compiled.why_not(learner)
+    return compiled.examine(learner)[0]
 
 
 def _engine(learner: Learner, engine: Engine | None) -> Callable[[World, Sequence[tuple[Learner, int]]], Trace]:
     if engine == "torch":
         return reference.run
-    reason = compiled.why_not(learner)
+    reason, is_single = compiled.examine(learner)
     if engine == "numba":
         if not compiled.is_installed():
             raise UserError("engine 'numba' needs numba: pip install 'bandpo[worlds]'")
         if reason is not None:
             raise ValueError(f"engine 'numba' cannot run {learner!r}: {reason}; engine 'torch' can")
-    return compiled.run if reason is None and compiled.is_installed() else reference.run
+    if reason is None and compiled.is_installed():
+        return functools.partial(compiled.run, is_single=is_single)
+    return reference.run
 
 
 def _alike(learners: Sequence[Learner]) -> dict[Learner, list[int]]:

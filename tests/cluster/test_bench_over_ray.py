@@ -1,0 +1,26 @@
+"""`bandpo bench --ray` on a Ray of this machine."""
+
+import json
+import subprocess
+import sys
+
+import yaml
+from contests import node_of
+
+
+def test_the_rows_and_numbers_over_ray_are_those_of_this_process(tmp_path):
+    node = node_of(
+        worlds=[{"base": "both", "rounds": 3}], controls=[{"name": "none"}, {"name": "chance", "by_chance": True}]
+    )
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(node))
+    rows, found = [], []
+    for name, options in (("here", []), ("over", ["--ray"])):
+        command = [sys.executable, "-m", "bandpo", "bench", "small.yaml", "-o", name, "--json", *options]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600)
+        assert ("Started a local Ray instance" in done.stderr) == bool(options)
+        assert "ray.init() again" not in done.stderr
+        rows.append(sorted((tmp_path / name / "rows.jsonl").read_text().splitlines()))
+        found.append(json.loads(done.stdout))
+    assert len(rows[0]) > 90
+    assert rows[1] == rows[0]
+    assert found[1]["tables"] == found[0]["tables"]
