@@ -1,0 +1,112 @@
+"""The contests leave nobody out: every method of the index takes part or cannot, for the reason that is told."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bandpo
+from bandpo.bench import Contest, read_contest
+from bandpo.bench.contest import Family, grid_of, learner_of
+from bandpo.losses.methods import METHODS
+from bandpo.worlds import Learner
+from bandpo.worlds.scenes import SCENES
+from bandpo.worlds.training import why_not_numba
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "contest"
+FILES = ("methods", "slow_methods")
+NAMES = [method.name for method in METHODS]
+
+
+@functools.cache
+def contest(name: str) -> Contest:
+    return read_contest(FOLDER / f"{name}.yaml")
+
+
+@functools.cache
+def objectives(name: str) -> dict[str, list[bandpo.Objective]]:
+    """What each family of a contest tries, without controls and learning rates."""
+    read = contest(name)
+    return {
+        family.name: [_objective(read, family, point) for point in grid_of(family.grid)] for family in read.families
+    }
+
+
+def _objective(read: Contest, family: Family, point: dict[str, Any]) -> bandpo.Objective:
+    return Learner(**learner_of(family, read.controls[0], {**point, "learning_rate": 0.02})).objective
+
+
+def named_by(family: str) -> list[str]:
+    return [name for name in family.split(" and ") if name in NAMES]
+
+
+def told_to_be_missing() -> dict[str, str]:
+    """Methods that the comment of the first file says cannot take part, with what they are said to need."""
+    head = (FOLDER / "methods.yaml").read_text().partition("\nname:")[0]
+    return dict(re.findall(r"^#   (\S+) +needs (\w+)", head, re.MULTILINE))
+
+
+def refusal(name: str) -> str | None:
+    """Why a method can run in no world."""
+    try:
+        Learner(name, 0.02)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+REFUSED = [name for name in NAMES if refusal(name)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
+def test_a_method_takes_part_with_its_published_values(name):
+    learner = Learner(name, 0.02)
+    holding = [(file, family) for file in FILES for family in objectives(file) if name in named_by(family)]
+    wanted = "methods" if why_not_numba(learner) is None else "slow_methods"
+    assert wanted in [file for file, _ in holding]
+    assert all(learner.objective in objectives(file)[family] for file, family in holding)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_method_that_can_run_in_no_world_is_told_with_the_reason(name):
+    needed = told_to_be_missing()[name]
+    told = rf"method '{name}' cannot run in a world: its loss is given .*\b{needed}="
+    assert re.match(told, refusal(name) or "")
+
+
+def test_nothing_that_can_run_is_told_to_be_missing():
+    assert sorted(told_to_be_missing()) == sorted(REFUSED)
+
+
+def test_the_contest_of_methods_is_compiled_and_holds_methods_and_the_best_fixed_clip():
+    read = contest("methods")
+    unnamed = [family.name for family in read.families if named_by(family.name) != family.name.split(" and ")]
+    assert unnamed == [read.baseline] == ["fixed clip"]
+    for family, tried in objectives("methods").items():
+        assert [why_not_numba(Learner(each, 0.02)) for each in tried] == [None] * len(tried), family
+
+
+def test_the_slow_contest_has_the_fixed_rule_of_each_kind_that_adapts():
+    made = objectives("slow_methods")
+    assert contest("slow_methods").baseline in made
+    assert {type(each.trust_region) for each in made["fixed clip"] + made["symmetric clip"]} == {bandpo.Clip}
+    assert {type(each.trust_region) for each in made["Band-KL"]} == {bandpo.Band}
+    moving = {type(tried[0].trust_region) for tried in made.values()}
+    assert {bandpo.Adaptive, bandpo.Budget, bandpo.Controlled, bandpo.Decaying} <= moving
+    regions: list[Any] = [each.trust_region for tried in made.values() for each in tried]
+    laws = {region.law.kind for region in regions if hasattr(region, "law")}
+    assert laws == {"tilt", "pi", "quantile", "adaptive_kl", "hysteresis"}
+
+
+def test_the_scenes_are_all_others_with_families_of_the_first_contest():
+    scenes, both = contest("scenes"), contest("both")
+    assert {*scenes.worlds, *both.worlds} == {*SCENES}
+    assert scenes.per_world
+    known = [family.model_dump(exclude={"name"}) for family in both.families]
+    assert all(family.model_dump(exclude={"name"}) in known for family in scenes.families)
+    assert scenes.baseline == both.baseline
+    assert scenes.searched == scenes.settings
