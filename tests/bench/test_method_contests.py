@@ -102,11 +102,11 @@ def test_the_slow_contest_has_the_fixed_rule_of_each_kind_that_adapts():
     assert laws == {"tilt", "pi", "quantile", "adaptive_kl", "hysteresis"}
 
 
-def test_the_scenes_are_all_others_with_families_of_the_first_contest():
-    scenes, both = contest("scenes"), contest("both")
-    assert {*scenes.worlds, *both.worlds} == {*SCENES}
-    assert scenes.per_world
-    known = [family.model_dump(exclude={"name"}) for family in both.families]
-    assert all(family.model_dump(exclude={"name"}) in known for family in scenes.families)
-    assert scenes.baseline == both.baseline
-    assert scenes.searched == scenes.settings
+def test_every_scene_is_in_a_contest_with_families_of_the_first():
+    both, others = contest("both"), [contest(name) for name in ("scenes", "hidden", "large", "others")]
+    assert {world for read in [both, *others] for world in read.worlds if isinstance(world, str)} == {*SCENES}
+    known = [family.objective for family in both.families] + [{"type": "clip", "eps_low": 0.2, "eps_high": 1}]
+    for read in others:
+        assert read.per_world
+        assert (read.baseline, read.searched, read.controls) == (both.baseline, read.settings, others[0].controls)
+        assert all(family.objective in known for family in read.families)

@@ -21,6 +21,7 @@ from .contest import LEARNING_RATE, Contest, Node, grid_of, learner_of
 # Of what a run gives: to be raised when `bandpo.worlds` gives other numbers, so that rows of before are not taken.
 VERSION = 1
 _TIMED = 520  # runs that are timed to say how long a contest takes: four seconds
+_SLOWER = 300  # a run in torch than a compiled one, about
 _DIGITS = 6  # of a number in a row, which another processor gives too
 Row = dict[str, Any]
 
@@ -118,7 +119,20 @@ def batches(cells: Iterable[Cell], runs: int) -> list[list[Cell]]:
 
 def _fits(batch: list[Cell], cell: Cell, runs: int) -> bool:
     same = (batch[0].world, batch[0].seeds) == (cell.world, cell.seeds)
-    return same and (len(batch) + 1) * cell.count <= max(runs, cell.count)
+    return same and sum(map(_weight, (*batch, cell))) <= runs
+
+
+def _weight(cell: Cell) -> int:
+    """Of how many compiled runs it takes the time."""
+    learner = {**json.loads(cell.learner), LEARNING_RATE: 1.0}
+    return cell.count * (1 if _is_compiled(_json(learner)) else _SLOWER)
+
+
+@functools.cache
+def _is_compiled(learner: str) -> bool:
+    from ..worlds import Learner, why_not_numba
+
+    return why_not_numba(Learner(**json.loads(learner))) is None
 
 
 def settings_of(contest: Contest, axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -142,16 +156,19 @@ def seconds_a_run(contest: Contest) -> float:
     settings = min(4, contest.searched)  # at most
     all_seeds = contest.stages.search.range
     seeds = all_seeds[: max(1, _TIMED // (len(cases) * settings))]
-    spent, runs = 0.0, 0
+    spent = 0.0
     for world, (family, control) in cases:
         axes = contest.axes(family)
         middle = {name: values[len(values) // 2] for name, values in axes.items()}
         learners = [learner_of(family, control, {**middle, LEARNING_RATE: x}) for x in axes[LEARNING_RATE][:settings]]
-        run_cells([cell(world, learners[0], range(1), contest.numbers)])  # what is compiled or made once
+        first = cell(world, learners[0], range(1), contest.numbers)
         began = time.perf_counter()
-        run_cells([cell(world, learner, seeds, contest.numbers) for learner in learners])
-        spent, runs = spent + time.perf_counter() - began, runs + len(learners) * len(seeds)
-    return spent / runs
+        run_cells([first])  # with what is compiled or made once
+        if _weight(first) == 1:
+            began = time.perf_counter()
+            run_cells([cell(world, learner, seeds, contest.numbers) for learner in learners])
+        spent += (time.perf_counter() - began) / (len(learners) * len(seeds) if _weight(first) == 1 else 1)
+    return spent / len(cases)
 
 
 def _rounded(x: float) -> float | None:
