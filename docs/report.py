@@ -361,7 +361,7 @@ def print_pdf(path: Path) -> None:
 
 def draw(folder: Path) -> None:
     """All figures."""
-    weights = {"as it is": "none", "positive advantages x 0.95": "positives x .95", "recentred": "recentred"}
+    weights = {"as it is": "none", "positive advantages x 0.95": "positives x .95", "balanced": "balanced"}
     by_family = {
         family: {label: at("both", "both", control)[family].value for label, control in weights.items()}
         for family in at("both", "both", "none")

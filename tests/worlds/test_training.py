@@ -34,7 +34,7 @@ def apart(chosen, learner, seeds=(3,)):
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
-def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0, recentred=False):
+def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0, balanced=False):
     """PPO's clip [low, high] in plain numpy, token by token: the reward before each round, and the shares of cuts."""
     world = make_world(chosen, [seed])
     w, x = world.weights[0].copy(), world.features[0].reshape(-1, chosen.features + 2)
@@ -58,9 +58,10 @@ def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus
             logps, gradient, count = log_softmax(x @ w), np.zeros_like(w), 0
             pushes, ratios = 0.0, 1e-300
             for n, t in itertools.product(rows, range(chosen.length)):
-                if recentred and batch.mask[n, t] and advantages[n] != 0:
-                    ratio = math.exp((logps - old)[batch.states[n, t], batch.tokens[n, t]])
-                    pushes, ratios = pushes + ratio * advantages[n], ratios + ratio
+                a, ratio = advantages[n], math.exp((logps - old)[batch.states[n, t], batch.tokens[n, t]])
+                inside = ratio <= high if a > 0 else ratio >= low
+                if balanced and batch.mask[n, t] and a != 0 and inside:
+                    pushes, ratios = pushes + ratio * a, ratios + ratio
             for n in rows:
                 for t in range(chosen.length):
                     if not batch.mask[n, t]:
@@ -106,8 +107,8 @@ def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus
         ({}, 0.05, {"entropy_bonus": 0.05}),
         ({}, 0.05, {"beta": 0.2}),
         ({}, 0.05, {"positive_weight": 0.7, "positive_from": 0.3}),
-        ({}, 0.05, {"recentred": True}),
-        ({"luck": 0.5, "flip": 0.2}, 1.0, {"recentred": True}),  # so fast that advantages change their signs
+        ({}, 0.05, {"balanced": True}),
+        ({"luck": 0.5, "flip": 0.2}, 1.0, {"balanced": True}),  # so fast that advantages change their signs
     ],
 )
 def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
@@ -171,8 +172,8 @@ def test_the_compiled_engine_is_the_reference(rule):
         {"positive_weight": 0.0},
         {"entropy_bonus": 0.02},
         {"beta": 0.1},
-        {"recentred": True},
-        {"recentred": True, "positive_weight": 0.5, "beta": 0.1},
+        {"balanced": True},
+        {"balanced": True, "positive_weight": 0.5, "beta": 0.1},
         {"by_chance": True},
         {"by_chance": True, "positive_weight": 0.9, "entropy_bonus": 0.01, "beta": 0.05},
     ],
@@ -354,8 +355,8 @@ def test_chance_does_nothing_where_the_rule_cuts_nothing():
         ({"positive_from": 0.5}, "positive_from of Learner is 0.5, which without a positive_weight other"),
         ({"positive_from": 2}, r"positive_from of Learner must be a number in \[0, 1\], got 2"),
         ({"by_chance": 1}, "by_chance of Learner must be true or false, got 1"),
-        ({"recentred": "yes"}, "recentred of Learner must be true or false, got 'yes'"),
-        ({"recentred": True, "by_chance": True}, "recentred and by_chance of Learner do not go together"),
+        ({"balanced": "yes"}, "balanced of Learner must be true or false, got 'yes'"),
+        ({"balanced": True, "by_chance": True}, "balanced and by_chance of Learner do not go together"),
         (
             {"objective": Objective(WIDE, aggregation="seq-mean-token-sum")},
             "aggregation of a Learner's objective must be",

@@ -83,7 +83,7 @@ class Control(_Part):
         positive_from: see there, in [0, 1]; goes with a positive_weight other than 1.
         entropy_bonus: weight of the policy's entropy in what is maximised.
         beta: weight of a penalty on the KL divergence to the first policy.
-        recentred: sum r A / sum r over a minibatch is subtracted from its advantages at each optimizer step.
+        balanced: sum r A / sum r over the tokens that have a gradient is subtracted from advantages at each step.
         by_chance: tokens lose their gradient at random, as many as the rule stops at their probability.
         objective: a rule's node, in which $rule is the family's, such as one that has its upper side alone:
             {type: by_sign, positive: $rule, negative: {type: clip, eps_low: 1, eps_high: .inf}}.
@@ -94,7 +94,7 @@ class Control(_Part):
     positive_from: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.0
     entropy_bonus: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = 0.0
     beta: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = 0.0
-    recentred: bool = False
+    balanced: bool = False
     by_chance: bool = False
     objective: dict[str, Any] | None = None
 

@@ -138,7 +138,7 @@ class Loss(NamedTuple):
     limit: float  # of log r
     beta: float
     entropy_bonus: float
-    recentred: bool
+    balanced: bool
     by_chance: bool
     log_rare: float
     highest: float

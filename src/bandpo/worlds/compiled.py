@@ -179,5 +179,5 @@ def _loss(learner: Learner) -> Any:
         code(up), code(down), number(down, "low"), number(up, "high"), number(down, "low"), number(up, "high"),
         math.inf if objective.dual_clip is None else math.log(objective.dual_clip),
         MAX_LOG_RATIO if objective.max_log_ratio is None else objective.max_log_ratio,
-        objective.beta, learner.entropy_bonus, learner.recentred, learner.by_chance, math.log(RARE), HIGHEST,
+        objective.beta, learner.entropy_bonus, learner.balanced, learner.by_chance, math.log(RARE), HIGHEST,
     )  # fmt: skip

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 # Numba keeps what it compiled, and compiles anew where this file has changed, whatever has changed in those that it
 # imports: with a digest of arithmetic.py and draws.py here, a change there is one of this file too.
-MADE_WITH = "7b5ddb618558"
+MADE_WITH = "22617a97cfd6"
 
 OCTAVES = 16
 
@@ -297,18 +297,19 @@ def _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_o
 
 @numba.njit(**OPTIONS)
 def _excess(sizes, worlds, lanes, lane, made, k, loss, h, logits, p):
-    """sum r A / sum r over the tokens with A != 0 of a minibatch."""
+    """sum r A / sum r over the tokens of a minibatch that have a gradient."""
     s, w, u = lanes.seed[lane], lanes.weights[0, lane], lanes.hidden[0, lane]
-    weighted = total = 0.0
+    push = total = 0.0
     for q in range(made.row[k], made.row[k + 1]):
         features(worlds.features[s, made.state[q]], u, sizes.is_hidden, h)
         norm = forward(h, w, logits, p)
         for e in range(made.start[q], made.start[q + 1]):
-            if made.advantage[e] != 0.0:
-                ratio = exp(min(logits[made.token[e]] - norm - made.old[e], loss.highest))
-                weighted += ratio * made.advantage[e]
+            log_ratio = (logits[made.token[e]] - norm) - made.old[e]
+            if slope_of(loss, log_ratio, made.advantage[e], made.low[e], made.high[e], made.up[e]) != 0.0:
+                ratio = exp(min(log_ratio, loss.highest))
+                push += ratio * made.advantage[e]
                 total += ratio * made.count[e]
-    return weighted / total if total > 0.0 else 0.0
+    return push / total if total > 0.0 else 0.0
 
 
 @numba.njit(**OPTIONS)
@@ -338,7 +339,7 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss
             if loss.by_chance:
                 _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_of)
             excess = 0.0
-            if loss.recentred:
+            if loss.balanced:
                 excess = _excess(sizes, worlds, lanes, lane, made, k, loss, h, logits, p)
             for q in range(made.row[k], made.row[k + 1]):
                 x = worlds.features[s, made.state[q]]
@@ -349,7 +350,7 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss
                 for e in range(made.start[q], made.start[q + 1]):
                     a, up, advantage, old = made.token[e], made.up[e], made.advantage[e], made.old[e]
                     log_p = logits[a] - norm
-                    if loss.recentred and advantage != 0.0:
+                    if loss.balanced and advantage != 0.0:
                         advantage = less(advantage, excess * made.count[e])
                     if loss.by_chance:
                         cell, y = _cell(old, up), uniform(key, step * most + made.gate[e])

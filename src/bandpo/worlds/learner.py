@@ -34,9 +34,9 @@ class Learner:
         entropy_bonus: weight of the exact entropy of the states at the tokens of a minibatch, in their mean, which is
             maximised too.
         beta: weight of the KL penalty to the first policy; it becomes that of the objective, or is taken from there.
-        recentred: at each optimizer step, sum r A / sum r over the tokens with A != 0 of the minibatch is subtracted
-            from their advantages, so that sum r A is 0 there, as it nearly is before the first step. An advantage that
-            would change its sign is 0 then.
+        balanced: at each optimizer step, sum r A / sum r over the tokens of the minibatch that have a gradient is
+            subtracted from their advantages, so that those that are pushed up and those that are pushed down weigh the
+            same, as they nearly do before the first step. An advantage that would change its sign is 0 then.
         by_chance: cut random tokens in the place of those that the rule cuts: at each optimizer step as large a share
             of |A| as the rule would, for each sign of A and octave of the old probability. What is left of a rule's
             effect then is not due to which tokens it cuts.
@@ -55,7 +55,7 @@ class Learner:
     positive_from: float = 0.0
     entropy_bonus: float = 0.0
     beta: float = 0.0
-    recentred: bool = False
+    balanced: bool = False
     by_chance: bool = False
 
     def __post_init__(self) -> None:
@@ -68,11 +68,11 @@ class Learner:
                 f"positive_from of Learner is {self.positive_from!r}, which without a positive_weight other than 1 "
                 "does nothing; give both"
             )
-        for name in ("recentred", "by_chance"):
+        for name in ("balanced", "by_chance"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} of Learner must be true or false, got {getattr(self, name)!r}")
-        if self.recentred and self.by_chance:
-            raise ValueError("recentred and by_chance of Learner do not go together: give one")
+        if self.balanced and self.by_chance:
+            raise ValueError("balanced and by_chance of Learner do not go together: give one")
         objective = _objective(self.objective)
         if objective.aggregation not in (Objective.aggregation, _AVERAGE):
             raise ValueError(

@@ -106,9 +106,6 @@ class _Run:
         entropy = -(table.exp() * table).sum(-1)[states]
         known: Known = {name: getattr(context, name) for name in _AT_START}  # pyright: ignore[reportAssignmentType]
         known |= {"step": self.steps, "entropies": entropy.detach()}
-        if learner.recentred:
-            advantages = torch.where(mask, context.require("advantages", objective), 0.0)
-            context = dataclasses.replace(context, advantages=_recentred(advantages, logps.detach() - old_logps))
         known["divergences"] = (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]
         if self.rule is not None and self.state is not None:
             known["controlled"] = self.rule.value(self.state)
@@ -118,21 +115,26 @@ class _Run:
             kept = _by_chance(objective, logps.detach(), old_logps, mask, all_known, gate)
             objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), apply="clip")
 
-        def loss_of(objective: Objective) -> Any:
+        def loss_of(objective: Objective, advantages: Tensor) -> Any:
             reference = None
             if objective.beta > 0:
                 reference = torch.from_numpy(self.first)[states, tokens]
             return policy_loss(
-                logps, old_logps, context.advantages, mask, objective,  # pyright: ignore[reportArgumentType]
+                logps, old_logps, advantages, mask, objective,
                 ref_logps=reference, rollout_is_weights=kept, **known,
             )  # fmt: skip
 
-        loss, metrics = loss_of(objective)
+        def slope_of(advantages: Tensor) -> Tensor:
+            """Of the surrogate alone, for each token."""
+            plain = dataclasses.replace(objective, beta=0.0, kl_penalty=Objective.kl_penalty)
+            return torch.autograd.grad(loss_of(plain, advantages)[0], logps, retain_graph=True)[0]
+
+        advantages, log_ratio = context.require("advantages", objective), logps.detach() - old_logps
+        if learner.balanced:
+            advantages = _balanced(advantages, log_ratio, slope_of(advantages) != 0)
+        loss, metrics = loss_of(objective, advantages)
         if is_last:
-            plain = {"beta": 0.0, "kl_penalty": Objective.kl_penalty}
-            surrogate = loss if objective.beta == 0 else loss_of(dataclasses.replace(objective, **plain))[0]
-            (slope,) = torch.autograd.grad(surrogate, logps, retain_graph=True)
-            self.count_cuts(slope, logps.detach() - old_logps, old_logps, context.advantages, mask)
+            self.count_cuts(slope_of(advantages), log_ratio, old_logps, advantages, mask)
         if learner.entropy_bonus > 0:
             loss = loss - learner.entropy_bonus * entropy[mask].mean()
         self.optimizer.zero_grad()
@@ -149,9 +151,9 @@ class _Run:
             sums[self.lane] += np.bincount(cell.flatten(), share.flatten(), minlength=sums.shape[1])
 
 
-def _recentred(advantages: Tensor, log_ratio: Tensor) -> Tensor:
-    """Advantages minus sum r A / sum r over the tokens with A != 0; 0 where that has another sign."""
-    ratio = torch.where(advantages != 0, log_ratio.clamp(max=HIGHEST).exp(), 0.0)
+def _balanced(advantages: Tensor, log_ratio: Tensor, kept: Tensor) -> Tensor:
+    """Advantages minus sum r A / sum r over the tokens that are kept; 0 where that has another sign."""
+    ratio = torch.where(kept, log_ratio.clamp(max=HIGHEST).exp(), 0.0)
     moved = advantages - (ratio * advantages).sum() / ratio.sum().clamp(min=1e-300)
     return torch.where(moved * advantages > 0, moved, 0.0)
 
