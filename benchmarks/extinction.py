@@ -1,6 +1,6 @@
 """Why runs lose a rare strategy in the scene `both`: updates that are frozen, steps that are taken apart, and a chain.
 
-    python benchmarks/extinction.py [freeze] [drift] [chain] [--write]         a quarter of an hour on one core
+    python benchmarks/extinction.py freeze|drift|chain [--write]
 
 A run is lost if P("work") < .05 at its end. Rows are long: one number, with its 95 % interval where it has one.
 
@@ -306,19 +306,21 @@ def print_chain(rows: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help="all, if none is named")
-    parser.add_argument("--write", action="store_true", help="write the rows to benchmarks/extinction.csv")
-    args = parser.parse_args()
-    if unknown := set(args.parts) - {"freeze", "drift", "chain"}:
-        parser.error(f"parts are freeze, drift and chain, got {sorted(unknown)}")
-    if args.write and args.parts:
-        parser.error("--write writes the rows of all parts, so name none")
-    same = {
-        "hardware": hardware(False), "torch": torch.__version__, "numba": version("numba"), "commit": source_commit()
-    }  # fmt: skip
     todo = {"freeze": freeze, "drift": drift, "chain": chain}
-    rows = [row | same for name, make in todo.items() if name in (args.parts or todo) for row in make()]
+    parser.add_argument("part", choices=list(todo))
+    parser.add_argument("--write", action="store_true", help="write the part's rows, and keep those of the others")
+    args = parser.parse_args()
+    same = {
+        "hardware": hardware(False),
+        "torch": torch.__version__,
+        "numba": version("numba"),
+        "commit": source_commit(),
+    }
+    rows = [row | same for row in todo[args.part]()]
     if args.write:
+        if CSV.exists():
+            with CSV.open(encoding="utf-8", newline="") as file:
+                rows = [row for row in csv.DictReader(file) if row["part"] != args.part] + rows
         with CSV.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
             writer.writeheader()
