@@ -1,0 +1,70 @@
+"""benchmarks/extinction.py: it freezes what it says, rounds taken apart are those of the run, and its chain walks."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scripts import load
+
+import bandpo
+from bandpo.worlds import Learner, train
+from bandpo.worlds import scene as scene_of
+from bandpo.worlds.world import make_world
+
+pytest.importorskip("numba")
+
+
+@pytest.fixture(scope="module")
+def script():
+    return load("benchmarks/extinction.py")
+
+
+SCENE = {"base": "both", "rounds": 6, "p_work": 0.2}
+RULE = bandpo.Clip(0.2, 1), {}
+
+
+def test_nothing_frozen_is_training_itself(script):
+    plain = train(SCENE, [Learner(RULE[0], 0.02)], range(5), engine="numba", curves=True)["p_work"]
+    np.testing.assert_array_equal(script.train(SCENE, RULE, [0.02], range(5)), plain)
+
+
+def test_all_positive_tokens_frozen_is_a_positive_weight_of_0(script):
+    names = [name for name in script.FREEZES if name.split()[0] in ("first", "later") and name.endswith(" +")]
+    found = script.train(
+        SCENE, RULE, [0.02], range(5), lambda v: np.any([script.FREEZES[name](v) for name in names], 0)
+    )
+    wanted = train(SCENE, [Learner(RULE[0], 0.02, positive_weight=0.0)], range(5), engine="numba", curves=True)
+    assert len(names) == 4
+    np.testing.assert_allclose(found, wanted["p_work"], rtol=1e-9)
+
+
+def test_common_positive_tokens_frozen_is_the_weight_from_that_probability_on(script):
+    names = ("first common +", "later common +")
+    found = script.train(
+        SCENE, RULE, [0.02], range(5), lambda v: np.any([script.FREEZES[name](v) for name in names], 0)
+    )
+    learner = Learner(RULE[0], 0.02, positive_weight=0.0, positive_from=script.COMMON)
+    np.testing.assert_allclose(found, train(SCENE, [learner], range(5), curves=True)["p_work"], rtol=1e-9)
+
+
+def test_a_round_taken_apart_is_the_round(script):
+    """Each counterfactual round starts where the run is, and the first of them goes where the run goes."""
+    scene = scene_of({"base": "both", "rounds": 12})
+    piece = script.Apart(make_world(scene, range(8)), [(Learner(RULE[0], 0.02), i) for i in range(8)])
+    p_work = piece.train().p_work
+    parts = np.stack(piece.parts, 1)
+    np.testing.assert_allclose(parts[..., 0], p_work[:, :-1], rtol=1e-9)
+    change, quiet, ratio, by_ratio = parts[..., 2], parts[..., 1] == 1, parts[..., 5], parts[..., 6]
+    np.testing.assert_allclose(parts[..., 3:6].sum(-1), change, atol=1e-12)
+    np.testing.assert_array_equal(np.sign(change), np.sign(np.diff(p_work, axis=1)))
+    assert 0 < quiet.sum() < quiet.size
+    assert np.abs(ratio - by_ratio).max() > 1e-3
+
+
+def test_the_chain_of_a_random_walk(script):
+    """Steps with mean 0.02 and deviation 0.3 from x = -4.6: after n rounds x is normal."""
+    steps = np.random.default_rng(1).normal(0.02, 0.3, (1000, 16))
+    x = -4.6 + np.cumsum(np.concatenate([np.zeros((1000, 1)), steps], 1), 1)
+    script.NEAREST = 4000
+    wanted = NormalDist(-4.6 + 64 * 0.02, 0.3 * 8).cdf(np.log(0.05 / 0.95))
+    assert script.predicted(x, 64) == pytest.approx(wanted, abs=0.05)
