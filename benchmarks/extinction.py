@@ -7,8 +7,8 @@ A run is lost if P("work") < .05 at its end. Rows are long: one number, with its
 - `freeze`: the advantages of some tokens are set to 0 for a whole run. "common" is an old probability of at least .2;
   "first" is the token that chooses, "later" those after "work"; a round is "quiet" where no response works. `lost` has
   Wilson's interval, `saved` and `killed` count runs that are lost without the freeze alone and with it alone, and
-  `had` those that are lost although P("work") was above 1/2 before. "first r = 1" and "recentred" are no freezes: the
-  ratio of first tokens is held at 1 (no clip alone), and sum r A / sum r is subtracted at each step.
+  `had` those that are lost although P("work") was above 1/2 before. "first r = 1" and "balanced" are no freezes: the
+  ratio of first tokens is held at 1 (no clip alone), and advantages are balanced at each step.
 - `drift`: rounds before P("work") reaches .05, all runs together, 95 % intervals by resampling runs. `change` is that
   of the log-odds of "work" in a round, in the mean over prompts, and the sum of three: `momentum`, the same steps with
   all advantages 0; `plain`, what the advantages add at r = 1, where the sum of r A over a prompt is 0 in a quiet round;
@@ -94,7 +94,7 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
     """Runs of the compiled engine, some of whose advantages are 0; `pinned`: r = 1 for first tokens, without a clip."""
 
     def __init__(self, world: Any, lanes: Sequence[tuple[Learner, int]], frozen: Frozen, pinned: bool = False) -> None:
-        super().__init__(world, lanes, compiled._examined(lanes[0][0])[1])  # pyright: ignore[reportPrivateUsage]
+        super().__init__(world, lanes, compiled.examine(lanes[0][0])[1])
         self.frozen, self.pinned = frozen, pinned
         if pinned:
             self.loss = self.loss._replace(up=arithmetic.WEIGHT, down=arithmetic.WEIGHT)
@@ -198,7 +198,7 @@ def freeze(first: int = 50_000, count: int = 192) -> list[dict[str, Any]]:
     for node, name, rule, rates, freezes in todo:
         kinds = [(what, rule, FREEZES[what], False) for what in freezes]
         if node == "both":
-            kinds += [("recentred", (rule[0], {"recentred": True}), FREEZES["nothing"], False)]
+            kinds += [("balanced", (rule[0], {"balanced": True}), FREEZES["nothing"], False)]
         if node == "both" and name == "no clip":
             kinds += [("first r = 1", rule, FREEZES["nothing"], True)]
         base = None

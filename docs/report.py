@@ -200,9 +200,9 @@ def forms(one: Kept | Pair) -> list[str]:
     return [*told, one.setting]
 
 
-def of_link(first: str, second: str | None) -> Kept | Pair:
+def of_link(first: str, second: str) -> Kept | Pair:
     rows = kept()
-    return rows[first] if second is None else Pair(rows[first], rows[second])
+    return Pair(rows[first], rows[second]) if second else rows[first]
 
 
 def statements(text: str) -> list[tuple[str, str, Kept | Pair]]:
@@ -361,7 +361,7 @@ def print_pdf(path: Path) -> None:
 
 def draw(folder: Path) -> None:
     """All figures."""
-    weights = {"as it is": "none", "positive advantages x 0.95": "positives x .95", "balanced": "balanced"}
+    weights = {"as it is": "none", "positive advantages x 0.85": "positives x .85", "entropy bonus": "entropy bonus"}
     by_family = {
         family: {label: at("both", "both", control)[family].value for label, control in weights.items()}
         for family in at("both", "both", "none")
@@ -371,7 +371,7 @@ def draw(folder: Path) -> None:
     figures.save(folder / "both.svg", figures.forest(by_family, label, None), 5)
     plain = at("both", "both", "none")
     runs = {name: plain[name].final for name in ("head band", "two-level clip", "fixed clip", "Band-KL", "no clip")}
-    runs["fixed clip, positives x 0.95"] = at("both", "both", "positives x .95")["fixed clip"].final
+    runs["fixed clip, positives x 0.85"] = at("both", "both", "positives x .85")["fixed clip"].final
     figures.save(folder / "profiles.svg", figures.profiles(runs, "reward at the end"), 3.6)
     curves = {}
     for name in ("head band", "two-level clip", "fixed clip", "Band-KL", "symmetric clip"):
