@@ -23,7 +23,7 @@ exclude_patterns = ["_site"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!bandpo\.).*|.*\.(Aggregation|Apply|Interval|KLPenalty|Known|Radius)")]
 
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
 
 # Docstrings are read from the source: neither torch nor bandpo needs to be installed.

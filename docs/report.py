@@ -121,17 +121,17 @@ class Pair:
 
 
 @functools.cache
-def kept() -> dict[str, Kept]:
-    """All judged rows, by their ids: the first six digits of their keys."""
-    found: dict[str, Kept] = {}
+def kept() -> tuple[Kept, ...]:
+    """All judged rows. Two families may have chosen the same setting, and then have the same row."""
+    found: list[Kept] = []
+    keys: dict[str, str] = {}
     for path in sorted(KEPT.glob("*.jsonl.gz")):
         for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-            one = Kept(**json.loads(line))
-            cell_of(one.row, f"{path.name}, {one.id}")  # whose key is that of its content
-            if one.id in found and found[one.id].row["key"] != one.row["key"]:
-                raise ValueError(f"two rows have the id {one.id}: take more digits")
-            found[one.id] = one
-    return found
+            found.append(Kept(**json.loads(line)))
+            cell_of(found[-1].row, f"{path.name}, {found[-1].id}")  # whose key is that of its content
+            if keys.setdefault(found[-1].id, found[-1].row["key"]) != found[-1].row["key"]:
+                raise ValueError(f"two rows have the id {found[-1].id}: take more digits")
+    return tuple(found)
 
 
 def take(folder: Path) -> Path:
@@ -201,7 +201,7 @@ def forms(one: Kept | Pair) -> list[str]:
 
 
 def of_link(first: str, second: str) -> Kept | Pair:
-    rows = kept()
+    rows = {one.id: one for one in kept()}
     return Pair(rows[first], rows[second]) if second else rows[first]
 
 
@@ -221,7 +221,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def at(contest: str, world: str, control: str) -> dict[str, Kept]:
     """By family."""
-    return {one.told["family"]: one for one in kept().values() if one.place == (contest, world, control)}
+    return {one.told["family"]: one for one in kept() if one.place == (contest, world, control)}
 
 
 def baseline_of(some: Mapping[str, Kept]) -> Kept:
@@ -248,7 +248,7 @@ def main_table(contest: str, world: str, control: str) -> str:
 
 def control_table(contest: str, world: str) -> str:
     """For every family, under each control, its reward minus that of the best fixed clip under the same control."""
-    controls = list(dict.fromkeys(one.told["control"] for one in kept().values() if one.place[:2] == (contest, world)))
+    controls = list(dict.fromkeys(one.told["control"] for one in kept() if one.place[:2] == (contest, world)))
     tables = {control: at(contest, world, control) for control in controls}
     lines = [["**fixed clip itself**", *(f"[{number(baseline_of(some).value.value)}](rows.md#{baseline_of(some).id})"
                                          for some in tables.values())]]  # fmt: skip
@@ -265,7 +265,7 @@ def control_table(contest: str, world: str) -> str:
 
 def worlds_table(contest: str, control: str) -> str:
     """For every family and world its reward minus that of the best fixed clip there."""
-    worlds = list(dict.fromkeys(one.told["world"] for one in kept().values() if one.told["contest"] == contest))
+    worlds = list(dict.fromkeys(one.told["world"] for one in kept() if one.told["contest"] == contest))
     tables = {world: at(contest, world, control) for world in worlds}
     lines = [["**fixed clip itself**", *(f"[{number(baseline_of(some).value.value)}](rows.md#{baseline_of(some).id})"
                                          for some in tables.values())]]  # fmt: skip
@@ -317,7 +317,7 @@ def rows_page(text: str) -> str:
         "`tried` the number of settings, with those of a grid that was widened after the +.\n"
     )
     head = ["row", "rule", "setting", "reward", "middle half", "lost", "half", "chosen with", "tried"]
-    for place in dict.fromkeys(one.place for one in kept().values()):
+    for place in dict.fromkeys(one.place for one in kept()):
         contest, world, control = place
         some = at(*place)
         seeds = next(iter(some.values())).row["seeds"]

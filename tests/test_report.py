@@ -25,8 +25,17 @@ def test_tables_and_the_page_of_rows_are_those_of_the_rows():
     assert report.rows_page(TEXT) == report.ROWS.read_text(encoding="utf-8")
 
 
+def test_the_figures_are_those_of_the_rows(tmp_path):
+    """If not: `python docs/report.py`."""
+    report.draw(tmp_path)
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert drawn == sorted(path.name for path in report.PAGES.glob("*.svg"))
+    for name in drawn:
+        assert (tmp_path / name).read_bytes() == (report.PAGES / name).read_bytes(), name
+
+
 def test_a_number_that_is_not_its_rows_is_seen():
-    one = next(iter(report.kept().values()))
+    one = report.kept()[0]
     ((said, name, of),) = report.statements(f"It ends at [9.999](rows.md#{one.id}).")
     assert (name, of) == (one.id, one)
     assert said not in report.forms(of)
@@ -36,7 +45,7 @@ def test_a_number_that_is_not_its_rows_is_seen():
 
 def test_some_rows_are_those_of_a_new_run():
     """The first seeds of a few cells, trained again."""
-    rows = list(report.kept().values())
+    rows = report.kept()
     for one in rows[:: max(1, len(rows) // 6)]:
         seeds = range(one.row["seeds"][0], one.row["seeds"][0] + 3)
         again = report.train(one.row["world"], [report.Learner(**one.row["learner"])], seeds)["final"][0]
@@ -45,7 +54,7 @@ def test_some_rows_are_those_of_a_new_run():
 
 def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "KEPT", tmp_path)
-    one = next(each for each in report.kept().values() if each.told["control"] == "none")
+    one = next(each for each in report.kept() if each.told["control"] == "none")
     report.kept.cache_clear()
     point, key = one.told["point"], one.row["key"]
     family = {
@@ -57,14 +66,14 @@ def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
     (tmp_path / "results.json").write_text(json.dumps(results))
     (tmp_path / "rows.jsonl").write_text(json.dumps(dict(one.row)) + "\n")
     assert report.take(tmp_path).name == "a-try.jsonl.gz"
-    (found,) = report.kept().values()
+    (found,) = report.kept()
     assert found.row == one.row
     assert found.place == ("a try", "both", "plain")
     report.kept.cache_clear()
 
 
 def test_a_difference_of_rows_of_other_seeds_is_refused():
-    one = next(iter(report.kept().values()))
+    one = report.kept()[0]
     other = report.Kept(one.told, {**one.row, "seeds": [0, len(one.final)]})
     with pytest.raises(ValueError, match="rows of different seeds"):
         _ = report.Pair(one, other).difference
