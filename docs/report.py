@@ -317,6 +317,14 @@ def rows_page(text: str) -> str:
         "`tried` the number of settings, with those of a grid that was widened after the +.\n"
     )
     head = ["row", "rule", "setting", "reward", "middle half", "lost", "half", "chosen with", "tried"]
+    seen: set[str] = set()
+
+    def name(one: Kept) -> str:
+        """What links lead to, once."""
+        again = one.id in seen
+        seen.add(one.id)
+        return one.id if again else f"[{one.id}]{{#{one.id}}}"
+
     for place in dict.fromkeys(one.place for one in kept()):
         contest, world, control = place
         some = at(*place)
