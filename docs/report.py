@@ -331,7 +331,7 @@ def rows_page(text: str) -> str:
         seeds = next(iter(some.values())).row["seeds"]
         made.write(f"\n## {contest}: {world}, {control}\n\nSeeds {seeds[0]} to {seeds[0] + seeds[1] - 1}.\n\n")
         made.write(table(head, ([
-            f"[{one.id}]{{#{one.id}}}", one.told["family"], one.setting, with_interval(one.value),
+            name(one), one.told["family"], one.setting, with_interval(one.value),
             number(one.middle.value), share_with_interval(one.lost), f"{one.half:.1f}",
             number(one.told["chosen_with"]), f"{one.told['searched']} + {one.told['more']}",
         ] for one in some.values())))  # fmt: skip
