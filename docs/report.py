@@ -195,9 +195,8 @@ def forms(one: Kept | Pair) -> list[str]:
     """All that may be written of it."""
     if isinstance(one, Pair):
         return [number(one.difference.value, "+"), with_interval(one.difference, "+"), chance(one.p)]
-    told = [number(one.value.value), with_interval(one.value), number(one.told["chosen_with"])]
-    told += [number(one.middle.value), share(one.lost.value), share_with_interval(one.lost), f"{one.half:.0f} rounds"]
-    return [*told, one.setting]
+    told = [number(one.value.value), with_interval(one.value), share(one.lost.value), share_with_interval(one.lost)]
+    return [*told, f"{one.half:.0f} rounds", one.setting]
 
 
 def of_link(first: str, second: str) -> Kept | Pair:
@@ -248,36 +247,28 @@ def main_table(contest: str, world: str, control: str) -> str:
 
 def control_table(contest: str, world: str) -> str:
     """For every family, under each control, its reward minus that of the best fixed clip under the same control."""
-    controls = list(dict.fromkeys(one.told["control"] for one in kept() if one.place[:2] == (contest, world)))
-    tables = {control: at(contest, world, control) for control in controls}
-    lines = [["**fixed clip itself**", *(f"[{number(baseline_of(some).value.value)}](rows.md#{baseline_of(some).id})"
-                                         for some in tables.values())]]  # fmt: skip
-    first = sorted(tables[controls[0]].values(), key=lambda one: -one.value.value)
-    for family in (one.told["family"] for one in first if one.told["family"] != "fixed clip"):
-        cells = []
-        for some in tables.values():
-            pair = Pair(some[family], baseline_of(some))
-            text = number(pair.difference.value, "+")
-            cells.append(f"**{text}**" if (some[family].told["p_adjusted"] or 1) < 0.05 else text)
-        lines.append([family, *cells])
-    return table(["rule", *controls], lines)
+    controls = dict.fromkeys(one.told["control"] for one in kept() if one.place[:2] == (contest, world))
+    return differences({control: at(contest, world, control) for control in controls})
 
 
 def worlds_table(contest: str, control: str) -> str:
     """For every family and world its reward minus that of the best fixed clip there."""
-    worlds = list(dict.fromkeys(one.told["world"] for one in kept() if one.told["contest"] == contest))
-    tables = {world: at(contest, world, control) for world in worlds}
-    lines = [["**fixed clip itself**", *(f"[{number(baseline_of(some).value.value)}](rows.md#{baseline_of(some).id})"
-                                         for some in tables.values())]]  # fmt: skip
-    for family in tables[worlds[0]]:
-        if family == "fixed clip":
-            continue
+    worlds = dict.fromkeys(one.told["world"] for one in kept() if one.told["contest"] == contest)
+    return differences({world: at(contest, world, control) for world in worlds})
+
+
+def differences(columns: Mapping[str, Mapping[str, Kept]]) -> str:
+    """Every family minus the best fixed clip of its column, ordered by the first; bold where p < 0.05 after Holm."""
+    bases = [baseline_of(some) for some in columns.values()]
+    lines = [["**fixed clip itself**", *(f"[{number(base.value.value)}](rows.md#{base.id})" for base in bases)]]
+    first = sorted(next(iter(columns.values())).values(), key=lambda one: -one.value.value)
+    for family in (one.told["family"] for one in first if one.told["family"] != "fixed clip"):
         cells = []
-        for some in tables.values():
+        for some in columns.values():
             text = number(Pair(some[family], baseline_of(some)).difference.value, "+")
-            cells.append(f"**{text}**" if (some[family].told["p_adjusted"] or 1) < 0.05 else text)
+            cells.append(f"**{text}**" if some[family].told["p_adjusted"] < 0.05 else text)
         lines.append([family, *cells])
-    return table(["rule", *worlds], lines)
+    return table(["rule", *columns], lines)
 
 
 def fits_table(contest: str, world: str) -> str:
