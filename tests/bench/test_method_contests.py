@@ -37,7 +37,7 @@ def objectives(name: str) -> dict[str, list[bandpo.Objective]]:
 
 
 def _objective(read: Contest, family: Family, point: dict[str, Any]) -> bandpo.Objective:
-    return Learner(**learner_of(family, read.controls[0], {**point, "learning_rate": 0.02})).objective
+    return bandpo.objective(learner_of(family, read.controls[0], {**point, "learning_rate": 0.02})["objective"])
 
 
 def named_by(family: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_method_takes_part_with_its_published_values(name):
     holding = [(file, family) for file in FILES for family in objectives(file) if name in named_by(family)]
     wanted = "methods" if why_not_numba(learner) is None else "slow_methods"
     assert wanted in [file for file, _ in holding]
-    assert all(learner.objective in objectives(file)[family] for file, family in holding)
+    assert all(bandpo.method(name).objective in objectives(file)[family] for file, family in holding)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -45,6 +45,15 @@ def fixed(low: float, high: float) -> Callable[..., Tensor]:
     return lambda log_pi, old, sampler, a: ppo((log_pi - old).exp(), a, low, high)
 
 
+def two_levels(log_pi, old, sampler, a):
+    high = 1.005 + (1.7 - 1.005) * (old.exp() <= 0.5).to(old)
+    return ppo((log_pi - old).exp(), a, 0.95, high)
+
+
+def weighted(log_pi, old, sampler, a):
+    return (1 - 0.15 * (a > 0).to(old)) * ppo((log_pi - old).exp(), a, 0.8, 2.0)
+
+
 def dual_clip(log_pi, old, sampler, a):
     """Where A < 0 max(min(r A, clip(r, 0.8, 1.2) A), 3 A)"""
     least = ppo((log_pi - old).exp(), a, 0.8, 1.2)
@@ -322,6 +331,8 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "dual-clip": dual_clip,
     "two-sided-grpo": two_sided,
     "clip-wide": fixed(0.8, 2.0),
+    "weighted-clip": weighted,
+    "two-level-clip": two_levels,
     "no-clip": fixed(0.0, math.inf),
     "decaying-clip": decaying_clip,
     "decaying-band": decaying_band,
@@ -784,3 +795,7 @@ def test_the_table_says_which_trainers_run_a_method(index):
 def test_an_objective_is_written_as_what_makes_it(index, name):
     value = eval(index.code(method(name).objective), vars(bandpo) | vars(math))
     assert objective(value) == method(name).objective
+
+
+def test_the_weight_of_good_tokens_is_explained():
+    assert "    where A > 0: 0.85 times that (positive_weight)\n" in explain([method("weighted-clip")])

@@ -143,6 +143,8 @@ ROOT_OF_CLIP = "trust_region must be made of Clip for ratio 'sequence-mean', got
         ({"apply": "mask", "ratio": "mean-of-clipped"}, "apply must be 'clip' for ratio 'mean-of-clipped', got 'mask'"),
         ({"apply": ("clip", PRESERVE), "ratio": "mean-of-clipped"}, "apply must be 'clip' for .*, got .*Preserve"),
         ({"dual_clip": 1.0}, r"dual_clip of Objective must be a number in \(1, inf\), got 1.0"),
+        ({"positive_weight": -0.1}, r"positive_weight of Objective must be a number in \[0, inf\), got -0.1"),
+        ({"positive_weight": math.inf}, r"positive_weight of Objective must be a number in \[0, inf\), got inf"),
         ({"dual_clip": math.inf}, r"dual_clip of Objective must be a number in \(1, inf\), got inf"),
         ({"dual_clip": math.nan}, r"dual_clip of Objective must be a number in \(1, inf\), got nan"),
         ({"dual_clip": True}, r"dual_clip of Objective must be a number in \(1, inf\), got True"),
@@ -254,11 +256,12 @@ def differing(field):
         "beta": 0.1,
         "aggregation": "token-mean",
         "max_log_ratio": 20.0,
+        "positive_weight": 0.9,
     }[field]
     return dataclasses.replace(Objective(Clip(0.2, 0.2)), **{field: value})
 
 
-FIELDS = ("apply", "ratio", "dual_clip", "beta", "aggregation", "max_log_ratio")
+FIELDS = ("apply", "ratio", "dual_clip", "beta", "aggregation", "max_log_ratio", "positive_weight")
 
 
 @pytest.mark.parametrize(("host", "field"), list(itertools.product(REFUSED, FIELDS)))

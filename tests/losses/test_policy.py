@@ -313,6 +313,27 @@ def test_the_surrogate_is_the_textbook_form_with_dual_clip():
     assert (dual != textbook).sum() > 20
 
 
+@pytest.mark.parametrize("ratio", ["token", "sequence", "mean-of-clipped"])
+@pytest.mark.parametrize("weight", [0.0, 0.85, 1.5])
+def test_a_positive_weight_is_that_of_the_advantages_and_nothing_else(weight, ratio):
+    """Also beside a penalty and importance weights; metrics see the advantages as they are."""
+    torch.manual_seed(1)
+    old = -torch.rand(4, 6, dtype=F64) * 3
+    new = (old + 0.5 * torch.randn(4, 6, dtype=F64)).clamp(max=0).requires_grad_()
+    advantages = torch.tensor([1.0, -1.0, 0.0, 2.0], dtype=F64)
+    weighted = torch.tensor([weight, -1.0, 0.0, 2.0 * weight], dtype=F64)
+    more = {"ref_logps": old.flip(0), "rollout_is_weights": torch.rand(4, 6, dtype=F64)}
+    found = []
+    for a, own in ((advantages, weight), (weighted, 1.0)):
+        objective = Objective(Clip(0.2, 0.3), ratio=ratio, beta=0.1, positive_weight=own)
+        loss, metrics = policy_loss(new, old, a, torch.ones(4, 6), objective, **more)
+        found.append((loss.detach(), torch.autograd.grad(loss, new)[0], metrics.compute()))
+    torch.testing.assert_close(found[0][:2], found[1][:2], rtol=1e-14, atol=0)
+    plain = Objective(Clip(0.2, 0.3), ratio=ratio, beta=0.1)
+    _, metrics = policy_loss(new, old, advantages, torch.ones(4, 6), plain, **more)
+    assert found[0][2] == pytest.approx(metrics.compute(), nan_ok=True)
+
+
 def test_dual_clip_is_passed_on_and_counted():
     old = torch.full((1, 4), -5.0)
     logps = (old + torch.tensor([[1.0, 1.2, 3.0, 3.0]])).requires_grad_()

@@ -353,6 +353,10 @@ def test_chance_does_nothing_where_the_rule_cuts_nothing():
         ({"learning_rate": 0}, r"learning_rate of Learner must be a number in \(0, inf\), got 0"),
         ({"positive_weight": -1}, "positive_weight of Learner must be"),
         ({"positive_from": 0.5}, "positive_from of Learner is 0.5, which without a positive_weight other"),
+        (
+            {"objective": Objective(WIDE, positive_weight=0.9), "positive_weight": 0.5, "positive_from": 0.2},
+            "positive_from of Learner must be 0 for an objective with a positive_weight, .* got 0.2 and 0.9",
+        ),
         ({"positive_from": 2}, r"positive_from of Learner must be a number in \[0, 1\], got 2"),
         ({"by_chance": 1}, "by_chance of Learner must be true or false, got 1"),
         ({"balanced": "yes"}, "balanced of Learner must be true or false, got 'yes'"),
@@ -369,6 +373,17 @@ def test_chance_does_nothing_where_the_rule_cuts_nothing():
 def test_what_a_learner_cannot_be_is_said(arguments, message):
     with pytest.raises(ValueError, match=message):
         Learner(**{"objective": WIDE, "learning_rate": 0.1} | arguments)
+
+
+def test_the_weight_of_an_objective_is_multiplied_to_the_learners():
+    one = Learner(Objective(WIDE, positive_weight=0.9), 0.05, positive_weight=0.5)
+    assert one == Learner(WIDE, 0.05, positive_weight=0.45)
+    for engine in ("numba", "torch"):
+        weighted = train(SHORT, [Learner(Objective(WIDE, positive_weight=0.5), 0.05)], [1], engine=engine)["final"]
+        np.testing.assert_array_equal(
+            weighted, train(SHORT, [Learner(WIDE, 0.05, positive_weight=0.5)], [1], engine=engine)["final"]
+        )
+        assert weighted != train(SHORT, [Learner(WIDE, 0.05)], [1], engine=engine)["final"]
 
 
 def test_a_learner_is_a_value():

@@ -24,6 +24,7 @@ def _clamps(host: str) -> dict[str, str]:
         "ratio": f"{host} clamps the ratio of each token",
         "dual_clip": f"{host}'s clamp has the two bounds and no third",
         "max_log_ratio": f"{host} takes log-ratios as they are",
+        "positive_weight": f"{host} multiplies the ratio by the advantages alone; weigh those before it is given them",
     }
 
 

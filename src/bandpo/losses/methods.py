@@ -9,7 +9,7 @@ import math
 
 from ..errors import nearest
 from ..trust_regions.base import kinds
-from ..trust_regions.combinators import TRGPPO, BySign, Decaying, Intersect, Relaxed
+from ..trust_regions.combinators import TRGPPO, ByProbability, BySign, Decaying, Intersect, Relaxed
 from ..trust_regions.exact import Exact
 from ..trust_regions.rules import DCPO, KL3, RIPO, Band, Clip
 from .batch_methods import OF_BATCHES
@@ -75,6 +75,22 @@ METHODS: tuple[Method, ...] = (
         Objective(Clip(0.2, 1.0)),
         _PPO.format("0.8", "2"),
         "no paper; asks whether a plain clip would not do as well",
+    ),
+    Method(
+        "weighted-clip",
+        "Wide clip, good tokens weighted less",
+        None,
+        Objective(Clip(0.2, 1.0), positive_weight=0.85),
+        "min(r A, clip(r, 0.8, 2) A), 0.85 times that where A > 0",
+        "no paper; the weight is an idea of 2506.01347, which has 0.1; docs/report has what it did in small worlds",
+    ),
+    Method(
+        "two-level-clip",
+        "Clip with two levels",
+        None,
+        Objective(ByProbability(0.5, Clip(0.05, 0.7), Clip(0.05, 0.005))),
+        "min(r A, clip(r, 0.95, 1 + up) A), up 0.7 where p <= 0.5 and 0.005 elsewhere, p old",
+        "no paper; values that the contest in docs/report chose",
     ),
     Method(
         "no-clip",

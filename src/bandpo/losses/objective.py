@@ -55,6 +55,9 @@ class Objective:
         kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
         aggregation: see `aggregate`; the default is the paper's.
         max_log_ratio: clamp log r to +- this before anything else (verl: 20); None is 60.
+        positive_weight: the surrogate of tokens with A > 0 is multiplied by it, which changes neither r nor bounds. 0.1
+            is the lambda of W-REINFORCE (arXiv 2506.01347); at 0 only what failed is learned from. Metrics do not see
+            it.
 
     Raises:
         ValueError: a value that is not allowed, or two that contradict each other, with the field's name.
@@ -74,6 +77,7 @@ class Objective:
     kl_penalty: KLPenalty = "k3"
     aggregation: Aggregation = "seq-mean-token-mean"
     max_log_ratio: float | None = None
+    positive_weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_region(self, "trust_region")
@@ -83,7 +87,8 @@ class Objective:
             check_number(self, "dual_clip", 1, math.inf, open_low=True, open_high=True)
         positive, negative = by_sign(self.apply, self.dual_clip)
         object.__setattr__(self, "apply", positive if positive == negative else (positive, negative))
-        check_number(self, "beta", 0, math.inf, open_high=True)
+        for name in ("beta", "positive_weight"):
+            check_number(self, name, 0, math.inf, open_high=True)
         if self.max_log_ratio is not None:
             check_number(self, "max_log_ratio", 0, MAX_LOG_RATIO, open_low=True)
         for name, allowed in (("ratio", Ratio), ("kl_penalty", KLPenalty), ("aggregation", Aggregation)):

@@ -110,6 +110,8 @@ def policy_loss(
     context = Context(response_mask=mask, advantages=advantages, positions=positions, logps=current, **known)
     bounds = objective.trust_region.bounds(seen, context)
     weights = advantages if rollout_is_weights is None else advantages * rollout_is_weights.detach().to(dtype)
+    if objective.positive_weight != 1:
+        weights = torch.where(advantages > 0, objective.positive_weight * weights, weights)
     low, high = bounds.log_low.expand(mask.shape), bounds.log_high.expand(mask.shape)
     capped = None if bounds.capped is None else bounds.capped.expand(mask.shape)
     batch = _Batch(logps, old_logps, ref_logps, known.get("entropies"), advantages, weights, mask, low, high, capped)

@@ -211,6 +211,8 @@ def _outside(found: Objective) -> list[str]:
         lines.append(f"    where A {sign} 0: {above} above the interval, {below} below it")
     if found.dual_clip is not None:
         lines.append(f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)")
+    if found.positive_weight != 1:
+        lines.append(f"    where A > 0: {found.positive_weight:g} times that (positive_weight)")
     return lines
 
 

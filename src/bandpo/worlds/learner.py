@@ -29,7 +29,8 @@ class Learner:
             its name. It is kept as the `Objective`. Methods that take the ratio to the sampler's policy run too; those
             that need other tensors of a trainer do not.
         learning_rate: Adam's, or that of plain gradient steps.
-        positive_weight: multiplies the positive advantages of tokens whose old probability is at least `positive_from`.
+        positive_weight: multiplies the positive advantages of tokens whose old probability is at least `positive_from`;
+            that of an objective is multiplied to it.
         positive_from: see there, in [0, 1]; goes with a positive_weight other than 1.
         entropy_bonus: weight of the exact entropy of the states at the tokens of a minibatch, in their mean, which is
             maximised too.
@@ -79,6 +80,14 @@ class Learner:
                 f"aggregation of a Learner's objective must be {_AVERAGE!r}, as the world has it, got "
                 f"{objective.aggregation!r}"
             )
+        if objective.positive_weight != 1:
+            if self.positive_from > 0:
+                raise ValueError(
+                    f"positive_from of Learner must be 0 for an objective with a positive_weight, which is one of all "
+                    f"probabilities, got {self.positive_from} and {objective.positive_weight}"
+                )
+            object.__setattr__(self, "positive_weight", self.positive_weight * objective.positive_weight)
+            objective = dataclasses.replace(objective, positive_weight=1.0)
         if self.beta > 0:
             if objective.beta not in (0.0, self.beta):
                 raise ValueError(
