@@ -798,4 +798,4 @@ def test_an_objective_is_written_as_what_makes_it(index, name):
 
 
 def test_the_weight_of_good_tokens_is_explained():
-    assert "    where A > 0: 0.85 times that (positive_weight)\n" in explain([method("weighted-clip")])
+    assert "    where A > 0: 0.85 times that (positive_weight)\n" in explain(method("weighted-clip"))
