@@ -13,200 +13,43 @@ tests/test_report.py computes each from its rows and compares it with what is wr
 from __future__ import annotations
 
 import argparse
-import functools
-import gzip
 import io
-import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from re import Match
 
 import numpy as np
 import report_figures as figures
-
-from bandpo.bench.cells import cell_of
-from bandpo.statistics.contest import (
-    Estimate,
-    SigmoidFit,
-    bootstrap,
-    extinction_rate,
-    interquartile_mean,
-    sigmoid_fit,
-    swap_test,
+from report_rows import (
+    LINK,
+    TABLE,
+    Kept,
+    Pair,
+    chance,
+    forms,
+    kept,
+    measured,
+    number,
+    share,
+    share_with_interval,
+    statements,
+    take,
+    with_interval,
 )
-from bandpo.worlds import Learner, train
 
-ROOT = Path(__file__).parent.parent
-KEPT = ROOT / "benchmarks" / "contest"
-PAGES = ROOT / "docs" / "report"
+from bandpo.statistics.contest import SigmoidFit, sigmoid_fit
+
+PAGES = Path(__file__).parent / "report"
 TEXT, ROWS = PAGES / "index.md", PAGES / "rows.md"
-FOR_COURSES = 128  # of the seeds that judge
-GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
-_TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
-_LINK = re.compile(r"\[([^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]\(rows\.md#([0-9a-f]{6})(?:-([0-9a-f]{6}))?\)")
-_TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """A judged row: what was chosen of a family under a control in a world, and its runs on seeds that chose nothing.
-
-    `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit; and,
-    where there was no control, `course`: the mean reward before each round, of the first seeds that judged.
-    """
-
-    told: Mapping[str, Any]
-    row: dict[str, Any]
-
-    @property
-    def id(self) -> str:
-        return self.row["key"][:6]
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        return self.told["contest"], self.told["world"], self.told["control"]
-
-    @functools.cached_property
-    def final(self) -> Any:
-        return np.array([0.0 if x is None else x for x in self.row["final"]])
-
-    @functools.cached_property
-    def value(self) -> Estimate:
-        return bootstrap(lambda x: x.mean(-1), self.final)
-
-    @functools.cached_property
-    def middle(self) -> Estimate:
-        return bootstrap(lambda x: interquartile_mean(x, -1), self.final)
-
-    @functools.cached_property
-    def lost(self) -> Estimate:
-        return extinction_rate(np.array([0.0 if x is None else x for x in self.row["work"]]), GONE)
-
-    @property
-    def half(self) -> float:
-        return float(np.mean(self.row["half"]))
-
-    @property
-    def setting(self) -> str:
-        names = {"learning_rate": "lr"}
-        return ", ".join(f"{names.get(name, name)} {value:g}" for name, value in self.told["point"].items())
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The difference of two rows, on the same seeds."""
-
-    one: Kept
-    other: Kept
-
-    @property
-    def id(self) -> str:
-        return f"{self.one.id}-{self.other.id}"
-
-    @functools.cached_property
-    def difference(self) -> Estimate:
-        if self.one.row["seeds"] != self.other.row["seeds"]:
-            raise ValueError(f"{self.id}: rows of different seeds, {self.one.row['seeds']}, {self.other.row['seeds']}")
-        return bootstrap(lambda x, y: (x - y).mean(-1), self.one.final, self.other.final)
-
-    @functools.cached_property
-    def p(self) -> float:
-        return swap_test(self.one.final, self.other.final)
-
-
-@functools.cache
-def kept() -> tuple[Kept, ...]:
-    """All judged rows. Two families may have chosen the same setting, and then have the same row."""
-    found: list[Kept] = []
-    keys: dict[str, str] = {}
-    for path in sorted(KEPT.glob("*.jsonl.gz")):
-        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-            found.append(Kept(**json.loads(line)))
-            cell_of(found[-1].row, f"{path.name}, {found[-1].id}")  # whose key is that of its content
-            if keys.setdefault(found[-1].id, found[-1].row["key"]) != found[-1].row["key"]:
-                raise ValueError(f"two rows have the id {found[-1].id}: take more digits")
-    return tuple(found)
-
-
-def take(folder: Path) -> Path:
-    """Keep the judged rows of a contest, with what was said of them."""
-    results = json.loads((folder / "results.json").read_text())
-    rows = {row["key"]: row for row in map(json.loads, (folder / "rows.jsonl").read_text().splitlines())}
-    name = results["contest"]["name"]
-    lines = []
-    for table in results["tables"]:
-        if len(table["worlds"]) != 1:
-            raise ValueError(f"{folder}: the report shows contests with one setting for each world (per_world: true)")
-        for one in table["families"]:
-            told = {each: one[each] for each in _TOLD} | {"contest": name, "commit": results["commit"]}
-            told |= {"world": table["worlds"][0], "control": table["control"]}
-            row = rows[one["keys"][0]]
-            if table["control"] == "none":
-                told["course"] = course_of(row)
-            lines.append(json.dumps({"told": told, "row": row}))
-    path = KEPT / f"{name.replace(' ', '-')}.jsonl.gz"
-    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
-    return path
-
-
-def course_of(row: Mapping[str, Any]) -> list[float]:
-    """The mean reward before each round, and at the end."""
-    first, count = row["seeds"]
-    seeds = range(first, first + min(count, FOR_COURSES))
-    found = train(row["world"], [Learner(**row["learner"])], seeds, curves=True)["reward"][0]
-    return [round(x, 5) for x in found.mean(0).tolist()]
 
 
 def fit_of(one: Kept) -> SigmoidFit:
     """ScaleRL's sigmoid of its course, in rounds."""
     return sigmoid_fit(one.told["course"][1:])
-
-
-# What is written of a number.
-
-
-def number(x: float, sign: str = "") -> str:
-    return f"{x:{sign}.3f}"
-
-
-def share(x: float) -> str:
-    return f"{100 * x:.1f} %"
-
-
-def with_interval(estimate: Estimate, sign: str = "") -> str:
-    return f"{number(estimate.value, sign)} [{number(estimate.low, sign)}, {number(estimate.high, sign)}]"
-
-
-def share_with_interval(estimate: Estimate) -> str:
-    return f"{share(estimate.value)} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
-
-
-def chance(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
-
-
-def forms(one: Kept | Pair) -> list[str]:
-    """All that may be written of it."""
-    if isinstance(one, Pair):
-        return [number(one.difference.value, "+"), with_interval(one.difference, "+"), chance(one.p)]
-    told = [number(one.value.value), with_interval(one.value), share(one.lost.value), share_with_interval(one.lost)]
-    return [*told, f"{one.half:.0f} rounds", one.setting]
-
-
-def of_link(first: str, second: str) -> Kept | Pair:
-    rows = {one.id: one for one in kept()}
-    return Pair(rows[first], rows[second]) if second else rows[first]
-
-
-def statements(text: str) -> list[tuple[str, str, Kept | Pair]]:
-    """Each number of the text that stands on rows: as it is written, its id, and what it is of."""
-    return [(said, "-".join(filter(None, ids)), of_link(*ids)) for said, *ids in _LINK.findall(_TABLE.sub("", text))]
 
 
 # Tables and pages.
@@ -283,17 +126,38 @@ def fits_table(contest: str, world: str) -> str:
     )
 
 
-TABLES = {"fits": fits_table, "main": main_table, "controls": control_table, "worlds": worlds_table}
+def freezes_table(*columns: str) -> str:
+    """The share of lost runs by what is frozen; a column is scene, rule and learning rate, with : between them."""
+    head = [column.split(":") for column in columns]
+    found = {
+        (row["what"], row["scene"], row["rule"], row["learning_rate"]): one
+        for one in measured()
+        if (row := one.row)["part"] == "freeze" and row["measure"] == "lost"
+    }
+    lines = []
+    for what in dict.fromkeys(what for what, *place in found if place in head):
+        cells = [found.get((what, *place)) for place in head]
+        lines.append([what, *("" if one is None else f"[{share(one.value.value)}](rows.md#{one.id})" for one in cells)])
+    return table(["frozen", *(f"{rule}, {scene}, rate {rate}" for scene, rule, rate in head)], lines)
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "fits": fits_table,
+    "main": main_table,
+    "controls": control_table,
+    "worlds": worlds_table,
+    "freezes": freezes_table,
+}
 
 
 def filled(text: str) -> str:
     """The text with its tables anew: `<!-- table: kind; argument; ... -->` to `<!-- end -->`."""
 
-    def anew(match: re.Match[str]) -> str:
+    def anew(match: Match[str]) -> str:
         kind, *arguments = (part.strip() for part in match[2].split(";"))
         return f"{match[1]}\n{TABLES[kind](*arguments)}\n{match[3]}"
 
-    return _TABLE.sub(anew, text)
+    return TABLE.sub(anew, text)
 
 
 def rows_page(text: str) -> str:
@@ -333,6 +197,13 @@ def rows_page(text: str) -> str:
             f"[{one.id}]{{#{one.id}}}", _named(one.one), _named(one.other), with_interval(one.difference, "+"),
             chance(one.p),
         ] for one in pairs.values())))  # fmt: skip
+    linked = {first for _, first, _ in LINK.findall(text)}
+    others = [one for one in measured() if one.id in linked]
+    if others:
+        made.write("\n## Rows of other measurements\n\n")
+        made.write(table(["row", "file", "of", "value"], ([
+            f"[{one.id}]{{#{one.id}}}", f"[{one.file}](../../benchmarks/{one.file})", one.about, one.with_interval,
+        ] for one in others)))  # fmt: skip
     return made.getvalue()
 
 

@@ -9,14 +9,15 @@ import pytest
 from scripts import load
 
 report = load("docs/report.py")
+rows = load("docs/report_rows.py")
 TEXT = report.TEXT.read_text(encoding="utf-8")
 
 
 def test_every_number_of_the_text_is_that_of_its_rows():
-    found = report.statements(TEXT)
+    found = rows.statements(TEXT)
     assert len(found) >= 20
     for said, name, one in found:
-        assert said in report.forms(one), f"{name}: the report says {said!r}, its rows say {report.forms(one)}"
+        assert said in rows.forms(one), f"{name}: the report says {said!r}, its rows say {rows.forms(one)}"
 
 
 def test_tables_and_the_page_of_rows_are_those_of_the_rows():
@@ -35,27 +36,27 @@ def test_the_figures_are_those_of_the_rows(tmp_path):
 
 
 def test_a_number_that_is_not_its_rows_is_seen():
-    one = report.kept()[0]
-    ((said, name, of),) = report.statements(f"It ends at [9.999](rows.md#{one.id}).")
+    one = rows.kept()[0]
+    ((said, name, of),) = rows.statements(f"It ends at [9.999](rows.md#{one.id}).")
     assert (name, of) == (one.id, one)
-    assert said not in report.forms(of)
+    assert said not in rows.forms(of)
     with pytest.raises(KeyError):
-        report.statements("It ends at [0.9](rows.md#zzzzzz).".replace("z", "0"))
+        rows.statements("It ends at [0.9](rows.md#zzzzzz).".replace("z", "0"))
 
 
 def test_some_rows_are_those_of_a_new_run():
     """The first seeds of a few cells, trained again."""
-    rows = report.kept()
-    for one in rows[:: max(1, len(rows) // 6)]:
+    kept = rows.kept()
+    for one in kept[:: max(1, len(kept) // 6)]:
         seeds = range(one.row["seeds"][0], one.row["seeds"][0] + 3)
-        again = report.train(one.row["world"], [report.Learner(**one.row["learner"])], seeds)["final"][0]
+        again = rows.train(one.row["world"], [rows.Learner(**one.row["learner"])], seeds)["final"][0]
         np.testing.assert_allclose(again, one.final[:3], rtol=1e-5)
 
 
 def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "KEPT", tmp_path)
-    one = next(each for each in report.kept() if each.told["control"] == "none")
-    report.kept.cache_clear()
+    monkeypatch.setattr(rows, "KEPT", tmp_path)
+    one = next(each for each in rows.kept() if each.told["control"] == "none")
+    rows.kept.cache_clear()
     point, key = one.told["point"], one.row["key"]
     family = {
         "family": "fixed clip", "point": point, "searched": 4, "more": 0, "edges": [], "chosen_with": 0.5,
@@ -65,15 +66,27 @@ def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
     results = {"contest": {"name": "a try"}, "commit": "abc", "tables": [table]}
     (tmp_path / "results.json").write_text(json.dumps(results))
     (tmp_path / "rows.jsonl").write_text(json.dumps(dict(one.row)) + "\n")
-    assert report.take(tmp_path).name == "a-try.jsonl.gz"
-    (found,) = report.kept()
+    assert rows.take(tmp_path).name == "a-try.jsonl.gz"
+    (found,) = rows.kept()
     assert found.row == one.row
     assert found.place == ("a try", "both", "plain")
-    report.kept.cache_clear()
+    rows.kept.cache_clear()
 
 
 def test_a_difference_of_rows_of_other_seeds_is_refused():
-    one = report.kept()[0]
-    other = report.Kept(one.told, {**one.row, "seeds": [0, len(one.final)]})
+    one = rows.kept()[0]
+    other = rows.Kept(one.told, {**one.row, "seeds": [0, len(one.final)]})
     with pytest.raises(ValueError, match="rows of different seeds"):
-        _ = report.Pair(one, other).difference
+        _ = rows.Pair(one, other).difference
+
+
+def test_a_row_of_another_table_is_told_by_what_it_is_of():
+    one = next(each for each in rows.measured() if each.row["low"])
+    value, low, high = (f"{float(one.row[name]):.3f}" for name in ("value", "low", "high"))
+    ((said, _, found),) = rows.statements(f"It is [{value} [{low}, {high}]](rows.md#{one.id}).")
+    assert found is one
+    assert said in rows.forms(found)
+    assert one.about in report.rows_page(f"[{value}](rows.md#{one.id})")
+    assert all(one.row[name] in one.about for name in ("part", "rule", "learning_rate", "what", "measure"))
+    again = rows.Measured(one.file, {**one.row, "value": "0.5"})
+    assert (again.id, rows.Measured("other.csv", one.row).id == one.id) == (one.id, False)
