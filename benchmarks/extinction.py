@@ -1,6 +1,6 @@
 """Why runs lose a rare strategy in the scene `both`: updates that are frozen, steps that are taken apart, and a chain.
 
-    python benchmarks/extinction.py freeze|drift|chain [--write]
+    python benchmarks/extinction.py freeze|drift|chain|summary [--write]
 
 A run is lost if P("work") < .05 at its end. Rows are long: one number, with its 95 % interval where it has one.
 
@@ -20,6 +20,10 @@ A run is lost if P("work") < .05 at its end. Rows are long: one number, with its
   other seeds that is lost after so many rounds. Rules of `design` were seen when the chain was chosen, those of
   `report` were not. `line` is exp(-2 mu d / s^2) with mean and variance of the steps below P = .05 and one d for all,
   the best for `design`; `rate` and `share` know no rule: the mean of `design` at this learning rate, and at all.
+  `after 16` is the share of the training runs that are below P = .05 when the chain begins to be asked.
+- `summary`: of the rows of the other parts. A freeze's share of lost runs over all rules and rates of `both`, 95 %
+  intervals by Wilson; and of each prediction the cells of `report` in which it is off by more than .1, the root mean
+  square of what it is off by, and the rank correlation with what was observed.
 """
 
 import argparse
@@ -33,6 +37,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
 
 from bandpo import Band, ByProbability, BySign, Clip
 from bandpo.provenance import hardware, source_commit
@@ -183,7 +188,7 @@ def train(
     return np.concatenate(pieces).reshape(len(rates), len(seeds), -1)
 
 
-def _row(part: str, node: Any, rule: str, rate: float, what: str, measure: str, *value: Any) -> dict[str, Any]:
+def _row(part: str, node: Any, rule: str, rate: float | str, what: str, measure: str, *value: Any) -> dict[str, Any]:
     name = node if isinstance(node, str) else ", ".join(str(x) for x in node.values())
     row = {"part": part, "scene": name, "rule": rule, "learning_rate": rate, "what": what, "measure": measure}
     return row | dict(zip(("value", "low", "high"), [f"{x:.4f}" for x in value] + ["", ""], strict=False))
@@ -269,6 +274,7 @@ def chain(first: int = 52_000, count: int = 256) -> list[dict[str, Any]]:
             other = train({"base": "both", "rounds": 128}, rule, RATES, range(first + 1000, first + 1000 + count))
             for i, rate in enumerate(RATES):
                 x, start = _log_odds(np.log(seen[i])), ("chain", "both", name, rate, what)
+                rows.append(_row(*start, f"after {SEEN}", *extinction_rate(seen[i, :, -1], LOST)))
                 for rounds in (64, 128):
                     rows.append(_row(*start, f"observed {rounds}", *extinction_rate(other[i, :, rounds], LOST)))
                     for runs in (32, 64, count):
@@ -288,25 +294,46 @@ def chain(first: int = 52_000, count: int = 256) -> list[dict[str, Any]]:
         rows.append(_row(*start, "line", line(name, rate, best)))
         rows.append(_row(*start, "rate", np.mean([shares[x, rate] for x in RULES])))
         rows.append(_row(*start, "share", np.mean([shares[x] for x in design])))
-    rows = [row | {"seeds": count, "first_seed": first + 1000} for row in rows]
-    print_chain(rows)
-    return rows
+    return [row | {"seeds": count, "first_seed": first + 1000} for row in rows]
 
 
-def print_chain(rows: Sequence[dict[str, Any]]) -> None:
-    """How far each prediction is from what was observed, over the cells that are reported."""
-    found = {(row["rule"], row["learning_rate"], row["measure"]): float(row["value"]) for row in rows}
-    cells = sorted({(row["rule"], row["learning_rate"]) for row in rows if row["what"] == "report"})
-    for measure in sorted({row["measure"] for row in rows if not row["measure"].startswith("observed")}):
-        rounds = "128" if measure.endswith(" 128") else "64"
-        off = np.array([found[*x, measure] - found[*x, f"observed {rounds}"] for x in cells])
-        shown = f"{len(off)} cells, off by more than .1: {(abs(off) > 0.1).sum()}, mean {off.mean():+.3f}, "
-        print(f"{measure}: {shown}root mean square {np.sqrt((off**2).mean()):.3f}")
+def summary() -> list[dict[str, Any]]:
+    with CSV.open(encoding="utf-8", newline="") as file:
+        told = list(csv.DictReader(file))
+    rows: list[dict[str, Any]] = []
+    lost = [row for row in told if (row["part"], row["scene"], row["measure"]) == ("freeze", "both", "lost")]
+    for what in dict.fromkeys(row["what"] for row in lost):
+        some = [row for row in lost if row["what"] == what]
+        runs = np.concatenate([_ones(float(row["value"]), int(row["seeds"])) for row in some])
+        rows.append(_row("summary", "both", "all", "all", what, "lost", *extinction_rate(1 - runs, LOST)))
+    found = {
+        (row["rule"], row["learning_rate"], row["measure"]): float(row["value"])
+        for row in told
+        if (row["part"], row["what"]) == ("chain", "report")
+    }
+    cells = sorted({(rule, rate) for rule, rate, _ in found})
+    for measure in sorted({measure for *_, measure in found if not measure.startswith("observed")}):
+        observed = np.array([found[*x, f"observed {128 if measure.endswith(' 128') else 64}"] for x in cells])
+        said = np.array([found[*x, measure] for x in cells])
+        start = ("summary", "both", "all", "all", measure)
+        rows.append(_row(*start, "cells", len(cells)))
+        rows.append(_row(*start, "off by more than .1", (abs(said - observed) > 0.1).sum()))
+        rows.append(_row(*start, "root mean square", np.sqrt(((said - observed) ** 2).mean())))
+        if said.std() > 0:
+            rows.append(_row(*start, "rank correlation", spearmanr(said, observed)[0]))
+    for row in rows:
+        print(row["what"], row["measure"], row["value"])
+    return [row | {"seeds": "", "first_seed": ""} for row in rows]
+
+
+def _ones(share: float, runs: int) -> Any:
+    """As many ones as a share of some runs is, and zeros."""
+    return (np.arange(runs) < round(share * runs)).astype(float)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    todo = {"freeze": freeze, "drift": drift, "chain": chain}
+    todo = {"freeze": freeze, "drift": drift, "chain": chain, "summary": summary}
     parser.add_argument("part", choices=list(todo))
     parser.add_argument("--write", action="store_true", help="write the part's rows, and keep those of the others")
     args = parser.parse_args()
