@@ -205,7 +205,7 @@ def forms(one: Kept | Pair | Measured) -> list[str]:
     """All that may be written of it."""
     if isinstance(one, Measured):
         x = one.value
-        bare = [number(x.value), number(x.value, "+"), share(x.value)]
+        bare = [number(x.value), number(x.value, "+"), share(x.value), f"{x.value:.3g}"]
         return [*bare, with_interval(x), with_interval(x, "+"), share_with_interval(x)] if one.row["low"] else bare
     if isinstance(one, Pair):
         return [number(one.difference.value, "+"), with_interval(one.difference, "+"), chance(one.p)]

@@ -51,7 +51,7 @@ def two_levels(log_pi, old, sampler, a):
 
 
 def weighted(log_pi, old, sampler, a):
-    return (1 - 0.15 * (a > 0).to(old)) * ppo((log_pi - old).exp(), a, 0.8, 2.0)
+    return (1 - 0.15 * (a > 0).to(old)) * ppo((log_pi - old).exp(), a, 0.98, 2.0)
 
 
 def dual_clip(log_pi, old, sampler, a):
