@@ -795,6 +795,13 @@ FAULTS = [
     ),
     # ---- losses/policy.py
     Fault(
+        "policy: a weight on positive advantages is one on negative ones",
+        "losses/policy.py",
+        "torch.where(advantages > 0, objective.positive_weight * weights, weights)",
+        "torch.where(advantages < 0, objective.positive_weight * weights, weights)",
+        "policy",
+    ),
+    Fault(
         "old log-probabilities in padding",
         "losses/policy.py",
         "torch.where(mask, old_logps.detach().to(dtype), -1.0)",
@@ -1890,6 +1897,20 @@ FAULTS = [
         "worlds/kernel.py",
         "made.tokens[g // part] += here",
         "made.tokens[0] += here",
+        "training",
+    ),
+    Fault(
+        "worlds: what is subtracted to balance advantages is that of one response",
+        "worlds/kernel.py",
+        "advantage = less(advantage, excess * made.count[e])",
+        "advantage = less(advantage, excess)",
+        "training",
+    ),
+    Fault(
+        "worlds: the weight of an objective is forgotten",
+        "worlds/learner.py",
+        "self.positive_weight * objective.positive_weight)",
+        "self.positive_weight)",
         "training",
     ),
     Fault(

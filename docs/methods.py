@@ -53,7 +53,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "ppo": "The same interval; GRPO differs from PPO in its advantages, which are a choice beside the rule.",
         "clip-higher": "A little more room upwards than downwards, so that exploration does not die out.",
         "clip-wide": "A plain clip with much room upwards. In our lab it did as well as the bands.",
-        "weighted-clip": "Tight downwards, wide upwards, and good tokens count for less. In our contest no rule did better.",
+        "weighted-clip": "Tight downwards, wide upwards, good tokens count less: no rule of our contest did better.",
         "no-clip": "No limit at all. It is fastest in our lab, until the run breaks.",
         "dual-clip": "GRPO, and a bound on what one token of a bad answer can do to the loss.",
         "two-sided-grpo": "The same idea with the bound at 4, from training on many machines far apart.",

@@ -141,12 +141,41 @@ def freezes_table(*columns: str) -> str:
     return table(["frozen", *(f"{rule}, {scene}, rate {rate}" for scene, rule, rate in head)], lines)
 
 
+def tuning_table() -> str:
+    """The expected reward of the best of so many settings, drawn at random."""
+    found = {(row["family"], row["settings"]): one for one in measured() if (row := one.row).get("settings")}
+    found = {place: one for place, one in found.items() if one.row["measure"] == "reward"}
+    counts = list(dict.fromkeys(count for _, count in found))
+    lines = []
+    for family in dict.fromkeys(family for family, _ in found):
+        cells = [found[family, count] for count in counts]
+        lines.append([family, *(f"[{number(one.value.value)}](rows.md#{one.id})" for one in cells)])
+    return table(["rule", *(f"best of {count}" for count in counts)], lines)
+
+
+def radii_table(contest: str, control: str) -> str:
+    """The reward of families that are named by their number, such as "KL 0.05", with the learning rate of each."""
+    worlds = dict.fromkeys(one.told["world"] for one in kept() if one.told["contest"] == contest)
+    columns = {world: at(contest, world, control) for world in worlds}
+    lines = []
+    names = sorted(next(iter(columns.values())), key=lambda name: (name.split()[0], float(name.split()[-1])))
+    for family in names:
+        cells = [some[family] for some in columns.values()]
+        told = [
+            (f"[{with_interval(x.value)}](rows.md#{x.id})", f"{x.told['point']['learning_rate']:.2g}") for x in cells
+        ]
+        lines.append([family, *(text for pair in told for text in pair)])
+    return table(["rule", *(text for world in worlds for text in (world, "rate"))], lines)
+
+
 TABLES: dict[str, Callable[..., str]] = {
     "fits": fits_table,
     "main": main_table,
     "controls": control_table,
     "worlds": worlds_table,
     "freezes": freezes_table,
+    "tuning": tuning_table,
+    "radii": radii_table,
 }
 
 
