@@ -245,15 +245,18 @@ def print_pdf(path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         raise SystemExit("--pdf needs chromium (or google-chrome) on the PATH")
+    settings = {
+        "extensions": ["myst_parser"],
+        "myst_enable_extensions": ["attrs_inline", "dollarmath"],
+        "suppress_warnings": ["myst.xref_missing"],
+        "html_theme": "basic",
+        "html_static_path": [str(PAGES)],
+        "html_css_files": ["print.css"],
+    }
     with tempfile.TemporaryDirectory() as folder:
-        options = {
-            "extensions": "myst_parser", "myst_enable_extensions": "attrs_inline,dollarmath", "html_theme": "basic",
-            "suppress_warnings": "myst.xref_missing", "html_static_path": ".", "html_css_files": "print.css",
-        }  # fmt: skip
-        given = [f"-D{name}={value}" for name, value in options.items()]
-        subprocess.run(
-            [sys.executable, "-m", "sphinx", "-Q", "-C", *given, "-b", "singlehtml", PAGES, folder], check=True
-        )
+        Path(folder, "conf.py").write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+        command = [sys.executable, "-m", "sphinx", "-Q", "-c", folder, "-b", "singlehtml", PAGES, folder]
+        subprocess.run(command, check=True)
         printed = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={path}"]
         subprocess.run([browser, *printed, f"{folder}/index.html"], check=True, capture_output=True)
 
