@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from contests import node_of
+from contests import killed, node_of
 
 from bandpo import lab
 from bandpo.bench import cells, hold, labs, read_contest
@@ -224,6 +224,12 @@ def test_a_contest_in_the_lab_goes_on_and_gives_the_same_rows(start, tmp_path):
         hold(contest, tmp_path / "one")
 
 
+def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("bandpo.bench.running.run_cells", killed)
+    with pytest.raises(UserError, match="a worker was killed, .* the same command goes on"):
+        hold(make_contest(tiny()), tmp_path, jobs=2)
+
+
 def test_a_smoke_test_of_the_command(start, tmp_path, capsys):
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(tiny(numbers=["final", "work"], widen=False), sort_keys=False))
     assert main(["bench", str(tmp_path / "lab.yaml"), "--smoke", "--jobs", "1", "-o", str(tmp_path / "out")]) == 0
@@ -250,7 +256,7 @@ def test_the_contest_of_the_lab_has_families_of_the_first_contest():
     rates = {rate for family in contest.families for rate in contest.axes(family)["learning_rate"]}
     assert (min(map(float, rates)), max(map(float, rates))) == (0.00003, 0.0004)
     assert contest.stages.judge.count % GROUP == contest.stages.choose.count % GROUP == 0
-    assert 100 < contest.fewest_runs * 3.4 / 60 < 150  # minutes of a core
+    assert 100 < contest.fewest_runs * 3.7 / 60 < 150  # minutes of a core, at the seconds that its head tells
 
 
 @pytest.mark.slow
