@@ -183,7 +183,9 @@ def test_what_it_can_do_is_not_refused():
     upper = {"type": "by_sign", "positive": "$rule", "negative": {"type": "clip", "eps_low": 1, "eps_high": 9}}
     controls = [{"name": "none"}, {"name": "less", "positive_weight": 0.85}, {"name": "up", "objective": upper}]
     contest = make_contest(tiny(worlds=["both", {"lab": "tail", "rounds": 48}, {"lab": "both"}], controls=controls))
-    assert lab_of(contest.worlds[1]).settings.rounds == 48
+    world = contest.worlds[1]
+    assert labs.is_lab(world)
+    assert lab_of(world).settings.rounds == 48
     smaller = contest.smaller()
     assert smaller.worlds == ("both", {"lab": "tail", "rounds": 3}, {"lab": "both", "rounds": 4})
 
@@ -226,7 +228,7 @@ def test_a_contest_in_the_lab_goes_on_and_gives_the_same_rows(start, tmp_path):
 
 def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("bandpo.bench.running.run_cells", killed)
-    with pytest.raises(UserError, match="a worker was killed, .* the same command goes on"):
+    with pytest.raises(UserError, match=r"a worker was killed, .* the same command goes on"):
         hold(make_contest(tiny()), tmp_path, jobs=2)
 
 
