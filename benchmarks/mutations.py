@@ -1972,8 +1972,8 @@ FAULTS = [
     Fault(
         "bench: a row that comes out otherwise is taken",
         "bench/running.py",
-        "if row[name] != kept[name]:",
-        "if False:",
+        "if now != then)",
+        "if False)",
         "running",
     ),
     Fault(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bandpo.bench.cells import cell_of
+from bandpo.bench.labs import is_lab
 from bandpo.statistics.contest import Estimate, bootstrap, extinction_rate, interquartile_mean, swap_test
 from bandpo.worlds import Learner, train
 
@@ -35,7 +36,7 @@ class Kept:
     """A judged row: what was chosen of a family under a control in a world, and its runs on seeds that chose nothing.
 
     `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit; and,
-    where there was no control, `course`: the mean reward before each round, of the first seeds that judged.
+    in a world where there was no control, `course`: the mean reward before each round, of the first seeds that judged.
     """
 
     told: Mapping[str, Any]
@@ -162,7 +163,7 @@ def take(folder: Path) -> Path:
             told = {each: one[each] for each in _TOLD} | {"contest": name, "commit": results["commit"]}
             told |= {"world": table["worlds"][0], "control": table["control"]}
             row = rows[one["keys"][0]]
-            if table["control"] == "none":
+            if table["control"] == "none" and not is_lab(row["world"]):
                 told["course"] = course_of(row)
             lines.append(json.dumps({"told": told, "row": row}))
     path = KEPT / f"{name.replace(' ', '-')}.jsonl.gz"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,11 @@ families:
 def node_of(**changes: Any) -> dict[str, Any]:
     node = yaml.safe_load(SMALL.replace(", best: 3", "").replace("judge:", "best: 3\n  judge:"))
     return {**node, **changes}
+
+
+def killed(cells: Any) -> None:
+    """In the place of what runs cells: the process is killed at it."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FakeWorlds:

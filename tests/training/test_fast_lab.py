@@ -164,7 +164,7 @@ def test_two_rounds_of_trls_batches_give_trls_weights_and_rows(start, tmp_path, 
             columns = {name: each[f"bandpo/{name}"] for name in ("group_mean", "group_std")}
             columns["advantages"] = each["advantages"]
             minibatches.append(Minibatch.of(each["prompt_ids"], completions, columns))
-        (row,) = learn(weights, optimizer, [minibatches], fast_lab._objective(rule), 3, first_step=6 * i)
+        (row,) = learn(weights, optimizer, [minibatches], fast_lab.learnable(rule), 3, first_step=6 * i)
         for name, weight in after[i].items():
             torch.testing.assert_close(weights[name][0].detach(), weight, atol=1e-5, rtol=0, msg=name)
             assert (weight - before[name]).abs().max() > 1e-4  # it has moved much further than that
@@ -281,4 +281,4 @@ def test_calls_that_it_cannot_do_are_named():
         train(SMALL, "grpo", [])
     with pytest.raises(ValueError, match="measure must be True for a rule that goes by a minibatch"):
         train(SMALL, TailContracted(Clip()), measure=False)
-    assert fast_lab._objective("grpo").trust_region == Clip(0.2, 0.2)
+    assert fast_lab.learnable("grpo").trust_region == Clip(0.2, 0.2)

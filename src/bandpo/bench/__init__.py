@@ -1,8 +1,8 @@
 """Contests: methods that were all searched for equally long, compared on seeds that nothing was chosen by.
 
 `contest.py` says what is to be compared, `reading.py` reads and checks it, `cells.py` makes single pieces of work of
-it, `running.py` runs and keeps them, and `choosing.py` picks a setting of each family, with `widening.py` at the edges
-of its grid, and compares them.
+it, in worlds or, by `labs.py`, in the lab, `running.py` runs and keeps them, and `choosing.py` picks a setting of each
+family, with `widening.py` at the edges of its grid, and compares them.
 """
 
 from ..faces import lazily

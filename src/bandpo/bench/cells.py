@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import UserError
 from ..files.checks import shortened
 from .contest import LEARNING_RATE, Contest, Node, grid_of, learner_of
+from .labs import GROUP, is_lab, lab_of, numbers_of, seconds_of
 
 # Of what a run gives: to be raised when `bandpo.worlds` gives other numbers, so that rows of before are not taken.
 VERSION = 1
@@ -31,7 +32,7 @@ class Cell:
     """One learner in one world on some seeds.
 
     Attributes:
-        world: the name or node of a scene, as JSON with sorted keys.
+        world: the name or node of a scene, or a node of the lab, as JSON with sorted keys.
         learner: fields of `worlds.Learner`, as JSON with sorted keys.
         first: of its seeds.
         count: how many there are.
@@ -97,8 +98,12 @@ def run_cells(cells: Sequence[Cell]) -> list[Row]:
     world, seeds = cells[0].world, cells[0].seeds
     if any((each.world, each.seeds) != (world, seeds) for each in cells):
         raise ValueError("cells must be of one world and the same seeds to be run together")
-    learners = [Learner(**json.loads(each.learner)) for each in cells]
-    found = train(scene(json.loads(world)), learners, list(seeds))
+    node, fields = json.loads(world), [json.loads(each.learner) for each in cells]
+    if is_lab(node):
+        ran = [numbers_of(lab_of(node), each, list(seeds)) for each in fields]
+        found = {name: [numbers[name] for numbers in ran] for name in ran[0]}
+    else:
+        found = train(scene(node), [Learner(**each) for each in fields], list(seeds))
     for name in cells[0].numbers:
         if name not in found:
             raise UserError(f"numbers: {name!r} is none of what a run gives: {', '.join(found)}")
@@ -117,8 +122,18 @@ def batches(cells: Iterable[Cell], runs: int) -> list[list[Cell]]:
     return made
 
 
+def of_lab(cell: Cell) -> bool:
+    return is_lab(json.loads(cell.world))
+
+
+def beginning(cell: Cell) -> Cell:
+    """What of it is run again to see that its row is right: all, or of the lab, where a run takes seconds, the first
+    seeds, which are trained side by side."""
+    return dataclasses.replace(cell, count=min(cell.count, GROUP)) if of_lab(cell) else cell
+
+
 def _fits(batch: list[Cell], cell: Cell, runs: int) -> bool:
-    same = (batch[0].world, batch[0].seeds) == (cell.world, cell.seeds)
+    same = (batch[0].world, batch[0].seeds) == (cell.world, cell.seeds) and not of_lab(cell)
     return same and sum(map(_weight, (*batch, cell))) <= runs
 
 
@@ -147,7 +162,8 @@ def seconds_a_run(contest: Contest) -> float:
     """How long a training run takes on one core: the mean over worlds, families and controls.
 
     In each world as many pairs of a family and a control are timed as there are of either, so that every family and
-    every control is in one of them. Each is a batch of the search with fewer seeds, which takes somewhat longer a run.
+    every control is in one of them. Each is a batch of the search with fewer seeds, which takes somewhat longer a run;
+    of the lab the first round of some seeds of the search, which takes somewhat less than those that follow.
     """
     families, controls = contest.families, contest.controls
     count = max(len(families), len(controls))
@@ -162,6 +178,9 @@ def seconds_a_run(contest: Contest) -> float:
         middle = {name: values[len(values) // 2] for name, values in axes.items()}
         learners = [learner_of(family, control, {**middle, LEARNING_RATE: x}) for x in axes[LEARNING_RATE][:settings]]
         first = cell(world, learners[0], range(1), contest.numbers)
+        if is_lab(world):
+            spent += seconds_of(lab_of(world), learners[0], all_seeds)
+            continue
         began = time.perf_counter()
         run_cells([first])  # with what is compiled or made once
         if _weight(first) == 1:
@@ -180,7 +199,8 @@ def _content(world: str) -> dict[str, Any]:
     """All fields of a scene, so that a name that means another scene is another key."""
     from ..worlds import scene
 
-    return dataclasses.asdict(scene(json.loads(world)))
+    node = json.loads(world)
+    return lab_of(node).content if is_lab(node) else dataclasses.asdict(scene(node))
 
 
 def _json(value: Any) -> str:

@@ -24,7 +24,7 @@ from ..statistics.contest import (
     swap_test,
 )
 from .cells import Cell, Row, cell, settings_of
-from .contest import LARGER_IS_BETTER, Contest, Control, Family, Node, Value, learner_of
+from .contest import LARGER_IS_BETTER, Contest, Control, Family, Node, Value, learner_of, name_of
 from .widening import Point, edges_told, widened
 
 Run = Callable[..., Mapping[str, Row]]  # (cells, what they are for, more than was planned)
@@ -266,11 +266,6 @@ def _judged(search: _Search, rows: Mapping[str, Row]) -> Judged:
         keys=tuple(row["key"] for row in found),
         values={name: np.stack([_values(row, name) for row in found]) for name in contest.numbers},
     )
-
-
-def name_of(world: Node) -> str:
-    """A world as it is shown."""
-    return world if isinstance(world, str) else ", ".join(f"{key} {value}" for key, value in world.items())
 
 
 def _values(row: Row, name: str) -> Numbers:

@@ -15,6 +15,7 @@ import pydantic
 from ..errors import UserError, nearest
 from ..files.checks import shortened
 from ..losses.nodes import objective
+from .labs import is_lab, shorter
 
 LEARNING_RATE = "learning_rate"
 # What `worlds.train` says of a run: rewards and other shares of which more is better, and the rest.
@@ -131,7 +132,7 @@ class Contest(_Part):
 
     Attributes:
         name: of the contest.
-        worlds: names of scenes, or their nodes, such as {base: both, flip: 0.1}.
+        worlds: names of scenes, or their nodes, such as {base: both, flip: 0.1}; of the lab such as {lab: both}.
         per_world: choose and compare in each world alone; otherwise one setting is chosen for all, by its mean.
         metric: the number by which is chosen and compared, one of `LARGER_IS_BETTER`.
         lost_below: a run that ends with P("work") below this is lost: its rare strategy has died out.
@@ -183,7 +184,8 @@ class Contest(_Part):
     def smaller(self) -> Self:
         """A contest of seconds, of which nothing can be concluded: every part of it runs.
 
-        Of each family two learning rates at the middle of its grid, on seeds after all those of this contest.
+        Of each family two learning rates at the middle of its grid, on seeds after all those of this contest; of the
+        lab two rounds, or a few more, so that no two worlds become one.
         """
         s, few = self.stages, {"search": 3, "choose": 3, "judge": 6}
         first = max(_SMOKE, *(getattr(s, name).range.stop for name in few))
@@ -197,7 +199,9 @@ class Contest(_Part):
             })
             for family in self.families
         )  # fmt: skip
-        return self.model_copy(update={"stages": Stages(**seeds, best=1), "families": families, "settings": None})
+        worlds = tuple(shorter(world, 2 + i) if is_lab(world) else world for i, world in enumerate(self.worlds))
+        changed = {"stages": Stages(**seeds, best=1), "families": families, "settings": None, "worlds": worlds}
+        return self.model_copy(update=changed)
 
     def only(self, names: Sequence[str]) -> Self:
         """With these families, and the one they are compared with."""
@@ -215,6 +219,13 @@ class Contest(_Part):
 def grid_of(axes: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
     """Every combination of the values, the last axis fastest."""
     return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
+
+
+def name_of(world: Node) -> str:
+    """A world as it is shown."""
+    if isinstance(world, str):
+        return world
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in world.items())
 
 
 def learner_of(family: Family, control: Control, point: Mapping[str, Value]) -> dict[str, Any]:

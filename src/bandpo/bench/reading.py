@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,10 @@ from .contest import (
     Stages,
     grid_of,
     learner_of,
+    name_of,
 )
+from .labs import CONTROLS, Lab, is_lab, lab_of, run_of
+from .labs import NUMBERS as OF_LAB
 
 
 def read_contest(path: Path) -> Contest:
@@ -56,7 +59,7 @@ def make_contest(node: Any, where: str = "contest") -> Contest:
         _check_stages(contest)
         _check_families(contest)
         _check_controls(contest)
-        _check_worlds(contest)
+        _check_labs(contest, _check_worlds(contest))
     except pydantic.ValidationError as error:
         raise UserError(f"{where}: {_explained(error)}") from None
     except UserError as error:
@@ -182,14 +185,40 @@ def _learners(contest: Contest, i: int, j: int) -> list[Learner]:
     return found
 
 
-def _check_worlds(contest: Contest) -> None:
-    found: list[Scene] = []
+def _check_worlds(contest: Contest) -> list[Scene | Lab]:
+    found: list[Scene | Lab] = []
     for i, world in enumerate(contest.worlds):
         try:
-            made = scene(world)
+            made = lab_of(world) if is_lab(world) else scene(world)
         except ValueError as error:
             raise UserError(f"worlds.{i}: {error}") from None
         if made in found:
             at = found.index(made)
             raise UserError(f"worlds.{i}: {shortened(world)} is there twice, as worlds.{at} {contest.worlds[at]!r}")
         found.append(made)
+    return found
+
+
+def _check_labs(contest: Contest, worlds: Sequence[Scene | Lab]) -> None:
+    """What a scene of the lab cannot do is refused before anything runs."""
+    for world, lab in zip(contest.worlds, worlds, strict=True):
+        if not isinstance(lab, Lab):
+            continue
+        where = f"{name_of(world)!r}, a scene of the lab"
+        for i, name in enumerate(contest.numbers):
+            if name not in OF_LAB:
+                raise UserError(f"numbers.{i}: there is no {name!r} in {where}, which has {', '.join(OF_LAB)}")
+        for j, control in enumerate(contest.controls):
+            for name in control.model_dump(exclude={"name"}, exclude_defaults=True):
+                if name not in CONTROLS:
+                    raise UserError(
+                        f"controls.{j}.{name}: {control.name!r} cannot be in {where}, which has of controls "
+                        f"{' and '.join(CONTROLS)} alone"
+                    )
+            for i, family in enumerate(contest.families):
+                for point in grid_of(contest.axes(family)):
+                    try:
+                        run_of(lab, learner_of(family, control, point))
+                    except ValueError as error:
+                        under = f", under controls.{j} ({control.name})" if j else ""
+                        raise UserError(f"families.{i}: {family.name!r} cannot be in {where}{under}: {error}") from None

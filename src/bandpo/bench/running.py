@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import random
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from rich.console import Console
 from ..errors import UserError
 from ..files.writing import Appender
 from ..progress import Progress, lines
-from .cells import Cell, Row, batches, cell_of, run_cells
+from ..training.processes import end_with_parent
+from .cells import Cell, Row, batches, beginning, cell_of, of_lab, run_cells
 from .choosing import Results, decide, missing_runs
 from .contest import Contest
 
@@ -43,15 +47,14 @@ def hold(
         UserError: the folder is another process's, a row cannot be read or was changed, two rows of one cell differ, or
             a row run again differs.
     """
-    spread = _over_ray if ray else _over_threads(jobs)
-    with Appender(folder / ROWS) as file:
+    with Appender(folder / ROWS) as file, _over_cores(jobs) as over_cores:
         there = _Kept(file)
         if announce:
             announce(missing_runs(contest, there.at))
         shown = console or lines(stderr=True)
         with Progress("runs", contest.fewest_runs, title=contest.name, console=shown) as progress:
             there.run_again(contest.stages.judge.range)
-            return decide(contest, _Rows(there, spread, progress).of)
+            return decide(contest, _Rows(there, _over_ray if ray else over_cores, progress).of)
 
 
 class _Kept:
@@ -81,14 +84,14 @@ class _Kept:
         rest = [number for number in self.cells if number not in taken]
         taken += random.sample(rest, min(AGAIN - len(taken), len(rest)))
         for number in sorted(taken):
-            made = self.cells[number]
-            kept = self.at[made.key]
+            made = beginning(self.cells[number])
+            kept = self.at[self.cells[number].key]
             (row,) = run_cells([made])
             for name in made.numbers:
-                if row[name] != kept[name]:
-                    at = next(i for i, pair in enumerate(zip(row[name], kept[name], strict=True)) if pair[0] != pair[1])
+                pairs = zip(row[name], kept[name][: made.count], strict=True)
+                if (at := next((i for i, (now, then) in enumerate(pairs) if now != then), None)) is not None:
                     raise UserError(
-                        f"{self.file.path}, row {number} (key {made.key}): run again, {name!r} of seed "
+                        f"{self.file.path}, row {number} (key {kept['key']}): run again, {name!r} of seed "
                         f"{made.first + at} is {row[name][at]} and not {kept[name][at]}. The row was changed, or was "
                         "made by other code; choose another folder, or delete the file to run all again"
                     )
@@ -123,22 +126,48 @@ class _Rows:
 _Spread = Callable[[list[list[Cell]]], Iterator[list[Row]]]
 
 
-def _over_threads(jobs: int) -> _Spread:
+@contextlib.contextmanager
+def _over_cores(jobs: int) -> Iterator[_Spread]:
     """The engine of the worlds leaves Python's lock alone while it runs, so threads fill the cores, and none is left
-    behind by a kill."""
+    behind by a kill. The lab's loop holds that lock, and sets torch's threads for all of a process, so cells of the lab
+    have processes of their own, which are made when the first is to be run and end when this one does."""
+    with contextlib.ExitStack() as pools:
+        processes: ProcessPoolExecutor | None = None
 
-    def spread(work: list[list[Cell]]) -> Iterator[list[Row]]:
-        with ThreadPoolExecutor(jobs) as pool:
-            try:
-                pending = {pool.submit(run_cells, batch) for batch in work}
-                while pending:
-                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    for each in done:
-                        yield each.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+        def spread(work: list[list[Cell]]) -> Iterator[list[Row]]:
+            nonlocal processes
+            if processes is None and any(of_lab(batch[0]) for batch in work):
+                processes = pools.enter_context(_processes(jobs))
+            with ThreadPoolExecutor(jobs) as threads:
+                pending = set()
+                try:
+                    for batch in work:
+                        pool = processes if processes is not None and of_lab(batch[0]) else threads
+                        pending.add(pool.submit(run_cells, batch))
+                    while pending:
+                        done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                        for each in done:
+                            yield each.result()
+                finally:
+                    threads.shutdown(cancel_futures=True)
 
-    return spread
+        yield spread
+
+
+@contextlib.contextmanager
+def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), end_with_parent) as pool:
+        try:
+            yield pool
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise UserError("a worker was killed, by you or for want of memory; the same command goes on") from None
+            raise
 
 
 def _over_ray(work: list[list[Cell]]) -> Iterator[list[Row]]:

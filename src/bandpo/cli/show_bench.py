@@ -17,6 +17,7 @@ from rich.table import Table
 from ..bench.cells import VERSION, seconds_a_run
 from ..bench.choosing import Compared, Results, mean_of
 from ..bench.contest import Contest
+from ..bench.labs import make_starts
 from ..bench.reading import read_contest
 from ..bench.running import ROWS, hold
 from ..files.writing import write_atomically
@@ -82,6 +83,7 @@ def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int,
         aside.print(f"Of its {contest.fewest_runs:,} training runs none is missing.", soft_wrap=True)
         return
     cores = min(jobs, os.cpu_count() or 1)  # more threads than cores are no faster
+    make_starts(contest.worlds, lambda text: aside.print(text, soft_wrap=True))
     each = seconds_a_run(contest)
     where = "on the cluster, divided by its cores" if ray else f"on {_many(cores, 'core')}"
     all_runs = f", of {contest.fewest_runs:,}," if missing < contest.fewest_runs else ""

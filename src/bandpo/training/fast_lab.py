@@ -103,7 +103,7 @@ def train(
         UserError: the warm start cannot be kept anywhere.
     """
     own = Settings.of(settings, **changes) if isinstance(settings, str) else dataclasses.replace(settings, **changes)
-    value = _objective(objective)
+    value = learnable(objective)
     if not measure and find_one(value.trust_region, TailContracted) is not None:
         raise ValueError(
             f"measure must be True for a rule that goes by a minibatch's tokens, got {value.trust_region!r}"
@@ -289,7 +289,8 @@ def _scored(
     return columns, logged
 
 
-def _objective(node: Any) -> Objective:
+def learnable(node: Any) -> Objective:
+    """The objective of what `train` is given. Raises ValueError for what it cannot train."""
     found = objective_for("TRL", node)
     for kind in (Controlled, Adaptive):
         if find_one(found.trust_region, kind) is not None:
