@@ -85,8 +85,8 @@ def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
     contracted = {"type": "tail_contracted", "region": CLIP["objective"]}
     run_cells([made({"lab": "both"}, {**CLIP, "objective": contracted})])
     (settings, objective, seeds), more = asked[0]
-    assert (settings.learning_rate, settings.positive_weight, settings.rounds, settings.flip) == (0.002, 0.85, 2, 0.05)
-    assert (objective.trust_region.delta, seeds) == (0.05, [0, 1])
+    assert (settings.learning_rate, settings.rounds, settings.flip) == (0.002, 2, 0.05)
+    assert (objective.trust_region.delta, objective.positive_weight, seeds) == (0.05, 0.85, [0, 1])
     assert more == {"start_seed": 0, "measure": False}
     assert asked[1][1] == {"start_seed": None, "measure": True}  # a rule that goes by the tokens of its own run
 
@@ -158,10 +158,6 @@ REFUSED = {
     "a penalty of its own": (
         {"families": [*TWO_FAMILIES, {"name": "kl", "objective": {"type": "objective", "beta": 0.1}}]},
         "families.2: 'kl' cannot be in 'lab both', .*beta must be 0.0",
-    ),
-    "a weight of 0": (
-        {"controls": [{"name": "none"}, {"name": "nothing up", "positive_weight": 0}]},
-        r"families\.0: 'clip' .* under controls\.1 \(nothing up\): positive_weight must be positive",
     ),
     **{
         name: (

@@ -32,7 +32,6 @@ _VERSION = 1
 # Rounds at the end over which a run is judged: by 192 answers in `both`, so that a share has a standard error of at
 # most 0.036; and by three rounds' P("work"), which is exact for the prompts of a round.
 _LAST, _LAST_WORK = 6, 3
-_OF_LEARNER = ("learning_rate", "positive_weight")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Lab:
     """A scene of the lab, as a world.
 
     Attributes:
-        settings: of a run; `learning_rate` and `positive_weight` are put in by what is trained.
+        settings: of a run; `learning_rate` is put in by what is trained.
         start_seed: of the warm start of all runs; None: each seed has its own.
     """
 
@@ -50,7 +49,7 @@ class Lab:
     @property
     def content(self) -> dict[str, Any]:
         """All that a row depends on beside learner and seeds."""
-        own = {name: value for name, value in dataclasses.asdict(self.settings).items() if name not in _OF_LEARNER}
+        own = {name: value for name, value in dataclasses.asdict(self.settings).items() if name != "learning_rate"}
         return {"lab": own, "start_seed": self.start_seed, "group": GROUP, "version": _VERSION}
 
 
@@ -66,10 +65,10 @@ def lab_of(world: Mapping[str, Any]) -> Lab:
         ValueError: no such scene, or no such field, or a value that cannot be.
     """
     changes: dict[str, Any] = {str(key): value for key, value in world.items() if key != "lab"}
-    known = [each.name for each in dataclasses.fields(Settings) if each.name not in _OF_LEARNER]
+    known = [each.name for each in dataclasses.fields(Settings) if each.name != "learning_rate"]
     for name, value in changes.items():
-        if name in _OF_LEARNER:
-            raise ValueError(f"{name} is not the lab's: a contest has learning_rates, and controls")
+        if name == "learning_rate":
+            raise ValueError("learning_rate is not the lab's: a contest has learning_rates")
         if name not in (*known, "start_seed"):
             raise ValueError(f"unknown key {name!r} in lab{nearest(name, known)}; it has {[*known, 'start_seed']}")
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -87,10 +86,12 @@ def run_of(lab: Lab, learner: Mapping[str, Any]) -> tuple[Settings, Objective]:
         ValueError: it cannot, with the reason.
     """
     for name in learner:
-        if name not in ("objective", *_OF_LEARNER):
+        if name not in ("objective", "learning_rate", "positive_weight"):
             raise ValueError(f"the lab has no {name}; of controls it has {' and '.join(CONTROLS)}")
-    own = {name: learner[name] for name in _OF_LEARNER if name in learner}
-    return dataclasses.replace(lab.settings, **own), learnable(learner["objective"])
+    found = learnable(learner["objective"])
+    weight = learner.get("positive_weight", 1.0) * found.positive_weight
+    settings = dataclasses.replace(lab.settings, learning_rate=learner["learning_rate"])
+    return settings, dataclasses.replace(found, positive_weight=weight)
 
 
 def numbers_of(lab: Lab, learner: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, list[float]]:

@@ -24,8 +24,6 @@ class Settings:
         steps_per_generation: minibatches that a round's completions are split into, K.
         num_iterations: times that each of these is used, E; a round has K E optimizer steps.
         flip: share of the rewards that are inverted, chosen at random.
-        positive_weight: advantages above 0 are multiplied by it. 1 is the method as it is; contests have less as a
-            control, for whether a rule does more than that.
     """
 
     p_work: float
@@ -36,7 +34,6 @@ class Settings:
     steps_per_generation: int
     num_iterations: int
     flip: float = 0.0
-    positive_weight: float = 1.0
 
     def __post_init__(self) -> None:
         counts = ("rounds", "prompts", "num_generations", "steps_per_generation", "num_iterations")
@@ -44,9 +41,8 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        for name in ("learning_rate", "positive_weight"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate!r}")
         if not 0 <= self.flip < 0.5:
             raise ValueError(f"flip must be at least 0 and below a half, got {self.flip!r}")
         if not 0 < self.p_work < 1:

@@ -276,7 +276,7 @@ def _scored(
     groups = rewards.view(-1, settings.num_generations)
     advantages = group_advantages(rewards, settings.num_generations, epsilon=_STD_EPSILON)
     columns = {
-        "advantages": torch.where(advantages > 0, settings.positive_weight * advantages, advantages),
+        "advantages": advantages,
         "group_mean": groups.mean(1, keepdim=True).expand_as(groups).flatten(),
         "group_std": groups.std(1, keepdim=True, correction=0).expand_as(groups).flatten(),
     }
