@@ -132,7 +132,7 @@ def freezes_table(*columns: str) -> str:
     found = {
         (row["what"], row["scene"], row["rule"], row["learning_rate"]): one
         for one in measured()
-        if (row := one.row)["part"] == "freeze" and row["measure"] == "lost"
+        if one.file == "extinction.csv" and (row := one.row)["part"] == "freeze" and row["measure"] == "lost"
     }
     lines = []
     for what in dict.fromkeys(what for what, *place in found if place in head):
@@ -143,8 +143,8 @@ def freezes_table(*columns: str) -> str:
 
 def tuning_table() -> str:
     """The expected reward of the best of so many settings, drawn at random."""
-    found = {(row["family"], row["settings"]): one for one in measured() if (row := one.row).get("settings")}
-    found = {place: one for place, one in found.items() if one.row["measure"] == "reward"}
+    rewards = [one for one in measured() if one.file == "tuning.csv" and one.row["measure"] == "reward"]
+    found = {(one.row["family"], one.row["settings"]): one for one in rewards}
     counts = list(dict.fromkeys(count for _, count in found))
     lines = []
     for family in dict.fromkeys(family for family, _ in found):
