@@ -2,7 +2,7 @@
 
     python benchmarks/fast_lab.py [--seeds 0,1,2]     runs that have no row yet, in benchmarks/fast_lab.csv
     python benchmarks/fast_lab.py --table             their differences from TRL's rows in benchmarks/lab.csv
-    python benchmarks/fast_lab.py --pairs 32          runs of both, made here, in benchmarks/fast_lab_pairs.csv
+    python benchmarks/fast_lab.py --pairs 19 [--scenes tail]     runs of both, in benchmarks/fast_lab_pairs.csv
     python benchmarks/fast_lab.py --pairs-table       their differences, and those of each round
     python benchmarks/fast_lab.py --time 3            rows of times in benchmarks/fast_lab_time.csv
     python benchmarks/fast_lab.py --profile storm     where the time of a run through TRL goes
@@ -22,6 +22,7 @@ model, does not count. "side by side" is eight runs in one process, per round of
 import argparse
 import cProfile
 import csv
+import itertools
 import pstats
 import statistics
 import tempfile
@@ -46,8 +47,8 @@ CSV, TIMES, TRL, PAIRS = (
 )
 SWEEPS = (("storm", 3e-4, 64), ("tail", 5e-5, 24))
 RULES = ("grpo", "band-kl")
-# The rounds in which the model learns; and one in so many seeds has a pair, as those of tail take three times as long.
-SHORT = (("storm", 3e-4, 24, 1), ("tail", 5e-5, 12, 4))
+# The rounds in which the model learns.
+SHORT = (("storm", 3e-4, 24), ("tail", 5e-5, 12))
 WAYS, STARTS = ("TRL", "fast loop"), 2
 NUMBERS = ("half_work", "reward_mean", "reward_last3", "entropy_end", "clip_percent")
 KEY = ("scene", "learning_rate", "label", "seed", "rounds")
@@ -131,16 +132,12 @@ def compared(known: list[tuple[float, float]]) -> str:
     return f"{means[0]:.3f} | {means[1]:.3f} | {gap:+.3f} [{gap - half:+.3f}, {gap + half:+.3f}]"
 
 
-def make_pairs(count: int) -> None:
+def make_pairs(count: int, scenes: list[str]) -> None:
     have = {(row["scene"], int(row["seed"]), row["way"]) for row in read(PAIRS)}
     for seed in range(count):
         start, rule = seed % STARTS, RULES[seed // STARTS % len(RULES)]
-        for scene, rate, rounds, every in SHORT:
-            if seed >= -(-count // every):  # the first seeds have both warm starts and both rules
-                continue
-            for way in WAYS:
-                if (scene, seed, way) in have:
-                    continue
+        for (scene, rate, rounds), way in itertools.product(SHORT, WAYS):
+            if scene in scenes and (scene, seed, way) not in have:
                 began = time.process_time()
                 if way == "TRL":
                     rows: list[Row] = []
@@ -158,7 +155,9 @@ def make_pairs(count: int) -> None:
 
 def pairs_table() -> None:
     runs = {(row["way"], row["scene"], row["seed"]): row for row in read(PAIRS)}
-    pairs = [(a, runs[WAYS[1], scene, seed]) for (way, scene, seed), a in runs.items() if way == WAYS[0]]
+    # One that was interrupted between both ways has no pair.
+    whole = [key[1:] for key in runs if key[0] == WAYS[0] and (WAYS[1], *key[1:]) in runs]
+    pairs = [(runs[WAYS[0], *key], runs[WAYS[1], *key]) for key in whole]
 
     def line(where: str, number: str, known: list[tuple[float, float]]) -> None:
         lower = sum(b < a for a, b in known)
@@ -169,7 +168,7 @@ def pairs_table() -> None:
 
     print("| runs | pairs | number | TRL | fast loop | difference, 95 % | lower |\n|---|---|---|---|---|---|---|")
     line("all", "reward_mean", numbers_of(pairs, "reward_mean"))
-    for scene, rate, rounds, _ in SHORT:
+    for scene, rate, rounds in SHORT:
         mine, where = [pair for pair in pairs if pair[0]["scene"] == scene], f"{scene} {rate:g}"
         for start in map(str, range(STARTS)):
             of_start = [pair for pair in mine if pair[0]["start"] == start]
@@ -235,6 +234,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--pairs", type=int, metavar="COUNT")
+    parser.add_argument("--scenes", default=",".join(scene for scene, *_ in SHORT))
     parser.add_argument("--pairs-table", action="store_true")
     parser.add_argument("--time", type=int, metavar="REPEATS")
     parser.add_argument("--profile", metavar="SCENE")
@@ -243,7 +243,7 @@ def main() -> None:
     if args.table:
         table()
     elif args.pairs:
-        make_pairs(args.pairs)
+        make_pairs(args.pairs, args.scenes.split(","))
     elif args.pairs_table:
         pairs_table()
     elif args.time:
