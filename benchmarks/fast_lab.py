@@ -2,11 +2,17 @@
 
     python benchmarks/fast_lab.py [--seeds 0,1,2]     runs that have no row yet, in benchmarks/fast_lab.csv
     python benchmarks/fast_lab.py --table             their differences from TRL's rows in benchmarks/lab.csv
+    python benchmarks/fast_lab.py --pairs 19 [--scenes tail]     runs of both, in benchmarks/fast_lab_pairs.csv
+    python benchmarks/fast_lab.py --pairs-table       their differences, and those of each round
     python benchmarks/fast_lab.py --time 3            rows of times in benchmarks/fast_lab_time.csv
     python benchmarks/fast_lab.py --profile storm     where the time of a run through TRL goes
 
 Two scenes, two rules. A run of either has the same warm start and the same prompts as the other's of that seed, and
 random numbers of the sampler of its own, so differences are taken seed by seed; their interval is Student's.
+
+Pairs are of shorter runs, in which the model learns, of two warm starts and many seeds of prompts and sampler: enough
+to tell a small difference from chance. A row has the reward of each round, too: in the first one both have the same
+policy, so that a difference there is the sampler's.
 
 Times: per round, in seconds of the wall clock and of this process on the CPU, which other people's processes disturb
 less; the ways are run in turn, so that each of them meets the same of those. TRL's first round, which also loads the
@@ -16,6 +22,7 @@ model, does not count. "side by side" is eight runs in one process, per round of
 import argparse
 import cProfile
 import csv
+import itertools
 import pstats
 import statistics
 import tempfile
@@ -24,19 +31,25 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from scipy import stats
 
-from bandpo import method
+from bandpo import lab, method
 from bandpo.provenance import hardware, source_commit, versions
 from bandpo.training.fast_lab import Row, train
 from bandpo.training.on_trl import run
 from bandpo.training.side_by_side import plan
 from bandpo.trust_regions.notation import label_of
 
-CSV, TIMES, TRL = (Path(__file__).with_name(name) for name in ("fast_lab.csv", "fast_lab_time.csv", "lab.csv"))
+CSV, TIMES, TRL, PAIRS = (
+    Path(__file__).with_name(name) for name in ("fast_lab.csv", "fast_lab_time.csv", "lab.csv", "fast_lab_pairs.csv")
+)
 SWEEPS = (("storm", 3e-4, 64), ("tail", 5e-5, 24))
 RULES = ("grpo", "band-kl")
+# The rounds in which the model learns.
+SHORT = (("storm", 3e-4, 24), ("tail", 5e-5, 12))
+WAYS, STARTS = ("TRL", "fast loop"), 2
 NUMBERS = ("half_work", "reward_mean", "reward_last3", "entropy_end", "clip_percent")
 KEY = ("scene", "learning_rate", "label", "seed", "rounds")
 
@@ -107,17 +120,73 @@ def table() -> None:
             pairs = [(theirs[key_of(row)], row) for row in mine if key_of(row) in theirs]
             for name in NUMBERS:
                 known = [(float(a[name]), float(b[name])) for a, b in pairs if a[name] and b[name]]
-                means = [statistics.mean(values) for values in zip(*known, strict=True)]
-                gaps = [b - a for a, b in known]
-                half = stats.t.ppf(0.975, len(gaps) - 1) * stats.sem(gaps)
-                gap = statistics.mean(gaps)
-                cells = f"{means[0]:.3f} | {means[1]:.3f} | {gap:+.3f} [{gap - half:+.3f}, {gap + half:+.3f}]"
-                print(f"| {scene} {rate:g} | {label} | {len(known)} | {name} | {cells} |")
+                print(f"| {scene} {rate:g} | {label} | {len(known)} | {name} | {compared(known)} |")
 
 
-def through_trl(scene: str, rounds: int, on_row: Callable[[Row], None] = lambda row: None) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        (job,) = plan(scene, ["grpo"], [0], Path(folder), {"rounds": rounds, "save_every": 0})
+def compared(known: list[tuple[float, float]]) -> str:
+    """Means of both, and of the difference with its interval."""
+    means = [statistics.mean(values) for values in zip(*known, strict=True)]
+    gaps = [b - a for a, b in known]
+    half = stats.t.ppf(0.975, len(gaps) - 1) * stats.sem(gaps)
+    gap = statistics.mean(gaps)
+    return f"{means[0]:.3f} | {means[1]:.3f} | {gap:+.3f} [{gap - half:+.3f}, {gap + half:+.3f}]"
+
+
+def make_pairs(count: int, scenes: list[str]) -> None:
+    have = {(row["scene"], int(row["seed"]), row["way"]) for row in read(PAIRS)}
+    for seed in range(count):
+        start, rule = seed % STARTS, RULES[seed // STARTS % len(RULES)]
+        for (scene, rate, rounds), way in itertools.product(SHORT, WAYS):
+            if scene in scenes and (scene, seed, way) not in have:
+                began = time.process_time()
+                if way == "TRL":
+                    rows: list[Row] = []
+                    changes = {"rounds": rounds, "save_every": 0, "trainer": {"learning_rate": rate}}
+                    through_trl(scene, rows.append, rule, seed, start, changes)
+                else:
+                    (rows,) = train(scene, rule, [seed], start_seed=start, learning_rate=rate, rounds=rounds)
+                label = label_of(method(rule).objective.trust_region)
+                row = {"scene": scene, "learning_rate": rate, "label": label, "start": start, "seed": seed}
+                row |= {"rounds": rounds, "way": way, **numbers(rows)}
+                row |= {"rewards": " ".join(f"{each['reward']:.4g}" for each in rows)}
+                append(PAIRS, [row | {"cpu_seconds": round(time.process_time() - began, 1)} | about()])
+                print(scene, rule, seed, way, row["reward_mean"], flush=True)
+
+
+def pairs_table() -> None:
+    runs = {(row["way"], row["scene"], row["seed"]): row for row in read(PAIRS)}
+    # One that was interrupted between both ways has no pair.
+    whole = [key[1:] for key in runs if key[0] == WAYS[0] and (WAYS[1], *key[1:]) in runs]
+    pairs = [(runs[WAYS[0], *key], runs[WAYS[1], *key]) for key in whole]
+
+    def line(where: str, number: str, known: list[tuple[float, float]]) -> None:
+        lower = sum(b < a for a, b in known)
+        print(f"| {where} | {len(known)} | {number} | {compared(known)} | {lower} |")
+
+    def numbers_of(pairs: list[tuple[dict[str, str], dict[str, str]]], name: str) -> list[tuple[float, float]]:
+        return [(float(a[name]), float(b[name])) for a, b in pairs if a[name] and b[name]]
+
+    print("| runs | pairs | number | TRL | fast loop | difference, 95 % | lower |\n|---|---|---|---|---|---|---|")
+    line("all", "reward_mean", numbers_of(pairs, "reward_mean"))
+    for scene, rate, rounds in SHORT:
+        mine, where = [pair for pair in pairs if pair[0]["scene"] == scene], f"{scene} {rate:g}"
+        for start in map(str, range(STARTS)):
+            of_start = [pair for pair in mine if pair[0]["start"] == start]
+            line(f"{where}, start {start}", "reward_mean", numbers_of(of_start, "reward_mean"))
+        for name in NUMBERS:
+            line(where, name, numbers_of(mine, name))
+        rewards = [[row["rewards"].split() for row in pair] for pair in mine]
+        for i in range(rounds):
+            line(where, f"reward of round {i + 1}", [(float(a[i]), float(b[i])) for a, b in rewards])
+
+
+def through_trl(
+    scene: str, on_row: Callable[[Row], None], rule: str, seed: int, start: int, changes: dict[str, Any]
+) -> None:
+    """A run of `bandpo lab`, but with the warm start of the seed `start`: one for each seed would take too long."""
+    found = lab.warm_start(lab.SCENES[scene].p_work, start)
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(lab, "warm_start", return_value=found):
+        (job,) = plan(scene, [rule], [seed], Path(folder), changes)
         run(job.config, on_row=on_row)
 
 
@@ -128,7 +197,8 @@ def measure(repeats: int) -> None:
     def trl(scene: str, rounds: int) -> tuple[float, float]:
         """Per round, from the end of the first."""
         at: list[tuple[float, float]] = []
-        through_trl(scene, rounds + 1, lambda row: at.append(clocks()))
+        changes = {"rounds": rounds + 1, "save_every": 0}
+        through_trl(scene, lambda row: at.append(clocks()), "grpo", 0, 0, changes)
         return (at[rounds][0] - at[0][0]) / rounds, (at[rounds][1] - at[0][1]) / rounds
 
     def fast(scene: str, rounds: int, count: int, measure: bool) -> tuple[float, float]:
@@ -163,17 +233,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--pairs", type=int, metavar="COUNT")
+    parser.add_argument("--scenes", default=",".join(scene for scene, *_ in SHORT))
+    parser.add_argument("--pairs-table", action="store_true")
     parser.add_argument("--time", type=int, metavar="REPEATS")
     parser.add_argument("--profile", metavar="SCENE")
     args = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
     if args.table:
         table()
+    elif args.pairs:
+        make_pairs(args.pairs, args.scenes.split(","))
+    elif args.pairs_table:
+        pairs_table()
     elif args.time:
         measure(args.time)
     elif args.profile:
         profile = cProfile.Profile()
-        profile.runcall(through_trl, args.profile, 8)
+        changes = {"rounds": 8, "save_every": 0}
+        profile.runcall(through_trl, args.profile, lambda row: None, "grpo", 0, 0, changes)
         pstats.Stats(profile).sort_stats("cumulative").print_stats("trl|trainer|qwen2|optim|run_backward|generate")
     else:
         agree([int(seed) for seed in args.seeds.split(",")])

@@ -1,6 +1,7 @@
 """The lab's own loop: the transformer of transformers, a round of TRL's trainer, and what it refuses."""
 
 import copy
+import functools
 import math
 from typing import Any
 
@@ -13,8 +14,9 @@ from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.lab import model as lab_model
 from bandpo.lab.prefixes import Completions, load_weights, log_probs, prefixes, sample, side_by_side, stack_weights
 from bandpo.lab.settings import Settings
-from bandpo.training import fast_lab
+from bandpo.training import fast_lab, on_trl
 from bandpo.training.fast_lab import Minibatch, learn, train
+from bandpo.training.side_by_side import plan
 
 SMALL = Settings(
     p_work=0.3,
@@ -178,6 +180,60 @@ def test_two_rounds_of_trls_batches_give_trls_weights_and_rows(start, tmp_path, 
         assert {name: row[name] for name in ours} == pytest.approx(
             {name: theirs[f"bandpo/{name}"] for name in ours}, rel=2e-2, abs=2e-3
         )
+
+
+@pytest.fixture(scope="module")
+def half_taught(tmp_path_factory):
+    """The folder of a model that knows how to answer, so that a few of its answers are right."""
+    folder = tmp_path_factory.mktemp("fast") / "half-taught"
+    taught = lab_model._supervised(lab.WarmStart(0.3, 0, batch=32), 100, lambda text: None)
+    lab.save_start(folder, taught, {})
+    return folder
+
+
+@pytest.mark.parametrize(("scene", "rule"), [("storm", "grpo"), ("both", "band-kl")])
+def test_a_run_with_trls_samples_is_trls_run(half_taught, tmp_path, monkeypatch, scene, rule):
+    """Prompts, rewards, advantages, minibatches, steps, rows: all of `bandpo lab` but the drawing of the tokens. The
+    random numbers behind those, of wrong rewards and of minibatches, are TRL's, too."""
+    monkeypatch.setattr(lab, "warm_start", lambda p_work, seed, say: (half_taught, {}))
+    kept, reward = [], lab.reward
+
+    @functools.wraps(reward)
+    def keeps(completions, completion_ids, *arguments, **columns):
+        kept.append((completion_ids, torch.get_rng_state()))
+        return reward(completions, completion_ids, *arguments, **columns)
+
+    (job,) = plan(scene, [rule], [3], tmp_path, {"rounds": 3, "save_every": 0, "trainer": {"learning_rate": 3e-4}})
+    theirs: list[dict[str, Any]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(lab, "reward", keeps)
+        on_trl.run(job.config, on_row=theirs.append)
+
+    def samples(weights, prompts, rngs):
+        """TRL's, with what the weights say of them."""
+        ids, state = left.pop(0)
+        rngs[0].set_state(state)
+        tokens = torch.tensor([row + [lab.PAD] * (lab.MAX_COMPLETION - len(row)) for row in ids])
+        mask = torch.arange(lab.MAX_COMPLETION) < torch.tensor([[len(row)] for row in ids])
+        tree = prefixes(prompts[0], tokens, mask)
+        with torch.no_grad():
+            choices = log_probs(weights, tree)[tree.at]
+        entropies = -(choices.exp() * choices).sum(-1)
+        return [Completions(tokens, mask, choices.gather(-1, tokens[..., None])[..., 0], entropies)]
+
+    left = list(kept)
+    monkeypatch.setattr(fast_lab, "sample", samples)
+    (ours,) = train(scene, rule, [3], rounds=3, learning_rate=3e-4)
+    assert not left
+    assert len(ours) == len(theirs) == 3
+    assert ours[-1]["clip/fraction"] > 0.05
+    assert 0.02 < sum(row["reward"] for row in ours) / 3 < 0.4  # some are right, which the prompts decide
+    for row, wanted in zip(ours, theirs, strict=True):
+        assert row.pop("lab/p_work") == pytest.approx(wanted["lab/work"], abs=0.3)  # that of few completions
+        wanted = {name: wanted[name] for name in row}
+        exact = {name for name in row if name.startswith(("reward", "lab/", "completions/"))} | {"step", "round"}
+        assert {name: row[name] for name in exact} == pytest.approx({name: wanted[name] for name in exact}, rel=1e-5)
+        assert row == pytest.approx(wanted, rel=2e-2, abs=2e-3)  # tokens at the edge of a bound may fall to either side
 
 
 def test_a_run_has_a_row_for_each_round_and_can_be_repeated(quick):
