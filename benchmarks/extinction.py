@@ -5,7 +5,10 @@
 A run is lost if P("work") < .05 at its end. Rows are long: one number, with its 95 % interval where it has one.
 
 - `freeze`: the advantages of some tokens are set to 0 for a whole run. "common" is an old probability of at least .2;
-  "first" is the token that chooses, "later" those after "work"; a round is "quiet" where no response works. `lost` has
+  "first" is the token that chooses, "later" those after "work"; a round is "quiet" where no response works. A freeze of
+  one sign also moves the balance of the two, as a weight does. "half of" draws such tokens anew in each round. Those of
+  groups freeze both signs: "guesses alone" are the groups in which every response guesses, "a bad answer" is in the
+  others. `lost` has
   Wilson's interval, `saved` and `killed` count runs that are lost without the freeze alone and with it alone, and
   `had` those that are lost although P("work") was above 1/2 before. "first r = 1" and "balanced" are no freezes: the
   ratio of first tokens is held at 1 (no clip alone), and advantages are balanced at each step.
@@ -89,10 +92,17 @@ FREEZES: dict[str, Frozen] = {
     "work -": lambda v: v["work"] & ~v["up"],
     "bad -": lambda v: v["bad"] & ~v["up"],
     "all in quiet rounds": lambda v: v["quiet"],
+    "quiet rounds, groups of guesses alone": lambda v: v["quiet"] & ~v["bad group"],
+    "quiet rounds, groups with a bad answer": lambda v: v["quiet"] & v["bad group"],
+    "half of first common +": lambda v: v["coin"] & v["first"] & v["common"] & v["up"],
+    "half of first common -": lambda v: v["coin"] & v["first"] & v["common"] & ~v["up"],
+    "half of first common + and -": lambda v: v["coin"] & v["first"] & v["common"],
     "first common + in quiet rounds": lambda v: v["quiet"] & v["first"] & v["common"] & v["up"],
     "first common + in other rounds": lambda v: ~v["quiet"] & v["first"] & v["common"] & v["up"],
 }
-ELSEWHERE = ("nothing", "first common +", "guess + and -", "first rare -", "all in quiet rounds")
+_QUIET = ("all in quiet rounds", "quiet rounds, groups of guesses alone", "quiet rounds, groups with a bad answer")
+ELSEWHERE = ("nothing", "first common +", "guess + and -", "first rare -", *_QUIET, "half of first common + and -")
+BAD = (0.005, 0.0005)  # P("bad") at the start, which is .05 in `both`
 
 
 class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
@@ -101,6 +111,7 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
     def __init__(self, world: Any, lanes: Sequence[tuple[Learner, int]], frozen: Frozen, pinned: bool = False) -> None:
         super().__init__(world, lanes, compiled.examine(lanes[0][0])[1])
         self.frozen, self.pinned = frozen, pinned
+        self.coins = np.random.default_rng(0)
         if pinned:
             self.loss = self.loss._replace(up=arithmetic.WEIGHT, down=arithmetic.WEIGHT)
 
@@ -116,8 +127,16 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
             "work": work,
             "guess": first & (drawn.tokens == GUESS),
             "bad": first & (drawn.tokens > GUESS),
+            "bad group": np.broadcast_to(self.bad_groups(first)[..., None], drawn.tokens.shape),
+            "coin": np.broadcast_to(self.coins.random(drawn.tokens.shape[:2])[..., None] < 0.5, drawn.tokens.shape),
             "quiet": np.broadcast_to(~work.any((1, 2), keepdims=True), drawn.tokens.shape),
         }
+
+    def bad_groups(self, first: Any) -> Any:
+        """Whether a response of its group is bad, (L, N)."""
+        bad = (first & (self.drawn.tokens > GUESS)).any(2)
+        size = self.scene.responses_per_prompt
+        return bad.reshape(len(bad), -1, size).any(2).repeat(size, 1)
 
     def asked(self, round: int) -> tuple[Any, Any, Any, Any]:
         advantages, place, low, high = super().asked(round)
@@ -200,6 +219,11 @@ def freeze(first: int = 50_000, count: int = 192) -> list[dict[str, Any]]:
     todo = [("both", name, rule, RATES, FREEZES) for name, rule in RULES.items()]
     todo += [("hidden", name, RULES[name], HIDDEN, ELSEWHERE) for name in ("Clip(.2, 1)", "no clip")]
     todo += [(one, "no clip", RULES["no clip"], ONE_EPOCH, ("nothing", "first common +", "guess + and -"))]
+    todo += [
+        ({"base": "both", "p_bad": p}, name, RULES[name], RATES, ("nothing",))
+        for p in BAD
+        for name in ("Clip(.2, 1)", "no clip")
+    ]
     for node, name, rule, rates, freezes in todo:
         kinds = [(what, rule, FREEZES[what], False) for what in freezes]
         if node == "both":

@@ -47,6 +47,27 @@ def test_common_positive_tokens_frozen_is_the_weight_from_that_probability_on(sc
     np.testing.assert_allclose(found, train(SCENE, [learner], range(5), curves=True)["p_work"], rtol=1e-9)
 
 
+def test_groups_are_those_with_a_bad_answer_and_the_others(script):
+    """By a loop over the responses of a round; and of all tokens about a half is drawn."""
+    scene = scene_of({"base": "both", "p_bad": 0.3, "rounds": 1})
+    runs = script.Runs(make_world(scene, range(6)), [(Learner(RULE[0], 0.02), i) for i in range(6)], lambda v: v["up"])
+    seen = []
+    runs.frozen = lambda v: seen.append({name: x.copy() for name, x in v.items()}) or v["up"]
+    runs.train()
+    (views,), tokens, size = seen, runs.drawn.tokens, scene.responses_per_prompt
+    for lane in range(6):
+        for response in range(scene.responses):
+            start = response // size * size
+            wanted = any(tokens[lane, i, 0] > script.GUESS for i in range(start, start + size))
+            assert (views["bad group"][lane, response] == wanted).all()
+    assert 0 < views["bad group"][:6, :, 0].mean() < 1
+    assert views["coin"][..., 0].mean() == pytest.approx(0.5, abs=0.15)
+    both = [script.FREEZES[name](views) for name in script._QUIET[1:]]
+    np.testing.assert_array_equal(both[0] | both[1], script.FREEZES["all in quiet rounds"](views))
+    assert not (both[0] & views["bad group"]).any()
+    assert (both[1] <= views["bad group"]).all()
+
+
 def test_a_round_taken_apart_is_the_round(script):
     """Each counterfactual round starts where the run is, and the first of them goes where the run goes."""
     scene = scene_of({"base": "both", "rounds": 12})
