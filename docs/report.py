@@ -168,6 +168,19 @@ def radii_table(contest: str, control: str) -> str:
     return table(["rule", *(text for world in worlds for text in (world, "rate"))], lines)
 
 
+def sides_table(contest: str, control: str) -> str:
+    """The reward in every world, a line each, of families that are named by their number; bold as in `differences`."""
+    some = [one for one in kept() if (one.told["contest"], one.told["control"]) == (contest, control)]
+    names = sorted({one.told["family"] for one in some}, key=lambda name: float(name.split()[-1]))
+    lines = []
+    for world in dict.fromkeys(one.told["world"] for one in some):
+        found = at(contest, world, control)
+        texts = [f"[{number(found[name].value.value)}](rows.md#{found[name].id})" for name in names]
+        sure = [(found[name].told["p_adjusted"] or 1) < 0.05 for name in names]
+        lines.append([world, *(f"**{text}**" if bold else text for text, bold in zip(texts, sure, strict=True))])
+    return table(["world", *names], lines)
+
+
 TABLES: dict[str, Callable[..., str]] = {
     "fits": fits_table,
     "main": main_table,
@@ -176,6 +189,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "freezes": freezes_table,
     "tuning": tuning_table,
     "radii": radii_table,
+    "sides": sides_table,
 }
 
 
