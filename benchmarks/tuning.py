@@ -32,7 +32,7 @@ COUNTS = (1, 3, 5, 10, 20, 144)
 def chances(settings: int, drawn: int) -> np.ndarray:
     """The probability of each place, from the best, to be the best of those drawn."""
     ways = [math.comb(settings - 1 - place, drawn - 1) for place in range(settings)]
-    return np.array(ways) / math.comb(settings, drawn)
+    return np.array([way / math.comb(settings, drawn) for way in ways])
 
 
 def expected(search: np.ndarray, other: np.ndarray, drawn: int) -> np.ndarray:
@@ -50,7 +50,7 @@ def rewards(
 
     def of(seeds: range) -> np.ndarray:
         keys = [cell(contest.worlds[0], x, seeds, contest.numbers).key for x in learners]
-        return np.array([rows[key][contest.metric] for key in keys])
+        return np.array([[x or 0.0 for x in rows[key][contest.metric]] for key in keys])  # null is a run that broke
 
     return of(contest.stages.search.range), of(contest.stages.choose.range)
 

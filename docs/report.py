@@ -144,6 +144,7 @@ def freezes_table(*columns: str) -> str:
 def tuning_table() -> str:
     """The expected reward of the best of so many settings, drawn at random."""
     rewards = [one for one in measured() if one.file == "tuning.csv" and one.row["measure"] == "reward"]
+    rewards = [one for one in rewards if one.row["control"] == "none"]
     found = {(one.row["family"], one.row["settings"]): one for one in rewards}
     counts = list(dict.fromkeys(count for _, count in found))
     lines = []

@@ -130,9 +130,8 @@ def measured() -> tuple[Measured, ...]:
     for file in TABLES_OF:
         with (BENCHMARKS / file).open(encoding="utf-8", newline="") as rows:
             found += [Measured(file, row) for row in csv.DictReader(rows)]
-    ids = [one.id for one in [*found, *{one.id: one for one in kept()}.values()]]
-    if len(set(ids)) < len(ids):
-        raise ValueError("two rows have the same id: take more digits")
+    if len({one.id for one in found}) < len(found):
+        raise ValueError(f"two rows of {' or '.join(TABLES_OF)} have the same id: of the same, or ids too short")
     return tuple(found)
 
 

@@ -3,6 +3,7 @@ autograd, in float64; and names, nodes, pages and commands of methods."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import math
@@ -798,4 +799,6 @@ def test_an_objective_is_written_as_what_makes_it(index, name):
 
 
 def test_the_weight_of_good_tokens_is_explained():
-    assert "    where A > 0: 0.85 times that (positive_weight)\n" in explain(method("weighted-clip"))
+    line = "    where A > 0: all of it times 0.85 (positive_weight)\n"
+    assert line in explain(method("weighted-clip"))
+    assert line in explain(dataclasses.replace(method("gmpo").objective, positive_weight=0.85))

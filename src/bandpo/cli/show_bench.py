@@ -78,6 +78,10 @@ def _announce(contest: Contest, aside: Console, *, smoke: bool) -> None:
     )
 
 
+def _seconds(x: float) -> str:
+    return f"{x:.2g} s" if x >= 1 else f"{1000 * x:.3g} ms"
+
+
 def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int, ray: bool) -> None:
     if not missing:
         aside.print(f"Of its {contest.fewest_runs:,} training runs none is missing.", soft_wrap=True)
@@ -88,7 +92,7 @@ def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int,
     where = "on the cluster, divided by its cores" if ray else f"on {_many(cores, 'core')}"
     all_runs = f", of {contest.fewest_runs:,}," if missing < contest.fewest_runs else ""
     aside.print(
-        f"That is {_many(missing, 'training run')}{all_runs} of about {1000 * each:.3g} ms: "
+        f"That is {_many(missing, 'training run')}{all_runs} of about {_seconds(each)}: "
         f"{_minutes(missing * each / (1 if ray else cores))} {where}"
         f"{', and more where a grid has to be widened' if contest.widens else ''}.",
         soft_wrap=True,

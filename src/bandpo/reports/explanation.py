@@ -183,7 +183,8 @@ def _outside(found: Objective) -> list[str]:
     if found.ratio == "mean-of-clipped":
         return [
             "  gradient of the surrogate in log pi: G A / T inside, G the geometric mean of a response's T clipped "
-            "ratios; none outside, where A drives r further out"
+            "ratios; none outside, where A drives r further out",
+            *_beside(found),
         ]
     pair = sides(found)
     smooth = [apply == "quadratic" or isinstance(apply, Sapo) for apply in pair]
@@ -209,10 +210,16 @@ def _outside(found: Objective) -> list[str]:
         above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept)
         below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept)
         lines.append(f"    where A {sign} 0: {above} above the interval, {below} below it")
+    return [*lines, *_beside(found)]
+
+
+def _beside(found: Objective) -> list[str]:
+    """What else changes the gradient."""
+    lines: list[str] = []
     if found.dual_clip is not None:
         lines.append(f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)")
     if found.positive_weight != 1:
-        lines.append(f"    where A > 0: {found.positive_weight:g} times that (positive_weight)")
+        lines.append(f"    where A > 0: all of it times {found.positive_weight:g} (positive_weight)")
     return lines
 
 
