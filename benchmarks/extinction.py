@@ -24,7 +24,7 @@ A run is lost if P("work") < .05 at its end. Rows are long: one number, with its
   `report` were not. `line` is exp(-2 mu d / s^2) with mean and variance of the steps below P = .05 and one d for all,
   the best for `design`; `rate` and `share` know no rule: the mean of `design` at this learning rate, and at all.
   `after 16` is the share of the training runs that are below P = .05 when the chain begins to be asked.
-  - `summary`: of the rows of the other parts. A freeze's share of lost runs over all rules and rates of `both`,
+- `summary`: of the rows of the other parts. A freeze's share of lost runs over all rules and rates of `both`,
   without an interval, since all have the same seeds; and of each prediction the cells of `report` in which it is off
   by more than .1, the root mean square of what it is off by, and the rank correlation with what was observed.
 """
