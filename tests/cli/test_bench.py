@@ -165,7 +165,7 @@ def test_no_more_cores_are_counted_on_than_there_are(worlds, capsys, monkeypatch
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.setattr("bandpo.cli.show_bench.seconds_a_run", lambda contest: 3.0)
     assert main(["bench", "small.yaml", "--jobs", "64"]) == 0
-    assert "472 training runs of about 3e+03 ms: about 8 min on 3 cores" in capsys.readouterr().out
+    assert "472 training runs of about 3 s: about 8 min on 3 cores" in capsys.readouterr().out
 
 
 def test_one_is_not_several_and_few_settings_have_no_ten_best(worlds, capsys):
