@@ -70,10 +70,10 @@ def read() -> list[dict[str, str]]:
 
 
 def write(rows: list[dict[str, Any]]) -> None:
-    new = not CSV.exists()
+    before = read()
     with CSV.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        if new:
+        writer = csv.DictWriter(file, list((before or rows)[0]))  # in the order of the file
+        if not before:
             writer.writeheader()
         writer.writerows(rows)
 

@@ -1073,7 +1073,7 @@ FAULTS = [
     ),
     Fault(
         "what becomes of tokens outside is said of the other side",
-        "reports/explanation.py",
+        "reports/explanation_gradient.py",
         "above = (far if up else near)",
         "above = (near if up else far)",
         "methods::test_what_becomes_of_tokens_outside_is_said",

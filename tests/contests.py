@@ -36,8 +36,8 @@ def node_of(**changes: Any) -> dict[str, Any]:
     return {**node, **changes}
 
 
-def killed(cells: Any) -> None:
-    """In the place of what runs cells: the process is killed at it."""
+def killed(*tasks: Any) -> None:
+    """In the place of what a worker does: its process is killed at it."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

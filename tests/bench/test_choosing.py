@@ -157,8 +157,8 @@ def test_one_setting_for_all_worlds_or_one_for_each(worlds):
 
     node = node_of(worlds=["both", {"base": "storm", "flip": 0.2}])
     joint = decide(make_contest(node), by_world)
-    assert list(joint.tables) == [(("both", "base storm, flip 0.2"), "none")]
-    clip = {one.judged.family: one for one in joint.table(("both", "base storm, flip 0.2"), "none")}["clip"]
+    assert list(joint.tables) == [(("both", "storm, flip 0.2"), "none")]
+    clip = {one.judged.family: one for one in joint.table(("both", "storm, flip 0.2"), "none")}["clip"]
     assert clip.judged.point["up"] == 0.2
     assert clip.judged.values["final"].shape == (2, 40)
     apart = decide(make_contest({**node, "per_world": True}), by_world)

@@ -13,7 +13,7 @@ from contests import node_of
 import bandpo
 from bandpo.bench import Contest, read_contest
 from bandpo.bench.cells import settings_of
-from bandpo.bench.contest import Control, Family, grid_of, learner_of
+from bandpo.bench.contest import Control, Family, grid_of, learner_of, name_of
 from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
 from bandpo.losses.nodes import objective
@@ -237,3 +237,9 @@ def test_only_some_families_with_the_baseline(small):
         small.only(["clip"])
     with pytest.raises(UserError, match="did you mean 'band'"):
         small.only(["bnd"])
+
+
+def test_a_world_is_shown_in_words():
+    assert name_of("both") == "both"
+    assert name_of({"base": "both", "p_bad": 0.2, "sgd": True, "hidden": False}) == "both, p bad 0.2, sgd, hidden False"
+    assert name_of({"lab": "both", "start_seed": 0}) == "lab both, start seed 0"

@@ -96,7 +96,7 @@ def test_the_key_is_that_of_the_content(monkeypatch):
     assert both == made({"lab": "both", "rounds": 64, "flip": 0.05}).key
     others = [{"lab": "both", "rounds": 48}, {"lab": "both", "start_seed": 0}, {"lab": "storm"}, "both"]
     assert len({both, *(made(each).key for each in others)}) == 5
-    for name, value in (("GROUP", 16), ("_VERSION", 99)):
+    for name, value in (("GROUP", 16), ("VERSION", 99)):
         with monkeypatch.context() as patch:
             patch.setattr(labs, name, value)
             cells._content.cache_clear()
@@ -269,10 +269,10 @@ def test_no_process_is_left_by_a_kill(start, tmp_path):
     node = tiny(worlds=[{**TINY, "rounds": 20}])
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(node))
     command = [sys.executable, "-m", "bandpo", "bench", "one.yaml", "--jobs", "2", "-o", "killed"]
-    killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     rows = tmp_path / "killed" / "rows.jsonl"
-    while killed.poll() is None and not (rows.exists() and rows.read_bytes().count(b"\n") > 1):
+    while running.poll() is None and not (rows.exists() and rows.read_bytes().count(b"\n") > 1):
         time.sleep(0.02)
-    assert killed.poll() is None  # it was at work
-    killed.kill()
-    killed.communicate(timeout=20)  # its pipes are closed, so nobody else holds them
+    assert running.poll() is None  # it was at work
+    running.kill()
+    running.communicate(timeout=20)  # its pipes are closed, so nobody else holds them

@@ -76,7 +76,7 @@ def test_the_numbers_are_one_json_document_and_kept(worlds, capsys):
     assert band["difference"]["low"] < 0.03 < band["difference"]["high"]
     assert clip["difference"] is None
     assert band["seeds"] == clip["seeds"] == [1000, 40]
-    assert found["worlds_version"] == 1
+    assert found["worlds_version"] == found["lab_version"] == 1
     assert (band["profile"]["0.1"], band["lost"]["value"]) == (1.0, 0.0)
     assert 1 >= band["profile"]["0.8"] > band["profile"]["0.95"] >= 0
 

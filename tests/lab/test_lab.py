@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from contests import killed
 
 from bandpo import lab
 from bandpo.errors import UserError
@@ -263,14 +264,21 @@ def test_what_is_damaged_in_the_cache_is_made_again(quick, name, change):
     assert quick == [600, 600]
 
 
+def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("bandpo.training.side_by_side._warm", killed)
+    jobs = plan("storm", ["grpo"], [0], tmp_path, {"rounds": 1})
+    with pytest.raises(UserError, match=r"a worker was killed, .*; --resume goes on"):
+        run_all(jobs, workers=1, command="", on_row=lambda job, row: None, say=lambda text: None)
+
+
 def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, monkeypatch):
-    def killed(folder, model, skill):
+    def interrupted(folder, model, skill):
         folder.mkdir()
         (folder / "config.json").write_text("{")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab_model, "save_start", killed)
+        patch.setattr(lab_model, "save_start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             lab.warm_start(0.005, 0)
     folder, _ = lab.warm_start(0.005, 0)
@@ -425,11 +433,11 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monk
     until(lambda: not alive(first.pid), seconds=20)
 
     before = sum(map(rows, runs))
-    killed = subprocess.Popen([*command, "--resume"], env=env, start_new_session=True)
-    until(lambda: sum(map(rows, runs)) != before or killed.poll() is not None)
-    killed.kill()
-    killed.wait()
-    until(lambda: not alive(killed.pid), seconds=20)
+    ended = subprocess.Popen([*command, "--resume"], env=env, start_new_session=True)
+    until(lambda: sum(map(rows, runs)) != before or ended.poll() is not None)
+    ended.kill()
+    ended.wait()
+    until(lambda: not alive(ended.pid), seconds=20)
 
     done = subprocess.run([*command, "--resume"], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ import bandpo
 from bandpo import config
 from bandpo.cli import show_training
 from bandpo.errors import UserError
-from bandpo.training import checkpoints, on_trl, processes
+from bandpo.training import checkpoints, on_trl
 
 pytestmark = pytest.mark.slow
 
@@ -131,11 +131,9 @@ print(child.pid, child.stdout.readline().decode(), flush=True)
 child.wait()
 """
 PROCESS = """
-import importlib.util, time
-spec = importlib.util.spec_from_file_location("processes", {file!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-module.end_with_launcher()
+import time
+from bandpo.training import processes
+processes.end_with_launcher()
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -143,9 +141,8 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal of a parent's end is Linux's")
 def test_a_process_whose_launcher_is_killed_ends(tmp_path):
-    code = PROCESS.format(file=processes.__file__)
-    env = {**os.environ, "WORLD_SIZE": "2"}
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER, code], stdout=subprocess.PIPE, env=env) as launcher:
+    env = {**os.environ, "WORLD_SIZE": "2", "PYTHONPATH": str(Path(bandpo.__file__).parents[1])}
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER, PROCESS], stdout=subprocess.PIPE, env=env) as launcher:
         number, ready = launcher.stdout.readline().split()
         assert ready == b"ready"
         watch = os.pidfd_open(int(number))

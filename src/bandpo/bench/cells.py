@@ -177,10 +177,10 @@ def seconds_a_run(contest: Contest) -> float:
         axes = contest.axes(family)
         middle = {name: values[len(values) // 2] for name, values in axes.items()}
         learners = [learner_of(family, control, {**middle, LEARNING_RATE: x}) for x in axes[LEARNING_RATE][:settings]]
-        first = cell(world, learners[0], range(1), contest.numbers)
         if is_lab(world):
             spent += seconds_of(lab_of(world), learners[0], all_seeds)
             continue
+        first = cell(world, learners[0], range(1), contest.numbers)
         began = time.perf_counter()
         run_cells([first])  # with what is compiled or made once
         if _weight(first) == 1:

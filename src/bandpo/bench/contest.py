@@ -15,7 +15,7 @@ import pydantic
 from ..errors import UserError, nearest
 from ..files.checks import shortened
 from ..losses.nodes import objective
-from .labs import is_lab, shorter
+from .labs import is_lab
 
 LEARNING_RATE = "learning_rate"
 # What `worlds.train` says of a run: rewards and other shares of which more is better, and the rest.
@@ -199,7 +199,7 @@ class Contest(_Part):
             })
             for family in self.families
         )  # fmt: skip
-        worlds = tuple(shorter(world, 2 + i) if is_lab(world) else world for i, world in enumerate(self.worlds))
+        worlds = tuple({**world, "rounds": 2 + i} if is_lab(world) else world for i, world in enumerate(self.worlds))
         changed = {"stages": Stages(**seeds, best=1), "families": families, "settings": None, "worlds": worlds}
         return self.model_copy(update=changed)
 
@@ -222,10 +222,13 @@ def grid_of(axes: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
 
 
 def name_of(world: Node) -> str:
-    """A world as it is shown."""
+    """A world as it is shown: {base: both, p_bad: 0.2, sgd: true} is "both, p bad 0.2, sgd"."""
     if isinstance(world, str):
         return world
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in world.items())
+    shown = {key.replace("_", " "): value for key, value in world.items()}
+    return ", ".join(
+        str(value) if name == "base" else name if value is True else f"{name} {value}" for name, value in shown.items()
+    )
 
 
 def learner_of(family: Family, control: Control, point: Mapping[str, Value]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ NUMBERS = ("final", "mean", "half", "work")  # of those of a world
 CONTROLS = ("positive_weight", "objective")
 # Of what a run gives: to be raised when the loop or a warm start gives other numbers, so that rows of before are not
 # taken.
-_VERSION = 1
+VERSION = 1
 # Rounds at the end over which a run is judged: by 192 answers in `both`, so that a share has a standard error of at
 # most 0.036; and by three rounds' P("work"), which is exact for the prompts of a round.
 _LAST, _LAST_WORK = 6, 3
@@ -50,7 +50,7 @@ class Lab:
     def content(self) -> dict[str, Any]:
         """All that a row depends on beside learner and seeds."""
         own = {name: value for name, value in dataclasses.asdict(self.settings).items() if name != "learning_rate"}
-        return {"lab": own, "start_seed": self.start_seed, "group": GROUP, "version": _VERSION}
+        return {"lab": own, "start_seed": self.start_seed, "group": GROUP, "version": VERSION}
 
 
 def is_lab(world: Any) -> TypeGuard[Mapping[str, Any]]:
@@ -134,11 +134,6 @@ def _numbers(rows: Sequence[Row]) -> dict[str, float]:
         "half": float(next((i for i, p in enumerate(work) if p > 0.5), len(rows) + 1)),
         "work": statistics.fmean(work[-_LAST_WORK:]),
     }
-
-
-def shorter(world: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-    """The node with so many rounds."""
-    return {**world, "rounds": rounds}
 
 
 def make_starts(worlds: Iterable[Any], say: Callable[[str], None]) -> None:

@@ -216,7 +216,8 @@ def _check_labs(contest: Contest, worlds: Sequence[Scene | Lab]) -> None:
                         f"{' and '.join(CONTROLS)} alone"
                     )
             for i, family in enumerate(contest.families):
-                for point in grid_of(contest.axes(family)):
+                axes = contest.axes(family)
+                for point in grid_of({**axes, LEARNING_RATE: axes[LEARNING_RATE][:1]}):
                     try:
                         run_of(lab, learner_of(family, control, point))
                     except ValueError as error:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from rich.console import Console
 from ..errors import UserError
 from ..files.writing import Appender
 from ..progress import Progress, lines
-from ..training.processes import end_with_parent
+from ..training.processes import workers
 from .cells import Cell, Row, batches, beginning, cell_of, of_lab, run_cells
 from .choosing import Results, decide, missing_runs
 from .contest import Contest
@@ -137,7 +135,7 @@ def _over_cores(jobs: int) -> Iterator[_Spread]:
         def spread(work: list[list[Cell]]) -> Iterator[list[Row]]:
             nonlocal processes
             if processes is None and any(of_lab(batch[0]) for batch in work):
-                processes = pools.enter_context(_processes(jobs))
+                processes = pools.enter_context(workers(jobs, "the same command goes on"))
             with ThreadPoolExecutor(jobs) as threads:
                 pending = set()
                 try:
@@ -152,22 +150,6 @@ def _over_cores(jobs: int) -> Iterator[_Spread]:
                     threads.shutdown(cancel_futures=True)
 
         yield spread
-
-
-@contextlib.contextmanager
-def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    others = multiprocessing.active_children()
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), end_with_parent) as pool:
-        try:
-            yield pool
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                if process not in others:
-                    process.kill()
-            if isinstance(error, BrokenProcessPool):
-                raise UserError("a worker was killed, by you or for want of memory; the same command goes on") from None
-            raise
 
 
 def _over_ray(work: list[list[Cell]]) -> Iterator[list[Row]]:

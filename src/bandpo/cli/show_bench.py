@@ -17,6 +17,7 @@ from rich.table import Table
 from ..bench.cells import VERSION, seconds_a_run
 from ..bench.choosing import Compared, Results, mean_of
 from ..bench.contest import Contest
+from ..bench.labs import VERSION as LAB_VERSION
 from ..bench.labs import make_starts
 from ..bench.reading import read_contest
 from ..bench.running import ROWS, hold
@@ -233,6 +234,7 @@ def _data(results: Results) -> dict[str, Any]:
         "runs": contest.fewest_runs,
         "level": LEVEL,
         "worlds_version": VERSION,
+        "lab_version": LAB_VERSION,
         "versions": versions(("numpy", "numba", "torch", "scipy")),
         "commit": source_commit(),
         "hardware": hardware(False),

@@ -14,7 +14,7 @@ from ..band.divergences import divergence
 from ..losses.nodes import objective
 from ..losses.notation import label_of_objective, short_node
 from ..losses.objective import Method, Objective
-from ..losses.surrogates import Apply, Decay, Preserve, Sapo, by_sign
+from ..losses.surrogates import Apply
 from ..numerics import expm1, listed
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Region, TrustRegion
@@ -25,6 +25,7 @@ from ..trust_regions.control import Controlled
 from ..trust_regions.exact import Exact
 from ..trust_regions.notation import label_of
 from ..trust_regions.rules import DCPO, Band, Clip
+from .explanation_gradient import gradient_of, sides
 
 DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)
 Rule = Region | Objective | Method
@@ -49,16 +50,6 @@ class Case(NamedTuple):
     stops: bool  # tokens outside: their gradient is 0, not held at a bound
 
 
-# What `apply` does with tokens outside, on the side to which A drives them, and on the other.
-_OUTSIDE = {
-    "clip": ("none (value {bound} A)", "as inside"),
-    "mask": ("none (value 0)", "as inside"),
-    "mask_two_sided": ("none (value 0)", "none (value 0)"),
-    "weight": ("{bound} A", "{bound} A"),
-    "soft": ("({bound} - 1) r / (r - 1) A", "as inside"),
-    "preserve": ("{kept:g} {bound} A", "as inside"),
-    "decay": ("({quotient})^{kept:g} r A", "as inside"),
-}
 _RATIO = {
     "token": "that of each token",
     "sequence": "that of the whole response, one action with one probability p",
@@ -151,11 +142,6 @@ def cases_of(region: TrustRegion, label: str, apply: tuple[Apply, Apply]) -> lis
     ]
 
 
-def sides(found: Objective) -> tuple[Apply, Apply]:
-    """What becomes of tokens outside, where A >= 0 and where A < 0."""
-    return by_sign(found.apply, found.dual_clip)
-
-
 def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
     """What it is, in names and in nodes."""
     found = objective_of(value)
@@ -172,55 +158,10 @@ def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
             lines += [f"  policy_loss is given, beside the objective: {value.arguments}"]
     else:
         lines = [f"{label(value)}: {_node(node)}"]
-    outside = _outside(found)
+    outside = gradient_of(found)
     if isinstance(value, Method) and "rollout_is_weights" in value.arguments:
         outside[0] += ", times rollout_is_weights in all that follows"
     return [*lines, f"  r: {_RATIO[found.ratio]}", *outside, *parts]
-
-
-def _outside(found: Objective) -> list[str]:
-    """What becomes of the gradient of a token."""
-    if found.ratio == "mean-of-clipped":
-        return [
-            "  gradient of the surrogate in log pi: G A / T inside, G the geometric mean of a response's T clipped "
-            "ratios; none outside, where A drives r further out",
-            *_beside(found),
-        ]
-    pair = sides(found)
-    smooth = [apply == "quadratic" or isinstance(apply, Sapo) for apply in pair]
-    lines = [f"  gradient of the surrogate in log pi: {'' if all(smooth) else 'r A inside'}".rstrip()]
-    if found.ratio != "token":
-        lines[0] += f"{'' if all(smooth) else ','} for each of the tokens"
-        lines[0] += " 1 / T of it" if found.ratio == "sequence-mean" else ""
-    for sign, apply in zip((">=", "<"), pair, strict=True):
-        up = sign == ">="
-        if isinstance(apply, Sapo):
-            tau = apply.tau_positive if up else apply.tau_negative
-            lines.append(f"    where A {sign} 0: 4 s (1 - s) r A at every r, s = sigmoid({tau:g} (r - 1))")
-            continue
-        if apply == "quadratic":
-            side, other = ("r_high", "r_low") if up else ("r_low", "r_high")
-            lines.append(
-                f"    where A {sign} 0: r A (1 - (r - 1) / ({side} - 1)) on the side of {side}, beyond it too, and "
-                f"r A (1 + (r - 1) / ({other} - 1)) on the other"
-            )
-            continue
-        far, near = _OUTSIDE[apply if isinstance(apply, str) else apply.kind]
-        kept = (apply.high if up else apply.low) if isinstance(apply, Preserve | Decay) else 0
-        above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept)
-        below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept)
-        lines.append(f"    where A {sign} 0: {above} above the interval, {below} below it")
-    return [*lines, *_beside(found)]
-
-
-def _beside(found: Objective) -> list[str]:
-    """What else changes the gradient."""
-    lines: list[str] = []
-    if found.dual_clip is not None:
-        lines.append(f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)")
-    if found.positive_weight != 1:
-        lines.append(f"    where A > 0: all of it times {found.positive_weight:g} (positive_weight)")
-    return lines
 
 
 def _of_every_p(case: Case) -> str:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..losses.notation import short_node
-from .explanation import DEFAULT_P, Case, Rule, cases_of, differences, interval, label, limits, objective_of, sides
+from .explanation import DEFAULT_P, Case, Rule, cases_of, differences, interval, label, limits, objective_of
+from .explanation_gradient import sides
 
 _ROOM = {1: "more", 0: "same", -1: "less"}
 

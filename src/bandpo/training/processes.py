@@ -1,12 +1,19 @@
-"""Several processes that train together, as `torchrun` and `accelerate launch` start them, or `bandpo lab` itself."""
+"""Several processes: those that train together, as `torchrun` and `accelerate launch` start them, and the workers of
+`bandpo lab` and `bandpo bench`."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from ..errors import UserError
 
 
 def count() -> int:
@@ -45,3 +52,29 @@ def end_with_parent() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def workers(number: int, goes_on: str) -> Iterator[ProcessPoolExecutor]:
+    """Fresh processes for tasks, of which none is left behind, however this one ends. On an error every child that was
+    started meanwhile is killed.
+
+    Args:
+        number: how many.
+        goes_on: what to do after one was killed, such as "--resume goes on".
+
+    Raises:
+        UserError: one was killed.
+    """
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), end_with_parent) as pool:
+        try:
+            yield pool
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise UserError(f"a worker was killed, by you or for want of memory; {goes_on}") from None
+            raise

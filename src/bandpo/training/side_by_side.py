@@ -9,8 +9,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import dataclass
 from multiprocessing.managers import SyncManager
 from pathlib import Path
@@ -136,31 +135,20 @@ def run_all(
                 raise UserError(f"{job.folder} already holds a run; continue with --resume, or choose another output")
             check_same_run(job.folder, job.config)
     left = [job for job in jobs if not is_finished(job.folder)]
-    context = multiprocessing.get_context("spawn")
-    manager = SyncManager(ctx=context)
+    manager = SyncManager(ctx=multiprocessing.get_context("spawn"))
     manager.start(processes.end_with_parent)
-    others = multiprocessing.active_children()
-    with manager, ProcessPoolExecutor(max(1, min(workers, len(left))), context, processes.end_with_parent) as pool:
+    with manager, processes.workers(max(1, min(workers, len(left))), "--resume goes on") as pool:
         messages = manager.Queue()
         listener = threading.Thread(target=_listen, args=(messages, left, on_row, say), daemon=True)
         listener.start()
-        try:
-            starts = sorted({(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in left})
-            _gather([pool.submit(_warm, *start, messages) for start in starts])
-            _gather(
-                [
-                    pool.submit(_train, job.config, (job.folder / "config.yaml").exists(), command, i, messages)
-                    for i, job in enumerate(left)
-                ]
-            )
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                if process not in others:
-                    process.kill()
-            if isinstance(error, BrokenProcessPool):
-                raise UserError("a worker was killed, by you or for want of memory; --resume goes on") from None
-            raise
+        starts = sorted({(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in left})
+        _gather([pool.submit(_warm, *start, messages) for start in starts])
+        _gather(
+            [
+                pool.submit(_train, job.config, (job.folder / "config.yaml").exists(), command, i, messages)
+                for i, job in enumerate(left)
+            ]
+        )
         messages.put(None)
         listener.join()
     return [job.folder for job in jobs]

@@ -1,0 +1,67 @@
+"""A rule in words: what becomes of the gradient of a token, inside its interval and outside."""
+
+from __future__ import annotations
+
+from ..losses.objective import Objective
+from ..losses.surrogates import Apply, Decay, Preserve, Sapo, by_sign
+
+# What `apply` does with tokens outside, on the side to which A drives them, and on the other.
+_OUTSIDE = {
+    "clip": ("none (value {bound} A)", "as inside"),
+    "mask": ("none (value 0)", "as inside"),
+    "mask_two_sided": ("none (value 0)", "none (value 0)"),
+    "weight": ("{bound} A", "{bound} A"),
+    "soft": ("({bound} - 1) r / (r - 1) A", "as inside"),
+    "preserve": ("{kept:g} {bound} A", "as inside"),
+    "decay": ("({quotient})^{kept:g} r A", "as inside"),
+}
+
+
+def sides(found: Objective) -> tuple[Apply, Apply]:
+    """What becomes of tokens outside, where A >= 0 and where A < 0."""
+    return by_sign(found.apply, found.dual_clip)
+
+
+def gradient_of(found: Objective) -> list[str]:
+    """What becomes of the gradient of a token."""
+    if found.ratio == "mean-of-clipped":
+        return [
+            "  gradient of the surrogate in log pi: G A / T inside, G the geometric mean of a response's T clipped "
+            "ratios; none outside, where A drives r further out",
+            *_beside(found),
+        ]
+    pair = sides(found)
+    smooth = [apply == "quadratic" or isinstance(apply, Sapo) for apply in pair]
+    lines = [f"  gradient of the surrogate in log pi: {'' if all(smooth) else 'r A inside'}".rstrip()]
+    if found.ratio != "token":
+        lines[0] += f"{'' if all(smooth) else ','} for each of the tokens"
+        lines[0] += " 1 / T of it" if found.ratio == "sequence-mean" else ""
+    for sign, apply in zip((">=", "<"), pair, strict=True):
+        up = sign == ">="
+        if isinstance(apply, Sapo):
+            tau = apply.tau_positive if up else apply.tau_negative
+            lines.append(f"    where A {sign} 0: 4 s (1 - s) r A at every r, s = sigmoid({tau:g} (r - 1))")
+            continue
+        if apply == "quadratic":
+            side, other = ("r_high", "r_low") if up else ("r_low", "r_high")
+            lines.append(
+                f"    where A {sign} 0: r A (1 - (r - 1) / ({side} - 1)) on the side of {side}, beyond it too, and "
+                f"r A (1 + (r - 1) / ({other} - 1)) on the other"
+            )
+            continue
+        far, near = _OUTSIDE[apply if isinstance(apply, str) else apply.kind]
+        kept = (apply.high if up else apply.low) if isinstance(apply, Preserve | Decay) else 0
+        above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept)
+        below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept)
+        lines.append(f"    where A {sign} 0: {above} above the interval, {below} below it")
+    return [*lines, *_beside(found)]
+
+
+def _beside(found: Objective) -> list[str]:
+    """What else changes the gradient."""
+    lines: list[str] = []
+    if found.dual_clip is not None:
+        lines.append(f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)")
+    if found.positive_weight != 1:
+        lines.append(f"    where A > 0: all of it times {found.positive_weight:g} (positive_weight)")
+    return lines
