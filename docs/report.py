@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import shutil
 import subprocess
 import sys
@@ -40,8 +41,9 @@ from report_rows import (
     take,
     with_interval,
 )
+from scipy.stats import rankdata
 
-from bandpo.statistics.contest import SigmoidFit, sigmoid_fit
+from bandpo.statistics.contest import Estimate, SigmoidFit, bootstrap, sigmoid_fit
 
 PAGES = Path(__file__).parent / "report"
 TEXT, ROWS = PAGES / "index.md", PAGES / "rows.md"
@@ -182,6 +184,37 @@ def sides_table(contest: str, control: str) -> str:
     return table(["world", *names], lines)
 
 
+def carried_table(contest: str, world: str, other: str, other_world: str, control: str) -> str:
+    """The reward of the families that two contests have, in a world of each, and the rank correlation of the two."""
+    first, second = at(contest, world, control), at(other, other_world, control)
+    both = sorted(first.keys() & second.keys(), key=lambda name: -first[name].value.value)
+    lines = [
+        [name, *(f"[{with_interval(one.value)}](rows.md#{one.id})" for one in (first[name], second[name]))]
+        for name in both
+    ]
+    x, y = (np.stack([some[name].final for name in both]) for some in (first, second))
+    found, p = rank_correlation(x, y)
+    said = f"rank correlation {with_interval(found)} over seeds, for these rules; over rules {chance(p)}"
+    return f"{table(['rule', world, other_world], lines)}\nOf the two columns: {said}.\n"
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> tuple[Estimate, float]:
+    """Spearman's, of the means of [rules, seeds], and how often the rules in another order give one as far from 0.
+
+    For the interval seeds are drawn anew, for x and y apart; the rules stay.
+    """
+
+    def of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        a, b = (rankdata(z.mean(-1), axis=-1) for z in (x, y))
+        a, b = (z - z.mean(-1, keepdims=True) for z in (a, b))
+        return (a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1))
+
+    orders = np.array(list(itertools.permutations(range(len(x)))))
+    by_chance = np.abs(of(x.mean(-1, keepdims=True)[orders], y.mean(-1, keepdims=True)[None]))
+    found = bootstrap(of, x, y, paired=False, groups=[0] * len(x))
+    return found, float((by_chance >= abs(found.value) - 1e-9).mean())
+
+
 TABLES: dict[str, Callable[..., str]] = {
     "fits": fits_table,
     "main": main_table,
@@ -191,6 +224,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "tuning": tuning_table,
     "radii": radii_table,
     "sides": sides_table,
+    "carried": carried_table,
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 from scripts import load
 
 from bandpo.bench.cells import cell, row_of
@@ -21,6 +23,58 @@ def test_every_number_of_the_text_is_that_of_its_rows():
     assert len(found) >= 20
     for said, name, one in found:
         assert said in rows.forms(one), f"{name}: the report says {said!r}, its rows say {rows.forms(one)}"
+
+
+def cells(table):
+    """Of a table in Markdown: for each of its cells the first of its line, the head of its column, and its text."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    head, _, *lines = ([cell.strip(" *") for cell in line[1:-1].split("|")] for line in lines)
+    return [(line[0], name, text) for line in lines for name, text in zip(head[1:], line[1:], strict=True)]
+
+
+def names(row, places):
+    """What the first cell of a line and the head of a column may say of a row, in a table of these places."""
+    if isinstance(row, rows.Measured):
+        told = dict(row.row)
+        if row.file == "tuning.csv":
+            return {told["family"], f"best of {told['settings']}"}
+        return {told["what"], f"{told['rule']}, {told['scene']}, rate {told['learning_rate']}"}
+    found = [one for one in rows.kept() if one.id == row.id]
+    found = [one for one in found if set(places) <= set(one.place) or set(one.place) <= set(places)]
+    families = {one.told["family"] for one in found}
+    of_all = {"reward at the end", *(said for one in found for said in one.place[1:])}
+    return of_all | families | {f"{family} itself" for family in families}
+
+
+def test_every_linked_number_of_a_table_is_that_of_its_line_and_column():
+    tables = list(rows.TABLE.finditer(TEXT))
+    assert len(tables) >= 20
+    for match in tables:
+        kind, *places = (part.strip() for part in match[2].split(";"))
+        found = cells(match[0].split("-->\n", 1)[1].rsplit("<!--", 1)[0])
+        linked = [(first, name, *link) for first, name, text in found for link in rows.LINK.findall(text)]
+        assert found if kind == "fits" else linked, f"{match[2]}: an empty table"
+        for first, name, said, *ids in linked:
+            row = rows.of_link(*ids)
+            assert said in rows.forms(row), f"{match[2]}: {first}, {name}: {said}, not {rows.forms(row)}"
+            assert {first, name} <= names(row, places), f"{match[2]}: {first}, {name}: {said}"
+
+
+def test_the_rank_correlation_is_scipys_and_its_interval_that_of_runs_drawn_anew():
+    draw = np.random.default_rng(0)
+    level = np.arange(6)[:, None] / 4
+    x, y = level + draw.normal(size=(6, 40)), level + draw.normal(size=(6, 12))
+    y[2] = y[4]  # a tie, in every draw
+    found, p = report.rank_correlation(x, y)
+    wanted = spearmanr(x.mean(1), y.mean(1)).statistic
+    assert found.value == pytest.approx(wanted)
+    orders = [spearmanr(order, y.mean(1)).statistic for order in itertools.permutations(x.mean(1))]
+    assert p == np.mean(np.abs(orders) >= abs(wanted) - 1e-9)
+    drawn = [
+        spearmanr(x[:, draw.integers(40, size=40)].mean(1), y[:, draw.integers(12, size=12)].mean(1)).statistic
+        for _ in range(2000)
+    ]
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.05)
 
 
 def test_tables_and_the_page_of_rows_are_those_of_the_rows():
