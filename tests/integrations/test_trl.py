@@ -1,6 +1,7 @@
 """BandPOTrainer against TRL's own GRPOTrainer, and against `policy_loss`."""
 
 import datetime
+import faulthandler
 import functools
 import inspect
 import json
@@ -258,13 +259,20 @@ class LogsByItself(TrainerCallback):
 
 
 def join(rank, folder):
-    """Make this process one of two."""
+    """Make this process one of two, which ends by `leave`. One that hangs says where."""
+    faulthandler.dump_traceback_later(600, exit=True)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, but not used: the group is there
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", f"file://{folder}/store", datetime.timedelta(minutes=10), world_size=2, rank=rank
     )
+
+
+def leave():
+    """End this process at once: `destroy_process_group` has no limit of time, and hung in a process that had finished
+    (torch 2.13, gloo)."""
+    os._exit(0)
 
 
 def one_of_two_processes(rank, folder):
@@ -276,7 +284,7 @@ def one_of_two_processes(rank, folder):
     names = ("old_per_token_logps", "advantages", "completion_mask")
     seen = [(logps.detach(), *(inputs[name] for name in names)) for inputs, logps, _ in trainer.records]
     torch.save((seen, trainer.state.log_history), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from test_trl import Recording, build, full, history, join, same_weights, train
+from test_trl import Recording, build, full, history, join, leave, same_weights, train
 from trl import GRPOTrainer
 
 import bandpo
@@ -230,7 +230,7 @@ def one_of_two(rank, folder):
     trainer = build(Recording, full(folder, **settings | {"max_steps": 4, "num_iterations": 1}), rule)
     trainer.train()
     torch.save(trainer.records, Path(folder) / f"adaptive-{rank}.pt")
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 @pytest.mark.slow

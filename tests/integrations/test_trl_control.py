@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from test_trl import Recording, build, full, history, join, same_weights, train
+from test_trl import Recording, build, full, history, join, leave, same_weights, train
 
 import tiny
 from bandpo import PI, AdaptiveKL, Band, Capped, ControlLaw, Controlled, Hysteresis, Objective, policy_loss
@@ -167,7 +167,7 @@ def one_of_two_processes(rank, folder):
         own.append(value)
         value, state = RULE.radius(state, measured([record], Band("kl", value)).compute())
     torch.save((rows(trainer), trainer._controller.state, own), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 @pytest.mark.slow
