@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -28,8 +30,9 @@ def test_every_number_of_the_text_is_that_of_its_rows():
 def cells(table):
     """Of a table in Markdown: for each of its cells the first of its line, the head of its column, and its text."""
     lines = [line for line in table.splitlines() if line.startswith("|")]
-    head, _, *lines = ([cell.strip(" *") for cell in line[1:-1].split("|")] for line in lines)
-    return [(line[0], name, text) for line in lines for name, text in zip(head[1:], line[1:], strict=True)]
+    head, _, *lines = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
+    named = [(line[0].strip("*"), zip(head[1:], line[1:], strict=True)) for line in lines]
+    return [(first, name.strip("*"), text) for first, each in named for name, text in each]
 
 
 def names(row, places):
@@ -58,6 +61,58 @@ def test_every_linked_number_of_a_table_is_that_of_its_line_and_column():
             row = rows.of_link(*ids)
             assert said in rows.forms(row), f"{match[2]}: {first}, {name}: {said}, not {rows.forms(row)}"
             assert {first, name} <= names(row, places), f"{match[2]}: {first}, {name}: {said}"
+
+
+def holm(values):
+    """By its definition, of as many p as there are."""
+    order, out, last = sorted(range(len(values)), key=values.__getitem__), [0.0] * len(values), 0.0
+    for rank, i in enumerate(order):
+        out[i] = last = max(last, min(1.0, (len(values) - rank) * values[i]))
+    return out
+
+
+@functools.cache
+def against_clip(*place):
+    """By family: differences from the fixed clip on the same seeds, and Holm's p of their signs, drawn anew."""
+    some = report.at(*place)
+    base = np.array(some["fixed clip"].row["final"])
+    gaps = {name: np.array(one.row["final"]) - base for name, one in some.items() if name != "fixed clip"}
+    of_all = np.stack(list(gaps.values()))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (3000, len(base)))
+    as_far = np.abs(signs @ of_all.T) >= np.abs(of_all.sum(1)) - 1e-9
+    found = holm(((1 + as_far.sum(0)) / (1 + len(signs))).tolist())
+    return {name: (gap, p) for (name, gap), p in zip(gaps.items(), found, strict=True)}
+
+
+def agrees(text, column, one):
+    """Whether a cell that is no link says of a row what its runs do."""
+    work, half = (np.array(one.row[name], float) for name in ("work", "half"))
+    if column == "lost":
+        return text == f"{100 * np.mean(work < 0.05):.1f} %"
+    if column == "half":
+        return text == f"{np.mean(half):.0f}"
+    gap, p = against_clip(*one.place)[one.told["family"]]
+    if column == "p (Holm)":
+        return p < 0.01 if text == "< 0.001" else float(text) == pytest.approx(p, rel=0.3, abs=0.01)
+    said = [float(x) for x in re.findall(r"[+-][0-9.]+", text)]
+    error = gap.std() / len(gap) ** 0.5
+    wanted = [gap.mean(), gap.mean() - 1.96 * error, gap.mean() + 1.96 * error]
+    if len(said) == 3:  # with an interval, by another method than here
+        return said[0] == pytest.approx(wanted[0], abs=6e-4) and said == pytest.approx(wanted, abs=6e-4 + error / 2)
+    return said == pytest.approx(wanted[:1], abs=6e-4) and (0.03 < p < 0.08 or text.startswith("**") == (p < 0.05))
+
+
+def test_the_other_numbers_of_tables_are_those_of_their_runs():
+    """Differences from the best fixed clip, what is bold, p, lost and half."""
+    seen = dict.fromkeys(("main", "controls", "worlds"), 0)
+    for match in rows.TABLE.finditer(TEXT):
+        kind, *places = (part.strip() for part in match[2].split(";"))
+        for first, column, text in cells(match[0]) if kind in seen else ():
+            if column != "chosen setting" and text and not rows.LINK.search(text):
+                place = {"main": places, "controls": [*places, column], "worlds": [places[0], column, places[-1]]}[kind]
+                assert agrees(text, column, report.at(*place)[first]), f"{place}: {first}, {column}: {text}"
+                seen[kind] += 1
+    assert min(seen.values()) > 30, seen
 
 
 def test_the_rank_correlation_is_scipys_and_its_interval_that_of_runs_drawn_anew():
