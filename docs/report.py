@@ -198,6 +198,25 @@ def carried_table(contest: str, world: str, other: str, other_world: str, contro
     return f"{table(['rule', world, other_world], lines)}\nOf the two columns: {said}.\n"
 
 
+def pretrained_table(baseline: str, settings: str) -> str:
+    """The share of right answers of a pretrained model after each run, and over runs; settings is their digest."""
+    found: dict[str, dict[str, str]] = {}
+    names = {"right after": "mean", f"right after, minus {baseline}": f"minus {baseline}"}
+    for one in measured():
+        row = one.row
+        if row.get("settings") != settings or row["measure"] not in names:
+            continue
+        single = one.file == "smollm2.csv"
+        column = f"seed {row['seed']}" if single else names[row["measure"]]
+        sign = "+" if row["measure"] != "right after" else ""
+        text = number(one.value.value) if single else with_interval(one.value, sign)
+        found.setdefault(row["rule"], {})[column] = f"[{text}](rows.md#{one.id})"
+    seeds = sorted({name for cells in found.values() for name in cells if name.startswith("seed")})
+    columns = [*seeds, *names.values()]
+    order = sorted(found, key=lambda rule: (rule != baseline, rule))
+    return table(["rule", *columns], ([rule, *(found[rule].get(name, "") for name in columns)] for rule in order))
+
+
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> tuple[Estimate, float]:
     """Spearman's, of the means of [rules, seeds], and how often the rules in another order give one as far from 0.
 
@@ -225,6 +244,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "radii": radii_table,
     "sides": sides_table,
     "carried": carried_table,
+    "pretrained": pretrained_table,
 }
 
 

@@ -22,7 +22,7 @@ from bandpo.worlds import Learner, train
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 KEPT = BENCHMARKS / "contest"
-TABLES_OF = ("extinction.csv", "tuning.csv", "lab_start.csv")
+TABLES_OF = ("extinction.csv", "tuning.csv", "lab_start.csv", "smollm2.csv", "smollm2_summary.csv")
 FOR_COURSES = 128  # of the seeds that judge
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")

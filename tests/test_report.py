@@ -41,6 +41,9 @@ def names(row, places):
         told = dict(row.row)
         if row.file == "tuning.csv":
             return {told["family"], f"best of {told['settings']}"}
+        if row.file.startswith("smollm2"):
+            over = {"right after": "mean", "right after, minus Clip 0.02/1.0": "minus Clip 0.02/1.0"}[told["measure"]]
+            return {told["rule"], f"seed {told['seed']}" if row.file == "smollm2.csv" else over}
         return {told["what"], f"{told['rule']}, {told['scene']}, rate {told['learning_rate']}"}
     found = [one for one in rows.kept() if one.id == row.id]
     found = [one for one in found if set(places) <= set(one.place) or set(one.place) <= set(places)]
