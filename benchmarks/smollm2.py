@@ -10,7 +10,7 @@ that has its rows is not trained again, and one that was interrupted goes on.
 
 The summary, benchmarks/smollm2_summary.csv, is over runs that differ in nothing but rule and seed: means, and
 differences from the baseline on the seeds that both have, with 95 % intervals of Student's t over runs. Nothing is
-adjusted for there being several rules and measures.
+adjusted for there being several rules and measures. Fewer than three runs are not summed up.
 """
 
 import argparse
@@ -38,6 +38,7 @@ SHARED = ("settings", "rounds", "completions", "learning_rate")  # of runs that 
 MADE_BY = ("seconds", "hardware", "torch")
 COLUMNS: tuple[str, ...] = ("rule", "seed", *SHARED, "measure", "value", "low", "high", *MADE_BY, "commit")
 SAMPLES = 16
+ENOUGH = 3  # runs for an interval: two that happen to end alike would seem to know it all
 
 
 @torch.no_grad()
@@ -150,11 +151,11 @@ def summarize(baseline: str) -> None:
                 (measure, found),
                 (f"{measure}, minus {baseline}", {seed: found[seed] - base[seed] for seed in common}),
             ):
-                if (mean := training_runs(list(each.values()))) is not None:  # of two runs or more
+                if len(each) >= ENOUGH and (mean := training_runs(list(each.values()))) is not None:
                     told = {"rule": rule, "seed": " ".join(each), **dict(zip(SHARED, shared, strict=True))}
                     out.append(row(told, name, mean, lowest=-1.0) | {"commit": source_commit()})
     if not any(one["measure"].endswith(f"minus {baseline}") for one in out):
-        raise SystemExit(f"no rule has two runs with the settings and seeds of two of {baseline!r}")
+        raise SystemExit(f"no rule has {ENOUGH} runs with the settings and seeds of {ENOUGH} of {baseline!r}")
     for one in out:
         print(", ".join(str(one[name]) for name in ("rule", "seed", "measure", "value", "low", "high")))
     text = io.StringIO()

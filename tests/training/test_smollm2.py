@@ -69,9 +69,9 @@ def test_a_run_gives_its_rows_once(rows, tmp_path, monkeypatch):
         smollm2.main()  # another setting is another run
 
 
-def test_the_summary_pairs_runs_by_their_seeds(rows, monkeypatch, capsys):
+def test_the_summary_pairs_runs_by_their_seeds_and_takes_three(rows, monkeypatch, capsys):
     base = "Clip 0.02/1.0"
-    values = {base: [0.5, 0.6, 0.4], "a rule": [0.6, 0.8, 0.5, 0.1], "another": [0.9]}
+    values = {base: [0.5, 0.6, 0.4], "a rule": [0.6, 0.8, 0.5, 0.1], "another": [0.9, 0.9]}
     told = {"settings": "aaaaaa", "rounds": "12", "completions": "64", "learning_rate": "1e-05"}
     with smollm2.CSV.open("w", newline="") as file:
         writer = csv.DictWriter(file, smollm2.COLUMNS)
@@ -97,5 +97,5 @@ def test_the_summary_pairs_runs_by_their_seeds(rows, monkeypatch, capsys):
     assert made["a rule", "right after"]["seed"] == "0 1 2 3"
     assert "a rule, 0 1 2 3, right after, 0.5000" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["smollm2.py", "--summary", "--baseline", "another"])
-    with pytest.raises(SystemExit, match="no rule has two runs with the settings and seeds of two of 'another'"):
+    with pytest.raises(SystemExit, match="no rule has 3 runs with the settings and seeds of 3 of 'another'"):
         smollm2.main()
