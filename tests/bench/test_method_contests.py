@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import bandpo
 from bandpo.bench import Contest, read_contest
@@ -111,3 +112,11 @@ def test_every_scene_is_in_a_contest_with_families_of_the_first():
         assert (read.baseline, read.searched) == (both.baseline, read.settings)
         assert {*others[2].controls} <= {*read.controls} <= {*others[0].controls}
         assert all(family.objective in known for family in read.families)
+
+
+def test_divergences_are_compared_at_equal_steps_of_a_token_of_one_half():
+    half = torch.tensor(0.5, dtype=torch.float64).log()
+    for family, (objective,) in objectives("divergences").items():
+        bounds, move = objective.trust_region.bounds(half), float(family.split()[-1])
+        low, high = (0.5 * float(x.exp()) for x in (bounds.log_low, bounds.log_high))
+        assert (0.5 - low, high - 0.5) == pytest.approx((move, move), rel=1e-4), family
