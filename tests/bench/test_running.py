@@ -7,16 +7,19 @@ import json
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 from contests import node_of
 from rich.console import Console
 
+import bandpo
 from bandpo.bench import hold
 from bandpo.bench import running as module
 from bandpo.bench.cells import run_cells
 from bandpo.bench.reading import make_contest
 from bandpo.errors import UserError
 from bandpo.files.locks import locked
+from bandpo.worlds import Learner, scene, train
 
 
 def rows_in(folder):
@@ -161,6 +164,25 @@ def test_the_order_of_threads_does_not_matter(small, worlds, tmp_path, monkeypat
     monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 8)
     one, three = hold(small, tmp_path / "1", jobs=1), hold(small, tmp_path / "3", jobs=3)
     assert repr(one) == repr(three)
+
+
+def test_runs_in_torch_have_processes_of_their_own(worlds, tmp_path):
+    """Here a fake stands for the worlds: what a process trained has the numbers of a real run."""
+    node = node_of(worlds=[{"base": "both", "rounds": 4}], learning_rates=[0.02], widen=False)
+    clip, band = node["families"]
+    soft = {"type": "objective", "trust_region": clip["objective"], "apply": "quadratic"}
+    node["families"] = [{**clip, "objective": soft, "grid": {"up": [0.2]}}, {**band, "grid": {"delta": [0.01]}}]
+    node["stages"] |= {"choose": {"first": 100, "count": 2}, "judge": {"first": 1000, "count": 3}}
+    contest = make_contest(node)
+    hold(contest, tmp_path)
+    trained = {type(learner.objective.trust_region) for _, learner, _ in worlds.runs}
+    assert trained == {bandpo.Band}
+    soft_rows = [row for row in rows_in(tmp_path) if "apply" in row["learner"]["objective"]]
+    assert len(soft_rows) == 3
+    for row in soft_rows:
+        seeds = list(range(row["seeds"][0], sum(row["seeds"])))
+        alone = train(scene(row["world"]), [Learner(**row["learner"])], seeds)
+        np.testing.assert_allclose(row["final"], alone["final"][0], rtol=1e-5)
 
 
 def test_two_processes_do_not_write_to_one_folder(small, worlds, tmp_path):

@@ -126,6 +126,12 @@ def of_lab(cell: Cell) -> bool:
     return is_lab(json.loads(cell.world))
 
 
+def holds_lock(cell: Cell) -> bool:
+    """Whether it is trained in Python's own loops, so that two threads would take as long as one: those of torch, and
+    the lab's, which also sets torch's threads for all of a process."""
+    return of_lab(cell) or _weight(cell) > cell.count
+
+
 def beginning(cell: Cell) -> Cell:
     """What of it is run again to see that its row is right: all, or of the lab, where a run takes seconds, the first
     seeds, which are trained side by side."""

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..files.writing import Appender
 from ..progress import Progress, lines
 from ..training.processes import workers
-from .cells import Cell, Row, batches, beginning, cell_of, of_lab, run_cells
+from .cells import Cell, Row, batches, beginning, cell_of, holds_lock, run_cells
 from .choosing import Results, decide, missing_runs
 from .contest import Contest
 
@@ -126,21 +126,21 @@ _Spread = Callable[[list[list[Cell]]], Iterator[list[Row]]]
 
 @contextlib.contextmanager
 def _over_cores(jobs: int) -> Iterator[_Spread]:
-    """The engine of the worlds leaves Python's lock alone while it runs, so threads fill the cores, and none is left
-    behind by a kill. The lab's loop holds that lock, and sets torch's threads for all of a process, so cells of the lab
-    have processes of their own, which are made when the first is to be run and end when this one does."""
+    """The compiled engine leaves Python's lock alone while it runs, so threads fill the cores, and none is left behind
+    by a kill. What holds that lock has processes, which are made when the first is to be run and end when this one
+    does."""
     with contextlib.ExitStack() as pools:
         processes: ProcessPoolExecutor | None = None
 
         def spread(work: list[list[Cell]]) -> Iterator[list[Row]]:
             nonlocal processes
-            if processes is None and any(of_lab(batch[0]) for batch in work):
+            if processes is None and any(holds_lock(batch[0]) for batch in work):
                 processes = pools.enter_context(workers(jobs, "the same command goes on"))
             with ThreadPoolExecutor(jobs) as threads:
                 pending = set()
                 try:
                     for batch in work:
-                        pool = processes if processes is not None and of_lab(batch[0]) else threads
+                        pool = processes if processes is not None and holds_lock(batch[0]) else threads
                         pending.add(pool.submit(run_cells, batch))
                     while pending:
                         done, pending = wait(pending, return_when=FIRST_COMPLETED)
