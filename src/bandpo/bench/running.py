@@ -113,7 +113,9 @@ class _Rows:
         self.done += wanted - to_run
         self.progress.before += wanted - to_run  # so that what was there already does not flatter the time left
         self.progress.update(self.done, what)
-        for rows in self.spread(batches(missing, RUNS_AT_ONCE)):
+        work = batches(missing, RUNS_AT_ONCE)
+        random.Random(0).shuffle(work)  # slow families among fast ones: otherwise the time left is that of the first
+        for rows in self.spread(work):
             self.file.add(*rows)
             self.at |= {row["key"]: row for row in rows}
             self.done += sum(row["seeds"][1] for row in rows)
@@ -136,18 +138,21 @@ def _over_cores(jobs: int) -> Iterator[_Spread]:
             nonlocal processes
             if processes is None and any(holds_lock(batch[0]) for batch in work):
                 processes = pools.enter_context(workers(jobs, "the same command goes on"))
-            with ThreadPoolExecutor(jobs) as threads:
-                pending = set()
-                try:
-                    for batch in work:
-                        pool = processes if processes is not None and holds_lock(batch[0]) else threads
-                        pending.add(pool.submit(run_cells, batch))
-                    while pending:
-                        done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                        for each in done:
-                            yield each.result()
-                finally:
-                    threads.shutdown(cancel_futures=True)
+
+            def run(batch: list[Cell]) -> list[Row]:
+                if processes is None or not holds_lock(batch[0]):
+                    return run_cells(batch)
+                return processes.submit(run_cells, batch).result()
+
+            threads = ThreadPoolExecutor(jobs)
+            try:
+                pending = {threads.submit(run, batch) for batch in work}
+                while pending:
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    for each in done:
+                        yield each.result()
+            finally:  # without waiting for processes, which are killed if this ends early
+                threads.shutdown(wait=False, cancel_futures=True)
 
         yield spread
 
