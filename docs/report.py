@@ -1,12 +1,13 @@
 """The report docs/report/: its tables, figures and list of rows, from the rows that contests gave.
 
-    python docs/report.py                        writes the tables of index.md, rows.md and the figures anew
+    python docs/report.py                        writes the tables of the pages, rows.md and the figures anew
     python docs/report.py --pdf report.pdf       and prints the pages (sphinx, and chromium as the printer)
     python docs/report.py --take runs/bench/X    first keeps what is needed of a finished contest, as
                                                  benchmarks/contest/X.jsonl.gz, with the courses of some of its runs
 
-The text of index.md is written by hand. A number in it that was measured is a link to the row that it stands on:
-`[0.940](rows.md#3fa91c)`, or for a difference of two, on the same seeds, `[+0.075](rows.md#3fa91c-8be210)`.
+The text of the pages is written by hand. A number in it that was measured is a link to the row that it stands on:
+`[0.940](rows.md#3fa91c)`, or for a difference of two, on the same seeds, `[+0.075](rows.md#3fa91c-8be210)` or
+`[0.075 above](rows.md#3fa91c-8be210)`.
 tests/test_report.py computes each from its rows and compares it with what is written.
 """
 
@@ -14,20 +15,16 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from re import Match
 
 import numpy as np
 import report_figures as figures
 from report_rows import (
     LINK,
-    TABLE,
     Kept,
     Pair,
     chance,
@@ -35,231 +32,26 @@ from report_rows import (
     kept,
     measured,
     number,
-    share,
     share_with_interval,
     statements,
     take,
     with_interval,
 )
-from scipy.stats import rankdata
-
-from bandpo.statistics.contest import Estimate, SigmoidFit, bootstrap, sigmoid_fit
+from report_tables import at, filled, fit_of, table
 
 PAGES = Path(__file__).parent / "report"
-TEXT, ROWS = PAGES / "index.md", PAGES / "rows.md"
+TEXTS = [PAGES / f"{name}.md" for name in ("index", "worlds", "methods", "radius", "deaths", "models")]
+TEXTS.append(PAGES.parent / "choose.md")
+ROWS = PAGES / "rows.md"
 
 
-def fit_of(one: Kept) -> SigmoidFit:
-    """ScaleRL's sigmoid of its course, in rounds."""
-    return sigmoid_fit(one.told["course"][1:])
-
-
-# Tables and pages.
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown: the first column to the left, the others to the right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def at(contest: str, world: str, control: str) -> dict[str, Kept]:
-    """By family."""
-    return {one.told["family"]: one for one in kept() if one.place == (contest, world, control)}
-
-
-def baseline_of(some: Mapping[str, Kept]) -> Kept:
-    return some["fixed clip"]
-
-
-def main_table(contest: str, world: str, control: str) -> str:
-    """Every family beside the best fixed clip, the best first."""
-    some = at(contest, world, control)
-    base, lines = baseline_of(some), []
-    for one in sorted(some.values(), key=lambda one: -one.value.value):
-        pair = Pair(one, base)
-        p = one.told["p_adjusted"]
-        lines.append([
-            f"{one.told['family']}{'*' if one.told['edges'] else ''}", one.setting,
-            f"[{with_interval(one.value)}](rows.md#{one.id})",
-            "" if one is base else with_interval(pair.difference, "+"),
-            "" if p is None else chance(p).removeprefix("p ").removeprefix("= "),
-            share(one.lost.value), f"{one.half:.0f}",
-        ])  # fmt: skip
-    head = ["rule", "chosen setting", "reward at the end", "minus best fixed clip", "p (Holm)", "lost", "half"]
-    return table(head, lines)
-
-
-def control_table(contest: str, world: str) -> str:
-    """For every family, under each control, its reward minus that of the best fixed clip under the same control."""
-    controls = dict.fromkeys(one.told["control"] for one in kept() if one.place[:2] == (contest, world))
-    return differences({control: at(contest, world, control) for control in controls})
-
-
-def worlds_table(contest: str, control: str) -> str:
-    """For every family and world its reward minus that of the best fixed clip there."""
-    worlds = dict.fromkeys(one.told["world"] for one in kept() if one.told["contest"] == contest)
-    return differences({world: at(contest, world, control) for world in worlds})
-
-
-def differences(columns: Mapping[str, Mapping[str, Kept]]) -> str:
-    """Every family minus the best fixed clip of its column, ordered by the first; bold where p < 0.05 after Holm."""
-    bases = [baseline_of(some) for some in columns.values()]
-    lines = [["**fixed clip itself**", *(f"[{number(base.value.value)}](rows.md#{base.id})" for base in bases)]]
-    first = sorted(next(iter(columns.values())).values(), key=lambda one: -one.value.value)
-    for family in (one.told["family"] for one in first if one.told["family"] != "fixed clip"):
-        cells = []
-        for some in columns.values():
-            text = number(Pair(some[family], baseline_of(some)).difference.value, "+")
-            cells.append(f"**{text}**" if some[family].told["p_adjusted"] < 0.05 else text)
-        lines.append([family, *cells])
-    return table(["rule", *columns], lines)
-
-
-def fits_table(contest: str, world: str) -> str:
-    """ScaleRL's sigmoid of each family's mean reward, or why it has none."""
-    lines = []
-    for family, one in at(contest, world, "none").items():
-        fit = fit_of(one)
-        numbers = [number(fit.asymptote), f"{fit.middle:.1f}", f"{fit.exponent:.1f}"] if not fit.why_not else [""] * 3
-        lines.append([family, *numbers, number(fit.residual), fit.why_not])
-    return table(
-        ["rule", "asymptote A", "half of the gain (rounds)", "steepness B", "residual", "no fit, because"], lines
-    )
-
-
-def freezes_table(*columns: str) -> str:
-    """The share of lost runs by what is frozen; a column is scene, rule and learning rate, with : between them."""
-    head = [column.split(":") for column in columns]
-    found = {
-        (row["what"], row["scene"], row["rule"], row["learning_rate"]): one
-        for one in measured()
-        if one.file == "extinction.csv" and (row := one.row)["part"] == "freeze" and row["measure"] == "lost"
-    }
-    lines = []
-    for what in dict.fromkeys(what for what, *place in found if place in head):
-        cells = [found.get((what, *place)) for place in head]
-        lines.append([what, *("" if one is None else f"[{share(one.value.value)}](rows.md#{one.id})" for one in cells)])
-    return table(["frozen", *(f"{rule}, {scene}, rate {rate}" for scene, rule, rate in head)], lines)
-
-
-def tuning_table() -> str:
-    """The expected reward of the best of so many settings, drawn at random."""
-    rewards = [one for one in measured() if one.file == "tuning.csv" and one.row["measure"] == "reward"]
-    rewards = [one for one in rewards if one.row["control"] == "none"]
-    found = {(one.row["family"], one.row["settings"]): one for one in rewards}
-    counts = list(dict.fromkeys(count for _, count in found))
-    lines = []
-    for family in dict.fromkeys(family for family, _ in found):
-        cells = [found[family, count] for count in counts]
-        lines.append([family, *(f"[{number(one.value.value)}](rows.md#{one.id})" for one in cells)])
-    return table(["rule", *(f"best of {count}" for count in counts)], lines)
-
-
-def radii_table(contest: str, control: str) -> str:
-    """The reward of families that are named by their number, such as "KL 0.05", with the learning rate of each."""
-    worlds = dict.fromkeys(one.told["world"] for one in kept() if one.told["contest"] == contest)
-    columns = {world: at(contest, world, control) for world in worlds}
-    lines = []
-    names = sorted(next(iter(columns.values())), key=lambda name: (name.split()[0], float(name.split()[-1])))
-    for family in names:
-        cells = [some[family] for some in columns.values()]
-        told = [
-            (f"[{with_interval(x.value)}](rows.md#{x.id})", f"{x.told['point']['learning_rate']:.2g}") for x in cells
-        ]
-        lines.append([family, *(text for pair in told for text in pair)])
-    return table(["rule", *(text for world in worlds for text in (world, "rate"))], lines)
-
-
-def sides_table(contest: str, control: str) -> str:
-    """The reward in every world, a line each, of families that are named by their number; bold as in `differences`."""
-    some = [one for one in kept() if (one.told["contest"], one.told["control"]) == (contest, control)]
-    names = sorted({one.told["family"] for one in some}, key=lambda name: float(name.split()[-1]))
-    lines = []
-    for world in dict.fromkeys(one.told["world"] for one in some):
-        found = at(contest, world, control)
-        texts = [f"[{number(found[name].value.value)}](rows.md#{found[name].id})" for name in names]
-        sure = [(found[name].told["p_adjusted"] or 1) < 0.05 for name in names]
-        lines.append([world, *(f"**{text}**" if bold else text for text, bold in zip(texts, sure, strict=True))])
-    return table(["world", *names], lines)
-
-
-def carried_table(contest: str, world: str, other: str, other_world: str, control: str) -> str:
-    """The reward of the families that two contests have, in a world of each, and the rank correlation of the two."""
-    first, second = at(contest, world, control), at(other, other_world, control)
-    both = sorted(first.keys() & second.keys(), key=lambda name: -first[name].value.value)
-    lines = [
-        [name, *(f"[{with_interval(one.value)}](rows.md#{one.id})" for one in (first[name], second[name]))]
-        for name in both
-    ]
-    x, y = (np.stack([some[name].final for name in both]) for some in (first, second))
-    found, p = rank_correlation(x, y)
-    said = f"rank correlation {with_interval(found)} over seeds, for these rules; over rules {chance(p)}"
-    return f"{table(['rule', world, other_world], lines)}\nOf the two columns: {said}.\n"
-
-
-def pretrained_table(baseline: str, settings: str) -> str:
-    """The share of right answers of a pretrained model after each run, and over runs; settings is their digest."""
-    found: dict[str, dict[str, str]] = {}
-    names = {"right after": "mean", f"right after, minus {baseline}": f"minus {baseline}"}
-    for one in measured():
-        row = one.row
-        if row.get("settings") != settings or row["measure"] not in names:
-            continue
-        single = one.file == "smollm2.csv"
-        column = f"seed {row['seed']}" if single else names[row["measure"]]
-        sign = "+" if row["measure"] != "right after" else ""
-        text = number(one.value.value) if single else with_interval(one.value, sign)
-        found.setdefault(row["rule"], {})[column] = f"[{text}](rows.md#{one.id})"
-    seeds = sorted({name for cells in found.values() for name in cells if name.startswith("seed")})
-    columns = [*seeds, *names.values()]
-    order = sorted(found, key=lambda rule: (rule != baseline, rule))
-    return table(["rule", *columns], ([rule, *(found[rule].get(name, "") for name in columns)] for rule in order))
-
-
-def rank_correlation(x: np.ndarray, y: np.ndarray) -> tuple[Estimate, float]:
-    """Spearman's, of the means of [rules, seeds], and how often the rules in another order give one as far from 0.
-
-    For the interval seeds are drawn anew, for x and y apart; the rules stay.
-    """
-
-    def of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        a, b = (rankdata(z.mean(-1), axis=-1) for z in (x, y))
-        a, b = (z - z.mean(-1, keepdims=True) for z in (a, b))
-        return (a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1))
-
-    orders = np.array(list(itertools.permutations(range(len(x)))))
-    by_chance = np.abs(of(x.mean(-1, keepdims=True)[orders], y.mean(-1, keepdims=True)[None]))
-    found = bootstrap(of, x, y, paired=False, groups=[0] * len(x))
-    return found, float((by_chance >= abs(found.value) - 1e-9).mean())
-
-
-TABLES: dict[str, Callable[..., str]] = {
-    "fits": fits_table,
-    "main": main_table,
-    "controls": control_table,
-    "worlds": worlds_table,
-    "freezes": freezes_table,
-    "tuning": tuning_table,
-    "radii": radii_table,
-    "sides": sides_table,
-    "carried": carried_table,
-    "pretrained": pretrained_table,
-}
-
-
-def filled(text: str) -> str:
-    """The text with its tables anew: `<!-- table: kind; argument; ... -->` to `<!-- end -->`."""
-
-    def anew(match: Match[str]) -> str:
-        kind, *arguments = (part.strip() for part in match[2].split(";"))
-        return f"{match[1]}\n{TABLES[kind](*arguments)}\n{match[3]}"
-
-    return TABLE.sub(anew, text)
+def text() -> str:
+    """All that is written by hand, and its tables."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in TEXTS)
 
 
 def rows_page(text: str) -> str:
-    """Every judged row, and every difference that the text states."""
+    """Every judged row, and every difference that a text states."""
     made = io.StringIO()
     made.write(
         "# The rows of the report\n\nWritten by `python docs/report.py` from the rows in "
@@ -360,12 +152,13 @@ def main() -> None:
     options = parser.parse_args()
     for folder in options.take:
         print(take(folder))
-    TEXT.write_text(filled(TEXT.read_text(encoding="utf-8")), encoding="utf-8")
-    ROWS.write_text(rows_page(TEXT.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in TEXTS:
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+    ROWS.write_text(rows_page(text()), encoding="utf-8")
     draw(PAGES)
     if options.pdf:
         print_pdf(options.pdf)
-    for said, name, one in statements(TEXT.read_text(encoding="utf-8")):
+    for said, name, one in statements(text()):
         if said not in forms(one):
             print(f"{name}: the text says {said!r}; its rows say {forms(one)}", file=sys.stderr)
 

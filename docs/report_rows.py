@@ -27,7 +27,7 @@ FOR_COURSES = 128  # of the seeds that judge
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
 _SAID = r"\[([^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]"
-LINK = re.compile(_SAID + r"\(rows\.md#([0-9a-f]{6}(?:[0-9a-f]{2})?)(?:-([0-9a-f]{6}))?\)")
+LINK = re.compile(_SAID + r"\((?:report/)?rows\.md#([0-9a-f]{6}(?:[0-9a-f]{2})?)(?:-([0-9a-f]{6}))?\)")
 TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -208,7 +208,9 @@ def forms(one: Kept | Pair | Measured) -> list[str]:
         bare = [number(x.value), number(x.value, "+"), share(x.value), f"{x.value:.3g}"]
         return [*bare, with_interval(x), with_interval(x, "+"), share_with_interval(x)] if one.row["low"] else bare
     if isinstance(one, Pair):
-        return [number(one.difference.value, "+"), with_interval(one.difference, "+"), chance(one.p)]
+        x = one.difference
+        side = f"{number(abs(x.value))} {'below' if x.value < 0 else 'above'}"
+        return [number(x.value, "+"), with_interval(x, "+"), chance(one.p), side]
     told = [number(one.value.value), with_interval(one.value), share(one.lost.value), share_with_interval(one.lost)]
     return [*told, f"{one.half:.0f} rounds", one.setting]
 
