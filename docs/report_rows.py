@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.bench.cells import cell_of
-from bandpo.bench.labs import is_lab
+from bandpo.bench.cells import cell_of, holds_lock
 from bandpo.statistics.contest import Estimate, bootstrap, extinction_rate, interquartile_mean, swap_test
 from bandpo.worlds import Learner, train
 
@@ -36,7 +35,7 @@ class Kept:
     """A judged row: what was chosen of a family under a control in a world, and its runs on seeds that chose nothing.
 
     `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit; and,
-    in a world where there was no control, `course`: the mean reward before each round, of the first seeds that judged.
+    where there was no control and the engine is compiled, `course`: the mean reward before each round, of the first seeds that judged.
     """
 
     told: Mapping[str, Any]
@@ -73,7 +72,8 @@ class Kept:
     @property
     def setting(self) -> str:
         names = {"learning_rate": "lr"}
-        return ", ".join(f"{names.get(name, name)} {value:g}" for name, value in self.told["point"].items())
+        point = self.told["point"].items()
+        return ", ".join(f"{names.get(x, x)} {y if isinstance(y, str) else f'{y:g}'}" for x, y in point)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def take(folder: Path) -> Path:
             told = {each: one[each] for each in _TOLD} | {"contest": name, "commit": results["commit"]}
             told |= {"world": table["worlds"][0], "control": table["control"]}
             row = rows[one["keys"][0]]
-            if table["control"] == "none" and not is_lab(row["world"]):
+            if table["control"] == "none" and not holds_lock(cell_of(row, one["family"])):  # seconds, and not an hour
                 told["course"] = course_of(row)
             lines.append(json.dumps({"told": told, "row": row}))
     path = KEPT / f"{name.replace(' ', '-')}.jsonl.gz"

@@ -120,7 +120,7 @@ def place_of(kind, told, first, column):
 
 def test_the_other_numbers_of_tables_are_those_of_their_runs():
     """Differences from the best fixed clip or fixed rule, what is bold, p, lost, half, and how many were tried."""
-    seen = dict.fromkeys(("main", "controls", "worlds", "overview"), 0)
+    seen = dict.fromkeys(("main", "kinds", "controls", "worlds", "overview"), 0)
     for match in rows.TABLE.finditer(TEXT):
         kind, *told = (part.strip() for part in match[2].split(";"))
         found = cells(match[0]) if kind in seen else []
