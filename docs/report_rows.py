@@ -35,7 +35,7 @@ class Kept:
     """A judged row: what was chosen of a family under a control in a world, and its runs on seeds that chose nothing.
 
     `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit; and,
-    where there was no control and the engine is compiled, `course`: the mean reward before each round, of the first seeds that judged.
+    in a world and without a control, `course`: the mean reward before each round, of the first seeds that judged.
     """
 
     told: Mapping[str, Any]
