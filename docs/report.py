@@ -40,8 +40,8 @@ from report_rows import (
 from report_tables import at, filled, fit_of, table
 
 PAGES = Path(__file__).parent / "report"
-TEXTS = [PAGES / f"{name}.md" for name in ("index", "worlds", "methods", "radius", "deaths", "models")]
-TEXTS.append(PAGES.parent / "choose.md")
+NAMES = ("index", "worlds", "methods", "radius", "deaths", "models", "../choose")
+TEXTS = [PAGES / f"{name}.md" for name in NAMES]
 ROWS = PAGES / "rows.md"
 
 

@@ -166,6 +166,14 @@ def test_the_order_of_threads_does_not_matter(small, worlds, tmp_path, monkeypat
     assert repr(one) == repr(three)
 
 
+def test_families_are_mixed_within_a_stage(small, worlds, tmp_path, monkeypatch):
+    """So that the time left is not that of the first family."""
+    monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 1)
+    hold(small, tmp_path)
+    searched = [row["learner"]["objective"]["trust_region"]["type"] for row in rows_in(tmp_path)[: 2 * 15]]
+    assert set(searched[:15]) == set(searched[15:]) == {"clip", "band"}
+
+
 def test_runs_in_torch_have_processes_of_their_own(worlds, tmp_path):
     """Here a fake stands for the worlds: what a process trained has the numbers of a real run."""
     node = node_of(worlds=[{"base": "both", "rounds": 4}], learning_rates=[0.02], widen=False)
