@@ -230,8 +230,8 @@ def test_some_rows_are_those_of_a_new_run():
 
 
 def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "KEPT", tmp_path)
     one = next(each for each in rows.kept() if each.told["control"] == "none")
+    monkeypatch.setattr(rows, "KEPT", tmp_path)
     rows.kept.cache_clear()
     point, key = one.told["point"], one.row["key"]
     family = {

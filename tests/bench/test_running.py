@@ -170,8 +170,9 @@ def test_families_are_mixed_within_a_stage(small, worlds, tmp_path, monkeypatch)
     """So that the time left is not that of the first family."""
     monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 1)
     hold(small, tmp_path)
-    searched = [row["learner"]["objective"]["trust_region"]["type"] for row in rows_in(tmp_path)[: 2 * 15]]
-    assert set(searched[:15]) == set(searched[15:]) == {"clip", "band"}
+    trained = [type(learner.objective.trust_region) for _, learner, _ in worlds.runs]
+    half = 15 * 4  # settings x seeds of a family in the search
+    assert set(trained[:half]) == set(trained[half : 2 * half]) == {bandpo.Clip, bandpo.Band}
 
 
 def test_runs_in_torch_have_processes_of_their_own(worlds, tmp_path):
