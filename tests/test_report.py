@@ -249,9 +249,15 @@ def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
     rows.kept.cache_clear()
 
 
-def test_of_a_contest_in_the_lab_no_run_is_trained_again(tmp_path, monkeypatch):
+IN_TORCH = {"type": "objective", "trust_region": {"type": "clip"}, "apply": "quadratic"}
+
+
+@pytest.mark.parametrize(
+    ("world", "rule"), [({"lab": "both", "start_seed": 0}, {"type": "clip"}), ("both", IN_TORCH)], ids=["lab", "torch"]
+)
+def test_of_what_takes_seconds_a_run_none_is_trained_again(world, rule, tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "KEPT", tmp_path)
-    world, learner = {"lab": "both", "start_seed": 0}, {"objective": {"type": "clip"}, "learning_rate": 1e-4}
+    learner = {"objective": rule, "learning_rate": 1e-4}
     values = {"final": [0.8, 0.1], "half": [20.0, 65.0], "work": [0.9, 0.001]}
     row = row_of(cell(world, learner, range(2), ("final", "half", "work")), values)
     family = {
