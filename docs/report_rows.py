@@ -78,7 +78,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Pair:
-    """The difference of two rows, on the same seeds."""
+    """The difference of two rows, on the seeds that both have: one of another contest may have more."""
 
     one: Kept
     other: Kept
@@ -88,14 +88,22 @@ class Pair:
         return f"{self.one.id}-{self.other.id}"
 
     @functools.cached_property
+    def runs(self) -> tuple[Any, Any]:
+        """The rewards of the two, seed by seed."""
+        ranges = [range(first, first + count) for first, count in (self.one.row["seeds"], self.other.row["seeds"])]
+        first, end = max(x.start for x in ranges), min(x.stop for x in ranges)
+        if first >= end:
+            raise ValueError(f"{self.id}: rows that share no seed, {self.one.row['seeds']}, {self.other.row['seeds']}")
+        x, y = (each.final[first - its.start : end - its.start] for each, its in zip((self.one, self.other), ranges))
+        return x, y
+
+    @functools.cached_property
     def difference(self) -> Estimate:
-        if self.one.row["seeds"] != self.other.row["seeds"]:
-            raise ValueError(f"{self.id}: rows of different seeds, {self.one.row['seeds']}, {self.other.row['seeds']}")
-        return bootstrap(lambda x, y: (x - y).mean(-1), self.one.final, self.other.final)
+        return bootstrap(lambda x, y: (x - y).mean(-1), *self.runs)
 
     @functools.cached_property
     def p(self) -> float:
-        return swap_test(self.one.final, self.other.final)
+        return swap_test(*self.runs)
 
 
 @dataclass(frozen=True, eq=False)

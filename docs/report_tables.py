@@ -51,12 +51,12 @@ def main_table(contest: str, world: str, control: str) -> str:
     return table(head, lines)
 
 
-def kinds_table(contest: str, world: str, control: str, *kinds: str) -> str:
-    """Families beside a fixed rule that each varies; a kind is `fixed rule: family, family`. p is by Holm's method over
-    all families of the table."""
-    some = at(contest, world, control)
+def kinds_table(contest: str, world: str, control: str, of: str, *kinds: str) -> str:
+    """Families beside a fixed rule that each varies, as the contest `of` chose it, on the seeds that judged both; a kind
+    is `fixed rule: family, family`. p is by Holm's method over all families of the table."""
+    some, fixed = at(contest, world, control), at(of, world, control)
     lists = [(base, [name.strip() for name in names.split(",")]) for base, names in (x.split(":") for x in kinds)]
-    pairs = [(base, Pair(some[name], some[base.strip()])) for base, names in lists for name in names]
+    pairs = [(base, Pair(some[name], fixed[base.strip()])) for base, names in lists for name in names]
     lines = []
     for (base, pair), p in zip(pairs, holm([pair.p for _, pair in pairs]).tolist(), strict=True):
         one = pair.one
