@@ -94,8 +94,8 @@ class Pair:
         first, end = max(x.start for x in ranges), min(x.stop for x in ranges)
         if first >= end:
             raise ValueError(f"{self.id}: rows that share no seed, {self.one.row['seeds']}, {self.other.row['seeds']}")
-        x, y = (each.final[first - its.start : end - its.start] for each, its in zip((self.one, self.other), ranges))
-        return x, y
+        x, y = (slice(first - its.start, end - its.start) for its in ranges)
+        return self.one.final[x], self.other.final[y]
 
     @functools.cached_property
     def difference(self) -> Estimate:

@@ -52,7 +52,7 @@ def main_table(contest: str, world: str, control: str) -> str:
 
 
 def kinds_table(contest: str, world: str, control: str, of: str, *kinds: str) -> str:
-    """Families beside a fixed rule that each varies, as the contest `of` chose it, on the seeds that judged both; a kind
+    """Families beside a fixed rule that each varies, as the contest `of` chose it, on the seeds of both; a kind
     is `fixed rule: family, family`. p is by Holm's method over all families of the table."""
     some, fixed = at(contest, world, control), at(of, world, control)
     lists = [(base, [name.strip() for name in names.split(",")]) for base, names in (x.split(":") for x in kinds)]

@@ -48,6 +48,8 @@ def names(row, kind, places):
     found = [one for one in rows.kept() if one.id == row.id]
     if kind == "overview":
         found = [one for one in found if f"{one.place[0]}: {one.place[1]}" in places and one.place[2] == places[0]]
+    elif kind == "kinds":
+        found = [one for one in found if one.place == tuple(places[:3])]
     elif kind != "bands":  # which has all places
         found = [one for one in found if set(places) <= set(one.place) or set(one.place) <= set(places)]
     families = {one.told["family"] for one in found}
@@ -79,10 +81,16 @@ def holm(values):
 
 
 @functools.cache
-def against(place, pairs):
-    """By family, of pairs (family, other family): differences on the same seeds, and Holm's p of signs drawn anew."""
-    final = {name: np.array(one.row["final"]) for name, one in report_tables.at(*place).items()}
-    gaps = {name: final[name] - final[base] for name, base in pairs}
+def against(place, pairs, of):
+    """By family, of pairs (family, other family of the contest `of`): differences on the seeds of the first, and Holm's
+    p of signs drawn anew."""
+    some, others = report_tables.at(*place), report_tables.at(of, *place[1:])
+    gaps = {}
+    for name, base in pairs:
+        (first, count), (its_first, its_count) = some[name].row["seeds"], others[base].row["seeds"]
+        assert first == its_first
+        assert count <= its_count
+        gaps[name] = np.array(some[name].row["final"]) - np.array(others[base].row["final"][:count])
     of_all = np.stack(list(gaps.values()))
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (3000, of_all.shape[1]))
     as_far = np.abs(signs @ of_all.T) >= np.abs(of_all.sum(1)) - 1e-9
@@ -90,14 +98,14 @@ def against(place, pairs):
     return {name: (gap, p) for (name, gap), p in zip(gaps.items(), found, strict=True)}
 
 
-def agrees(text, column, one, pairs):
+def agrees(text, column, one, pairs, of):
     """Whether a cell that is no link says of a row what its runs do."""
     work, half = (np.array(one.row[name], float) for name in ("work", "half"))
     if column == "lost":
         return text == f"{100 * np.mean(work < 0.05):.1f} %"
     if column == "half":
         return text == f"{np.mean(half):.0f}"
-    gap, p = against(one.place, pairs)[one.told["family"]]
+    gap, p = against(one.place, pairs, of)[one.told["family"]]
     if column == "p (Holm)":
         return p < 0.01 if text == "< 0.001" else float(text) == pytest.approx(p, rel=0.3, abs=0.01)
     said = [float(x) for x in re.findall(r"[+-][0-9.]+", text)]
@@ -138,7 +146,8 @@ def test_the_other_numbers_of_tables_are_those_of_their_runs():
                 has_star = (len(text) - len(text.rstrip("*"))) % 2 == 1
                 assert has_star == bool(some[family].told["edges"]), f"{place}: {first}, {column}: {text}"
                 text = text.removesuffix("*") if has_star else text
-            assert agrees(text, column, some[family], pairs), f"{place}: {first}, {column}: {text}"
+            of = told[3] if kind == "kinds" else place[0]
+            assert agrees(text, column, some[family], pairs, of), f"{place}: {first}, {column}: {text}"
             seen[kind] += 1
     assert seen.pop("kinds") >= 18
     assert min(seen.values()) > 30, seen
@@ -278,8 +287,17 @@ def test_of_what_takes_seconds_a_run_none_is_trained_again(world, rule, tmp_path
 def test_a_difference_of_rows_of_other_seeds_is_refused():
     one = rows.kept()[0]
     other = rows.Kept(one.told, {**one.row, "seeds": [0, len(one.final)]})
-    with pytest.raises(ValueError, match="rows of different seeds"):
+    with pytest.raises(ValueError, match="rows that share no seed"):
         _ = rows.Pair(one, other).difference
+
+
+def test_a_difference_of_rows_is_of_the_seeds_that_both_have():
+    told = rows.kept()[0].told
+    one = rows.Kept(told, {"key": "a" * 22, "seeds": [100, 4], "final": [0.5, 0.6, 0.7, 0.9]})
+    other = rows.Kept(told, {"key": "b" * 22, "seeds": [98, 5], "final": [9.0, 9.0, 0.1, 0.2, 0.3]})
+    pair = rows.Pair(one, other)
+    assert [x.tolist() for x in pair.runs] == [[0.5, 0.6, 0.7], [0.1, 0.2, 0.3]]
+    assert pair.difference.value == pytest.approx(0.4)
 
 
 def test_a_row_of_another_table_is_told_by_what_it_is_of():
