@@ -191,6 +191,21 @@ def radii_table(contest: str, control: str) -> str:
     return table(["rule", *(text for world in worlds for text in (world, "rate"))], lines)
 
 
+def widths_table(contest: str, world: str, control: str) -> str:
+    """The reward of families that are named by a rule and a number, a line for each rule; bold is the number that the
+    seeds of the choice prefer."""
+    some = at(contest, world, control)
+    names = [name.split() for name in some]
+    widths = sorted({width for _, width in names}, key=float)
+    lines = []
+    for rule in dict.fromkeys(rule for rule, _ in names):
+        found = [some[f"{rule} {width}"] for width in widths]
+        best = max(found, key=lambda one: one.told["chosen_with"])
+        texts = [f"[{number(one.value.value)}](rows.md#{one.id})" for one in found]
+        lines.append([rule, *(f"**{text}**" if one is best else text for text, one in zip(texts, found, strict=True))])
+    return table(["rule", *widths], lines)
+
+
 def sides_table(contest: str, control: str) -> str:
     """The reward in every world, a line each, of families that are named by their number; bold as in `differences`."""
     some = [one for one in kept() if (one.told["contest"], one.told["control"]) == (contest, control)]
@@ -265,6 +280,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "freezes": freezes_table,
     "tuning": tuning_table,
     "radii": radii_table,
+    "widths": widths_table,
     "sides": sides_table,
     "carried": carried_table,
     "pretrained": pretrained_table,

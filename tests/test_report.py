@@ -55,6 +55,8 @@ def names(row, kind, places):
     families = {one.told["family"] for one in found}
     of_all = {"reward at the end", *(said for one in found for said in one.place[1:])}
     of_all |= {f"{world} ({contest})" for contest, world, _ in (one.place for one in found)}
+    if kind == "widths":  # whose families are named by a rule and a number
+        of_all |= {word for family in families for word in family.split()}
     return of_all | families | {f"{family} itself" for family in families}
 
 
