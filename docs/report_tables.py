@@ -10,7 +10,7 @@ import numpy as np
 from report_rows import TABLE, Kept, Pair, chance, kept, measured, number, share, with_interval
 from scipy.stats import rankdata
 
-from bandpo.statistics.contest import Estimate, SigmoidFit, bootstrap, holm, sigmoid_fit
+from bandpo.statistics.contest import Estimate, SigmoidFit, bootstrap, holm, sigmoid_fit, swap_test
 
 
 def fit_of(one: Kept) -> SigmoidFit:
@@ -123,7 +123,9 @@ def bands_table(families: str) -> str:
     places = [at(*place) for place in dict.fromkeys(one.place for one in kept())]
     contests = [some for some in places if "fixed clip" in some]
     pairs = [Pair(some[name], baseline_of(some)) for some in contests for name in names if name in some]
-    adjusted = zip(pairs, holm([pair.p for pair in pairs]).tolist(), strict=True)
+    # a small p is multiplied by so many that chance in it would show
+    ps = [swap_test(*pair.runs, draws=200_000) if pair.p < 0.001 else pair.p for pair in pairs]
+    adjusted = zip(pairs, holm(ps).tolist(), strict=True)
     above = [(pair, p) for pair, p in adjusted if pair.difference.value > 0 and p < 0.05]
     lines = []
     for pair, p in sorted(above, key=lambda each: -each[0].difference.value):
