@@ -155,6 +155,18 @@ def test_the_other_numbers_of_tables_are_those_of_their_runs():
     assert min(seen.values()) > 30, seen
 
 
+def test_of_widths_that_is_bold_which_the_seeds_of_the_choice_prefer():
+    tables = [match for match in rows.TABLE.finditer(TEXT) if match[2].startswith("widths")]
+    assert len(tables) == 2
+    for match in tables:
+        some = report_tables.at(*(part.strip() for part in match[2].split(";")[1:]))
+        bold = {f"{rule} {width}" for rule, width, text in cells(match[0]) if text.startswith("**")}
+        scores = {}
+        for family, one in some.items():
+            scores.setdefault(family.split()[0], {})[family] = one.told["chosen_with"]
+        assert bold == {max(each, key=each.get) for each in scores.values()}
+
+
 def of_signs(gap, thousands):
     """The p of differences whose signs are drawn anew."""
     draw = np.random.default_rng(0)
