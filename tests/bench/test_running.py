@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import threading
 from types import ModuleType
 
 import numpy as np
@@ -164,6 +165,30 @@ def test_the_order_of_threads_does_not_matter(small, worlds, tmp_path, monkeypat
     monkeypatch.setattr("bandpo.bench.running.RUNS_AT_ONCE", 8)
     one, three = hold(small, tmp_path / "1", jobs=1), hold(small, tmp_path / "3", jobs=3)
     assert repr(one) == repr(three)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_no_more_than_jobs_cells_run_at_once(small, worlds, tmp_path, monkeypatch, jobs):
+    at_once: list[int] = []
+    running = 0
+    changed = threading.Condition()
+
+    def run(cells):
+        nonlocal running
+        with changed:
+            running += 1
+            changed.notify_all()
+            changed.wait_for(lambda: running > jobs, timeout=0.05)  # one too many would come by then
+            at_once.append(running)
+        rows = run_cells(cells)
+        with changed:
+            running -= 1
+        return rows
+
+    monkeypatch.setattr(module, "RUNS_AT_ONCE", 8)
+    monkeypatch.setattr(module, "run_cells", run)
+    hold(small, tmp_path, jobs=jobs)
+    assert max(at_once) == jobs
 
 
 def test_families_are_mixed_within_a_stage(small, worlds, tmp_path, monkeypatch):
