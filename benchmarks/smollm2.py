@@ -153,7 +153,8 @@ def summarize(baseline: str) -> None:
             ):
                 if len(each) >= ENOUGH and (mean := training_runs(list(each.values()))) is not None:
                     told = {"rule": rule, "seed": " ".join(each), **dict(zip(SHARED, shared, strict=True))}
-                    out.append(row(told, name, mean, lowest=-1.0) | {"commit": source_commit()})
+                    lowest = 0.0 if name == measure else -1.0
+                    out.append(row(told, name, mean, lowest) | {"commit": source_commit()})
     if not any(one["measure"].endswith(f"minus {baseline}") for one in out):
         raise SystemExit(f"no rule has {ENOUGH} runs with the settings and seeds of {ENOUGH} of {baseline!r}")
     for one in out:

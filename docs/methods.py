@@ -66,7 +66,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "band-chi2": "The step is proportional to the standard deviation of the token's coin.",
         "band-relaxed": "The wider of Band-KL and Clip-Higher on each side: never tighter than what you have.",
         "decaying-band": "Band-KL with a radius that falls from 0.2 to 0.02.",
-        "two-level-clip": "Tight on likely tokens, wide on others: without a weight the best rule of our contest.",
+        "two-level-clip": "Tight on likely tokens, wide on others: for a rare strategy often the best of our contest.",
         "trgppo": "The relaxed band's rule, of 2019: on each side the wider of a KL ball and a clip.",
         "dcpo": "An interval that widens for rare tokens as 1 / sqrt(p), with a cap.",
         "ripo": "The interval of the square root alone, without a cap.",

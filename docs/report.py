@@ -131,7 +131,7 @@ def draw(folder: Path) -> None:
     }
     by_family = dict(sorted(by_family.items(), key=lambda item: -item[1]["as it is"].value))
     label = "expected reward at the end, and 95 % interval"
-    figures.save(folder / "both.svg", figures.forest(by_family, label, None), 5)
+    figures.save(folder / "both.svg", figures.forest(by_family, label), 5)
     plain = at("both", "both", "none")
     runs = {name: plain[name].final for name in ("head band", "two-level clip", "fixed clip", "Band-KL", "no clip")}
     runs["fixed clip, positives x 0.85"] = at("both", "both", "positives x .85")["fixed clip"].final

@@ -32,7 +32,7 @@ def save(path: Path, draw: Callable[[Figure], None], height: float) -> None:
         figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
-def forest(rows: Mapping[str, Mapping[str, Estimate]], label: str, zero: float | None) -> Callable[[Figure], None]:
+def forest(rows: Mapping[str, Mapping[str, Estimate]], label: str) -> Callable[[Figure], None]:
     """One line of the figure for each rule, one marker with its interval for each name within."""
 
     def draw(figure: Figure) -> None:
@@ -44,8 +44,6 @@ def forest(rows: Mapping[str, Mapping[str, Estimate]], label: str, zero: float |
             value = np.array([one.value for one in found])
             ends = np.abs(np.array([[one.low, one.high] for one in found]).T - value)
             ax.errorbar(value, at, xerr=ends, fmt=_MARKERS[j], color=LIGHT[j], markersize=4, elinewidth=1, label=name)
-        if zero is not None:
-            ax.axvline(zero, color=_FAINT, linewidth=0.8)
         ax.set_yticks(range(len(rows)), list(rows))
         ax.invert_yaxis()
         ax.set_xlabel(label)

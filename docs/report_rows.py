@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from bandpo.bench.cells import cell_of, holds_lock
-from bandpo.statistics.contest import Estimate, bootstrap, extinction_rate, interquartile_mean, swap_test
+from bandpo.statistics.contest import (
+    Estimate,
+    bootstrap,
+    extinction_rate,
+    interquartile_mean,
+    probability_of_improvement,
+    swap_test,
+)
 from bandpo.worlds import Learner, train
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -105,6 +112,11 @@ class Pair:
     def p(self) -> float:
         return swap_test(*self.runs)
 
+    @functools.cached_property
+    def better(self) -> float:
+        """The chance that a run of the first beats one of the other."""
+        return float(probability_of_improvement(*self.runs))
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -160,6 +172,8 @@ def kept() -> tuple[Kept, ...]:
 def take(folder: Path) -> Path:
     """Keep the judged rows of a contest, with what was said of them."""
     results = json.loads((folder / "results.json").read_text())
+    if (results["contest"]["metric"], results["contest"]["lost_below"]) != ("final", GONE):
+        raise ValueError(f"{folder}: the report shows contests with metric: final and lost_below: {GONE}")
     rows = {row["key"]: row for row in map(json.loads, (folder / "rows.jsonl").read_text().splitlines())}
     name = results["contest"]["name"]
     lines = []
@@ -205,8 +219,11 @@ def share_with_interval(estimate: Estimate) -> str:
     return f"{share(estimate.value)} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
 
 
-def chance(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+def chance(p: float, *, bare: bool = False) -> str:
+    """`p < 0.001`, `p = 0.02`; bare `< 0.001`, `0.02`, as under the head of a column."""
+    if p < 0.001:
+        return "< 0.001" if bare else "p < 0.001"
+    return ("" if bare else "p = ") + (f"{p:.3f}" if p < 0.1 else f"{p:.2f}")
 
 
 def forms(one: Kept | Pair | Measured) -> list[str]:

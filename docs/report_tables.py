@@ -44,10 +44,10 @@ def main_table(contest: str, world: str, control: str) -> str:
             f"{one.told['family']}{'*' if one.told['edges'] else ''}", one.setting,
             f"[{with_interval(one.value)}](rows.md#{one.id})",
             "" if one is base else with_interval(pair.difference, "+"),
-            "" if p is None else chance(p).removeprefix("p ").removeprefix("= "),
-            share(one.lost.value), f"{one.half:.0f}",
+            "" if p is None else chance(p, bare=True),
+            "" if one is base else share(pair.better), share(one.lost.value), f"{one.half:.0f}",
         ])  # fmt: skip
-    head = ["rule", "chosen setting", "reward at the end", "minus best fixed clip", "p (Holm)", "lost", "half"]
+    head = ["rule", "chosen setting", "reward at the end", "minus best fixed clip", "p (Holm)", "better", "lost", "half"]
     return table(head, lines)
 
 
@@ -62,7 +62,7 @@ def kinds_table(contest: str, world: str, control: str, of: str, *kinds: str) ->
         one = pair.one
         lines.append([
             one.told["family"], one.setting, f"[{with_interval(one.value)}](rows.md#{one.id})", base,
-            with_interval(pair.difference, "+"), chance(p).removeprefix("p ").removeprefix("= "),
+            with_interval(pair.difference, "+"), chance(p, bare=True),
         ])  # fmt: skip
     head = ["rule", "chosen setting", "reward at the end", "fixed rule", "minus fixed rule", "p (Holm)"]
     return table(head, lines)
@@ -132,7 +132,7 @@ def bands_table(families: str) -> str:
         (contest, world, control), one = pair.one.place, pair.one
         lines.append([
             one.told["family"], f"{world} ({contest})", control, f"[{number(one.value.value)}](rows.md#{one.id})",
-            with_interval(pair.difference, "+"), chance(p).removeprefix("p ").removeprefix("= "),
+            with_interval(pair.difference, "+"), chance(p, bare=True),
         ])  # fmt: skip
     told = f"p (Holm, {len(pairs)} comparisons)"
     return table(["rule", "world (contest)", "control", "reward at the end", "minus best fixed clip", told], lines)

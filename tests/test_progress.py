@@ -29,10 +29,10 @@ def test_commands_print_to_the_console_that_keeps_lines_whole():
 def test_on_a_terminal_there_is_a_bar_that_goes_when_it_is_done(monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
     monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 1000, 10)).__next__)
-    with Progress("samples", 20, title="mine", console=screen) as bar:
-        bar.update(7, "2.0 samples/s")
+    with Progress("samples", 40, 20, title="mine", console=screen) as bar:
+        bar.update(30, "2.0 samples/s")  # ten in ten seconds; those that were there took none
         bar.bar.refresh()
-        assert re.search(r"mine: samples .* 7/20 2\.0 samples/s", screen.file.getvalue())
+        assert re.search(r"mine: samples .* 30/40 2\.0 samples/s, about 0\.2 min left", screen.file.getvalue())
     assert screen.file.getvalue().endswith("\x1b[2K")  # the line is empty again
 
 

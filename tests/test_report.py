@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import mannwhitneyu, spearmanr
 from scripts import load
 
 from bandpo.bench.cells import cell, row_of
@@ -107,6 +107,9 @@ def agrees(text, column, one, pairs, of):
         return text == f"{100 * np.mean(work < 0.05):.1f} %"
     if column == "half":
         return text == f"{np.mean(half):.0f}"
+    if column == "better":
+        some = [np.array(each.row["final"], float) for each in (one, report_tables.at(*one.place)["fixed clip"])]
+        return text == f"{100 * mannwhitneyu(*some).statistic / some[0].size / some[1].size:.1f} %"
     gap, p = against(one.place, pairs, of)[one.told["family"]]
     if column == "p (Holm)":
         return p < 0.01 if text == "< 0.001" else float(text) == pytest.approx(p, rel=0.3, abs=0.01)

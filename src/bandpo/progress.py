@@ -35,7 +35,7 @@ class Progress:
         self.began = self.told = time.monotonic()
         self.bar = progress.Progress(
             progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[note]}"), progress.TimeElapsedColumn(), progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[note]}"), progress.TimeElapsedColumn(),
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task(self.title + unit, total=total, completed=done, note="")
@@ -45,14 +45,16 @@ class Progress:
         if now - self.told < self.pause:
             return
         self.told = now
+        left = ""
+        if self.total is not None and done > self.before:  # rich's own time left would count what was there as done now
+            minutes = (self.total - done) * (now - self.began) / (done - self.before) / 60
+            left = f"about {minutes:.1f} min left"
+        note = ", ".join(filter(None, (note, left)))
         if self.console.is_terminal:
             self.bar.update(self.task, completed=done, note=note, total=self.total)
             return
-        parts = [f"{self.title}{done:,} {'' if self.total is None else f'of {self.total:,} '}{self.unit}", note]
-        if self.total is not None and done > self.before:
-            left = (self.total - done) * (now - self.began) / (done - self.before)
-            parts.append(f"about {left / 60:.1f} min left")
-        self.console.print(", ".join(filter(None, parts)))
+        of = "" if self.total is None else f"of {self.total:,} "
+        self.console.print(", ".join(filter(None, (f"{self.title}{done:,} {of}{self.unit}", note))))
 
     def __enter__(self) -> Progress:
         self.bar.start()

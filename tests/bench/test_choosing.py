@@ -14,6 +14,7 @@ from contests import node_of
 from bandpo.bench.cells import run_cells
 from bandpo.bench.choosing import Judged, compare, decide
 from bandpo.bench.reading import make_contest
+from bandpo.bench.widening import widened
 from bandpo.errors import UserError
 from bandpo.statistics.contest import extinction_rate
 
@@ -123,6 +124,13 @@ def test_a_grid_that_can_go_no_further_is_told(worlds):
     found = only_table(decide(make_contest(node), lower_is_worse))["clip"].judged
     assert (found.point["low"], found.more) == (1.0, 0)
     assert found.edges == ("low can go no further than its grid",)
+
+
+def test_beyond_two_edges_only_settings_that_are_allowed_together_are_tried():
+    axes = {"low": (0.05, 0.1), "high": (0.3, 0.45), "learning_rate": (0.02,)}
+    chosen: dict[str, Any] = {"low": 0.1, "high": 0.3, "learning_rate": 0.02}
+    points = widened(axes, chosen, lambda point: float(point["low"]) < float(point["high"])).points
+    assert [(point["low"], point["high"]) for point in points] == [(0.1, 0.3), (0.1, 0.2), (0.2, 0.3)]
 
 
 def test_infinity_is_no_edge(worlds):

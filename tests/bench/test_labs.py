@@ -76,6 +76,9 @@ def test_a_row_depends_on_its_cell_alone(start, monkeypatch):
     assert beginning(whole) == made(seeds=range(5, 13))
     assert beginning(made()) == made()
     assert beginning(made("both", seeds=range(20))) == made("both", seeds=range(20))
+    in_torch = {**CLIP, "objective": {"type": "objective", "trust_region": CLIP["objective"], "apply": "quadratic"}}
+    slow = made("both", in_torch, seeds=range(5, 25))
+    assert beginning(slow) == made("both", in_torch, seeds=range(5, 13))
 
 
 def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
 import threading
+from concurrent.futures import Future
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,27 +171,37 @@ def test_the_order_of_threads_does_not_matter(small, worlds, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_no_more_than_jobs_cells_run_at_once(small, worlds, tmp_path, monkeypatch, jobs):
-    at_once: list[int] = []
+def test_no_more_than_jobs_batches_run_at_once_slow_and_fast_ones_together(jobs, monkeypatch):
+    lock, as_many, one_more = threading.Lock(), threading.Barrier(jobs), threading.Event()
+    seen: list[int] = []
     running = 0
-    changed = threading.Condition()
 
-    def run(cells):
+    def run_cells(batch):
         nonlocal running
-        with changed:
+        with lock:
             running += 1
-            changed.notify_all()
-            changed.wait_for(lambda: running > jobs, timeout=0.05)  # one too many would come by then
-            at_once.append(running)
-        rows = run_cells(cells)
-        with changed:
+            seen.append(running)
+            if running > jobs:
+                one_more.set()
+        as_many.wait(timeout=60)  # broken if fewer than `jobs` run
+        one_more.wait(0.05)  # time for one that is too many
+        with lock:
             running -= 1
-        return rows
+        return [batch]
 
-    monkeypatch.setattr(module, "RUNS_AT_ONCE", 8)
-    monkeypatch.setattr(module, "run_cells", run)
-    hold(small, tmp_path, jobs=jobs)
-    assert max(at_once) == jobs
+    class Processes:
+        def submit(self, f, batch):
+            made = Future()
+            threading.Thread(target=lambda: made.set_result(f(batch))).start()
+            return made
+
+    monkeypatch.setattr(module, "run_cells", run_cells)
+    monkeypatch.setattr(module, "holds_lock", lambda cell: cell == "slow")
+    monkeypatch.setattr(module, "workers", lambda number, goes_on: contextlib.nullcontext(Processes()))
+    work: Any = [[["slow", "fast"][i % 2]] for i in range(4 * jobs)]
+    with module._over_cores(jobs) as spread:
+        assert len(list(spread(work))) == 4 * jobs
+    assert max(seen) == jobs
 
 
 def test_families_are_mixed_within_a_stage(small, worlds, tmp_path, monkeypatch):

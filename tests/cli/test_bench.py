@@ -112,6 +112,13 @@ def test_what_was_widened_is_told(worlds, capsys):
     assert {each["family"]: (each["searched"], each["more"]) for each in kept} == {"clip": (15, 3), "band": (15, 0)}
 
 
+def test_an_edge_is_told_too_where_settings_are_drawn_and_nothing_is_widened(worlds, capsys):
+    worlds.best_up = 1000.0
+    Path("drawn.yaml").write_text(yaml.safe_dump(node_of(settings=14)))
+    assert main(["bench", "drawn.yaml"]) == 0
+    assert "  clip (both, none): up is at the upper edge of its grid" in capsys.readouterr().out
+
+
 def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
     assert main(["bench", "small.yaml", "--smoke", "--only", "band", "-o", "here"]) == 0
     out = capsys.readouterr().out
@@ -210,6 +217,7 @@ def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch)
         (["smal.yaml"], "contest smal.yaml does not exist, did you mean 'small.yaml'?"),
         (["small.yaml", "--only", "clip"], "'clip' is the baseline, and alone compares nothing; name some of ['band']"),
         (["small.yaml", "--only", "bnd"], "there is no family 'bnd' in this contest, did you mean 'band'?"),
+        (["small.yaml", "--jobs", "2", "--ray"], "--jobs is for the cores of this machine, and --ray takes those of"),
         (["small.yaml", "--jobs", "0"], "must be a positive number, got '0'"),
         (["broken.yaml"], "broken.yaml: unknown key 'famlies', did you mean 'families'?"),
     ],

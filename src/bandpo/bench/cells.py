@@ -133,9 +133,9 @@ def holds_lock(cell: Cell) -> bool:
 
 
 def beginning(cell: Cell) -> Cell:
-    """What of it is run again to see that its row is right: all, or of the lab, where a run takes seconds, the first
-    seeds, which are trained side by side."""
-    return dataclasses.replace(cell, count=min(cell.count, GROUP)) if of_lab(cell) else cell
+    """What of it is run again to see that its row is right: all, or the first seeds where a run takes seconds. Of the
+    lab these are trained side by side."""
+    return dataclasses.replace(cell, count=min(cell.count, GROUP)) if holds_lock(cell) else cell
 
 
 def _fits(batch: list[Cell], cell: Cell, runs: int) -> bool:

@@ -74,7 +74,8 @@ class Compared:
         value: the mean over worlds and seeds, with its interval over seeds, as all that follow.
         middle: the interquartile mean.
         lost: the share of runs that end with P("work") below the contest's limit.
-        half: rounds until the rare strategy is the usual one, the mean over runs that have it; None where none has.
+        half: rounds until the rare strategy is the usual one, the mean over runs, of which one that never gets there
+            counts as one round more than it has; None where the contest does not keep it.
         difference: value minus that of the baseline; None for the baseline itself.
         middle_difference: of the interquartile means.
         better: the chance that one of its runs beats one of the baseline's.

@@ -38,8 +38,8 @@ def _values(given: Any) -> Any:
             raise ValueError(f"from and to must be numbers above 0, the second the larger, got {first!r} and {last!r}")
         if type(count) is not int or count < 2:
             raise ValueError(f"count must be a whole number of at least 2, got {count!r}")
-        steps = (first * (last / first) ** (i / (count - 1)) for i in range(count))
-        given = [float(f"{x:.3g}") for x in steps]
+        between = (first * (last / first) ** (i / (count - 1)) for i in range(1, count - 1))
+        given = [float(first), *(float(f"{x:.3g}") for x in between), float(last)]
     if not isinstance(given, list | tuple) or not given:
         raise ValueError("values are a list with at least one of them, or from, to and count")
     for value in given:

@@ -21,7 +21,7 @@ from .contest import Contest
 
 ROWS = "rows.jsonl"
 AGAIN = 3  # rows that are run again when a contest goes on
-RUNS_AT_ONCE = 480  # about two seconds of a core: what a kill may cost
+RUNS_AT_ONCE = 480  # about two seconds of a core where a world is compiled: what a kill may cost
 
 
 def hold(
@@ -174,5 +174,5 @@ def _import_ray() -> Any:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError:
-        raise UserError("--ray needs Ray, which is not installed: pip install 'ray[default]'") from None
+        raise UserError("--ray needs Ray, which is not installed: pip install 'bandpo[ray]'") from None
     return ray

@@ -46,7 +46,7 @@ def widened(axes: Axes, chosen: Point, allowed: Callable[[Point], bool]) -> Wide
             told.append(f"{_shown(name)} can go no further than its grid")
     around[LEARNING_RATE] = wider[LEARNING_RATE]
     longer = any(len(wider[name]) > len(axes[name]) for name in axes)
-    return Wider(wider, grid_of(around) if longer else [], told)
+    return Wider(wider, [point for point in grid_of(around) if allowed(point)] if longer else [], told)
 
 
 def edges_told(axes: Axes, chosen: Point, before: Sequence[str]) -> list[str]:

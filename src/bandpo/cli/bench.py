@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
+from ..errors import UserError
 from .arguments import Command, count, several
 
 app = Typer()
@@ -34,6 +35,8 @@ def bench(
     """
     from .show_bench import bench_and_show
 
+    if ray and jobs:
+        raise UserError("--jobs is for the cores of this machine, and --ray takes those of its cluster; leave one out")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     folder = output or Path("runs/bench") / contest.stem
     bench_and_show(contest, folder, smoke=smoke, jobs=jobs or cores, ray=ray, only=only or [], as_json=as_json)

@@ -190,7 +190,7 @@ def _show_edges(results: Results) -> None:
         for one in table
         if one.judged.edges
     ]
-    if told and results.contest.settings is None:
+    if told:
         console.print("\nChosen at the edge of a grid, beyond which better settings may lie:", soft_wrap=True)
         for text in told:
             console.print(f"  {text}", soft_wrap=True)
