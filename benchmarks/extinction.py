@@ -8,10 +8,10 @@ A run is lost if P("work") < .05 at its end. Rows are long: one number, with its
   "first" is the token that chooses, "later" those after "work"; a round is "quiet" where no response works. A freeze of
   one sign also moves the balance of the two, as a weight does. "half of" draws such tokens anew in each round. Those of
   groups freeze both signs: "guesses alone" are the groups in which every response guesses, "a bad answer" is in the
-  others. `lost` has
-  Wilson's interval, `saved` and `killed` count runs that are lost without the freeze alone and with it alone, and
-  `had` those that are lost although P("work") was above 1/2 before. "first r = 1" and "balanced" are no freezes: the
-  ratio of first tokens is held at 1 (no clip alone), and advantages are balanced at each step.
+  others, and "as many other groups" are drawn from all rounds in the place of the latter. `lost` has Wilson's interval,
+  `saved` and `killed` count runs that are lost without the freeze alone and with it alone, and `had` those that are
+  lost although P("work") was above 1/2 before. "first r = 1" and "balanced" are no freezes: the ratio of first tokens
+  is held at 1 (no clip alone), and advantages are balanced at each step.
 - `drift`: rounds before P("work") reaches .05, all runs together, 95 % intervals by resampling runs. `change` is that
   of the log-odds of "work" in a round, in the mean over prompts, and the sum of three: `momentum`, the same steps with
   all advantages 0; `plain`, what the advantages add at r = 1, where the sum of r A over a prompt is 0 in a quiet round;
@@ -94,6 +94,7 @@ FREEZES: dict[str, Frozen] = {
     "all in quiet rounds": lambda v: v["quiet"],
     "quiet rounds, groups of guesses alone": lambda v: v["quiet"] & ~v["bad group"],
     "quiet rounds, groups with a bad answer": lambda v: v["quiet"] & v["bad group"],
+    "as many other groups": lambda v: v["other group"],
     "half of first common +": lambda v: v["coin"] & v["first"] & v["common"] & v["up"],
     "half of first common -": lambda v: v["coin"] & v["first"] & v["common"] & ~v["up"],
     "half of first common + and -": lambda v: v["coin"] & v["first"] & v["common"],
@@ -101,7 +102,15 @@ FREEZES: dict[str, Frozen] = {
     "first common + in other rounds": lambda v: ~v["quiet"] & v["first"] & v["common"] & v["up"],
 }
 _QUIET = ("all in quiet rounds", "quiet rounds, groups of guesses alone", "quiet rounds, groups with a bad answer")
-ELSEWHERE = ("nothing", "first common +", "guess + and -", "first rare -", *_QUIET, "half of first common + and -")
+ELSEWHERE = (
+    "nothing",
+    "first common +",
+    "guess + and -",
+    "first rare -",
+    *_QUIET,
+    "as many other groups",
+    "half of first common + and -",
+)
 BAD = (0.005, 0.0005)  # P("bad") at the start, which is .05 in `both`
 
 
@@ -111,7 +120,8 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
     def __init__(self, world: Any, lanes: Sequence[tuple[Learner, int]], frozen: Frozen, pinned: bool = False) -> None:
         super().__init__(world, lanes, compiled.examine(lanes[0][0])[1])
         self.frozen, self.pinned = frozen, pinned
-        self.coins = np.random.default_rng(0)
+        self.coins, self.others = np.random.default_rng(0), np.random.default_rng(1)
+        self.owed: Any = 0  # of each run, how many other groups are still to be taken
         if pinned:
             self.loss = self.loss._replace(up=arithmetic.WEIGHT, down=arithmetic.WEIGHT)
 
@@ -120,6 +130,8 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
         drawn = self.drawn
         first = np.broadcast_to(np.arange(drawn.tokens.shape[2]) == 0, drawn.tokens.shape)
         work = drawn.mask & first & (drawn.tokens == WORK)
+        quiet, bad_group = ~work.any((1, 2), keepdims=True), self.bad_groups(first)[..., None]
+        other = self.other_groups((quiet & bad_group)[..., 0], (advantages != 0).any(2))[..., None]
         return {
             "first": first,
             "common": drawn.logps >= math.log(COMMON),
@@ -127,9 +139,10 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
             "work": work,
             "guess": first & (drawn.tokens == GUESS),
             "bad": first & (drawn.tokens > GUESS),
-            "bad group": np.broadcast_to(self.bad_groups(first)[..., None], drawn.tokens.shape),
+            "bad group": np.broadcast_to(bad_group, drawn.tokens.shape),
+            "other group": np.broadcast_to(other, drawn.tokens.shape),
             "coin": np.broadcast_to(self.coins.random(drawn.tokens.shape[:2])[..., None] < 0.5, drawn.tokens.shape),
-            "quiet": np.broadcast_to(~work.any((1, 2), keepdims=True), drawn.tokens.shape),
+            "quiet": np.broadcast_to(quiet, drawn.tokens.shape),
         }
 
     def bad_groups(self, first: Any) -> Any:
@@ -137,6 +150,17 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
         bad = (first & (self.drawn.tokens > GUESS)).any(2)
         size = self.scene.responses_per_prompt
         return bad.reshape(len(bad), -1, size).any(2).repeat(size, 1)
+
+    def other_groups(self, taken: Any, live: Any) -> Any:
+        """Random groups that are not taken and have an advantage, as many as have been taken so far, (L, N)."""
+        size = self.scene.responses_per_prompt
+        taken, live = (each.reshape(len(each), -1, size).any(2) for each in (taken, live))
+        self.owed = self.owed + taken.sum(1)
+        free = live & ~taken
+        order = np.where(free, self.others.random(free.shape), 2.0).argsort(1).argsort(1)
+        found = free & (order < self.owed[:, None])
+        self.owed = self.owed - found.sum(1)
+        return found.repeat(size, 1)
 
     def asked(self, round: int) -> tuple[Any, Any, Any, Any]:
         advantages, place, low, high = super().asked(round)
@@ -222,6 +246,10 @@ def freeze(first: int = 50_000, count: int = 192) -> list[dict[str, Any]]:
     todo += [
         ({"base": "both", "p_bad": p}, name, RULES[name], RATES, ("nothing",))
         for p in BAD
+        for name in ("Clip(.2, 1)", "no clip")
+    ]
+    todo += [
+        ({"base": "both", "luck": 0.0}, name, RULES[name], RATES, ("nothing", _QUIET[2]))
         for name in ("Clip(.2, 1)", "no clip")
     ]
     for node, name, rule, rates, freezes in todo:

@@ -68,6 +68,22 @@ def test_groups_are_those_with_a_bad_answer_and_the_others(script):
     assert (both[1] <= views["bad group"]).all()
 
 
+def test_other_groups_are_as_many_and_none_of_those_in_whose_place_they_are(script):
+    scene = scene_of({"base": "both", "p_bad": 0.3, "rounds": 40})
+    lanes = [(Learner(RULE[0], 0.02), i) for i in range(6)]
+    seen = []
+    runs = script.Runs(make_world(scene, range(6)), lanes, lambda v: v["up"])
+    runs.frozen = lambda v: seen.append([script.FREEZES[name](v)[:6, ::8, 0] for name in names]) or v["up"]
+    names = ("quiet rounds, groups with a bad answer", "as many other groups")
+    runs.train()
+    ours, others = np.array(seen).swapaxes(0, 1)  # (rounds, runs, groups) each
+    assert not (ours & others).any()
+    owed = np.cumsum(ours.sum(2) - others.sum(2), 0)
+    assert owed.min() >= 0  # never more
+    assert (owed[-1] == 0).any()
+    assert ours.sum() > 60
+
+
 def test_a_round_taken_apart_is_the_round(script):
     """Each counterfactual round starts where the run is, and the first of them goes where the run goes."""
     scene = scene_of({"base": "both", "rounds": 12})
