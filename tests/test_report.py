@@ -263,6 +263,9 @@ def test_some_rows_are_those_of_a_new_run():
         np.testing.assert_allclose(again, one.final[:3], rtol=1e-5)
 
 
+TOLD = {"metric": "final", "lost_below": 0.05}
+
+
 def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
     one = next(each for each in rows.kept() if each.told["control"] == "none")
     monkeypatch.setattr(rows, "KEPT", tmp_path)
@@ -273,7 +276,7 @@ def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
         "p_adjusted": None, "keys": [key],
     }  # fmt: skip
     table = {"worlds": ["both"], "control": "plain", "families": [family]}
-    results = {"contest": {"name": "a try"}, "commit": "abc", "tables": [table]}
+    results = {"contest": {"name": "a try", **TOLD}, "commit": "abc", "tables": [table]}
     (tmp_path / "results.json").write_text(json.dumps(results))
     (tmp_path / "rows.jsonl").write_text(json.dumps(dict(one.row)) + "\n")
     assert rows.take(tmp_path).name == "a-try.jsonl.gz"
@@ -281,6 +284,10 @@ def test_what_is_kept_of_a_contest_is_what_it_says(tmp_path, monkeypatch):
     assert found.row == one.row
     assert found.place == ("a try", "both", "plain")
     rows.kept.cache_clear()
+    for other in ({"metric": "mean"}, {"lost_below": 0.1}):  # of which the tables would tell something else
+        (tmp_path / "results.json").write_text(json.dumps({**results, "contest": {"name": "a try", **TOLD, **other}}))
+        with pytest.raises(ValueError, match="metric: final and lost_below: 0.05"):
+            rows.take(tmp_path)
 
 
 IN_TORCH = {"type": "objective", "trust_region": {"type": "clip"}, "apply": "quadratic"}
@@ -299,7 +306,7 @@ def test_of_what_takes_seconds_a_run_none_is_trained_again(world, rule, tmp_path
         "chosen_with": 0.5, "p_adjusted": None, "keys": [row["key"]],
     }  # fmt: skip
     table = {"worlds": ["lab both, start seed 0"], "control": "none", "families": [family]}
-    results = {"contest": {"name": "lab"}, "commit": "abc", "tables": [table]}
+    results = {"contest": {"name": "lab", **TOLD}, "commit": "abc", "tables": [table]}
     (tmp_path / "results.json").write_text(json.dumps(results))
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     rows.kept.cache_clear()
