@@ -47,8 +47,8 @@ def main_table(contest: str, world: str, control: str) -> str:
             "" if p is None else chance(p, bare=True),
             "" if one is base else share(pair.better), share(one.lost.value), f"{one.half:.0f}",
         ])  # fmt: skip
-    head = ["rule", "chosen setting", "reward at the end", "minus best fixed clip", "p (Holm)", "better", "lost", "half"]
-    return table(head, lines)
+    head = ["rule", "chosen setting", "reward at the end", "minus best fixed clip", "p (Holm)"]
+    return table([*head, "better", "lost", "half"], lines)
 
 
 def kinds_table(contest: str, world: str, control: str, of: str, *kinds: str) -> str:
