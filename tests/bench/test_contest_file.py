@@ -34,8 +34,8 @@ def test_a_grid_has_every_combination_and_the_learning_rate_last(small):
 def test_values_may_be_spaced_by_their_logarithm(small):
     assert small.families[1].grid["delta"] == (0.001, 0.00316, 0.01, 0.0316, 0.1)
     node = node_of()
-    node["families"][1]["grid"]["delta"] = {"from": 0.1, "to": 0.99996, "count": 5}  # an end is not rounded, to 1 here
-    assert make_contest(node).families[1].grid["delta"] == (0.1, 0.178, 0.316, 0.562, 0.99996)
+    node["families"][1]["grid"]["delta"] = {"from": 0.10004, "to": 0.99996, "count": 5}  # no end is rounded
+    assert make_contest(node).families[1].grid["delta"] == (0.10004, 0.178, 0.316, 0.562, 0.99996)
 
 
 def test_runs_are_counted_beforehand(small):

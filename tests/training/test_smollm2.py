@@ -81,13 +81,18 @@ def test_the_summary_pairs_runs_by_their_seeds_and_takes_three(rows, monkeypatch
                 for measure, x in (("right before", 0.1), ("right after", value)):
                     writer.writerow({"rule": rule, "seed": seed, "measure": measure, "value": x, **told})
         writer.writerow({"rule": "a rule", "seed": 0, "measure": "right after", "value": 1, **told, "settings": "b"})
+        for seed, value in enumerate((0.0, 0.9, 0.1)):  # so far apart that its interval would begin below 0
+            row = {"rule": "wild", "seed": seed, "measure": "right after", "value": value, **told, "settings": "c"}
+            writer.writerow(row)
     monkeypatch.setattr("sys.argv", ["smollm2.py", "--summary"])
     smollm2.main()
     with smollm2.SUMMARY.open() as file:
         made = {(row["rule"], row["measure"]): row for row in csv.DictReader(file)}
     assert list(made) == [
-        (base, "right after"), ("a rule", "right after"), ("a rule", f"right after, minus {base}")
+        (base, "right after"), ("a rule", "right after"), ("a rule", f"right after, minus {base}"),
+        ("wild", "right after"),
     ]  # fmt: skip
+    assert float(made["wild", "right after"]["low"]) == 0
     gap = made["a rule", f"right after, minus {base}"]
     assert (gap["seed"], gap["settings"]) == ("0 1 2", "aaaaaa")
     gaps = [0.1, 0.2, 0.1]

@@ -73,11 +73,18 @@ def test_other_groups_are_as_many_and_none_of_those_in_whose_place_they_are(scri
     lanes = [(Learner(RULE[0], 0.02), i) for i in range(6)]
     seen = []
     runs = script.Runs(make_world(scene, range(6)), lanes, lambda v: v["up"])
-    runs.frozen = lambda v: seen.append([script.FREEZES[name](v)[:6, ::8, 0] for name in names]) or v["up"]
     names = ("quiet rounds, groups with a bad answer", "as many other groups")
+
+    def frozen(views):
+        ours, others = (script.FREEZES[name](views)[:6, ::8, 0] for name in names)
+        seen.append((ours, others, views["up"][:6].any(2).reshape(6, -1, 8).any(2)))
+        return views["up"]
+
+    runs.frozen = frozen
     runs.train()
-    ours, others = np.array(seen).swapaxes(0, 1)  # (rounds, runs, groups) each
+    ours, others, pushed = np.array(seen).swapaxes(0, 1)  # (rounds, runs, groups) each
     assert not (ours & others).any()
+    assert (others <= pushed).all()  # a group without an advantage would be frozen for nothing
     owed = np.cumsum(ours.sum(2) - others.sum(2), 0)
     assert owed.min() >= 0  # never more
     assert (owed[-1] == 0).any()
