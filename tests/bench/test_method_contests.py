@@ -120,3 +120,25 @@ def test_divergences_are_compared_at_equal_steps_of_a_token_of_one_half():
         bounds, move = objective.trust_region.bounds(half), float(family.split()[-1])
         low, high = (0.5 * float(x.exp()) for x in (bounds.log_low, bounds.log_high))
         assert (0.5 - low, high - 0.5) == pytest.approx((move, move), rel=1e-4), family
+
+
+def test_all_controls_are_in_the_contests_of_methods_and_those_of_sides_go_with_bounds_alone():
+    whole, sides = contest("methods"), contest("sides")
+    one_sided = [control for control in contest("controls").controls if control.objective is not None]
+    assert len(one_sided) == 2
+    by_chance = [control for control in contest("both").controls if control.by_chance]
+    assert [*whole.controls] == [control for control in contest("both").controls if control not in by_chance]
+    assert [*sides.controls] == by_chance + one_sided
+    firsts = {name: tried[0] for name, tried in objectives("methods").items()}
+    bounds = {name for name, first in firsts.items() if first == bandpo.Objective(first.trust_region)}
+    wanted = [family for family in whole.families if family.name in bounds - {"no-clip", "a-3po"}]
+    assert [*sides.families] == wanted
+    assert (sides.stages, sides.learning_rates) == (whole.stages, whole.learning_rates)
+
+
+def test_laws_for_a_radius_are_searched_as_long_as_the_fixed_rules_of_the_first_contest():
+    both, laws = contest("both"), contest("adaptive")
+    assert (laws.stages, laws.learning_rates, laws.controls) == (both.stages, both.learning_rates, both.controls)
+    fixed = [family for family in both.families if family.name in ("fixed clip", "Band-KL")]
+    assert [*laws.families][:2] == fixed
+    assert {len(grid_of(family.grid)) for family in laws.families} == {len(grid_of(fixed[0].grid))}
