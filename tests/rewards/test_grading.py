@@ -17,7 +17,7 @@ from scripts import load
 
 from bandpo.errors import UserError
 from bandpo.rewards import grading
-from bandpo.rewards.grading import Grade, final_answer, grade
+from bandpo.rewards.grading import Grade, grade
 from bandpo.rewards.workers.pool import Pool, Stopped
 
 ROOT = Path(__file__).parents[2]
@@ -164,30 +164,6 @@ def test_dapo_strict_on_the_recorded_cases():
 
 
 # ---- math
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("Answer: 42", "42"),
-        ("Answer: 41\nAnswer:\n\n  42 \nmore", "42"),
-        ("The **final answer**: 42. It is even.", "42"),
-        ("Answer: 42. Then I stop.", "42"),
-        ("\\boxed{\\frac{1}{2}} and Answer:", "\\frac{1}{2}"),
-        ("\\boxed{1} then \\boxed{\\{2\\}}", "\\{2\\}"),
-        ("\\boxed{1} then \\boxed{2", None),
-        ("Answer: 42\n\\boxed{43}", "42"),
-        ("\\boxed{41}\nAnswer: 42\n\n**Answer:**\n", "42"),
-        ("Answer: 42\n" + "y" * 5000 + "\nAnswer:", "42"),
-        ("x" * 5000 + "\nAnswer: 42\n" + "y" * 5000, "42"),
-        ("\u7b54\u6848\uff1a42", "42"),
-        ("the answer is 42", "42"),
-        ("my answers were 42", None),
-        ("", None),
-    ],
-)
-def test_the_final_answer(text, answer):
-    assert final_answer(text) == answer
 
 
 @pytest.mark.parametrize(

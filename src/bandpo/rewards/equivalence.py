@@ -30,6 +30,7 @@ _DELIMITER = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]")
 # Units are taken off before, from a list of them: its own has "by", "more", "o" and "ab".
 _NORMAL = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
 _LATEX = [LatexExtractionConfig(boxed_match_priority=-1, normalization_config=_NORMAL)]
+_INNER = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)"
 # What its grammar does not know, in what it does.
 _REWRITTEN = [
     (re.compile(r"\\(?:[bp])mod(?![a-z])"), r"\\mod"),
@@ -43,8 +44,12 @@ _REWRITTEN = [
     (re.compile(r"(\\sqrt\[\w+\])\s*(\d)"), r"\1{\2}"),
     (re.compile(r"\\l(?:angle|brace)|\\r(?:angle|brace)"), lambda m: _BRACKETS[m[0]]),
     (re.compile(r"°|\\degree"), r"^{\\circ}"),
-    (re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
-    (re.compile(r"(?<![A-Za-z\\])(sin|cos|tan|log|ln|pi)(?![A-Za-z])"), r"\\\1"),
+    (re.compile(rf"\\?(?<![A-Za-z])sqrt\s*\({_INNER}\)"), r"\\sqrt{\1}"),
+    (re.compile(rf"(?<![A-Za-z\\])factorial\({_INNER}\)"), r"(\1)!"),
+    (re.compile(rf"(?<![A-Za-z\\])(floor|ceil)\({_INNER}\)"), r"\\l\1 \2\\r\1 "),
+    (re.compile(rf"(?<![A-Za-z\\])abs\({_INNER}\)"), r"|\1|"),
+    (re.compile(r"(?<![A-Za-z\\])a(sin|cos|tan)(?![A-Za-z])"), r"\\arc\1"),
+    (re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"), r"\\\1"),
     (re.compile(r"(?:,\s*)?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"), ","),
     # To its grammar 2(21) and 2{21} are mixed numbers, 23.
     (re.compile(r"(?<![_^\\A-Za-z}.\d])(\d+)\s*(?=[({]\s*\d)"), r"\1\\cdot "),
@@ -290,14 +295,15 @@ def _equal(gold: Any, answer: Any) -> bool:
     one, other = gold, answer
     if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
         one, other = _unnamed(gold), _unnamed(answer)
-    # First what takes least.
-    if not _same_kind(one, other) or not _same_infinities(one, other) or not _same_value(one, other):
+    if not _defined(answer, gold) or not _same(one, other):
         return False
+    if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
+        return True
     same: list[Any] = [answer]
     if isinstance(answer, sympy.logic.boolalg.Boolean) and gold.free_symbols == answer.free_symbols:
         with contextlib.suppress(Exception):
             same.append(answer.as_set())  # 5 >= x >= -2 for -2 <= x <= 5
-    return verify([gold], same, timeout_seconds=0, allow_set_relation_comp=True)
+    return verify([gold], same, numeric_precision=200, timeout_seconds=0, allow_set_relation_comp=True)
 
 
 def _unnamed(expr: Any) -> Any:
@@ -340,58 +346,73 @@ def _same_kind(gold: Any, answer: Any) -> bool:
     return len(kinds) == 1 or kinds in _ALIKE
 
 
-def _same_infinities(gold: Any, answer: Any) -> bool:
-    """None, or the same alone, or only as ends of intervals."""
-    if not answer.has(*_INFINITE) and not gold.has(*_INFINITE):
-        return True
-    if gold in (sympy.oo, -sympy.oo):
-        return gold == answer
-    return all(_only_ends(expr) for expr in (gold, answer))
+def _defined(expr: Any, gold: Any) -> bool:
+    """Tell whether no part is infinite or undefined, but for infinities as the right answer has them, alone or as ends."""
+    if expr in (sympy.oo, -sympy.oo):
+        return gold == expr
+    if isinstance(expr, (sympy.Interval, sympy.Tuple)) and len(expr.args) >= 2:
+        return all(part in (sympy.oo, -sympy.oo) or _defined(part, gold) for part in expr.args)
+    if not all(_defined(part, gold) for part in getattr(expr, "args", ()) if isinstance(part, sympy.Basic)):
+        return False
+    if isinstance(expr, (sympy.Pow, sympy.Function)) and not expr.free_symbols:
+        expr = expr.doit()  # 1/ln 0 is 1/(-oo), which is 0 to sympy
+    return not isinstance(expr, sympy.Expr) or not expr.has(*_INFINITE)
 
 
-def _only_ends(expr: Any) -> bool:
-    if isinstance(expr, sympy.Interval) or (isinstance(expr, sympy.Tuple) and len(expr.args) == 2):
-        ends = [arg for arg in expr.args[:2] if arg not in (sympy.oo, -sympy.oo)]
-        return not any(end.has(*_INFINITE) for end in ends)
-    if isinstance(expr, sympy.Set):
-        return all(_only_ends(arg) for arg in expr.args)
-    return not expr.has(*_INFINITE)
+def _same(gold: Any, answer: Any) -> bool:
+    """Tell whether both are of one kind and have equal parts; other ways to write a set or a relation are let through."""
+    if not _same_kind(gold, answer):
+        return False
+    if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
+        return _same_value(gold, answer)
+    if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
+        return all(map(_same, gold.flat(), answer.flat()))
+    ordered, sets = (sympy.Tuple, sympy.Interval), (sympy.FiniteSet, sympy.Union)
+    if isinstance(gold, ordered) and isinstance(answer, ordered):
+        ends = [(expr.start, expr.end) if isinstance(expr, sympy.Interval) else expr.args for expr in (gold, answer)]
+        return len(ends[0]) == len(ends[1]) and all(map(_same, *ends))
+    if isinstance(gold, sets) and type(gold) is type(answer) and len(gold.args) == len(answer.args):
+        pairs = (gold.args, answer.args), (answer.args, gold.args)
+        return all(any(_same(one, other) for other in others) for some, others in pairs for one in some)
+    return True
 
 
 def _same_value(gold: Any, answer: Any) -> bool:
-    """In numbers, at two places for each letter; what has no number (sets, relations) is believed."""
-    if not isinstance(gold, sympy.Expr) or not isinstance(answer, sympy.Expr):
-        return True
-    letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    exact = not gold.has(sympy.Float) and not answer.has(sympy.Float)
+    """Compare in numbers, at three places for letters: exactly, unless one has a decimal of six places or more."""
     if gold in (sympy.oo, -sympy.oo):
         return gold == answer
+    letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
     agreed = False
-    for start in (2, 5, 11):
+    for start in (2, 5, -11 if gold.is_rational_function(*letters) else 11):  # |x| is not x
         places = {letter: sympy.Rational(start + 3 * i, 7 + i) for i, letter in enumerate(letters)}
-        if any(isinstance(bound, sympy.Sum | sympy.Product) for bound in (gold, answer)) or _counts(gold, answer):
-            places = {letter: sympy.Integer(start + i) for i, letter in enumerate(letters)}
-        one, other = (_number(expr, places) for expr in (gold, answer))
-        if one is None or other is None:
+        if gold.has(*_COUNTING) or answer.has(*_COUNTING):  # which are defined for whole numbers
+            places = {letter: sympy.Integer(abs(start) + i) for i, letter in enumerate(letters)}
+        values = [expr.subs(places).doit() for expr in (gold, answer)]
+        bits = sum(map(size, values))
+        one, other = (sympy.N(value, 20, maxn=200 + int(bits)) for value in values)
+        if not all(value.is_number and not value.has(*_UNKNOWN) and not value.atoms(sympy.Function) for value in (one, other)):
             if not letters:
                 return False
             continue
-        if abs(one - other) > (1e-9 if exact else 1e-6) * max(1, abs(one)):
+        apart, scale = abs(one - other), abs(one)
+        if gold.has(sympy.Float) or answer.has(sympy.Float):
+            whole = isinstance(values[0], sympy.Integer) or isinstance(values[1], sympy.Integer)
+            close = apart <= (0 if whole else 1e-6 * max(scale, min(1, 100 * scale)))
+        else:
+            close = values[0] == values[1] or (apart <= scale / 10**15 and _is_zero(values[0] - values[1], scale, bits))
+        if not close:
             return False
         agreed = True
     return agreed
 
 
-def _counts(*exprs: Any) -> bool:
-    """Do they hold what is defined for whole numbers?"""
-    return any(expr.has(sympy.Sum, sympy.Product, sympy.binomial, sympy.factorial) for expr in exprs)
+_COUNTING = (sympy.Sum, sympy.Product, sympy.binomial, sympy.factorial)
+_UNKNOWN = (*_INFINITE, sympy.AccumBounds)
 
 
-def _number(expr: Any, places: dict[Any, Any]) -> Any:
-    """A number of sympy's with 20 digits, which may be larger than those of Python; None if it is none."""
-    value = expr.subs(places).doit()
-    size(value)
-    value = sympy.N(value, 20, maxn=200)
-    if not value.is_number or value.has(*_INFINITE, sympy.AccumBounds) or value.atoms(sympy.Function):
-        return None
-    return value
+def _is_zero(difference: Any, scale: Any, bits: float) -> bool:
+    """Look at so many digits that numbers of these sizes would differ in them: 1/2^98 is not 1/2^99, nor 1 + 1/2^98."""
+    if isinstance(difference, sympy.Rational):
+        return difference == 0
+    digits = 60 + int(bits)
+    return abs(sympy.N(difference, 5, maxn=digits)) <= scale / sympy.Integer(10) ** (digits - 40)

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import UserError, nearest
-from .answers import bare, compact, plain, read, said, without_words
-from .final_answer import LONGEST, changes, final_answer
-from .quantities import VALUES, Number, equal, number, split_unit
+from .answers import FUNCTIONS, read, said, without_lead, without_unit
+from .final_answer import LONGEST, Thinking, final_answer
+from .notation import bare, compact, plain
+from .quantities import VALUES, Number, changes, equal, number
 from .workers.pool import Pool, Raised, Stopped
 
 SCORERS = ("math", "dapo-strict")
@@ -47,13 +48,17 @@ class Grade:
     status: Literal["ok", "unparsed", "timeout", "error"] = "ok"
 
 
-def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math") -> list[Grade]:
+def grade(
+    texts: Sequence[str], answers: Sequence[str], scorer: str = "math", thinking: Thinking = None
+) -> list[Grade]:
     """Score each text against its right answer.
 
     Args:
         texts: what a model wrote.
         answers: the right answers, one per text: numbers, LaTeX or words.
         scorer: `math` or `dapo-strict`.
+        thinking: "opened" where the prompt ended in an opened block of thinking, as chat templates of reasoning models
+            do: a text that never closes it holds no answer. `dapo-strict` knows no thinking.
 
     Raises:
         UserError: an unknown scorer, or math-verify is missing.
@@ -66,7 +71,7 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math") ->
     if scorer == "dapo-strict":
         return [_dapo_strict(text, str(answer)) for text, answer in zip(texts, answers, strict=True)]
     _check_math_verify()
-    grades = [_by_value(text, str(answer)) for text, answer in zip(texts, answers, strict=True)]
+    grades = [_by_value(text, str(answer), thinking) for text, answer in zip(texts, answers, strict=True)]
     open_pairs = list(dict.fromkeys(pair for pair in grades if isinstance(pair, _Pair)))
     found = dict(zip(open_pairs, _pool().map([_task(pair) for pair in open_pairs]), strict=True))
     return [pair.grade(found[pair]) if isinstance(pair, _Pair) else pair for pair in grades]
@@ -95,30 +100,13 @@ _CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?[.:]?", re.IGNORE
 # The letter beside the value: (B) 7.
 _CHOSEN = re.compile(
     r"(\(?[A-J]\)?) is the (?:only )?(?:correct |right |best )?(?:answer|option|choice)(?: that works)?"
-    r"|(\(?[A-J]\)|[A-J](?=[.:]))\s*[:.,]?\s+(?!.*(?<![A-Za-z])(?:[A-J](?![A-Za-z])|[a-j]\)))(.*)"
+    r"|(\(?[A-J]\)|[A-J](?=[.:]|\s-))\s*-?[:.,]?\s+(?!.*(?<![A-Za-z])(?:[A-J](?![A-Za-z]|\s[a-z])|[a-j]\)))(.*)"
 )
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
 # 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
 _BASED = re.compile(r"\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
 _NAMED_RATIO = re.compile(r"([A-Za-z :]+)=\s*(.+)")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
-# These are mathematics without a backslash too.
-_MATHEMATICS = {
-    "sin",
-    "cos",
-    "tan",
-    "cot",
-    "sec",
-    "csc",
-    "log",
-    "exp",
-    "sqrt",
-    "and",
-    "inf",
-    "infty",
-    "infinity",
-    "mod",
-}
 _ARTICLES = re.compile(r"^(?:(?:on|in|an?|the|it is|it s)\s+)+")
 
 
@@ -139,13 +127,21 @@ class _Right:
     normal: str
 
 
+# What data sets write where there is no answer; nothing is equal to it.
+_NO_ANSWER = {"", "none", "null", "nan", "n/a", "proof", "notfound", "not found"}
+# 2e-1 and 3e+2 are formulas with Euler's number; 3e8, 1e-5 and 6.63e-34 are numbers.
+_EULER = re.compile(r"[0-9]+e[-+][12]")
+# A list, whose parts may stand in boxes of their own.
+_LIST = re.compile(r".*(?:,|;|\\pm|\band\b|\bor\b)")
+
+
 @functools.lru_cache(maxsize=10_000)
 def _right(answer: str) -> _Right:
-    text = bare(plain(answer))
+    stated = final_answer(answer) if "\\boxed" in answer or "####" in answer else None  # of a whole solution
+    text = bare(plain(stated.answers[-1] if stated and stated.answers else answer))
     compacted = compact(text)
-    value, unit = split_unit(text)
-    value = bare(value)
-    found = number(value) if not re.search(r"[0-9]e", text) else None  # 2e-1 is a formula, with Euler's number
+    value, unit = without_unit(text) or (text, None)
+    found = number(value) if not _EULER.fullmatch(value) else None
     if found is not None:
         normal = str(found.value) + (f" {unit}" if unit else "")
         return _Right(text, compacted, "number", value, unit, found, normal)
@@ -162,10 +158,24 @@ def _right(answer: str) -> _Right:
     return _Right(text, compacted, "formula", value, unit, None, compacted)
 
 
-def _by_value(text: str, right: str) -> Grade | _Pair:
+def _by_value(text: str, right: str, thinking: Thinking) -> Grade | _Pair:
     wanted = _right(right)
-    answer = final_answer(text)
-    if answer is None or len(answer) > LONGEST:
+    found = final_answer(text, thinking)
+    if found is None or right.strip().casefold() in _NO_ANSWER:
+        return _UNPARSED
+    if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):
+        return _compared(", ".join(found.answers), right)
+    if not found.any:
+        return _compared(found.answers[-1], right)
+    all_of = [_compared(answer, right) for answer in found.answers]  # "x+1 or 1+x"
+    wrong = [each for each in all_of if isinstance(each, Grade) and not each.score]
+    values = tuple(value for each in all_of if isinstance(each, _Pair) for value in each.values)
+    return wrong[0] if wrong else _Pair(right, values) if values else all_of[0]
+
+
+def _compared(answer: str, right: str) -> Grade | _Pair:
+    wanted = _right(right)
+    if len(answer) > LONGEST:
         return _UNPARSED
     answer = bare(plain(answer))
     if not answer:
@@ -173,7 +183,7 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
     if wanted.kind not in ("number", "formula"):
-        forms = [without_words(answer), answer, bare(said(answer))]
+        forms = [without_lead(answer), answer, bare(said(answer))]
         if wanted.kind == "clock" and (named := _NAMED_RATIO.fullmatch(answer)) and not changes(named[1]):
             forms.append(named[2])
         forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]
@@ -183,19 +193,19 @@ def _by_value(text: str, right: str) -> Grade | _Pair:
     if reading is None or _CLOCK.fullmatch(reading.values[-1]):
         return _UNPARSED
     *_, value = reading.values
-    found = number(value)
+    given = number(value)
     # Without the question, a bare right answer leaves the unit open, and so does a bare answer.
     if None not in (reading.unit, wanted.unit) and reading.unit != wanted.unit:
-        return Grade(0.0, f"{found.value if found else compact(value)} {reading.unit}")
+        return Grade(0.0, f"{given.value if given else compact(value)} {reading.unit}")
     numbers = [number(each) for each in reading.values]
-    if found is not None and None not in numbers and wanted.number is not None:
+    if given is not None and None not in numbers and wanted.number is not None:
         # 35/100 = 35 %: the first has no unit.
         rights, bares = _in_percent(wanted, reading.unit), _in_percent(wanted, None)
         same = [any(equal(each, one) for one in rights + bares) for each in numbers[:-1] if each]
-        if all(same) and any(equal(found, one) for one in rights):
+        if all(same) and any(equal(given, one) for one in rights):
             return Grade(1.0, wanted.normal)
-        return Grade(0.0, str(found.value) + (f" {reading.unit}" if reading.unit else ""))
-    in_percent = found is not None and any(equal(found, one) for one in _in_percent(wanted, "percent")[1:])
+        return Grade(0.0, str(given.value) + (f" {reading.unit}" if reading.unit else ""))
+    in_percent = given is not None and any(equal(given, one) for one in _in_percent(wanted, "percent")[1:])
     if reading.unit == "percent" and wanted.unit is None and not in_percent:
         value = f"\\frac{{{value}}}{{100}}"
     return _Pair(right, (*(_exact(part) for part in reading.values[:-1]), _exact(value)))
@@ -220,7 +230,7 @@ def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
 def _exact(text: str) -> str:
     """Without separators, which are products to a parser, and short decimals as fractions."""
     found = number(text)
-    return text if found is None or found.places >= 6 else str(found.value)
+    return text if found is None or (found.places >= 6 and "e" not in text.casefold()) else str(found.value)
 
 
 def _words(text: str) -> str:
@@ -228,7 +238,7 @@ def _words(text: str) -> str:
     if "\\" in text:
         return ""
     found = _PROSE.findall(text)
-    if text.casefold() in ("no", "yes") or any(word.casefold() not in _MATHEMATICS for word in found):
+    if text.casefold() in ("no", "yes") or any(word.casefold() not in FUNCTIONS for word in found):
         return _ARTICLES.sub("", " ".join(re.findall(r"\w+", text.casefold())))
     return ""
 
@@ -244,8 +254,7 @@ def _as_written(kind: str, text: str) -> str | None:
     match kind:
         case "choice":
             chosen = _CHOSEN.fullmatch(text)
-            # Beside the letter only a value: what is said of it may be that it is wrong.
-            alone = chosen and not _PROSE.search(re.sub(r"\\[A-Za-z]+", "", split_unit(chosen[3] or "")[0]))
+            alone = chosen and not re.match(r"(?:is|was|may|might|can)\b", chosen[3] or "") and not changes(chosen[3] or "")  # what is said of it may be that it is wrong
             return _choices(chosen[1] or chosen[2] if chosen and alone else text)
         case "words":
             return _words(text) or None

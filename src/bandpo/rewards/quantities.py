@@ -116,7 +116,7 @@ def equal(one: Number, other: Number) -> bool:
     for decimal, exact in ((one, other), (other, one)):
         if decimal.places >= 6 and not exact.places and not _terminates(exact.value):
             # Or as right as a computer's number of double precision.
-            allowed = max(Fraction(1, 10**decimal.places), abs(exact.value) / 2**52)
+            allowed = max(min(Fraction(1, 10**decimal.places), abs(exact.value) / 100), abs(exact.value) / 2**52)
             return abs(decimal.value - exact.value) < allowed
     return False
 
@@ -183,51 +183,9 @@ _UNITS = {name: unit for unit, names in _NAMES.items() for name in (unit, *names
 _UNITS |= {f"{name}s": unit for name, unit in _UNITS.items() if len(name) > 1}
 _WHOLE_UNITS = {"mph": "mi/h", "kph": "km/h"}
 _SIGNS = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "¢": "cent", "%": "percent", "°": "degree"}
-_CENTS = re.compile(r"([0-9]+) dollars?,?(?: and)? ([0-9]{1,2}) cents?")
 _MONEY = [("us\\$", "dollar"), ("us$", "dollar"), ("\\$", "dollar"), ("$", "dollar")]
 _MONEY += [("€", "euro"), ("£", "pound"), ("¥", "yen")]
 _SQUARED = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-# Things are counted by a plural, and these words may stand before it.
-_ADJECTIVES = {
-    "different",
-    "distinct",
-    "possible",
-    "such",
-    "positive",
-    "whole",
-    "unique",
-    "ordered",
-    "integer",
-    "total",
-    "more",
-    "additional",
-    "extra",
-}
-_ADJECTIVES |= {"square", "real", "prime", "red", "blue", "green", "white", "black"}
-_PLURALS = {"people", "children", "men", "women", "sheep", "fish", "mice", "geese", "teeth", "dice", "vertices"}
-# They end like a plural, and change the number or say that it is not one.
-_NO_THINGS = {
-    "times",
-    "plus",
-    "minus",
-    "is",
-    "was",
-    "has",
-    "does",
-    "as",
-    "this",
-    "thus",
-    "its",
-    "less",
-    "unless",
-    "yes",
-}
-_NO_THINGS |= {"perhaps", "halves", "quarters", "tens", "hundreds", "thousands", "millions", "billions", "trillions"}
-_NO_THINGS |= {"dozens", "scores", "grosses", "tenths", "guess", "squares", "cubes", "roots", "powers", "multiples"}
-_NO_THINGS |= {"mods", "ones", "others", "always", "towards", "versus", "bases", "radians", "logs", "inverses", "vs"}
-_NO_THINGS |= {"factorials", "pis", "lakhs", "crores", "googols", "quadrillions", "quintillions"}
-_NO_THINGS |= {f"{name}s" for name in VALUES}
-_ORDINAL_PARTS = re.compile(r"(?:third|(?!mon|pa|mo|leng|wid|dep|tru|you|heal|clo|dea|bir|bo|ba)\w*[a-z]th)s?")
 _SIGN = re.compile(r"\\?%|[$€£¥¢°]|\\\$|\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])")
 _ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?([A-Za-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?)?")
 _PER = re.compile(r"\s*/\s*|\s+per\s+")
@@ -243,8 +201,6 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
     `letters` are variables: "5 m" has no metres if m is one of them.
     """
     text = _UNIT_FRACTION.sub(r" \1/\2", text.strip())
-    if match := _CENTS.fullmatch(text):
-        return f"{match[1]}.{match[2]:>02}", "dollar"
     for sign, unit in _MONEY:
         if text.casefold().startswith(sign) and (sign != "$" or text.count("$") == 1):  # $42$ is a formula
             value = text[len(sign) :].strip()
@@ -252,24 +208,20 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
             return (rest, unit) if other == unit else (value, unit)
     for match in _BOUNDARY.finditer(text, max(0, len(text) - _LONGEST_UNIT)):
         start, end = match.span()
-        if start and text[start - 1] not in "+-*/^=(,<>&" and (unit := _unit(text[end:], letters, start == end)):
+        if start and text[start - 1] not in "+-*/^=(,<>&" and (unit := known_unit(text[end:], letters, start == end)):
             return text[:start].strip(), unit
     return text, None
 
 
-def _unit(text: str, letters: str, joined: bool) -> str | None:
-    if _SIGN.fullmatch(text):
-        return next((unit for sign, unit in _SIGNS.items() if sign in text), "degree")
-    above, *below = _PER.split(re.sub(r"\s+(old|of age)$", "", text.replace(".", "")))
+def known_unit(words: str, letters: str = "", joined: bool = False) -> str | None:
+    """Return the one name of a unit, of "%", "square meters" or "miles per hour"; None for things that are counted."""
+    if _SIGN.fullmatch(words):
+        return next((unit for sign, unit in _SIGNS.items() if sign in words), "degree")
+    above, *below = _PER.split(re.sub(r"\s+(old|of age)$", "", words.replace(".", "")))
     names = [_one_unit(part, letters, joined) for part in (above, *below)]
-    if len(names) <= 2 and None not in names:
-        return "/".join(_WHOLE_UNITS.get(name, name) for name in names if name)
-    *before, thing = text.casefold().split()
-    if joined or not thing.isalpha() or thing in _NO_THINGS or _ORDINAL_PARTS.fullmatch(thing):
+    if len(names) > 2 or None in names:
         return None
-    if thing not in _PLURALS and not re.fullmatch(r"\w+(?<!s)(?<!u)s", thing):
-        return None
-    return thing if all(word in _ADJECTIVES for word in before) else None
+    return "/".join(_WHOLE_UNITS.get(name, name) for name in names if name)
 
 
 def _one_unit(text: str, letters: str, joined: bool) -> str | None:
@@ -284,3 +236,34 @@ def _one_unit(text: str, letters: str, joined: bool) -> str | None:
         return None
     power = _SQUARED[word] if word else f"^{power}" if power else ""
     return unit + power
+
+
+# ---- words
+
+# Words that may change what stands beside them. Beside a box, within three words of it, they are all that matters.
+_CHANGING = set(
+    """
+    not no never none nor neither nobody cannot without except excluded rejected eliminated extraneous wrong incorrect
+    invalid erroneous untrue false mistaken mistake lie negation reciprocal mirror reverse half halved twice thrice
+    doubled tripled squared cubed minus plus least most about almost nearly around roughly approximately upper too
+    maybe perhaps possibly probably presumably apparently hopefully ought guess claims says base modulo binary mille
+    pm o'clock bc outside many but
+    """.split()  # noqa: SIM905
+) | {*PARTS, *SCALES, *(f"{name}s" for name in (*VALUES, *SCALES, *(f"{scale}th" for scale in SCALES)))}
+
+
+def changes(words: str) -> bool:
+    """Is there a word in them that may change what is beside them?"""
+    found = re.findall(r"[a-z'-]+", words.casefold())
+    if len(found) > _MOST_WORDS or _CHANGING_PHRASE.search(" ".join(found)):
+        return True
+    return any(word in _CHANGING or word.endswith("n't") for word in found)
+
+
+_MOST_WORDS = 25
+_CHANGING_PHRASE = re.compile(
+    r"^if\b|\b(?:could|may|might|can) be\b|\b(?:day|number|one) (?:before|after)\b|\bthan (?:that|this|it)\b"
+    r"|\bdifferent (?:from|question|problem)|(?:square|cube|[a-z]+th) root\b|\binverse(?! (?:function|matrix))"
+    r"|\b(?:double|triple) (?:the|of|this|that|its)\b|\b(?:square|cube|multiple|digits?|sum) of the (?:answer|result)\b"
+    r"|\bof (?:it|(?:the|this|my|our) (?:answer|result|solution))\b"
+)

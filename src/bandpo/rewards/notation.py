@@ -1,0 +1,123 @@
+r"""Write LaTeX, Unicode and Markdown in one way: what looks the same becomes the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .quantities import VALUES
+
+_DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')]
+_WRAPPERS = ("\\boxed{", "\\fbox{", "\\textbf{", "\\mathbf{", "\\boldsymbol{", "\\mathrm{", "\\underline{", "{")
+_COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
+_TEXT = re.compile(r"\\(?:num|text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+_SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|(?<!^)~|\N{NO-BREAK SPACE}")
+# The same mathematics in other signs.
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_SIGNS = {
+    "\N{MINUS SIGN}": "-",
+    "\N{EN DASH}": "-",
+    "π": "\\pi ",
+    "∞": "\\infty ",
+    "√": "\\sqrt",
+    "\N{MULTIPLICATION SIGN}": "\\times ",
+    "\N{FRACTION SLASH}": "/",
+    "\\nicefrac": "\\frac",
+    "·": "\\cdot ",
+    "÷": "/",
+    "≤": "\\le ",
+    "≥": "\\ge ",
+    "≠": "\\ne ",
+    "≈": "\\approx ",
+    "±": "\\pm ",
+    "∅": "\\emptyset ",
+    "\N{UNION}": "\\cup ",
+    "∈": "\\in ",
+    "{:}": ":",
+    ",\\!": ",",
+    "\\geqslant": "\\ge ",
+    "\\leqslant": "\\le ",
+}
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
+_LEVEL = str.maketrans(_RAISED + _LOWERED, "0123456789-0123456789")
+_ROOT = re.compile(r"√\s*([0-9.]+|[a-z])")
+_ALONE = r"([0-9]+|[a-z])(?=[\s$.),;]*$)"
+# The same in words.
+_NAMED: list[tuple[re.Pattern[str], Any]] = [
+    (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
+    (re.compile(r"(?i)(?<![a-z\\])infinity"), r"\\infty "),
+    (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
+    (re.compile(r"(?i)per cent\b"), "percent"),
+    (re.compile(r"(?i)\b([0-9]+) dollars?,?(?: and)? ([0-9]{2}) cents?\b"), r"\\$\1.\2"),
+    (re.compile(r"(?i)\b([0-9]+) dollars?,?(?: and)? ([0-9]) cents?\b"), r"\\$\1.0\2"),
+    (re.compile(r"(?i)(?<![a-z])plus or minus (?=[0-9$\\])"), r"\\pm "),
+    (re.compile(rf"(?i)(?:the )?\bsquare root of {_ALONE}"), r"\\sqrt{\1}"),
+    (
+        re.compile(rf"(?i)\b({'|'.join(VALUES)}) times (?=\\sqrt)"),
+        lambda found: f"{VALUES[found[1].casefold()]}\\cdot ",
+    ),
+    (re.compile(r"(?i)\b([0-9]+) factorial\b"), r"\1!"),
+    (re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1\3}{\2\4}"),
+    (re.compile(r"(?i)\blog base ([0-9]+|[a-z])(?![A-Za-z0-9]) of "), r"\\log_{\1} "),
+    (re.compile(rf"(?i)(?<![\w/.^)-])(\w+) (?:raised )?to the power (?:of )?{_ALONE}"), r"\1^{\2}"),
+    (re.compile(r"(?i)(?<![\w/.^)-])(\w+) raised to the ([0-9]+)(?:st|nd|rd|th) power"), r"\1^{\2}"),
+    (re.compile(r"\b([a-z]) (?:is|must be) greater than (?=[-0-9$\\])"), r"\1 > "),
+    (re.compile(r"\b([a-z]) (?:is|must be) less than (?=[-0-9$\\])"), r"\1 < "),
+    (re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"), lambda found: f"{VALUES[found[1].casefold()]}\\pi "),
+    (re.compile(r"(?<![\w)])\*\*([^*]+)\*\*"), r"\1"),  # bold; before a power of Python
+    (re.compile(r"(?<=[\w)}$.])\*\*(?=[\s,;:]|$)"), ""),  # the end of bold that began before the answer
+    (re.compile(r"(?<=[\w)])\*\*(?=[\w(])"), "^"),
+    (re.compile(r"\\\\\[[0-9.]+(?:pt|ex|em)\]"), r"\\\\"),  # the space between two rows
+]
+
+
+def plain(text: str) -> str:
+    r"""Without \text{} and the like, colours, kinds of spaces; signs of Unicode as commands."""
+    text = _ROOT.sub(r"\\sqrt{\1}", _INVISIBLE.sub("", text))
+    for sign, command in _SIGNS.items():
+        text = text.replace(sign, command)
+    for pattern, command in _NAMED:
+        text = pattern.sub(command, text)
+    text = re.sub(f"[{_RAISED}]+", lambda found: f"^{{{found[0].translate(_LEVEL)}}}", text)
+    text = re.sub(f"[{_LOWERED}]+", lambda found: f"_{{{found[0].translate(_LEVEL)}}}", text)
+    text = _COLOR.sub("", text)
+    text = _TEXT.sub(lambda match: f" {match[1]} ", text) if "\\" in text else text
+    return re.sub(r"\s+", " ", _SPACE.sub(" ", text))
+
+
+def bare(text: str) -> str:
+    """Without what may stand around a whole answer: white space, Markdown, delimiters, boxes, full stops."""
+    before = None
+    while text != before:
+        before = text
+        text = re.sub(r"(?<!\\)[.,;:\u3002\uff0c\uff1b]+$", "", text.strip().strip("*`").lstrip("#").strip())
+        text = re.sub(r"^__|__$", "", text)
+        for opening, closing in _DELIMITERS:
+            inner = text[len(opening) : -len(closing)]
+            if text.startswith(opening) and text.endswith(closing) and closing not in inner and inner:
+                text = inner
+        for wrapper in _WRAPPERS:
+            if text.startswith(wrapper) and closing_brace(text, len(wrapper) - 1) == len(text) - 1:
+                text = text[len(wrapper) : -1]
+        text = text.removeprefix("\\displaystyle").removeprefix("\\therefore")
+    return text
+
+
+_SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<!\\)\\[!,;:]")
+
+
+def compact(text: str) -> str:
+    """The same for what looks the same: \\dfrac, spaces, \\left and \\right."""
+    text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
+    text = re.sub(r"\\(?:left|right|big|Big|bigg)(?![A-Za-z])", "", text)
+    return _SPACES.sub("", text)
+
+
+def closing_brace(text: str, opening: int) -> int | None:
+    """Return the place where the brace at `opening` is closed, if that is near."""
+    depth = 0
+    for brace in re.finditer(r"(?<!\\)[{}]", text[opening : opening + 1000]):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return opening + brace.start()
+    return None

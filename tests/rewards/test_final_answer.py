@@ -1,0 +1,160 @@
+"""Where an answer stands in what models, trainers and data sets write, and what takes it back."""
+
+import time
+
+import pytest
+
+from bandpo.rewards import grade
+from bandpo.rewards.final_answer import final_answer, without_thinking
+
+
+def stated(text, thinking=None):
+    found = final_answer(text, thinking)
+    return list(found.answers) if found else None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: 42", "42"),
+        ("Answer: 41\nAnswer:\n\n  42 \nmore", "42"),
+        ("The **final answer**: 42. It is even.", "42"),
+        ("Answer: 42. Then I stop.", "42"),
+        ("### Final Answer\n\n42", "42"),
+        ("**Final Answer**\n\n$42$\n\nI checked it.", "$42$"),
+        ("## Answer\n---\n42 apples\n", "42 apples"),
+        ('{"reasoning": "6 times 7", "answer": "42"}', '"42"}'),
+        ("\u7b54\u6848\uff1a42", "42"),
+        ("the answer is 42", "42"),
+        ("The answer to the question is 42.", "42."),
+        ("6 * 7 = 42\n#### 42", "42"),
+        ("It is done. #### 42", "42"),
+        ("#### Step 2: add\nso \\boxed{42}", "42"),
+        ("<answer>\n42\n</answer>", "42"),
+        ("<answer>Six times seven:\n42 apples</answer>", "42 apples"),
+        ("\\boxed{42}", "42"),
+        ("\\fbox{42}", "42"),
+        ("we get $\\boxed 7$.", "7"),
+        ("\\boxed\\pi is it", "\\pi"),
+        ("\\boxed{\\boxed{42}}", "42"),
+        ("\\boxed{1} then \\boxed{\\{2\\}}", "\\{2\\}"),
+        ("We multiply.\n\n**42**", "42**"),
+        ("We multiply.\nResult: $42$", "$42$"),
+        ("my answers were 42", None),
+        ("The sum is 42", None),
+        ("I don't know: 42", None),
+        ("", None),
+    ],
+)
+def test_the_forms_of_a_statement(text, answer):
+    assert stated(text) == (None if answer is None else [answer])
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: 42\n\\boxed{43}", "43"),
+        ("\\boxed{43}\nAnswer: 42", "42"),
+        ("\\boxed{41}\nAnswer: 42\n\n**Answer:**\n", "42"),
+        ("\\boxed{41}. Wait, no.\n#### 42", "42"),
+        ("<answer>41</answer> I mean: the answer is 42", "42"),
+        ("Answer: 42\n" + "y" * 5000 + "\nAnswer:", "42"),
+        ("x" * 5000 + "\nAnswer: 42\n" + "y" * 5000, "42"),
+        ("\\boxed{42}. I checked that the answer is correct.", "42"),
+        ("\\boxed{42}\nConfidence: 95", "42"),
+        ("\\boxed{42}\n\nCheck: $6 \\cdot 7 = 42$", "42"),
+        ("\\boxed{41}\nFinal: 42", "42"),
+        ("Answer: the answer is 42", "the answer is 42"),
+        ("$\\boxed{42}$. We may check our answer: $6 + 36 = 42$, so it is right.", "42"),
+    ],
+)
+def test_the_last_statement_counts_whatever_its_kind(text, answer):
+    assert stated(text) == [answer]
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>", "<eos>", "<end_of_turn>", "<\uff5cend\u2581of\u2581sentence\uff5c>"],
+)
+def test_tokens_that_end_a_text_are_no_part_of_the_answer(end):
+    assert stated(f"Answer: 42{end}") == ["42"]
+    assert stated(f"It is \\boxed{{42}}.{end}\n{end}") == ["42"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("<think>Answer: 12</think>It is \\boxed{70}", "It is \\boxed{70}"),
+        ("no opening tag: Answer: 12</think>70", "70"),
+        ("<think>one</think> <think>two</think>70", "70"),
+        ("[THINK]12[/THINK]70", "70"),
+        ("<reasoning>12</reasoning><answer>70</answer>", "<answer>70</answer>"),
+        ("<|channel|>analysis<|message|>12<|end|><|start|>assistant<|channel|>final<|message|>70", "70"),
+        ("analysisWe add. Answer: 12assistantfinal70", "70"),
+        ("<|begin_of_thought|>12<|end_of_thought|>70", "70"),
+        ("<think>Answer: 12", ""),
+        ("<|channel|>analysis<|message|>Answer: 12", ""),
+        ("70 <think>Answer: 12", "70 "),
+        ("Answer: 70", "Answer: 70"),
+    ],
+)
+def test_thinking_is_not_the_answer(text, rest):
+    assert without_thinking(text) == rest
+
+
+def test_a_block_that_the_prompt_opened_must_be_closed():
+    assert stated("so Answer: 70", "opened") is None
+    assert stated("so Answer: 12</think>Answer: 70", "opened") == ["70"]
+    assert [g.score for g in grade(["Answer: 70"] * 2, ["70"] * 2, thinking="opened")] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(r"\(\boxed{70}\)", r"\[\boxed{70}\]", r"$$\boxed{70}.$$", "\\[\n\\boxed{70}\n\\]", r"**\(\boxed{70}\)**"),
+        *(r"$\large\boxed{70}$", r"{\bf \boxed{70}}", r"\textbf{\boxed{70}}", r"(\boxed{70})", '"\\boxed{70}"', r"\boxed{70}!"),
+        *(r"\(35\cdot 2=\boxed{70}\)", r"$x=\boxed{70}=2\cdot 35$", r"\implies \boxed{70}", r"$2^{51} \equiv \boxed{70} \pmod{101}$"),
+        *(r"\begin{align*} x &= 2 \\ &= \boxed{70} \end{align*}", r"$\boxed{70} \mathrm{~cm}$", r"\boxed{70}\text{ cm}^2", r"$\boxed{70}^\circ$"),
+        *(r"$=\boxed{70} \quad \text{(2)}$", r"$\boxed{70}$ is the answer", r"\(\boxed{70}\) (units: cm)", r"- \boxed{70}", r"1. \boxed{70}"),
+        *("The remainder modulo 10 is \\boxed{70}.", "The least value is \\boxed{70}", "The sum of the squares is \\boxed{70}."),
+        *("the answer would be \\boxed{70}", "the number that is not prime is \\boxed{70}", "It is at least $\\boxed{70}$."),
+        *("The area increases by \\boxed{70}.", "for a total of \\boxed{70}", "is \\boxed{70}, not 5", "\\boxed{70} (or else it fails)"),
+        *("I think it is \\boxed{5}. Wait, no: \\boxed{70}.", "So \\boxed{5}? It should be \\boxed{70}.", "There are $\\boxed{70}$ kids not ill."),
+    ],
+)
+def test_a_box_is_the_answer_whatever_leads_to_it(text):
+    assert [g.score for g in grade([text], ["70"])] == [1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(r"2\boxed{70}", r"-\boxed{70}", r"$-\boxed{70}$", r"-$\boxed{70}$", r"$5 \boxed{70}$", r"$x\boxed{70}$", r"1-\boxed{70}"),
+        *(r"\boxed{70}^2", r"$\boxed{70}^{2}$", r"\boxed{70}/3", r"\boxed{70} + 1", r"$\boxed{70}x$", r"$\boxed{70}!$", r"\boxed{70}.5"),
+        *(r"$\frac{\boxed{70}}{2}$", r"$\sqrt{\boxed{70}}$", r"$10^{\boxed{70}}$", r"$f(\boxed{70})$", r"$\log \boxed{70}$", r"$x > \boxed{70}$"),
+        *("not \\boxed{70}", "It isn't \\boxed{70}.", "half of \\boxed{70}", "twice $\\boxed{70}$", "the square of \\boxed{70}", "less than \\boxed{70}"),
+        *("maybe \\boxed{70}", "it could be \\boxed{70}", "I don't think it's right: I doubt that it is \\boxed{70}", r"$x \ne \boxed{70}$"),
+        *("\\boxed{70} is wrong.", "\\boxed{70} is not the answer", "\\boxed{70} or 71", "Is it \\boxed{70}?", "\\boxed{70} plus 1", "\\boxed{70} million"),
+        *("\\boxed{70} then \\boxed{2", "\\boxed{70}\nbut \\boxed{71} is wrong", "$\\boxed{70}$ or $\\boxed{71}$", "\\boxed{69}, \\boxed{70}"),
+    ],
+)
+def test_what_touches_or_governs_a_box_makes_it_none(text):
+    assert [g.score for g in grade([text], ["70"])] == [0]
+
+
+def test_boxes_that_stand_together():
+    texts = ["$x=\\boxed{1}$ or $x=\\boxed{2}$", "\\boxed{1} and \\boxed{2}", "\\boxed{1} and \\boxed{2}", "$\\boxed{x+1}$ or $\\boxed{1+x}$"]
+    assert [g.score for g in grade(texts, ["1,2", "\\{2,1\\}", "2", "x+1"])] == [1, 1, 1, 1]
+    assert [g.score for g in grade(texts[:2], ["1", "1"])] == [0, 0]
+
+
+def test_the_unit_beside_a_box_is_the_answer_s():
+    texts = ["\\boxed{42} cents", "$\\boxed{25}\\%$", "\\$\\boxed{42}", "$\\boxed{42}$ dollars"]
+    assert [g.score for g in grade(texts, ["\\$42", "0.25", "\\$42", "\\$42"])] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["<" * 10**6, " " * 10**6 + "x", "\\boxed{" * 10**5, "answer" * 10**5, "a\n" * 10**5 + "####" * 100])
+def test_looking_for_an_answer_takes_time_in_proportion_to_the_length(text):
+    began = time.process_time()
+    final_answer(text)
+    assert time.process_time() - began < 2
