@@ -41,7 +41,8 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
     questions = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
     with Appender(grades_path(folder, scorer), GradeRow) as file:
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
-        waiting = [sample for sample in read_samples(folder, facts) if sample.key not in graded]
+        samples = [sample for sample in read_samples(folder, facts) if sample.finish != "error"]  # may come yet
+        waiting = [sample for sample in samples if sample.key not in graded]
         for data, group in groupby(waiting, key=lambda sample: sample.data):
             samples, grader = list(group), grader_of(scorer, facts["data"][data], data)
             for first in range(0, len(samples), CHUNK):
