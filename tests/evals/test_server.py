@@ -268,9 +268,7 @@ def test_fields_that_a_server_does_not_take_are_left_out_or_renamed():
             drawn(Server("m", fake.url, omit=["top_p"]), requests(1), Sampling())
         drawn(Server("m", fake.url, omit=[*omit, "max_tokens"]), requests(1), Sampling())
         assert fake.asked[-1].keys() == {"model", "prompt"}
-    with pytest.raises(
-        UserError, match=r"--base-url must be an address, got 'http://\[::1\?key=\*\*\*' "
-    ):
+    with pytest.raises(UserError, match=r"--base-url must be an address, got 'http://\[::1\?key=\*\*\*' "):
         Server("m", "http://[::1?key=k")
     with pytest.raises(UserError, match="--omit must be of temperature, top_p, max_tokens, seed, got 'top_k'"):
         Server("m", "http://localhost:1/v1", omit=["top_k"])
