@@ -295,6 +295,18 @@ def test_where_no_scorer_finds_anything_none_is_offered(home, here, capsys):
     )
 
 
+def test_whether_the_prompts_open_the_thinking_is_kept(home, here):
+    rows = [{"prompt": f"{row['prompt']}<think>", "answer": row["answer"]} for row in lab.prompts(2, 0)]
+    Path("thinking.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with Fake(lambda body, count: 200) as fake:
+        url = ["-n", "1", "--base-url", fake.url]
+        assert ask(home, "out", *url) == 0
+        assert read_facts(Path("out"))["thinking"] is None
+        for _ in range(2):  # the second finds all there
+            assert ask(home, "opened", *url, data="thinking.jsonl") == 0
+            assert read_facts(Path("opened"))["thinking"] == "opened"
+
+
 # ---- models
 
 

@@ -46,7 +46,7 @@ class Backend(Protocol):
         ...
 
     def opens_thinking(self, content: Content) -> bool:
-        """Whether the prompt, as the model sees it, ends in a thinking block that it opens."""
+        """Whether a prompt opens the thinking (`opens_thinking`), as far as is known."""
         ...
 
 
@@ -94,9 +94,14 @@ def cannot_load(model: str, error: Exception) -> UserError:
     return UserError(f"model {model!r}{folder} cannot be loaded: {' '.join(str(error).split())}")
 
 
-def opens_thinking(prompt: str) -> bool:
-    """Whether a whole prompt ends where a thinking block has just been opened, as some chat templates do."""
-    return prompt.rstrip().endswith(("<think>", "[THINK]"))
+def opens_thinking(content: Content, tokenizer: Any) -> bool:
+    """Whether a prompt, as the model sees it, ends where a thinking block is opened; some chat templates open one.
+    False without a template."""
+    if not isinstance(content, str):
+        if tokenizer is None or tokenizer.chat_template is None:
+            return False
+        content = str(tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True))
+    return content.rstrip().endswith(("<think>", "[THINK]"))
 
 
 def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:

@@ -79,7 +79,7 @@ class Server:
 
     def opens_thinking(self, content: Any) -> bool:
         """Of a text prompt; what the server's template makes of messages is not known here."""
-        return isinstance(content, str) and opens_thinking(content)
+        return opens_thinking(content, None)
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
         # An event loop of our own, turned by whoever iterates: leaving the iterator, by Ctrl-C too, ends all requests.

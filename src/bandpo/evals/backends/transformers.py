@@ -78,7 +78,7 @@ class Transformers:
                 chosen = chosen[len(now) :]
 
     def opens_thinking(self, content: Content) -> bool:
-        return opens_thinking(self.tokenizer.decode(token_ids(self.tokenizer, content, self.path)))
+        return opens_thinking(content, self.tokenizer)
 
     @torch.no_grad()
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Drawn]:

@@ -31,8 +31,7 @@ class VLLM:
         self.dtype = str(self.engine.llm_engine.model_config.dtype).removeprefix("torch.")
 
     def opens_thinking(self, content: Content) -> bool:
-        tokenizer = self.engine.get_tokenizer()
-        return opens_thinking(tokenizer.decode(token_ids(tokenizer, content, self.path)))
+        return opens_thinking(content, self.engine.get_tokenizer())
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
         from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
