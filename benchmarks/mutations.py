@@ -1909,8 +1909,8 @@ FAULTS = [
     Fault(
         "servers: reasoning is thrown away",
         "evals/backends/replies.py",
-        'message.get("reasoning") or message.get("reasoning_content") or ""',
-        'message.get("reasoning") or ""',
+        'message.get("reasoning") or message.get("reasoning_content")',
+        'message.get("reasoning")',
         "replies",
     ),
     Fault(

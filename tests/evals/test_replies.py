@@ -4,6 +4,8 @@ import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from serving import CHOICE, USAGE, chat, completion
 
 from bandpo.evals.backends.replies import Answer, Failure, read_reply
@@ -39,7 +41,6 @@ NONSENSE = {
     "message null": (chat(None), "'choices.0.message' is missing or null"),
     "message a text": (chat("a"), "'choices.0.message' is 'a'"),
     "content a number": (chat({"content": 3.5}), "'choices.0.message.content' is 3.5"),
-    "reasoning a number": (chat({"content": "a", "reasoning": 1}), "'choices.0.message.reasoning' is 1"),
 }
 
 
@@ -106,13 +107,16 @@ REPORTED = {
          "tokens).", "type": "BadRequestError", "param": None, "code": 400}, 400, "context_length"),
     "llama.cpp, 400": (refused("request (4390 tokens) exceeds the available context size (4096 tokens), try increasing "
                                "it", code=400, type="exceed_context_size_error"), 400, "context_length"),
-    "llama.cpp, 500": (refused("Context size has been exceeded.", code=500, type="server_error"), 500,
-                       "context_length"),
+    "llama.cpp, 500": (refused("the request exceeds the available context size.", code=500,
+                               type="exceed_context_size_error"), 500, "context_length"),
+    "llama.cpp, a full cache": (refused("Context size has been exceeded.", code=500, type="server_error"), 500, 500),
     "llama.cpp, 200": (refused("the request exceeds the available context size.", code=400,
                                type="exceed_context_size_error"), 200, "context_length"),
     "Anthropic": (refused("prompt is too long: 208310 tokens > 200000 maximum"), 400, "context_length"),
     "Gemini": ([{"error": {"code": 400, "message": "The input token count (1) exceeds the maximum number of tokens "
                            "allowed (0)."}}], 400, "context_length"),
+    "Mistral behind OpenRouter": (completion(choices=[{"error": refused("Prompt is too long", code=400)["error"]}]), 200,
+                                  "context_length"),
     "Azure's filter": (AZURE, 400, "content_filter"),
     "Azure behind LiteLLM": (refused("litellm.ContentPolicyViolationError: AzureException - x", code="400"), 400,
                              "content_filter"),
@@ -123,7 +127,7 @@ REPORTED = {
     "OpenRouter, no choices": (completion(choices=None, usage=None) | refused("Provider returned error", code=429), 200,
                                429),
     "OpenRouter, in the choice": (completion(choices=[{"finish_reason": "error", "message": {"content": "a"},
-                                  "error": {"code": 502, "message": "context length"}}]), 200, "context_length"),
+                                  "error": {"code": 502, "message": "context length"}}]), 200, 502),
     "LM Studio, wrong path": ({"error": "Unexpected endpoint or method. (POST /chat/completions)"}, 200, 502),
     "a quota in a 200": (refused("Rate limit exceeded: free-models-per-day", code=429), 200, 429),
     "LiteLLM, something else": (refused("litellm.InternalServerError: x. content_policy_fallback=None. fallbacks=None"),
@@ -152,5 +156,27 @@ def test_reasoning_is_kept_apart_from_the_answer():
         assert read(chat({"content": None, name: "so 4"})) == Answer("", "so 4", 2, "stop")
         assert read(chat({"content": "4", name: "so 4"}, "length")) == Answer("4", "so 4", 2, "length")
         assert read(chat({"content": "4", name: ""})) == Answer("4", None, 2, "stop")
+    assert read(chat({"content": "4", "reasoning": {"effort": 1}})) == Answer("4", None, 2, "stop")
     magistral = [{"type": "thinking", "thinking": [{"type": "text", "text": "so 4"}]}, {"type": "text", "text": "4"}]
     assert read(chat({"content": magistral})) == Answer("4", "so 4", 2, "stop")
+
+
+WORDS = ["choices", "message", "content", "text", "error", "code", "usage", "completion_tokens", "finish_reason",
+         "reasoning", "thinking", "type", "detail", "stop", "length", "error", "content_filter"]  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+CHOSEN = st.fixed_dictionaries({"message": JSON, "finish_reason": JSON}, optional={"error": JSON, "text": JSON})
+
+
+@given(JSON | st.fixed_dictionaries({"choices": CHOSEN.map(lambda c: [c])}, optional={"error": JSON, "usage": JSON}),
+       st.sampled_from([200, 201, 204, 304, 400, 403, 404, 429, 500, 503]))  # fmt: skip
+def test_whatever_is_sent_is_an_answer_or_a_failure(body, status):
+    found = read(body, status)
+    if isinstance(found, Answer):
+        assert isinstance(found.text, str)
+    else:
+        assert found.status >= 300
+    assert status < 300 or isinstance(found, Failure)

@@ -74,7 +74,7 @@ class Client(openai.DefaultAsyncHttpxClient):
         else:
             reply = read_reply(response.status_code, self.blanked(bytes(content)))
         status = reply.status or response.status_code if isinstance(reply, Failure) else 200
-        kept = ("retry-after", "retry-after-ms", *["x-should-retry"] * (status != 400))
+        kept = ["retry-after", "retry-after-ms", *(["x-should-retry"] if status != 400 else [])]
         headers = {name: response.headers[name] for name in kept if name in response.headers}
         return type(response)(status, headers=headers, content=b"", request=request, extensions={"reply": reply})
 
@@ -88,8 +88,8 @@ class _Part(TypedDict):
 
 class _Message(TypedDict):
     content: NotRequired[str | list[_Part] | None]
-    reasoning: NotRequired[str | None]  # vLLM since 0.12, OpenRouter, Ollama
-    reasoning_content: NotRequired[str | None]  # DeepSeek, SGLang, llama.cpp, older vLLM
+    reasoning: NotRequired[Any]  # a text: vLLM since 0.12, OpenRouter, Ollama
+    reasoning_content: NotRequired[Any]  # a text: DeepSeek, SGLang, llama.cpp, older vLLM
 
 
 class _Choice(TypedDict):
@@ -109,7 +109,7 @@ _FILTER = re.compile(r"(?i)content_?filter|sensitive|safety|prohibited_content|r
 _BROKEN = ("error", "abort", "network_error", "insufficient_system_resource")
 
 _TOO_LONG = re.compile(
-    r"(?i)context[ _-]?(length|size|window)|exceed_context|maximum (model|context) length|prompt is too long"
+    r"(?i)context[ _-]?(length|size|window)|maximum (model|context) length|prompt is too long"
     r"|input token count|inputs?`? tokens \+"
 )
 _FILTERED = re.compile(
@@ -155,7 +155,8 @@ def read_reply(status: int, content: bytes) -> Answer | Failure:
 def _taken_apart(message: _Message) -> tuple[str | None, str | None]:
     """The text and the reasoning of a message; Mistral sends both as parts."""
     content = message.get("content")
-    reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
+    found = message.get("reasoning") or message.get("reasoning_content")
+    reasoning = found if isinstance(found, str) else ""
     if isinstance(content, list):
         thoughts = [part["thinking"] for part in content if "thinking" in part]
         reasoning += "".join(
@@ -173,11 +174,12 @@ def _failure(status: int, shown: str, error: Any) -> Failure:
         code = str(error.get("code")) if isinstance(error, dict) else ""
         status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 502
     message = _message(error)
-    if status not in (401, 404, 429):
-        if _TOO_LONG.search(message):
-            return Failure("context_length", said, 400)
-        if _FILTERED.search(message):
-            return Failure("content_filter", said, 400)
+    # Of llama.cpp a 500 may say this of a request that is short: others fill the cache.
+    refused = status < 500 and status not in (401, 404, 429)
+    if "exceed_context_size" in message or (refused and _TOO_LONG.search(message)):
+        return Failure("context_length", said, 400)
+    if refused and _FILTERED.search(message):
+        return Failure("content_filter", said, 400)
     return Failure("error", said, status, status in (401, 402, 403, 404, 405, 429))
 
 
