@@ -115,8 +115,7 @@ REPORTED = {
     "Anthropic": (refused("prompt is too long: 208310 tokens > 200000 maximum"), 400, "context_length"),
     "Gemini": ([{"error": {"code": 400, "message": "The input token count (1) exceeds the maximum number of tokens "
                            "allowed (0)."}}], 400, "context_length"),
-    "Mistral behind OpenRouter": (completion(choices=[{"error": refused("Prompt is too long", code=400)["error"]}]), 200,
-                                  "context_length"),
+    "Mistral behind OpenRouter": (completion(choices=[refused("Prompt is too long", code=400)]), 200, "context_length"),
     "Azure's filter": (AZURE, 400, "content_filter"),
     "Azure behind LiteLLM": (refused("litellm.ContentPolicyViolationError: AzureException - x", code="400"), 400,
                              "content_filter"),
