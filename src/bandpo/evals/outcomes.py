@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from ..data.questions import Question
 from ..errors import UserError
 from .folder import read_facts, read_questions
-from .grades import grader_of
+from .grades import grader_of, thinking_in
 from .samples import Sample
 
 OTHERS = ("math", "dapo-strict", "last-number", "exact")
@@ -41,10 +42,12 @@ def nothing_right(folder: Path, samples: Iterable[Sample], scorer: str) -> str |
         return None
     if not any(sample.text.strip() for sample in answers):
         return _empty(answers)
+    facts = read_facts(folder)
+    thinking = thinking_in(facts, answers)
     answers = answers[:: -(-len(answers) // MOST)]
-    questions = {(q.data, q.prompt): q for q in read_questions(folder, read_facts(folder))}
+    questions = {(q.data, q.prompt): q for q in read_questions(folder, facts)}
     asked = [questions[sample.data, sample.prompt] for sample in answers]
-    found = {other: _right(other, answers, asked) for other in OTHERS if other != scorer}
+    found = {other: _right(other, answers, asked, thinking) for other in OTHERS if other != scorer}
     best = max(found, key=found.__getitem__)
     counts = ", ".join(f"{count:,} by {name}" for name, count in found.items())
     hint = f"bandpo score {folder} --scorer {best}?" if found[best] else f"look at some in {folder / 'samples.jsonl'}"
@@ -60,9 +63,11 @@ def _empty(answers: Sequence[Sample]) -> str:
     return line + (parser if thought else "")
 
 
-def _right(scorer: str, samples: Sequence[Sample], questions: Sequence[Question]) -> int:
+def _right(
+    scorer: str, samples: Sequence[Sample], questions: Sequence[Question], thinking: Literal["opened"] | None
+) -> int:
     """None, too, where a scorer cannot grade these: last-number without numbers, math without math-verify."""
     try:
-        return sum(grade.score == 1 for grade in grader_of(scorer, {}, "")(samples, questions))
+        return sum(grade.score == 1 for grade in grader_of(scorer, {}, "", thinking)(samples, questions))
     except (UserError, ValueError):
         return 0
