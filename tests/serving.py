@@ -44,12 +44,17 @@ def completion(**fields) -> dict:
     } | fields
 
 
+def chat(message, finish="stop") -> dict:
+    return completion(choices=[{"index": 0, "message": message, "finish_reason": finish}])
+
+
 class Fake:
     """A server whose `script` says what it does with a request: a status, "drop", "slow", "stuck" (until the
-    server ends), or an answer to send."""
+    server ends), "endless" (a byte now and then), or an answer to send."""
 
     def __init__(self, script):
-        self.asked, self.keys, self.answered, self.ended, fake = [], [], 0, threading.Event(), self
+        self.asked, self.keys, self.paths = [], [], []
+        self.answered, self.ended, fake = 0, threading.Event(), self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -62,10 +67,17 @@ class Fake:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 fake.asked.append(body)
                 fake.keys.append(self.headers["Authorization"])
+                fake.paths.append(self.path)
                 what = script(body, len(fake.asked))
                 if what == "drop":
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
+                    return
+                if what == "endless":
+                    self.send_response(200)
+                    self.end_headers()
+                    while not fake.ended.wait(0.02):
+                        self.wfile.write(b" ")
                     return
                 if what in ("slow", "stuck"):
                     fake.ended.wait(3 if what == "slow" else 100)
@@ -88,7 +100,10 @@ class Fake:
             def log_message(self, *args):
                 pass
 
-        self.server = ThreadingHTTPServer(("localhost", 0), Handler)
+        class Listening(ThreadingHTTPServer):
+            request_queue_size = 128  # as many as ask at once: the default of 5 turns some away
+
+        self.server = Listening(("localhost", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://localhost:{self.server.server_port}/v1"
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()

@@ -17,5 +17,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def without_password(text: str) -> str:
-    """A text as it may be shown and written: of an address in it, what stands before the @ is blanked out."""
-    return re.sub(r"://[^/\s]+@", "://***@", text)
+    """A text as it may be shown and written: in an address what stands before the @, and each value of its query, which
+    may be a key, are blanked out."""
+    text = re.sub(r"://[^/\s?]+@", "://***@", text)
+    return re.sub(r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text)

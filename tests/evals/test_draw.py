@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving import CHOICE, Fake, completion
+from serving import CHOICE, Fake, chat, completion
 from transformers import AutoModelForCausalLM
 
 from bandpo import lab
@@ -127,10 +127,10 @@ def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home,
     with Fake(lambda body, count: 200 if count <= 20 else 503) as fake:
         options = ["-n", "4", "--base-url", fake.url, "--concurrency", "4"]
         assert ask(home, "out", *options) == 2
-        assert "refused the request" in capsys.readouterr().err
+        assert "503" in capsys.readouterr().err
     monkeypatch.setattr(draw, "Server", Server)
-    kept = read_samples(Path("out"))
-    assert 17 <= len(kept) <= 20
+    kept = [sample for sample in read_samples(Path("out")) if sample.finish != "error"]
+    assert len(kept) == 20
     with Fake(lambda body, count: 200) as fake:
         assert ask(home, "out", *options[:3], fake.url) == 0  # a server may come back at another address
         assert len({body["seed"] for body in fake.asked}) == 48 - len(kept)
@@ -138,20 +138,173 @@ def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home,
     assert not any(b"secret" in path.read_bytes() for path in Path("out").iterdir())
 
 
-def test_a_password_in_an_address_and_what_a_filter_took(home, here, capsys):
+def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
     filtered = completion(choices=[CHOICE | {"finish_reason": "content_filter", "text": ""}])
     with Fake(lambda body, count: (200, filtered) if count % 2 else 200) as fake:
-        url = fake.url.replace("http://", "http://me:p4ssw0rd@")
+        url = fake.url.replace("http://", "http://me:p4ssw0rd@") + "?key=s3cr3t-key"
         assert ask(home, "out", "-n", "1", f"--base-url={url}", "--timeout", "60") == 0
-        assert "6 answers were cut by the server's content filter" in capsys.readouterr().out
-    assert not any(b"p4ssw0rd" in path.read_bytes() for path in Path("out").iterdir())
-    assert "://***@localhost" in read_facts(Path("out"))["command"]
+        assert "content_filter: 6 samples, cut or refused by the server's content filter\n" in capsys.readouterr().out
+        assert {path.partition("?")[2] for path in fake.paths} == {"key=s3cr3t-key"}
+    written = b"".join(path.read_bytes() for path in Path("out").iterdir())
+    assert b"p4ssw0rd" not in written
+    assert b"s3cr3t" not in written
+    assert re.search(r"://\*\*\*@localhost:[0-9]+/v1\?key=\*\*\*'? --timeout 60", read_facts(Path("out"))["command"])
     assert ask(home, "out2", "--base-url", url) == 2  # nobody is there any more
     error = capsys.readouterr().err
     assert "p4ssw0rd" not in error
+    assert "s3cr3t" not in error
     assert "://***@localhost" in error
-    assert ask(home, "out", "-n", "1", "--timeout", "60") == 2
-    assert "--timeout is for a server" in capsys.readouterr().err
+    for option in ("--timeout=60", "--omit=seed", "--max-completion-tokens=4"):
+        assert main(["eval", str(home / "model"), "--data", "lab", option]) == 2
+        assert f"{option.partition('=')[0]} is for a server" in capsys.readouterr().err
+
+
+LONG = {"error": {"code": "context_length_exceeded", "message": "16 tokens"}}
+
+
+def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again(home, here, capsys):
+    whole = {row["prompt"]: row["answer"] for row in map(json.loads, (home / "rows.jsonl").read_text().splitlines())}
+    first, second, *_ = whole
+    up = False
+
+    def script(body, count):
+        if body["prompt"] == first and not up:
+            return 200, {"error": {"message": "out of memory"}}
+        if body["prompt"] == second:
+            return 400, LONG
+        return 200, completion(choices=[CHOICE | {"text": whole[body["prompt"]]}])
+
+    with Fake(script) as fake:
+        options = ["-n", "2", "--base-url", fake.url, "--concurrency", "4"]
+        assert ask(home, "out", *options) == 0
+        out = capsys.readouterr().out
+        assert re.search(r"mean@2 +│ +83.33 ", out)  # 20 of 24
+        assert re.search(r"error: 2 samples, no answer from the server; the same bandpo eval .*out of memory", out)
+        assert re.search(r"context_length: 2 samples, refused, .* For example: 400 .*16 tokens", out)
+        assert "another --scorer" not in out
+        kinds = [sample.finish for sample in read_samples(Path("out"))]
+        assert kinds == ["error"] * 2 + ["context_length"] * 2 + ["stop"] * 20
+        assert main(["score", "out"]) == 0
+        assert "error: 2 samples" in capsys.readouterr().out
+
+        asked = len(fake.asked)
+        assert ask(home, "out", *options) == 0  # as before: they fail again, and that is no news
+        said = capsys.readouterr().out
+        assert "22 of them are there; 2 that ended in an error are tried again" in said
+        assert "warning: the server at" in said
+        assert {body["prompt"] for body in fake.asked[asked:]} == {first}
+        assert [sample.finish for sample in read_samples(Path("out"))] == kinds
+
+        up = True
+        assert ask(home, "out", *options) == 0
+        assert re.search(r"mean@2 +│ +91.67 ", capsys.readouterr().out)
+        assert [sample.finish for sample in read_samples(Path("out"))] == ["stop"] * 2 + kinds[2:]
+        asked = len(fake.asked)
+        assert ask(home, "out", *options) == 0
+        assert len(fake.asked) == asked
+    grades = Path("out/grades-exact.jsonl").read_text().splitlines()
+    assert len(grades) == len(set(grades)) == 24
+    assert json.loads(Path("out/samples.jsonl").read_text().splitlines()[-1]).keys() == {
+        *("data", "prompt", "sample", "seed", "text", "tokens", "finish")
+    }
+
+
+def test_a_failure_has_no_grade_whatever_the_scorer(home, here, monkeypatch, capsys):
+    """`exact` would find an empty text right where the answer is empty."""
+    with Fake(lambda body, count: 200 if count % 3 else 503) as fake:
+        monkeypatch.setattr(draw, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
+        assert ask(home, "out", "-n", "1", "--base-url", fake.url, "--concurrency", "1") == 0
+    (graded,) = read_graded(Path("out"))
+    failed = [sample.prompt for sample in read_samples(Path("out")) if sample.finish == "error"]
+    assert len(failed) == 4
+    assert len(Path("out/grades-exact.jsonl").read_text().splitlines()) == 8
+    assert {(graded.score[p, 0], graded.answers[p, 0], graded.parsed[p, 0]) for p in failed} == {(0.0, None, False)}
+
+
+def test_a_count_that_is_missing_leaves_the_lengths_out(home, here, capsys):
+    with Fake(lambda body, count: (200, completion(usage=None)) if count == 2 else 200) as fake:
+        assert ask(home, "out", "-n", "1", "--base-url", fake.url) == 0
+    assert "longest" not in capsys.readouterr().out
+    assert sum(sample.tokens is None for sample in read_samples(Path("out"))) == 1
+    (graded,) = read_graded(Path("out"))
+    assert graded.tokens is None
+
+
+def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(home, here, capsys):
+    def script(body, count):
+        return (400, {"error": "Extra inputs are not permitted"}) if "seed" in body else (200, completion())
+
+    with Fake(script) as fake:
+        options = ["-n", "1", "--base-url", fake.url]
+        assert ask(home, "out", *options) == 2
+        assert "Sent, beside the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0" in capsys.readouterr().err
+        assert ask(home, "out", *options, "--omit", "seed,max_tokens") == 0
+        assert "at temperature 1; scorer exact" in capsys.readouterr().out
+        assert read_facts(Path("out"))["omit"] == ["max_tokens", "seed"]
+        assert ask(home, "out", "-n", "2", "--base-url", fake.url, "--omit", "seed") == 2
+        assert "omit: ['max_tokens', 'seed'] there, ['seed'] now" in capsys.readouterr().err
+        assert ask(home, "out", *options, "--omit", "sed") == 2
+        assert ask(home, "new", *options, "--max-completion-tokens", "4") == 2
+        assert "one limit under two names" in capsys.readouterr().err
+
+
+def say(home, texts, *options, scorer="math", **fields):
+    """Evaluate a server that says these texts, one after the other."""
+
+    def script(body, count):
+        return 200, chat({"content": texts[(count - 1) % len(texts)], **fields}, fields.get("finish", "stop"))
+
+    with Fake(script) as fake:
+        Path("four.csv").write_text("prompt,answer\n" + "".join(f"What is {i}+{4 - i}?,4\n" for i in range(4)))
+        args = ["eval", "m", "--data", "four.csv", "-n", "2", "--concurrency", "1", "--base-url", fake.url, "-o", "out"]
+        return main([*args, "--scorer", scorer, *options])
+
+
+def test_empty_answers_are_told_and_their_reasoning_is_kept(home, here, capsys):
+    assert say(home, [None], reasoning="so it is 4") == 0
+    out = capsys.readouterr().out
+    assert "all 8 answers are empty; 8 have reasoning, 0 were cut at --max-tokens: the server took all of it for" in out
+    assert "another --scorer" not in out
+    assert {(sample.text, sample.reasoning) for sample in read_samples(Path("out"))} == {("", "so it is 4")}
+    assert main(["score", "out", "--scorer", "exact"]) == 0
+    assert "all 8 answers are empty" in capsys.readouterr().out
+
+
+def test_empty_answers_that_were_cut_need_more_tokens(home, here, capsys):
+    assert say(home, [""], reasoning="so it", finish="length") == 0
+    assert "8 have reasoning, 8 were cut at --max-tokens: raise --max-tokens" in capsys.readouterr().out
+
+
+def test_where_nothing_is_right_it_is_told_what_the_other_scorers_find(home, here, capsys):
+    assert say(home, ["it might be 4", "4", "5", "a"], scorer="dapo-strict") == 0
+    found = re.search(r"0 of 8 right by dapo-strict, (\d) by math, (\d) by last-number, (\d) by exact: (.*)\n",
+                      capsys.readouterr().out)  # fmt: skip
+    assert found
+    assert found.group(2, 3, 4) == ("4", "2", "bandpo score out --scorer last-number?")
+    for scorer, count in zip(("math", "last-number", "exact"), found.groups(), strict=False):
+        assert main(["score", "out", "--scorer", scorer, "--json"]) == 0
+        (result,) = json.loads(capsys.readouterr().out)
+        assert 8 * result["results"][0]["mean@2"]["value"] == int(count)
+
+
+def test_where_no_scorer_finds_anything_none_is_offered(home, here, capsys):
+    assert say(home, ["five"]) == 0
+    assert (
+        "0 of 8 right by math, 0 by dapo-strict, 0 by last-number, 0 by exact: look at some in out/samples.jsonl"
+        in (capsys.readouterr().out)
+    )
+
+
+def test_whether_the_prompts_open_the_thinking_is_kept(home, here):
+    rows = [{"prompt": f"{row['prompt']}<think>", "answer": row["answer"]} for row in lab.prompts(2, 0)]
+    Path("thinking.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with Fake(lambda body, count: 200) as fake:
+        url = ["-n", "1", "--base-url", fake.url]
+        assert ask(home, "out", *url) == 0
+        assert read_facts(Path("out"))["thinking"] is None
+        for _ in range(2):  # the second finds all there
+            assert ask(home, "opened", *url, data="thinking.jsonl") == 0
+            assert read_facts(Path("opened"))["thinking"] == "opened"
 
 
 # ---- models

@@ -61,3 +61,26 @@ def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
     assert [g[0] for g in found] == [1, 0]
     with pytest.raises(UserError, match="scorer reasoning-gym is for questions of reasoning_gym"):
         graded_by("reasoning-gym", ["1"], ["1"])
+
+
+def samples_of(*texts):
+    return [Sample("d", i, 0, 0, text, 1, finish) for i, (text, finish) in enumerate(texts)]
+
+
+def test_a_server_whose_answers_end_a_thinking_that_they_do_not_begin_opened_it():
+    opened, cut = ("so it is 4</think>4", "stop"), ("so it is \\boxed{4}", "length")
+    assert grades.thinking_in({"backend": "openai"}, samples_of(opened, opened, cut, cut, cut)) == "opened"
+    assert grades.thinking_in({"backend": "openai"}, samples_of(("a[/THINK]4", "stop"))) == "opened"
+    for other in [opened, ("4", "stop"), ("4", "stop")], [("<think>4</think>4", "stop"), cut], [cut], []:
+        assert grades.thinking_in({"backend": "openai"}, samples_of(*other)) is None
+    assert grades.thinking_in({"backend": "openai", "thinking": "opened"}, []) == "opened"
+    assert grades.thinking_in({"backend": "vllm", "thinking": "opened"}, []) == "opened"
+    assert grades.thinking_in({"backend": "vllm", "thinking": None}, samples_of(opened)) is None
+
+
+def test_the_scorer_is_told_of_the_thinking(monkeypatch):
+    seen = []
+    monkeypatch.setattr(grades, "grade", lambda *given, thinking: seen.append(thinking) or [])
+    for thinking in ("opened", None):
+        grades.grader_of("math", {}, "d", thinking)([], [])
+    assert seen == ["opened", None]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -10,11 +11,12 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from serving import CHOICE, USAGE, Fake, completion, drawn, first_tokens, requests
+from serving import CHOICE, Fake, chat, completion, drawn, first_tokens, requests
 
 from bandpo import lab
 from bandpo.errors import UserError
@@ -85,8 +87,6 @@ def test_what_a_server_refuses_is_one_line(home, server):
         ask("other", server)
     with pytest.raises(UserError, match=r"knows no model .*, or its address lacks /v1 \(404"):
         ask(str(home / "model"), server.removesuffix("/v1"))
-    with pytest.raises(UserError, match=r"http://localhost:1/v1 cannot be reached .*; is it running"):
-        ask("any", "http://localhost:1/v1")
 
 
 # ---- a server that fails
@@ -115,104 +115,182 @@ def test_what_passes_is_tried_again(failure):
 
 
 FAILURES = {
-    "for good": (lambda body, count: 200 if count == 1 else 500, {"retries": 1}, "refused the request .* 'm': 500"),
-    "bad request": (lambda body, count: (400, {"error": "long"}), {}, "refused the request for model 'm': 400 .*long"),
-    "key": (lambda body, count: 401, {}, "asks for another key; set OPENAI_API_KEY"),
-    "come back tomorrow": (
-        lambda body, count: (429, {"error": "later"}, {"retry-after": "86400"}),
-        {"retries": 1},
-        "says to come back later .*'86400'.*; the same command goes on then",
-    ),
-    "slow": (lambda body, count: "slow", {"timeout": 0.3, "retries": 0}, "did not answer within 0.3 s"),
+    "5xx": (500, {"retries": 1}, "http://localhost:[0-9]+/v1: 500 .*no"),
+    "502": (502, {"retries": 1}, "502 .*; is it running, and is the address right?"),
+    "HTML": ((200, b"<html>hello</html>"), {}, "expected .*'<html>.*is the address right?"),
+    "bad request": ((400, {"error": "odd"}), {}, "refused the request for model 'm': 400 .*odd.* beside the prompt: "
+                    "temperature=1.0, top_p=1.0, max_tokens=5, seed=.*--omit leaves out any of temperature, .*"
+                    "--max-completion-tokens 5 sends"),
+    "forbidden": (403, {}, "refused the request for model 'm': 403"),
+    "key": (401, {}, "asks for another key; set OPENAI_API_KEY"),
+    "come back tomorrow": ((429, {"error": "later"}, {"retry-after": "86400"}), {"retries": 1},
+                           "takes no more requests for now; the same command goes on later .*Retry-After: '86400'"),
+    "slow": ("slow", {"timeout": 0.3, "retries": 0}, "no answer within 0.3 s; see --timeout"),
+    "too long for all": ((400, {"error": {"code": "context_length_exceeded"}}), {},
+                         "no room even for the shortest question and --max-tokens 5"),
+    "redirect": ((307, {}, {"location": "http://me:pass@localhost:1/v1?key=k"}), {},
+                 r"a redirect to http://\*\*\*@localhost:1/v1\?key=\*\*\*, which is not followed; give --base-url"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("script", "options", "message"), FAILURES.values(), ids=FAILURES)
-def test_what_does_not_pass_is_one_line(script, options, message):
-    with Fake(script) as fake, pytest.raises(UserError, match=message) as error:
-        drawn(Server("m", fake.url, **options), requests(2), Sampling(max_tokens=5))
+@pytest.mark.parametrize(("does", "options", "message"), FAILURES.values(), ids=FAILURES)
+def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, options, message):
+    given = []
+    with Fake(lambda body, count: does) as fake, pytest.raises(UserError, match=message) as error:
+        given += Server("m", fake.url, **options).draw(requests(50), Sampling(max_tokens=5))
+    assert not given
     assert "\n" not in str(error.value)
-
-
-HTML = {"Content-Type": "text/html"}
-
-
-def message(content) -> dict:
-    return completion(choices=[{"index": 0, "message": content, "finish_reason": "stop"}])
-
-
-# What the server sends, and what the line names. None: text prompts; True: messages.
-NONSENSE = {
-    "HTML": (b"<html><body>hello</body></html>", "'<html>.*Expecting value|Expecting value.*'<html>"),
-    "HTML as such": (b"<html>hello</html>", "<html>"),
-    "nothing": (b"", "it is empty"),
-    "half": (json.dumps(completion()).encode()[:-20], "one JSON object is expected"),
-    "null": (b"null", "got None"),
-    "a list": (b"[]", r"got \[\]"),
-    "a number": (b"7", "got 7"),
-    "a text": (b'"ok"', "got 'ok'"),
-    "a huge number": (b"1" * 5000, "more than 300 digits"),
-    "deep": (b"[" * 50_000, "nested more than"),
-    "no UTF-8": (b'{"choices": "\xff"}', "is not UTF-8"),
-    "no choices": (completion(choices=None), "'choices' is None"),
-    "choices missing": ({"usage": USAGE}, "'choices' is missing"),
-    "empty choices": (completion(choices=[]), "'choices'"),
-    "two choices": (completion(choices=[CHOICE, CHOICE]), "'choices'"),
-    "choices a text": (completion(choices="a"), "'choices' is 'a'"),
-    "a choice null": (completion(choices=[None]), "'choices.0' is None"),
-    "text missing": (completion(choices=[{"index": 0}]), "'choices.0.text' is missing"),
-    "text a number": (completion(choices=[CHOICE | {"text": 1}]), "'choices.0.text' is 1"),
-    "finish a number": (completion(choices=[CHOICE | {"finish_reason": 1}]), "'choices.0.finish_reason' is 1"),
-    "no usage": (completion(usage=None), "'usage' is None"),
-    "usage missing": ({"choices": [CHOICE]}, "'usage' is missing"),
-    "usage a text": (completion(usage="2"), "'usage' is '2'"),
-    "tokens a text": (completion(usage={"completion_tokens": "2"}), "'usage.completion_tokens' is '2'"),
-    "tokens negative": (completion(usage={"completion_tokens": -2}), "'usage.completion_tokens' is -2"),
-    "tokens NaN": (completion(usage={"completion_tokens": math.nan}), "'usage.completion_tokens' is nan"),
-    "tokens 10^400": (json.dumps(completion()).replace("2", str(10**400)).encode(), "more than 300 digits"),
-    "10 MB": (completion(choices=[CHOICE | {"text": "x" * 10_000_000}]), "sent 10,000,[0-9]+ bytes as an answer of 5"),
-    "message missing": (completion(choices=[{"index": 0}]), "'choices.0.message' is missing", True),
-    "message null": (message(None), "'choices.0.message' is None", True),
-    "message a text": (message("a"), "'choices.0.message' is 'a'", True),
-    "content a list": (message({"content": [{"text": "a"}]}), "'choices.0.message.content' is", True),
-    "content a number": (message({"content": 3.5}), "'choices.0.message.content' is 3.5", True),
-}
-
-
-@pytest.mark.parametrize(("case", "first"), [*((c, True) for c in NONSENSE), ("HTML", False), ("deep", False)])
-def test_nonsense_of_a_server_is_one_line_that_names_it(case, first, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-long-secret")
-    answer, line, *chat = NONSENSE[case]
-    good = message({"content": "a"}) if chat else completion()
-    headers = HTML if case == "HTML as such" else {}
-
-    def script(body, count):
-        return (200, good if count == 1 and not first else answer, headers if first or count > 1 else {})
-
-    asked = [replace(r, content=[{"role": "user", "content": "hi"}]) if chat else r for r in requests(2)]
-    with Fake(script) as fake, pytest.raises(UserError, match=line) as error:
-        drawn(Server("m", fake.url), asked, Sampling(max_tokens=5))
-    assert fake.url in str(error.value)
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 500
-    seeds = [body["seed"] for body in fake.asked]
-    assert len(seeds) == len(set(seeds))  # nothing of it is worth a second try
-
-
-def test_what_a_server_may_leave_out_or_add():
-    answer = {"choices": [{"text": "a", "finish_reason": None, "logprobs": [1]}], "usage": {"completion_tokens": 0}}
-    with Fake(lambda body, count: (200, answer | {"more": {"of": "it"}})) as fake:
-        assert set(drawn(Server("m", fake.url), requests(1), Sampling(max_tokens=5)).values()) == {
-            Drawn("a", 0, "stop")
-        }
+    assert len(fake.asked) <= 5 * 3 * 3  # of the 200: questions, tries, ways
+    assert len(fake.asked) == 1 or does not in (401, 403)
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"), [("stop", "stop"), ("length", "length"), ("content_filter",) * 2, ("eos", "stop")]
+    ("does", "said"),
+    [
+        *((does, str(does)) for does in (400, 401, 404, 422, 500)),
+        ((200, completion(choices=[])), "'choices'"),
+        ((200, b'{"choices": "\xff"}'), "not UTF-8"),
+        ((200, b"x" * 2**21), "more than 1,053,696 bytes as an answer of 5 tokens"),
+        ((200, completion(), {"Content-Encoding": "gzip"}), "the connection broke"),
+        ("drop", "the connection broke"),
+        ("slow", "no answer within 2 s"),
+    ],
 )
-def test_why_an_answer_ended_is_kept(said, kept):
-    with Fake(lambda body, count: (200, completion(choices=[CHOICE | {"finish_reason": said}]))) as fake:
-        assert {x.finish for x in drawn(Server("m", fake.url), requests(1), Sampling(max_tokens=5)).values()} == {kept}
+def test_what_fails_now_and_then_is_an_outcome_of_its_sample(does, said):
+    wanted = requests(8)
+    poison = wanted[13].seed
+    with Fake(lambda body, count: does if body["seed"] == poison else 200) as fake:
+        answers = drawn(
+            Server("m", fake.url, retries=0, timeout=2 if does == "slow" else 60), wanted, Sampling(max_tokens=5)
+        )
+    assert len(answers) == len(wanted)
+    failed = answers.pop(wanted[13].key)
+    assert (failed.text, failed.finish) == ("", "error")
+    assert said in failed.error
+    assert {answer.error for answer in answers.values()} == {None}
+
+
+def test_a_question_that_never_passes_is_not_the_end_of_the_others():
+    """Nor those that are too long, however many, and wherever they stand."""
+    long = {"error": {"code": "context_length_exceeded", "message": "too long"}}
+    prompts = ["poison", *(f"too long {i}" for i in range(20)), "short"]
+
+    def script(body, count):
+        return 503 if body["prompt"] == "poison" else (400, long) if "long" in body["prompt"] else 200
+
+    with Fake(script) as fake:
+        answers = drawn(Server("m", fake.url, retries=1, concurrency=4), requests(10, prompts), Sampling())
+    assert len(answers) == 220
+    kinds = ["error"] * 10 + ["context_length"] * 200 + ["stop"] * 10
+    assert [answer.finish for answer in answers.values() if answer.finish == "stop"] == ["stop"] * 10
+    assert sorted(answer.finish for answer in answers.values()) == sorted(kinds)
+    assert sum(body["prompt"] != "poison" for body in fake.asked) == 210  # what cannot pass is asked once
+
+
+def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_its_way_is_kept():
+    late = threading.Event()
+
+    def script(body, count):
+        if count == 10:
+            late.wait(10)
+            return 200
+        if count > 20:
+            late.set()
+            return 503
+        return 200
+
+    given = {}
+    prompts = [f"question {i}" for i in range(200)]
+    with Fake(script) as fake:
+        answers = Server("m", fake.url, retries=0, concurrency=3).draw(requests(1, prompts), Sampling())
+        with pytest.raises(UserError, match=r"503 .*failed one after the other; the same command goes on"):
+            given.update((request.key, answer) for request, answer in answers)
+    assert sum(answer.error is None for answer in given.values()) == 20
+    assert 25 <= len(fake.asked) == len(given) < 30
+
+
+def test_failures_among_answers_are_not_the_end():
+    prompts = [f"question {i}" for i in range(40)]
+    with Fake(lambda body, count: 200 if count % 3 == 0 else 503) as fake:
+        answers = drawn(Server("m", fake.url, retries=0, concurrency=2), requests(1, prompts), Sampling())
+    assert 20 < sum(answer.error is not None for answer in answers.values()) < 40
+
+
+def test_the_server_may_be_gone_at_once():
+    with pytest.raises(UserError, match=r"localhost:1/v1: cannot be reached \(.*\); is it running, and is the address"):
+        drawn(Server("m", "http://localhost:1/v1", retries=0), requests(1), Sampling())
+
+
+def test_a_reply_is_read_no_further_than_is_believed():
+    """1 GB of zeros is 1 MB of gzip, whatever the status."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    block = bytes(2**20)
+    bomb = b"".join(packer.compress(block) for _ in range(2**10)) + packer.flush()
+    for status in (200, 400, 500):
+        with Fake(lambda body, count, s=status: (s, bomb, {"Content-Encoding": "gzip"})) as fake:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            with pytest.raises(UserError, match="more than 1,053,696 bytes as an answer of 5 tokens"):
+                drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # kB
+
+
+def test_an_endless_reply_ends_by_the_timeout():
+    with Fake(lambda body, count: "endless" if count > 1 else 200) as fake:
+        began = time.monotonic()
+        answers = drawn(Server("m", fake.url, timeout=2, retries=0), requests(1, ["a", "b"]), Sampling())
+    assert time.monotonic() - began < 10
+    assert [answer.error and answer.error[:20] for answer in answers.values()] == [None, "no answer within 2 s"]
+
+
+def test_a_redirect_takes_nothing_with_it():
+    with Fake(lambda body, count: 200) as other:
+        script = lambda body, count: (307, {}, {"location": f"{other.url}/completions"})  # noqa: E731
+        with Fake(script) as fake, pytest.raises(UserError, match=f"a redirect to {other.url}/completions"):
+            drawn(Server("m", fake.url), requests(1), Sampling())
+        assert not other.asked
+
+
+def test_fields_that_a_server_does_not_take_are_left_out_or_renamed():
+    """As gpt-5 does, one complaint after the other, and some that name nothing."""
+
+    def like_gpt_5(body, count):
+        if extra := body.keys() - {"model", "prompt", "max_completion_tokens"}:
+            message = "Extra inputs are not permitted" if count % 2 else f"Unsupported parameter: {min(extra)!r}"
+            return 400, {"error": {"message": message}}
+        return 200, completion()
+
+    with Fake(like_gpt_5) as fake:
+        omit = ["temperature", "top_p", "seed"]
+        answers = drawn(Server("m", fake.url, omit=omit, limit="max_completion_tokens"), requests(1), Sampling())
+        assert {answer.text for answer in answers.values()} == {"a"}
+        assert fake.asked[-1].keys() == {"model", "prompt", "max_completion_tokens"}
+        assert fake.asked[-1]["max_completion_tokens"] == 4096
+        with pytest.raises(UserError, match=r"Sent, beside the prompt: temperature=1.0, max_tokens=4096, seed=0; "
+                           "--omit leaves out any of temperature, max_tokens, seed; --max-completion"):  # fmt: skip
+            drawn(Server("m", fake.url, omit=["top_p"]), requests(1), Sampling())
+        drawn(Server("m", fake.url, omit=[*omit, "max_tokens"]), requests(1), Sampling())
+        assert fake.asked[-1].keys() == {"model", "prompt"}
+    with pytest.raises(UserError, match=r"--base-url must be an address, got 'http://\[::1\?key=\*\*\*' "):
+        Server("m", "http://[::1?key=k")
+    with pytest.raises(UserError, match="--omit must be of temperature, top_p, max_tokens, seed, got 'top_k'"):
+        Server("m", "http://localhost:1/v1", omit=["top_k"])
+
+
+def test_what_is_left_out_is_left_out_of_a_generation_config_too():
+    def like_transformers(body, count):
+        return (400, {"error": "top_k"}) if "top_k" in body else (200, completion())
+
+    with Fake(like_transformers) as fake:
+        drawn(Server("m", fake.url, omit=["max_tokens", "top_p"]), requests(1), Sampling(temperature=0.5))
+    sent = json.loads(fake.asked[-1]["generation_config"])
+    assert sent == {"do_sample": True, "repetition_penalty": 1.0, "top_k": 0, "temperature": 0.5}
+
+
+def test_the_parts_of_an_answer():
+    asked = [replace(request, content=[{"role": "user", "content": "hi"}]) for request in requests(1)]
+    with Fake(lambda body, count: (200, chat({"content": "4", "reasoning": "2 + 2"}, "length"))) as fake:
+        found = drawn(Server("m", fake.url), asked, Sampling())
+    assert set(found.values()) == {Drawn("4", 2, "length", "2 + 2")}
 
 
 SECRET = "sk-proj-" + "0123456789abcdef" * 8  # longer than what is quoted of a value
@@ -225,15 +303,22 @@ def test_a_key_that_a_server_repeats_is_blanked_out(status, monkeypatch):
     with Fake(script) as fake, pytest.raises(UserError, match=r"wrong key: Bearer \[key\]") as error:
         drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
     assert SECRET not in str(error.value)
-    for answer, got in ((completion(choices=[CHOICE | {"text": SECRET}]), "[key]"), (f"<html>{SECRET}".encode(), None)):
-        with Fake(lambda body, count, answer=answer: (200, answer)) as fake:
-            if got is None:
-                with pytest.raises(UserError) as error:
-                    drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
-                assert SECRET not in str(error.value)
-            else:
-                answers = drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
-                assert {each.text for each in answers.values()} == {got}
+    said = completion(choices=[CHOICE | {"text": SECRET}])
+    with Fake(lambda body, count: (200, said if count == 1 else f"<html>{SECRET}".encode())) as fake:
+        answers = drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
+    assert "[key]" in {each.text for each in answers.values()}
+    assert not any(SECRET in str(each) for each in answers.values())
+    assert any("<html>[key]" in str(each.error) for each in answers.values())
+
+
+def test_a_key_in_the_address_is_sent_as_it_stands_and_shown_nowhere():
+    with Fake(lambda body, count: (403, {"error": f"no such key: {SECRET}"})) as fake:
+        with pytest.raises(
+            UserError, match=r"v1\?api-version=\*\*\*&key=\*\*\* refused .*no such key: \[key\]"
+        ) as error:
+            drawn(Server("m", f"{fake.url}?api-version=2024-10-21&key={SECRET}"), requests(1), Sampling())
+        assert fake.paths == [f"/v1/completions?api-version=2024-10-21&key={SECRET}"]
+    assert SECRET not in str(error.value)
 
 
 def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():

@@ -13,6 +13,7 @@ from bandpo import lab
 from bandpo.errors import UserError
 from bandpo.evals.backends import transformers as ours
 from bandpo.evals.backends.base import Request
+from bandpo.evals.backends.server import Server
 from bandpo.evals.backends.transformers import SeededChoice, Transformers, exponential
 from bandpo.evals.samples import Sampling
 
@@ -191,3 +192,21 @@ def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
         drawn(plain, chat, sampling)
     with pytest.raises(UserError, match="finds no token in ''"):
         drawn(plain, [Request(0, "", 0)], sampling)
+
+
+@pytest.mark.parametrize(
+    ("end", "opened"),
+    [("<think>\n", True), ("[THINK]", True), ("<think>\n\n</think>\n\n", False), ("", False), ("<think>a", False)],
+)
+def test_it_is_known_whether_the_prompt_opens_the_thinking(home, end, opened):
+    tokenizer = lab.tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + (
+        "{% if add_generation_prompt %}" + end + "{% endif %}"
+    )
+    engine = Transformers(AutoModelForCausalLM.from_pretrained(home / "model"), tokenizer)
+    assert engine.opens_thinking([{"role": "user", "content": "a b ="}]) == opened
+    assert engine.opens_thinking("a b =" + end) == opened
+    assert Server("m", "http://localhost:1/v1").opens_thinking("a b =" + end) == opened
+    assert not Server("m", "http://localhost:1/v1").opens_thinking([{"role": "user", "content": "a" + end}])
+    tokenizer.chat_template = None
+    assert not engine.opens_thinking([{"role": "user", "content": "a" + end}])  # it is refused where it is rendered

@@ -25,6 +25,8 @@ DATA = (
 )
 BACKEND = "auto: a server if --base-url is given, else vLLM if it is installed, else transformers"
 URL = "of a server that speaks OpenAI's protocol, e.g. http://localhost:8000/v1; its key is $OPENAI_API_KEY"
+OMIT = "what a server is not sent, of temperature, top_p, max_tokens, seed; its own default holds then"
+COMPLETION_TOKENS = "as --max-tokens, sent to a server under this name, which gpt-5 and the o series want"
 TEMPLATE = "around a problem: paper, plain, boxed, or text with {prompt} [default: paper for AIME, AMC]"
 SCORERS = "math, dapo-strict, exact, last-number, reasoning-gym or lab [default: what the evaluation was made with]"
 LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
@@ -55,12 +57,14 @@ def evaluate(
     temperature: Annotated[float, Option(help="0 is greedy, with -n 1")] = 1.0,
     top_p: Annotated[float, Option(help="the likeliest tokens of this probability together")] = 1.0,
     top_k: Annotated[int, Option(help="the likeliest tokens; -1: all")] = -1,
-    max_tokens: Annotated[int, Option(parser=count, help="where an answer is cut")] = 4096,
+    max_tokens: Annotated[int | None, Option(parser=count, help="where an answer is cut [default: 4096]")] = None,
     seed: Annotated[int, Option(help="of the samples")] = 0,
     backend: Annotated[Literal["auto", "vllm", "transformers", "openai"], Option(help=BACKEND)] = "auto",
     base_url: Annotated[str | None, Option(metavar="URL", help=URL)] = None,
     concurrency: Annotated[int, Option(parser=count, help="requests to it at once")] = 32,
     timeout: Annotated[float | None, Option(parser=seconds, help="seconds for one answer [default: 3600]")] = None,
+    omit: Annotated[list[str] | None, several("FIELD", OMIT)] = None,
+    max_completion_tokens: Annotated[int | None, Option(parser=count, help=COMPLETION_TOKENS)] = None,
     batch_size: Annotated[int | None, Option(parser=count, help="with transformers [default: 64, CPU 32]")] = None,
     limit: Annotated[int | None, Option(parser=count, help="the first questions of each data set")] = None,
     no_chat: Annotated[bool, Option("--no-chat", help="send a question as it is, without the chat template")] = False,
@@ -78,11 +82,14 @@ def evaluate(
     from ..evals.samples import Sampling
     from .show_evals import evaluate_and_show
 
-    sampling = Sampling(n, temperature, top_p, top_k, max_tokens, seed)
+    if max_tokens is not None and max_completion_tokens is not None:
+        raise UserError("--max-tokens and --max-completion-tokens are one limit under two names; give one of them")
+    limit_field = "max_tokens" if max_completion_tokens is None else "max_completion_tokens"
+    sampling = Sampling(n, temperature, top_p, top_k, max_tokens or max_completion_tokens or 4096, seed)
     evaluate_and_show(
         model, data=data or [], sampling=sampling, backend=backend, base_url=base_url, output=output, scorer=scorer,
         label=label, limit=limit, chat=not no_chat, template=template, copies=copies, batch=batch_size,
-        concurrency=concurrency, timeout=timeout, command=ctx.obj,
+        concurrency=concurrency, timeout=timeout, omit=omit or [], limit_field=limit_field, command=ctx.obj,
     )  # fmt: skip
 
 

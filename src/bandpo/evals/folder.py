@@ -5,12 +5,15 @@
     samples.jsonl        a sample a line, in the order in which they came; only ever appended to
     grades-SCORER.jsonl  a grade a line, likewise
 
+A sample that ended in an `error` has no grade and is wrong, until a later line of samples.jsonl stands for it.
+
 A line is a fact once its newline is there. A process that is killed leaves at most one line without it, at the end:
 whoever goes on cuts it off. So no sample is lost but the one that was being written, and none is there twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -23,7 +26,7 @@ from ..errors import UserError
 from ..files.checks import check_text
 from ..files.reading import read_json, read_json_lines
 from ..statistics.estimators import Graded
-from .samples import Sample
+from .samples import Key, Sample
 
 # ------------------------------------------------------------------------------------- what the files of a folder hold
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
@@ -69,6 +72,8 @@ class Facts(TypedDict):
     versions_before: NotRequired[dict[str, str]]
     command: NotRequired[str]
     dtype: NotRequired[str | None]
+    thinking: NotRequired[str | None]
+    omit: NotRequired[list[str]]
     wall_seconds: NotRequired[_Share]
 
 
@@ -92,8 +97,10 @@ class SampleRow(TypedDict):
     sample: _Count
     seed: _Count
     text: str
-    tokens: _Count
+    tokens: _Count | None
     finish: str
+    reasoning: NotRequired[str]
+    error: NotRequired[str]
 
 
 def _right_or_wrong(value: float) -> float:
@@ -149,12 +156,27 @@ def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
     path = folder / "samples.jsonl"
     facts = facts or read_facts(folder)
     order = {name: i for i, name in enumerate(facts["data"])}
-    samples = [Sample(**row) for row in read_json_lines(path, SampleRow, ended=True).rows]
-    for number, sample in enumerate(samples, 1):
-        rows, n = facts["data"].get(sample.data, {"rows": 0})["rows"], facts["sampling"]["n"]
-        if not (sample.prompt < rows and sample.sample < n):
-            raise UserError(f"{path}, line {number}: corrupt: sample {sample.key} is not asked for")
-    return sorted(samples, key=lambda s: (order[s.data], s.prompt, s.sample))
+    rows, n = {name: data["rows"] for name, data in facts["data"].items()}, facts["sampling"]["n"]
+    lines = read_json_lines(path, SampleRow, ended=True).rows
+    samples = by_key(path, lines, lambda s: s.prompt < rows.get(s.data, 0) and s.sample < n)
+    return sorted(samples.values(), key=lambda s: (order[s.data], s.prompt, s.sample))
+
+
+def by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Sample], bool]) -> dict[Key, Sample]:
+    """The samples in the lines of a file, each once. A later line stands for an earlier one that is an `error`.
+
+    Raises:
+        UserError: a sample is not asked for, or there twice.
+    """
+    samples: dict[Key, Sample] = {}
+    for number, row in enumerate(rows, 1):
+        sample = Sample(**row)
+        twice = sample.key in samples and samples[sample.key].finish != "error"
+        if twice or not asked(sample):
+            why = "there twice" if twice else "not asked for"
+            raise UserError(f"{path}, line {number}: corrupt: sample {sample.key} is {why}")
+        samples[sample.key] = sample
+    return samples
 
 
 def grades_path(folder: Path, scorer: str) -> Path:
@@ -185,7 +207,8 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
         )
     path = grades_path(folder, scorer)
     rows = read_json_lines(path, GradeRow, ended=True).rows if path.exists() else []
-    grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows}
+    failed = {key: {"score": 0, "answer": None, "status": "error"} for key, s in samples.items() if s.finish == "error"}
+    grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows} | failed
     missing = len(samples.keys() - grades.keys())
     if missing:
         raise UserError(
@@ -196,6 +219,8 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
         own = [question for question in questions if question.data == name]
         keys = [[(name, question.prompt, i) for i in range(n)] for question in own]
         answers = np.empty((len(own), n), dtype=object)
+        tokens = [[samples[key].tokens for key in row] for row in keys]
+        counted = all(count is not None for row in tokens for count in row)
         for i, row in enumerate(keys):
             for j, key in enumerate(row):
                 answers[i, j] = grades[key]["answer"]
@@ -204,7 +229,7 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
                 data=name,
                 score=np.array([[float(grades[key]["score"]) for key in row] for row in keys]),
                 answers=answers,
-                tokens=np.array([[samples[key].tokens for key in row] for row in keys]),
+                tokens=np.array(tokens) if counted else None,
                 truncated=np.array([[samples[key].finish == "length" for key in row] for row in keys]),
                 parsed=np.array([[grades[key]["status"] == "ok" for key in row] for row in keys]),
                 prompt_ids=[question.id for question in own],

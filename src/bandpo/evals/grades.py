@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import lab
 from ..data.questions import Question
@@ -18,6 +18,7 @@ from .folder import GradeRow, grades_path, read_facts, read_questions, read_samp
 from .samples import Sample
 
 GRADERS = (*SCORERS, "exact", "last-number", "reasoning-gym", "lab")
+THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 CHUNK = 512  # samples graded between two appends
 
 
@@ -41,9 +42,11 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
     questions = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
     with Appender(grades_path(folder, scorer), GradeRow) as file:
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
-        waiting = [sample for sample in read_samples(folder, facts) if sample.key not in graded]
+        samples = [sample for sample in read_samples(folder, facts) if sample.finish != "error"]  # may come yet
+        thinking = thinking_in(facts, samples)
+        waiting = [sample for sample in samples if sample.key not in graded]
         for data, group in groupby(waiting, key=lambda sample: sample.data):
-            samples, grader = list(group), grader_of(scorer, facts["data"][data], data)
+            samples, grader = list(group), grader_of(scorer, facts["data"][data], data, thinking)
             for first in range(0, len(samples), CHUNK):
                 chunk = samples[first : first + CHUNK]
                 grades = grader(chunk, [questions[sample.data, sample.prompt] for sample in chunk])
@@ -61,10 +64,22 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
 _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 
 
-def grader_of(scorer: str, facts: Mapping[str, Any], data: str) -> _Grader:
-    """What grades samples of one data set."""
+def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
+    """Whether the prompts opened the thinking: known of a model here, and of a server, whose template is not known,
+    where most whole answers end a thinking block that they do not begin."""
+    if facts.get("backend") != "openai" or facts.get("thinking"):
+        return "opened" if facts.get("thinking") == "opened" else None
+    ended = [s.text for s in samples if s.finish == "stop"]
+    opened = sum(any(end in text and begin not in text for begin, end in THINKING) for text in ended)
+    return "opened" if 2 * opened > len(ended) else None
+
+
+def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Literal["opened"] | None = None) -> _Grader:
+    """What grades samples of one data set; `thinking` as for `rewards.grade`."""
     if scorer in SCORERS:
-        return lambda samples, questions: grade([s.text for s in samples], [q.answer for q in questions], scorer)
+        return lambda samples, questions: grade(
+            [s.text for s in samples], [q.answer for q in questions], scorer, thinking=thinking
+        )
     if scorer == "exact":
         return lambda samples, questions: [
             Grade(score, s.text.strip()) for s, score in zip(samples, _scores(exact, samples, questions), strict=True)

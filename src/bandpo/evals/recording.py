@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from ..data.questions import Question, fingerprint
 from ..errors import UserError
 from ..files.writing import Appender, line_of, write_atomically
-from .folder import SampleRow, read_facts
+from .folder import SampleRow, by_key, read_facts
 from .samples import Key, Sample, Sampling, seed_of
 
 
@@ -30,7 +30,7 @@ class Evaluation:
             process is writing to it.
     """
 
-    SETTINGS = ("model", "weights", "backend", "scorer")
+    SETTINGS = ("model", "weights", "backend", "scorer", "omit")
 
     def __init__(
         self, folder: Path, facts: Mapping[str, Any], sampling: Sampling, questions: Sequence[Question]
@@ -54,7 +54,7 @@ class Evaluation:
             self._file.close()
             raise
 
-    def _begin_or_go_on(self) -> set[Key]:
+    def _begin_or_go_on(self) -> dict[Key, str]:
         path = self.folder / "eval.json"
         if not self._file.rows or not path.exists():  # without samples nothing binds
             if self._file.rows:
@@ -66,15 +66,17 @@ class Evaluation:
         else:
             stored: dict[str, Any] = {**read_facts(self.folder)}
             self._check(stored)
-            kept = {key: stored[key] for key in ("started", "command", "wall_seconds", "dtype") if key in stored}
+            lasting = ("started", "command", "wall_seconds", "dtype", "thinking")
+            kept = {key: stored[key] for key in lasting if key in stored}
             changed = {k: v for k, v in stored.get("versions", {}).items() if self.facts["versions"].get(k) != v}
             if changed:  # part of the samples are theirs
                 kept["versions_before"] = {**stored.get("versions_before", {}), **changed}
             self.facts |= kept
             self._began -= self.facts["wall_seconds"]
-        done = _keys(self._file, {(q.data, q.prompt) for q in self.questions}, self.sampling.n)
+        known = {(question.data, question.prompt) for question in self.questions}
+        samples = by_key(self._file.path, self._file.rows, lambda s: s.key[:2] in known and s.sample < self.sampling.n)
         self._write_facts()
-        return done
+        return {key: sample.finish for key, sample in samples.items()}
 
     def _check(self, stored: Mapping[str, Any]) -> None:
         """The same model, wherever it is, the same questions, the same sampling; only n may grow."""
@@ -100,25 +102,34 @@ class Evaluation:
             "n may grow), or choose another folder with -o"
         )
 
-    def record_dtype(self, dtype: str | None) -> None:
-        """The precision of the model, known when it is loaded; raises UserError if the samples there have another."""
-        known = self.facts.setdefault("dtype", dtype)
-        if known != dtype:
-            raise self._other_settings(_difference("dtype", known, dtype))
+    def record(self, name: str, value: str | None) -> None:
+        """What is known of a model when it is loaded; raises UserError if the samples there have another."""
+        known = self.facts.setdefault(name, value)
+        if known != value:
+            raise self._other_settings(_difference(name, known, value))
 
-    def todo(self) -> Iterator[tuple[Question, int, int]]:
+    def todo(self) -> list[tuple[Question, int, int]]:
         """(question, sample, its seed) of all that is missing, question by question."""
-        for question in self.questions:
-            for sample in range(self.sampling.n):
-                if (question.data, question.prompt, sample) not in self.done:
-                    yield question, sample, seed_of(self.sampling.seed, question, sample)
+        return self._where(None)
+
+    def failed(self) -> list[tuple[Question, int, int]]:
+        """The same of all that ended in an `error`."""
+        return self._where("error")
+
+    def _where(self, finish: str | None) -> list[tuple[Question, int, int]]:
+        return [
+            (question, sample, seed_of(self.sampling.seed, question, sample))
+            for question in self.questions
+            for sample in range(self.sampling.n)
+            if self.done.get((question.data, question.prompt, sample)) == finish
+        ]
 
     def add(self, sample: Sample) -> None:
         """Append a sample; it is there for good when this returns, were the process killed now."""
-        if sample.key in self.done:
+        if self.done.get(sample.key, "error") != "error":
             raise ValueError(f"sample {sample.key} is there already")
-        self._file.add(asdict(sample))
-        self.done.add(sample.key)
+        self._file.add({name: value for name, value in asdict(sample).items() if value is not None or name == "tokens"})
+        self.done[sample.key] = sample.finish
         self._drew = True
         if time.monotonic() - self._told > 10:
             self._write_facts()
@@ -155,15 +166,3 @@ def _difference(key: str, before: Any, now: Any) -> str:
     if key == "weights":
         return "weights: the model's files have changed"
     return f"{key}: {before!r} there, {now!r} now"
-
-
-def _keys(file: Appender, known: set[tuple[str, int]], n: int) -> set[Key]:
-    """Those of the samples that are there, each once."""
-    keys: set[Key] = set()
-    for number, row in enumerate(file.rows, 1):
-        key = Sample(**row).key
-        if key[:2] not in known or not 0 <= key[2] < n or key in keys:
-            why = "there twice" if key in keys else "not asked for"
-            raise UserError(f"{file.path}, line {number}: corrupt: sample {key} is {why}")
-        keys.add(key)
-    return keys

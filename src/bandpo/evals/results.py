@@ -117,7 +117,8 @@ def read_answers(text: str, scorer: str | None = None, columns: Columns | None =
     facts = read_facts(path)
     graded = read_graded(path, scorer)
     label = label or facts.get("label") or path.name
-    return Result(label, path, graded, scorer or facts["scorer"], facts["sampling"])
+    sampling = {name: value for name, value in facts["sampling"].items() if name not in facts.get("omit", ())}
+    return Result(label, path, graded, scorer or facts["scorer"], sampling)
 
 
 def _log_of(model: Any) -> Path | None:

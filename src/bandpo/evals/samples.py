@@ -50,16 +50,31 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Sample:
-    """What came back. `tokens` counts the end token; `finish` is "length" where the answer was cut at max_tokens,
-    "content_filter" where a server's filter cut it, else "stop"."""
+    """What came back.
+
+    Attributes:
+        data: set of the question.
+        prompt: number of the question.
+        sample: number of the sample.
+        seed: of the sample.
+        text: the answer, which is graded; empty where there is none.
+        tokens: with the end token and the reasoning; None where a server does not count them.
+        finish: `stop`; `length`, cut at max_tokens; `content_filter`, cut or refused by a server's filter;
+            `context_length`, refused because question and max_tokens do not fit; or `error`, which may pass, and is
+            tried again by the next process.
+        reasoning: what a server keeps apart from the answer; it is not graded.
+        error: what a server said instead of an answer.
+    """
 
     data: str
     prompt: int
     sample: int
     seed: int
     text: str
-    tokens: int
+    tokens: int | None
     finish: str
+    reasoning: str | None = None
+    error: str | None = None
 
     @property
     def key(self) -> Key:

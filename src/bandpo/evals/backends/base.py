@@ -26,12 +26,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawn:
-    """An answer: its text, how many tokens with the end token, and whether it ended ("stop"), was cut ("length") or
-    was taken away by the filter of a server ("content_filter")."""
+    """What came of a request; the fields are those of `samples.Sample`."""
 
     text: str
-    tokens: int
+    tokens: int | None
     finish: str
+    reasoning: str | None = None
+    error: str | None = None
 
 
 class Backend(Protocol):
@@ -41,7 +42,11 @@ class Backend(Protocol):
     def dtype(self) -> str | None: ...
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
-        """An answer to each request, in any order. Leaving the iterator stops the work."""
+        """What came of each request, in any order. Leaving the iterator stops the work."""
+        ...
+
+    def opens_thinking(self, content: Content) -> bool:
+        """Whether a prompt opens the thinking (`opens_thinking`), as far as is known."""
         ...
 
 
@@ -87,6 +92,16 @@ def weights_of(model: str) -> str | None:
 def cannot_load(model: str, error: Exception) -> UserError:
     folder = "" if Path(model).is_dir() else " (there is no such folder here)"
     return UserError(f"model {model!r}{folder} cannot be loaded: {' '.join(str(error).split())}")
+
+
+def opens_thinking(content: Content, tokenizer: Any) -> bool:
+    """Whether a prompt, as the model sees it, ends where a thinking block is opened; some chat templates open one.
+    False without a template."""
+    if not isinstance(content, str):
+        if tokenizer is None or tokenizer.chat_template is None:
+            return False
+        content = str(tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True))
+    return content.rstrip().endswith(("<think>", "[THINK]"))
 
 
 def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:

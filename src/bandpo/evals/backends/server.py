@@ -5,67 +5,42 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from itertools import islice
-from typing import Annotated, Any, NotRequired
-
-from annotated_types import Interval, Len
-from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...errors import UserError, without_password
 from ...files.checks import shortened
-from ...files.reading import json_line
 from ..samples import Sampling
-from .base import Drawn, Request
+from .base import Drawn, Request, opens_thinking
 
+if TYPE_CHECKING:
+    from .replies import Answer, Failure
 
-class _Usage(TypedDict):
-    completion_tokens: Annotated[int, Interval(ge=0, le=10**9)]
-
-
-class _Message(TypedDict):
-    content: NotRequired[str | None]
-
-
-class _Choice(TypedDict):
-    finish_reason: NotRequired[str | None]
-
-
-class _Completion(_Choice):
-    text: str
-
-
-class _ChatCompletion(_Choice):
-    message: _Message
-
-
-class _Answer(TypedDict):
-    """What is read of an answer; a server may send more."""
-
-    usage: _Usage
-
-
-class _ToText(_Answer):
-    choices: Annotated[list[_Completion], Len(1, 1)]
-
-
-class _ToMessages(_Answer):
-    choices: Annotated[list[_ChatCompletion], Len(1, 1)]
+# Failures one after the other, of as many questions or about the server itself, after which it is not asked any more.
+IN_A_ROW = 5
+OMISSIBLE = ("temperature", "top_p", "max_tokens", "seed")
 
 
 class Server:
     """A server that speaks OpenAI's protocol: vLLM's, SGLang's, llama.cpp's, `transformers serve`, or OpenAI's own.
 
-    Text prompts go to /completions, messages to /chat/completions. The key, if it asks for one, is $OPENAI_API_KEY; it
-    is blanked out in whatever the server sends back. Lost connections and the answers 408, 409, 429 and 5xx are tried
-    again, ever more slowly.
+    Text prompts go to /completions, messages to /chat/completions. The key, if it asks for one, is $OPENAI_API_KEY; it,
+    and what the address holds beside the place, are blanked out in whatever the server sends back. Lost connections,
+    the answers 408, 409, 429 and 5xx, and a 200 without an answer are tried again, ever more slowly.
+
+    Until the first answer requests go one by one, those of the shortest questions first, and what is wrong with the
+    server itself stops at once. Later a failure is the outcome of its sample, until `IN_A_ROW` follow one another.
 
     Args:
         model: as the server calls it.
         base_url: with the /v1.
         concurrency: requests at once.
         timeout: seconds that one answer may take, with all tries.
-        retries: of one request, before the evaluation stops.
+        retries: of one request.
+        omit: of `OMISSIBLE`, the fields that are not sent.
+        limit: the field in which max_tokens is sent, `max_tokens` or `max_completion_tokens`.
         say: called with notices.
     """
 
@@ -79,18 +54,37 @@ class Server:
         concurrency: int = 32,
         timeout: float = 3600.0,
         retries: int = 8,
+        omit: Collection[str] = (),
+        limit: str = "max_tokens",
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.model, self.base_url, self.say = model, base_url, say
+        if unknown := [name for name in omit if name not in OMISSIBLE]:
+            raise UserError(f"--omit must be of {', '.join(OMISSIBLE)}, got {unknown[0]!r}")
+        self.model, self.omit, self.limit, self.say = model, omit, limit, say
+        self.base_url, _, query = base_url.partition("?")
+        self.query = dict(parse_qsl(query, keep_blank_values=True))
         self.where = f"the server at {without_password(base_url)}"
         self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server asks for none
+        # What is shorter is no secret ("none", "EMPTY"), and would be blanked out of ordinary words.
+        values = [pair.partition("=")[2] for pair in query.split("&") if not pair.startswith("api-version=")]
+        try:
+            password = urlsplit(base_url).password or ""
+        except ValueError as error:
+            raise UserError(f"--base-url must be an address, got {without_password(base_url)!r} ({error})") from None
+        written = [self.key, *values, password]
+        self.secrets = {form for text in written for form in (text, unquote(text)) if len(form) >= 8}
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
-        self._more: dict[str, Any] | None = None  # what this server takes beside OpenAI's own fields
+        self._more: dict[str, Any] | None = None  # what this server takes beside OpenAI's own fields; known with
+        # the first answer
+
+    def opens_thinking(self, content: Any) -> bool:
+        """Of a text prompt; what the server's template makes of messages is not known here."""
+        return opens_thinking(content, None)
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
         # An event loop of our own, turned by whoever iterates: leaving the iterator, by Ctrl-C too, ends all requests.
         loop = asyncio.new_event_loop()
-        answers = self._draw(iter(requests), sampling)
+        answers = self._draw(list(requests), sampling)
         try:
             while True:
                 try:
@@ -103,50 +97,83 @@ class Server:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-    async def _draw(
-        self, waiting: Iterator[Request], sampling: Sampling
-    ) -> AsyncGenerator[tuple[Request, Drawn], None]:
+    async def _draw(self, requests: list[Request], sampling: Sampling) -> AsyncGenerator[tuple[Request, Drawn], None]:
         import openai
+
+        from .replies import Answer, Client
 
         client = openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self.key,
+            default_query=self.query,
             max_retries=self.retries,
             timeout=openai.Timeout(self.timeout, connect=10.0),
+            http_client=Client(2**20 + 1024 * sampling.max_tokens, self._blanked),
         )
-        running: dict[asyncio.Task[Drawn], Request] = {}
+        # Where the shortest questions are too long, all are.
+        shortest = sorted({str(r.content): r for r in reversed(requests)}.items(), key=lambda pair: len(pair[0]))
+        first = [] if self._answered else [request for _, request in shortest[:IN_A_ROW]]
+        chosen = {request.key for request in first}
+        waiting = iter([*first, *(request for request in requests if request.key not in chosen)])
+        running: dict[asyncio.Task[Answer | Failure], Request] = {}
+        failed, stopped = set(), None
+        held: list[tuple[Request, Drawn]] = []  # without any answer the settings may be wrong: nothing is given back
         try:
-            if self._more is None and (first := next(waiting, None)) is not None:
-                yield first, await self._first(client, first, sampling)
             while True:
-                for request in islice(waiting, self.concurrency - len(running)):
+                free = (self.concurrency if self._answered else 1) - len(running)
+                for request in islice(waiting, 0 if stopped else free):
                     running[asyncio.create_task(self._ask(client, request, sampling))] = request
                 if not running:
-                    return
+                    break
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    yield running.pop(task), task.result()
+                    request, reply = running.pop(task), task.result()
+                    if isinstance(reply, Answer):
+                        failed.clear()
+                        for each in held:
+                            yield each
+                        held.clear()
+                        yield request, Drawn(reply.text, reply.tokens, reply.finish, reply.reasoning)
+                        continue
+                    if not self._answered or reply.kind == "error":
+                        failed.add(request.key if reply.everyone else str(request.content))
+                        most = IN_A_ROW if self._answered else min(IN_A_ROW, len(shortest))
+                        hopeless = not self._answered and reply.everyone and reply.status != 429
+                        stopped = stopped or (reply if hopeless or len(failed) >= most else None)
+                    held.append((request, Drawn("", 0, reply.kind, error=reply.said)))
+                    if self._answered:
+                        yield held.pop()
+            if stopped:  # what was on its way is there now
+                raise self._explained(stopped, sampling)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await client.close()
 
-    async def _first(self, client: Any, request: Request, sampling: Sampling) -> Drawn:
-        """The first answer, which shows whether the server is there and which fields it takes.
+    @property
+    def _answered(self) -> bool:
+        return self._more is not None
+
+    async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Answer | Failure:
+        """The reply to a request. The first answer shows which fields the server takes.
 
         What a request leaves open a server takes from the model's own settings (top_k 20, penalties, even greedy), so
         all of it is said, in the first way that the server does not refuse.
         """
-        import openai
+        from .replies import Answer
 
+        if self._more is not None:
+            return await self._reply(client, request, sampling, self._more)
         whole = {
             "max_new_tokens": sampling.max_tokens,
             "do_sample": sampling.temperature > 0,
             "repetition_penalty": 1.0,
+            "top_k": max(sampling.top_k, 0),
+            "top_p": sampling.top_p,
         }
-        whole |= {"top_k": max(sampling.top_k, 0), "top_p": sampling.top_p}
         whole |= {"temperature": sampling.temperature} if sampling.temperature > 0 else {}
+        whole = {name: value for name, value in whole.items() if name.replace("new_", "") not in self.omit}
         ways = [
             {"top_k": sampling.top_k, "min_p": 0.0, "repetition_penalty": 1.0},  # vLLM, SGLang, llama.cpp
             {"generation_config": json.dumps(whole)},  # transformers serve
@@ -154,92 +181,91 @@ class Server:
         ]
         quick = client.with_options(max_retries=min(2, self.retries))
         for more in ways:
-            self._more = more
-            try:
-                drawn = await self._ask(quick, request, sampling, first=True)
-            except openai.APIStatusError as error:
-                if error.status_code in (400, 422) and any(name in error.response.text for name in more):
-                    continue
-                raise self._explained(error) from error
-            if not more:
-                self.say("the server takes no top_k, min_p or repetition_penalty: if the model's settings have them, "
-                         "they hold")  # fmt: skip
-                if sampling.top_k != -1:
-                    raise UserError(f"{self.where} takes no top_k, got {sampling.top_k}")
-            return drawn
-        raise AssertionError  # the last way has no field to refuse
+            reply = await self._reply(quick, request, sampling, more)
+            if isinstance(reply, Answer):
+                self._more = more
+                if not more:
+                    self.say("the server takes no top_k, min_p or repetition_penalty: if the model's settings have "
+                             "them, they hold")  # fmt: skip
+                    if sampling.top_k != -1:
+                        raise UserError(f"{self.where} takes no top_k, got {sampling.top_k}")
+                break
+            if reply.kind != "error" or reply.status not in (400, 422):
+                break
+        return reply
 
-    async def _ask(self, client: Any, request: Request, sampling: Sampling, first: bool = False) -> Drawn:
+    def _fields(self, sampling: Sampling, seed: int) -> dict[str, Any]:
+        fields = {"temperature": sampling.temperature, "top_p": sampling.top_p, self.limit: sampling.max_tokens}
+        return {name: value for name, value in {**fields, "seed": seed}.items() if name not in self.omit}
+
+    async def _reply(self, client: Any, request: Request, sampling: Sampling, more: dict[str, Any]) -> Answer | Failure:
         import openai
 
-        fields: dict[str, Any] = {
-            "model": self.model,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
-            "seed": request.seed,
-            "extra_body": self._more,
-        }
-        if isinstance(request.content, str):
-            create, fields["prompt"], schema = client.completions, request.content, _ToText
-        else:
-            create, fields["messages"], schema = client.chat.completions, request.content, _ToMessages
+        from .replies import Failure, TooLong
+
+        chat = not isinstance(request.content, str)
+        create = client.chat.completions if chat else client.completions
+        prompt = {"model": self.model, "messages" if chat else "prompt": request.content}
+        fields = self._fields(sampling, request.seed) | more
         try:
             async with asyncio.timeout(self.timeout):
-                content = (await create.with_raw_response.create(**fields)).http_response.content
+                answer = await create.with_raw_response.create(**prompt, extra_body=fields)
+            return answer.http_response.extensions["reply"]
         except openai.APIStatusError as error:
-            if first:
-                raise
-            raise self._explained(error) from error
-        except TimeoutError as error:
-            raise UserError(f"{self.where} did not answer within {self.timeout:g} s; see --timeout") from error
+            reply: Failure = error.response.extensions["reply"]
+            wait = error.response.headers.get("retry-after") if error.status_code == 429 else None
+            return reply if wait is None else Failure(
+                "error", f"{reply.said} (Retry-After: {shortened(wait)})", 429, True
+            )  # fmt: skip
+        except (TimeoutError, openai.APITimeoutError):
+            return Failure("error", f"no answer within {self.timeout:g} s; see --timeout", None, True)
+        except TooLong as error:
+            return Failure("error", f"more than {error.args[0]:,} bytes as an answer of {sampling.max_tokens} "
+                           "tokens, which are not believed")  # fmt: skip
+        except openai.APIConnectionError as error:
+            cause = error.__cause__
+            said = self._said(cause) if cause else "the connection broke"
+            gone = type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol")
+            return Failure("error", f"{'cannot be reached' if gone else 'the connection broke'} ({said})", None, gone)
         except (openai.OpenAIError, ValueError) as error:
-            raise self._explained(error) from error
-        # What a server sends is as foreign as a file: checked before it is believed.
-        most = 2**20 + 1024 * sampling.max_tokens
-        if len(content) > most:
-            raise UserError(f"{self.where} sent {len(content):,} bytes as an answer of {sampling.max_tokens} tokens; "
-                            f"more than {most:,} are not believed")  # fmt: skip
-        try:
-            answer = json_line(self._blanked(content), self.where, schema)
-        except UserError as error:
-            raise UserError(f"{error}; an answer in OpenAI's protocol was asked for, is the address right?") from None
-        (choice,) = answer["choices"]
-        text = choice["text"] if schema is _ToText else choice["message"].get("content")
-        ended = choice.get("finish_reason")
-        finish = ended if ended in ("length", "content_filter") else "stop"
-        return Drawn(self._blanked(text or ""), answer["usage"]["completion_tokens"], finish)
+            return Failure("error", f"no answer that can be read ({self._said(error)})")
 
-    def _explained(self, error: Exception) -> UserError:
-        """One line: what went wrong, and what to do."""
-        import openai
+    def _explained(self, failure: Failure, sampling: Sampling) -> UserError:
+        """One line: why the server is not asked any more, and what to do."""
+        where, said, status = self.where, failure.said, failure.status
+        if failure.kind == "context_length":
+            line = f"{where} has no room even for the shortest question and --max-tokens {sampling.max_tokens} ({said})"
+        elif status == 401:
+            line = f"{where} asks for another key; set OPENAI_API_KEY ({said})"
+        elif status == 404:
+            line = f"{where} knows no model {self.model!r}, or its address lacks /v1 ({said})"
+        elif status == 429:
+            line = f"{where} takes no more requests for now; the same command goes on later ({said})"
+        elif status is not None and 400 <= status < 500:
+            sent = self._fields(sampling, 0)
+            names = [name for name in ("temperature", "top_p", "max_tokens", "seed") if name in sent]
+            line = (
+                f"{where} refused the request for model {self.model!r}: {said}. Sent, beside the prompt: "
+                f"{', '.join(f'{name}={value}' for name, value in sent.items())}"
+            )
+            if names:
+                line += f"; --omit leaves out any of {', '.join(names)}"
+            if "max_tokens" in sent:
+                line += f"; --max-completion-tokens {sampling.max_tokens} sends the limit under that name"
+        else:
+            line = f"{where}: {said}"
+        if self._answered:
+            return UserError(f"{line}. {IN_A_ROW} failed one after the other; the same command goes on")
+        return UserError(f"{line}; is it running, and is the address right?" if status in (None, 502) else line)
 
-        where = self.where
-        said = error.response.text if isinstance(error, openai.APIStatusError) else str(error)
-        reason = self._blanked(f"{getattr(error, 'status_code', '')} {' '.join(said.split())}".strip())[:500]
-        match error:
-            case openai.APITimeoutError():
-                return UserError(f"{where} did not answer within {self.timeout:g} s; see --timeout")
-            case openai.APIConnectionError():
-                cause = f" ({self._blanked(str(error.__cause__))})" if str(error.__cause__ or "") else ""
-                return UserError(f"{where} cannot be reached{cause}; is it running, and is the address right?")
-            case openai.AuthenticationError():
-                return UserError(f"{where} asks for another key; set OPENAI_API_KEY ({reason})")
-            case openai.RateLimitError() if wait := error.response.headers.get("retry-after"):
-                return UserError(f"{where} takes no more requests for now, and says to come back later (Retry-After: "
-                                 f"{shortened(wait)}); the same command goes on then ({reason})")  # fmt: skip
-            case openai.NotFoundError():
-                return UserError(f"{where} knows no model {self.model!r}, or its address lacks /v1 ({reason})")
-            case openai.APIStatusError():
-                return UserError(f"{where} refused the request for model {self.model!r}: {reason}")
-            case _:
-                return UserError(f"{where} sent no answer that can be read ({type(error).__name__}: {reason})")
+    def _said(self, error: BaseException) -> str:
+        return self._blanked(" ".join(f"{type(error).__name__}: {error}".split()).encode()).decode()[:500]
 
-    def _blanked(self, said: Any) -> Any:
-        """Text or bytes without the key, which some servers repeat. What is shorter is no key ("none", "EMPTY")."""
-        if len(self.key) < 8:
-            return said
-        return said.replace(self.key, "[key]") if isinstance(said, str) else said.replace(self.key.encode(), b"[key]")
+    def _blanked(self, said: bytes) -> bytes:
+        """Without the secrets, which some servers repeat."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            said = said.replace(secret.encode(), b"[key]")
+        return said
 
 
 async def _cancel_all() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data.questions import Content
 from ...errors import UserError
 from ..samples import Sampling
-from .base import Drawn, Request, cannot_load, token_ids
+from .base import Drawn, Request, cannot_load, opens_thinking, token_ids
 
 
 class Transformers:
@@ -75,6 +76,9 @@ class Transformers:
                     continue
                 yield from zip(now, drawn, strict=True)
                 chosen = chosen[len(now) :]
+
+    def opens_thinking(self, content: Content) -> bool:
+        return opens_thinking(content, self.tokenizer)
 
     @torch.no_grad()
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Drawn]:

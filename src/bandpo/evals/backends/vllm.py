@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from ...data.questions import Content
 from ...errors import UserError
 from ..samples import Sampling
-from .base import Drawn, Request, cannot_load, token_ids
+from .base import Drawn, Request, cannot_load, opens_thinking, token_ids
 
 
 class VLLM:
@@ -28,6 +29,9 @@ class VLLM:
         except Exception as error:
             raise cannot_load(model, error) from error
         self.dtype = str(self.engine.llm_engine.model_config.dtype).removeprefix("torch.")
+
+    def opens_thinking(self, content: Content) -> bool:
+        return opens_thinking(content, self.engine.get_tokenizer())
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
         from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
