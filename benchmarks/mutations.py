@@ -1130,15 +1130,29 @@ FAULTS = [
     Fault(
         "sigma with G in the denominator",
         "losses/advantages.py",
-        "groups.std(1, keepdim=True)",
-        "groups.std(1, correction=0, keepdim=True)",
+        "/ others).sqrt()",
+        "/ count).sqrt()",
         "policy",
     ),
     Fault(
         "equal rewards are equal up to rounding",
         "losses/advantages.py",
-        "groups = groups - groups[:, :1]",
-        "groups = groups - 0.0",
+        "torch.where(known, table - least, 0.0)",
+        "torch.where(known, table, 0.0)",
+        "policy",
+    ),
+    Fault(
+        "a reward that is missing counts as 0 in the baseline of its group",
+        "losses/advantages.py",
+        "shifted.sum(1, keepdim=True) / count",
+        "shifted.sum(1, keepdim=True) / table.shape[1]",
+        "policy",
+    ),
+    Fault(
+        "responses of a group that are not next to each other overwrite one another",
+        "losses/advantages.py",
+        "order = rows.argsort(stable=True)",
+        "order = torch.arange(count)",
         "policy",
     ),
     # ---- losses/token_logps.py
