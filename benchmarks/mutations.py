@@ -1885,6 +1885,35 @@ FAULTS = [
         "return float(number >= 0)",
         "dumps",
     ),
+    # ---- data/golds.py, data/problems.py
+    Fault(
+        "data: messages that end with the solution are asked as they are",
+        "data/problems.py",
+        "messages = messages[:asked]",
+        "messages = messages[:]",
+        "golds",
+    ),
+    Fault(
+        "data: of several accepted answers the first is taken in silence",
+        "data/golds.py",
+        "if len(texts) > 1:",
+        "if len(texts) > 99:",
+        "golds",
+    ),
+    Fault(
+        "data: the first box of a solution is its answer",
+        "data/golds.py",
+        "found[-1].start() : end], text[start",
+        "found[0].start() : end], text[found[0].end()",
+        "golds",
+    ),
+    Fault(
+        "data: a placeholder is an answer",
+        "data/golds.py",
+        "if text.casefold() in _PLACEHOLDERS:",
+        "if text in ():",
+        "golds",
+    ),
     Fault(
         "worlds: a guess is always lucky",
         "worlds/kernel.py",
