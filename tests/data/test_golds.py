@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from bandpo.cli import main
-from bandpo.data import evaluation_set
+from bandpo.data import evaluation_set, readers
 from bandpo.data.golds import BOX, HASHES, gold_fault, read_gold
 from bandpo.errors import UserError
 
@@ -220,3 +220,13 @@ def test_questions_to_evaluate_on_have_one_answer_each(tmp_path):
     path.write_text('{"prompt": "x", "answer": ["7", "8"]}\n')
     with pytest.raises(UserError, match=r"row 1: answer has several values, where one is expected: \['7', '8'\]"):
         evaluation_set(str(path))
+
+
+def test_answers_of_a_task_of_reasoning_gym_are_those_of_the_task(tmp_path, monkeypatch):
+    items = [
+        {"question": f"x{i}", "answer": answer} for i, answer in enumerate(['["a", "b"]', "None", "It is. " * 200])
+    ]
+    monkeypatch.setattr(readers, "reasoning_gym_items", lambda *_: (items, lambda text, item: 1.0))
+    assert main(["data", "prepare", "reasoning-gym:own", "-o", str(tmp_path), "--size", "3"]) == 0
+    rows = pyarrow.parquet.read_table(tmp_path / "own.parquet").to_pylist()
+    assert [row["answer"] for row in rows] == [item["answer"].strip() for item in items]

@@ -351,6 +351,15 @@ def test_a_right_answer_in_a_container_is_that_one(tmp_path, gold):
     np.testing.assert_array_equal(graded.score, [[1.0]])
 
 
+def test_a_scorer_of_texts_compares_with_the_text_as_it_is(tmp_path):
+    text = "There are 12 of them. So she has 5 left at the end.\n#### 5"
+    path = write(
+        tmp_path / "a.jsonl", [{"prompt": "x", "completion": [{"role": "assistant", "content": text}], "gold": text}]
+    )
+    (graded,), _ = read_dump(path, {}, "exact")
+    np.testing.assert_array_equal(graded.score, [[1.0]])
+
+
 def test_conversations_in_parquet_and_csv_are_those_of_json_lines(tmp_path):
     rows = [
         {"prompt": f"{i}", "completion": [{"role": "assistant", "content": f"Answer: {i}"}], "answer": "1"}

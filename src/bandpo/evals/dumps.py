@@ -20,6 +20,7 @@ from ..data.questions import Question
 from ..data.readers import value_at
 from ..errors import UserError, nearest
 from ..files.checks import check_text, shortened
+from ..rewards.grading import SCORERS
 from ..statistics.estimators import Graded
 from .formats import Row, known, rows_of
 from .grades import check_scorer, grader_of
@@ -99,7 +100,7 @@ def read_dump(
                 continue
             raise UserError(f"{where}: {chosen[answer]!r} is missing; --drop-incomplete leaves its problem out")
         if scorer:
-            gold = _gold(values["answer"], f"{where}: {chosen['answer']!r}")
+            gold = _gold(values["answer"], scorer, f"{where}: {chosen['answer']!r}")
             texts = texts_of(values["response"], f"{where}: {chosen['response']!r}")
             if not texts and not drop_incomplete:
                 raise UserError(f"{where}: {chosen['response']!r} is empty; --drop-incomplete leaves its problem out")
@@ -121,11 +122,12 @@ def read_dump(
     return graded, scorer or by or f"column {chosen['score']!r}"
 
 
-def _gold(value: Any, where: str) -> str:
-    """The right answer in a cell."""
+def _gold(value: Any, scorer: str, where: str) -> str:
+    """The right answer in a cell; for a scorer of texts a text as it is."""
+    is_text = isinstance(value, str) and scorer not in (*SCORERS, "last-number")
     try:
-        gold = read_gold(value)[0]
-        if fault := "there is none" if value is None or gold == "" else solution_fault(gold):
+        gold = value if is_text else read_gold(value)[0]
+        if fault := "there is none" if gold == "" else None if is_text else solution_fault(gold):
             raise ValueError(fault)
     except ValueError as error:
         raise UserError(f"{where} is {shortened(value)}: {error}") from None
