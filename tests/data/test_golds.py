@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -158,6 +159,21 @@ def test_messages_that_end_with_the_solution_are_cut_at_the_last_question(tmp_pa
     (example,) = entry["examples"]["messages behind the last user message taken off"]
     assert example == {"row": 0, "problem": "Of x.", "began": "It is 0"}
     assert "- 1 x messages behind the last user message taken off" in (tmp_path / "out/report.md").read_text()
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr])
+def test_messages_in_a_cell_of_csv_are_messages(tmp_path, write):
+    path, messages = (
+        tmp_path / "own.csv",
+        [{"role": "user", "content": "Find 'x'."}, {"role": "assistant", "content": "7"}],
+    )
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["prompt", "answer"], [write(messages), "7"], ["[1, 2] has which mean?", "1.5"]])
+    assert main(["data", "prepare", str(path), "-o", str(tmp_path)]) == 0
+    rows = pyarrow.parquet.read_table(tmp_path / "own.parquet").to_pylist()
+    assert [row["prompt"] for row in rows] == [messages[:1], [{"role": "user", "content": "[1, 2] has which mean?"}]]
+    entry = json.loads((tmp_path / "report.json").read_text())["files"]["own"]
+    assert entry["corrected"] == {"messages read out of text": 1, "messages behind the last user message taken off": 1}
 
 
 def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path, capsys):

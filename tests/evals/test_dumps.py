@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bandpo.cli import main
 from bandpo.data.questions import Question
 from bandpo.errors import UserError
 from bandpo.evals.dumps import NAMES, read_dump
+from bandpo.evals.texts import texts_of
 from bandpo.statistics.estimators import pass_at_k
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
@@ -328,6 +330,8 @@ SEVEN = {
     "as lm-eval has it": [["Answer: 7"]],
     "JSON": json.dumps(TURNS),
     "Python": repr(TURNS),
+    "Python, in another order": "[{'tool_calls': None, 'content': 'Answer: 7', 'role': 'assistant'}]",
+    "JSON that is no message": '{"content": "x", "Answer": "7"}\nAnswer: 7',
     "a reply of a server": {"id": "x", "choices": [{"index": 0, "message": MESSAGE}]},
     "a completion of a server": {"choices": [{"text": "Answer: 7"}]},
     "a line of a batch": {"status_code": 200, "body": {"choices": [{"message": MESSAGE}]}},
@@ -370,6 +374,11 @@ def test_conversations_in_parquet_and_csv_are_those_of_json_lines(tmp_path):
         np.testing.assert_array_equal(graded.score, [[0.0], [1.0], [0.0]])
 
 
+def test_long_answers_without_an_end_are_read_in_no_time():
+    for text in (" " * 300_000, "[" * 300_000, "{'" * 300_000):
+        assert texts_of(text, "a cell") == [text]
+
+
 SEVERAL = {
     "texts": ["Answer: 7", "Answer: 8"],
     "conversations": [TURNS, [{"role": "assistant", "content": "Answer: 8"}]],
@@ -401,6 +410,8 @@ def test_a_list_of_answers_has_a_sample_in_each(tmp_path, name):
         ("[{'role': 'assistant' 'content': '7'}]", "7", "messages that became text and cannot be read"),
         ([], "7", "row 1: 'completion' is empty; --drop-incomplete leaves its problem out"),
         (None, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
+        (math.nan, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
+        ({"choices": 2}, "7", "row 1: 'completion' is {'choices': 2}; text, chat messages"),
         ("7", ["7", "8"], "row 1: 'answer' is ['7', '8']: answer has several values, where one is expected"),
         ("7", None, "row 1: 'answer' is None: there is none"),
         (

@@ -19,7 +19,7 @@ _PLACEHOLDERS = {"proof", "notfound", "not found", "nan", "none", "null", "n/a",
 _CONTAINER = re.compile(r"array\(|[\[{]\s*(\{\s*)?['\"]")  # how a list or mapping begins that was written as text
 _SENTENCES = re.compile(r"[a-z)]{2}[.!?]\s+[A-Z]")
 _BOXED = re.compile(r"\\f?box(?:ed)?\s*\{")
-_DRESS = re.compile(r"(?:\$\$?|\\\(|\\\[)?\s*(.*?)\s*(?:\$\$?|\\\)|\\\])?\.?", re.DOTALL)
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 
 def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
@@ -44,7 +44,7 @@ def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
         changes.append("invisible characters taken off")
     text = seen.strip()
     whole, held = _last_box(text)
-    if held.strip() and (dress := _DRESS.fullmatch(text)) and dress[1] == whole:
+    if held.strip() and _undressed(text) == whole:
         return held.strip(), [*changes, "box around the answer taken off"]
     return text, changes
 
@@ -124,6 +124,15 @@ def _visible(text: str) -> str:
         " " if kind == "Zs" else letter for letter, kind in kinds if kind not in ("Cf", "Cc") or letter in "\t\n\r"
     )
     return "".join(plain)
+
+
+def _undressed(text: str) -> str:
+    """Without a full stop, and what makes a formula of it."""
+    text = text.removesuffix(".").rstrip()
+    for left, right in _DELIMITERS:
+        if text.startswith(left) and text.endswith(right):
+            return text[len(left) : -len(right)].strip().removesuffix(".")
+    return text
 
 
 def _last_box(text: str) -> tuple[str, str]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import UserError
-from .golds import gold_fault, read_gold
+from .golds import gold_fault, read_gold, unpack
 from .readers import value_at
 from .sources import SOURCES, Source
 
@@ -72,7 +72,10 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
     value = value_at(row, source.problem)
     messages = None
     changes: list[tuple[str, dict[str, str]]] = []
-    if isinstance(value, list) and all(_is_message(each) for each in value):
+    if isinstance(value, str) and _are_messages(found := unpack(value)):  # a cell of CSV
+        value = found
+        changes.append(("messages read out of text", {}))
+    if _are_messages(value):
         messages = [{key: each[key] for key in ("role", "content")} for each in value]
         asked = max((i for i, each in enumerate(messages, 1) if each["role"] == "user"), default=0)
         if behind := messages[asked:] if asked else []:
@@ -121,8 +124,11 @@ def text_asked(messages: Sequence[Mapping[str, str]] | None, problem: str) -> st
     return problem if len(said) < 2 else "\n".join(said)
 
 
-def _is_message(thing: Any) -> bool:
-    return isinstance(thing, Mapping) and all(isinstance(thing.get(key), str) for key in ("role", "content"))
+def _are_messages(thing: Any) -> TypeGuard[list[dict[str, str]]]:
+    return isinstance(thing, list) and all(
+        isinstance(each, Mapping) and all(isinstance(each.get(key), str) for key in ("role", "content"))
+        for each in thing
+    )
 
 
 def _bare(text: str) -> str:

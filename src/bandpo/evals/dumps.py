@@ -95,7 +95,7 @@ def read_dump(
         key = _hash([values[problem], row["gts"]] if of_verl else values[problem])
         answers = problems.setdefault(data, {}).setdefault(key, [])
         answer = "response" if scorer else "score"
-        if values[answer] is None:
+        if values[answer] is None or (scorer and values[answer] != values[answer]):  # NaN, of a table
             if drop_incomplete:
                 continue
             raise UserError(f"{where}: {chosen[answer]!r} is missing; --drop-incomplete leaves its problem out")

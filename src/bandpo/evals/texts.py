@@ -11,7 +11,10 @@ from ..errors import UserError
 from ..files.checks import shortened
 
 _EXPECTED = "text, chat messages with one of the assistant, or a list of such is expected"
-_WRITTEN = re.compile(r"\s*(array\()?[\[\s]*\{\s*['\"](role|content)['\"]\s*:")  # how messages begin that became text
+# Messages that became text: a list or a mapping, and somewhere in it a role.
+_WRITTEN = re.compile(
+    r"(?:array\()?[\[\s]*\{\s*['\"](?:.*['\"])?role['\"]\s*:\s*['\"](?:assistant|user|tool|model)['\"]", re.DOTALL
+)
 
 
 def texts_of(value: Any, where: str) -> list[str]:
@@ -24,10 +27,10 @@ def texts_of(value: Any, where: str) -> list[str]:
     Raises:
         UserError: no answer can be made out; the message begins with `where` and has what was found.
     """
-    if value is None:
+    if value is None or value != value:  # NaN is how some tables say nothing
         return [""]
     if isinstance(value, str):
-        if not _WRITTEN.match(value):
+        if not _WRITTEN.match(value.lstrip()):
             return [value]
         unpacked = unpack(value)
         if not isinstance(unpacked, list | Mapping):
@@ -53,8 +56,8 @@ def texts_of(value: Any, where: str) -> list[str]:
 def _of_mapping(value: Mapping[str, Any], where: str) -> list[str]:
     if "role" in value:
         return [_last([value], where)]
-    if choices := value.get("choices"):  # each is one answer, as `message` or as `text`
-        return [text for choice in choices for text in texts_of(choice, where)]
+    if (choices := value.get("choices")) and isinstance(choices, list):  # each is one answer, as `message` or as `text`
+        return [text for choice in cast(list[Any], choices) for text in texts_of(choice, where)]
     for key in ("body", "message", "messages", "text"):
         if value.get(key) is not None:
             return texts_of(value[key], where)
