@@ -142,10 +142,10 @@ def _even(
     if len(sizes) == 1 and 0 not in sizes:
         return problems
     if not drop or set(sizes) == {0}:
+        drops = "" if drop else ". --drop-incomplete leaves out problems with fewer answers than most"
         raise UserError(
             f"{path}: problems of {data!r} have from {min(sizes)} to {max(sizes)} answers; expected as many for each "
-            "(a problem that is twice in the data has twice as many). --drop-incomplete leaves out problems with fewer "
-            "answers than most"
+            f"(a problem that is twice in the data has twice as many){drops}"
         )
     n = max((size for size in sizes if size), key=lambda size: (sizes[size], size))
     kept = {key: answers[:n] for key, answers in problems.items() if len(answers) >= n}
