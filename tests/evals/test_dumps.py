@@ -502,7 +502,7 @@ def inspect(scores):
             {
                 "id": i,
                 "epoch": epoch,
-                "input": f"problem {i}",
+                "input": [{"id": f"{epoch}{i}", "role": "user", "content": f"problem {i}"}] if i else "problem 0",
                 "target": "7",
                 "messages": [{"role": "user", "content": f"problem {i}"}],
                 "output": {"model": "m", "choices": [{"message": {"role": "assistant", "content": TEXTS[i][epoch]}}]},

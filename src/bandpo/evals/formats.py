@@ -104,8 +104,11 @@ def _inspect(path: Path, rows: Sequence[Row], score: str | None, scorer: str | N
 
     def row_of(row: Row) -> Row:
         choices = (row["output"] or {}).get("choices") or []
+        asked = row["input"]
+        if isinstance(asked, list):  # messages, which have other ids in every epoch
+            asked = [{"role": message["role"], "content": message["content"]} for message in asked]
         plain = {
-            "prompt": row["input"], "problem": [row["id"], row["input"]], "answer": row["target"],
+            "prompt": asked, "problem": [row["id"], asked], "answer": row["target"],
             "response": choices[0]["message"] if choices else None, "data": row.get("task"),
         }  # fmt: skip
         if metric is None:
