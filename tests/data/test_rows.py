@@ -80,6 +80,18 @@ def test_an_answer_is_the_text_that_the_file_has(prepared, answer, text):
     assert reward(completions=[text], answer=[text]) == [1.0]
 
 
+def test_an_answer_in_a_container_is_that_one_answer(prepared):
+    several = [{"prompt": "x", "answer": ["1", "2"]}]
+    rows, _, _ = prepared(
+        [{"prompt": "x", "answer": {"ground_truth": "7"}}, {"prompt": "y", "answer": [8]}, *numbered(2)]
+    )
+    assert {row["prompt"]: row["answer"] for row in rows}.items() >= {"x": "7", "y": "8"}.items()
+    with pytest.raises(UserError, match=r"row 1 of .*: 'answer' is \['1', '2'\]: answer has several values, where one"):
+        prepared([*several, *numbered(4)])
+    rows, _, _ = prepared([*several, *numbered(3)], reward="os:getcwd")  # which may want all of it
+    assert "['1', '2']" in rows["answer"]
+
+
 def test_columns_are_renamed_and_the_others_go_to_the_reward(prepared):
     rows, _, _ = prepared(
         [{"question": f"q{i}", "solution": i, "prompt": "old", "answer": "old", "kind": [i]} for i in range(4)],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from bandpo.cli import main
 from bandpo.data.questions import Question
 from bandpo.errors import UserError
 from bandpo.evals.dumps import NAMES, read_dump
+from bandpo.evals.texts import texts_of
 from bandpo.statistics.estimators import pass_at_k
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
@@ -172,7 +175,7 @@ REFUSED = {
         [{"prompt": "a", "x": 1}],
         {},
         "has no column of scores (1 or true where the response is right); looked for acc, correct, is_correct, score, "
-        "scores; it has prompt, x. --score names it, or --scorer math grades the responses",
+        "scores, reward; it has prompt, x. --score names it, or --scorer math grades the responses",
     ),
     "misspelt": (
         [{"prompt": "a", "is_right": 1}],
@@ -298,6 +301,331 @@ def test_data_sets_with_other_numbers_of_samples_are_shown_beside_one_another(tm
     assert "2 or 1 samples a prompt" in out
     assert "mean@2" in out
     assert "mean@1" in out
+
+
+# ---- chat completions, and whatever else holds an answer
+
+TURNS = [
+    {"role": "assistant", "content": "Answer: 8", "tool_calls": [{"function": {"name": "python"}}]},
+    {"role": "tool", "content": "Answer: 9"},
+    {"role": "assistant", "content": "Answer: 7"},
+]
+MESSAGE = TURNS[-1]
+PARTS = [
+    {"type": "reasoning", "reasoning": "Answer: 8"},
+    {"type": "text", "text": "Answer: "},
+    {"type": "thinking", "text": "8"},
+    {"type": "text", "text": "7"},
+]
+SEVEN = {
+    "a text": "Answer: 7",
+    "one message in a list": [MESSAGE],
+    "turns with a tool": TURNS,
+    "a message": MESSAGE,
+    "a message without a role": {"content": "Answer: 7"},
+    "parts": [{"role": "assistant", "content": PARTS}],
+    "parts alone": PARTS,
+    "parts that are texts": [{"role": "assistant", "content": ["Answer: ", "7"]}],
+    "a list of conversations": [TURNS],
+    "as lm-eval has it": [["Answer: 7"]],
+    "JSON": json.dumps(TURNS),
+    "Python": repr(TURNS),
+    "Python, in another order": "[{'tool_calls': None, 'content': 'Answer: 7', 'role': 'assistant'}]",
+    "JSON that is no message": '{"content": "x", "Answer": "7"}\nAnswer: 7',
+    "a reply of a server": {"id": "x", "choices": [{"index": 0, "message": MESSAGE}]},
+    "a completion of a server": {"choices": [{"text": "Answer: 7"}]},
+    "a line of a batch": {"status_code": 200, "body": {"choices": [{"message": MESSAGE}]}},
+    "Gemini's role": [{"role": "user", "content": "x"}, {"role": "model", "content": "Answer: 7"}],
+}
+GOLDS = ["7", 7, ["7"], '["7"]', {"ground_truth": "7", "style": "rule"}, {"answer": 7}, "{'answer': '7'}", "7\u200b"]
+
+
+@pytest.mark.parametrize("name", SEVEN)
+@pytest.mark.parametrize("scorer", ["math", "last-number", "dapo-strict"])
+def test_the_last_message_of_the_assistant_is_the_one_answer(tmp_path, name, scorer):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": SEVEN[name], "answer": "7"}])
+    (graded,), _ = read_dump(path, {}, scorer)
+    np.testing.assert_array_equal(graded.score, [[1.0]])
+
+
+@pytest.mark.parametrize("gold", GOLDS, ids=repr)
+def test_a_right_answer_in_a_container_is_that_one(tmp_path, gold):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": [MESSAGE], "answer": gold}])
+    (graded,), _ = read_dump(path, {}, "math")
+    np.testing.assert_array_equal(graded.score, [[1.0]])
+
+
+def test_a_scorer_of_texts_compares_with_the_text_as_it_is(tmp_path):
+    text = "There are 12 of them. So she has 5 left at the end.\n#### 5"
+    path = write(
+        tmp_path / "a.jsonl", [{"prompt": "x", "completion": [{"role": "assistant", "content": text}], "gold": text}]
+    )
+    (graded,), _ = read_dump(path, {}, "exact")
+    np.testing.assert_array_equal(graded.score, [[1.0]])
+
+
+def test_conversations_in_parquet_and_csv_are_those_of_json_lines(tmp_path):
+    rows = [
+        {"prompt": f"{i}", "completion": [{"role": "assistant", "content": f"Answer: {i}"}], "answer": "1"}
+        for i in range(3)
+    ]
+    for name in ("a.jsonl", "a.parquet", "a.csv"):
+        (graded,), _ = read_dump(write(tmp_path / name, rows), {}, "math")
+        np.testing.assert_array_equal(graded.score, [[0.0], [1.0], [0.0]])
+
+
+def test_long_answers_without_an_end_are_read_in_no_time():
+    for text in (" " * 300_000, "[" * 300_000, "{'" * 300_000):
+        assert texts_of(text, "a cell") == [text]
+
+
+SEVERAL = {
+    "texts": ["Answer: 7", "Answer: 8"],
+    "conversations": [TURNS, [{"role": "assistant", "content": "Answer: 8"}]],
+    "repetitions of lm-eval": [["Answer: 7", "Answer: 8"]],
+    "choices": {"choices": [{"message": MESSAGE}, {"message": {"role": "assistant", "content": None}}]},
+    "texts of vLLM": [{"text": "Answer: 7"}, {"text": "8"}],
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_list_of_answers_has_a_sample_in_each(tmp_path, name):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": SEVERAL[name], "answer": "7"}])
+    (graded,), _ = read_dump(path, {}, "math")
+    np.testing.assert_array_equal(graded.score, [[1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("completion", "gold", "message"),
+    [
+        ([{"role": "user", "content": "7"}], "7", "row 1: 'completion' has no message of the assistant, but [{"),
+        ({"pred": "7"}, "7", "row 1: 'completion' is {'pred': '7'}; text, chat messages with one of the assistant, or"),
+        (["7", {"role": "assistant", "content": "7"}], "7", "row 1: 'completion' is ['7', {"),
+        ([[[-1.5, False]]], "7", "row 1: 'completion' is False; text, chat messages"),
+        (
+            [{"role": "assistant", "content": [{"type": "text"}]}],
+            "7",
+            "'completion' has a message with the part {'type': ",
+        ),
+        ("[{'role': 'assistant' 'content': '7'}]", "7", "messages that became text and cannot be read"),
+        ([], "7", "row 1: 'completion' is empty; --drop-incomplete leaves its problem out"),
+        (None, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
+        (math.nan, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
+        ({"choices": 2}, "7", "row 1: 'completion' is {'choices': 2}; text, chat messages"),
+        ("7", ["7", "8"], "row 1: 'answer' is ['7', '8']: answer has several values, where one is expected"),
+        ("7", None, "row 1: 'answer' is None: there is none"),
+        (
+            "7",
+            [{"role": "user", "content": "7"}],
+            "row 1: 'answer' is [{'content': '7', 'role': 'user'}]: answer is messages",
+        ),
+        ("7", "So it is.\n#### 7", "answer is a whole solution; bandpo data prepare --answer-from hashes"),
+    ],
+)
+def test_what_holds_no_answer_is_named_with_its_file_row_and_column(tmp_path, completion, gold, message):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": completion, "answer": gold}])
+    with pytest.raises(UserError) as raised:
+        read_dump(path, {}, "math")
+    assert message in str(raised.value)
+    assert str(raised.value).startswith(f"{path}, row 1")
+
+
+# ---- what other harnesses write
+
+
+def lm_eval(filters=("strict-match", "flexible-extract"), **more):
+    """As lm-eval writes its samples: a row for each document and filter."""
+    return [
+        {
+            "doc_id": i,
+            "doc": {"question": f"problem {i}", "answer": "So.\n#### 7"},
+            "target": "So.\n#### 7",
+            "arguments": {"gen_args_0": {"arg_0": f"Question: problem {i}", "arg_1": {"until": ["Q:"]}}},
+            "resps": [[TEXTS[i][j]]],
+            "filtered_resps": ["7" if RIGHT[i, j] else "[invalid]"],
+            "filter": kind,
+            "metrics": ["exact_match"],
+            "doc_hash": "a",
+            "exact_match": float(RIGHT[i, j]),
+            **more,
+        }
+        for j, kind in enumerate(filters)
+        for i in range(6)
+    ]
+
+
+def test_samples_of_lm_eval_are_a_data_set_for_each_filter(tmp_path):
+    path = write(tmp_path / "samples_gsm8k_2025-09-09T13-31-53.431753.jsonl", lm_eval())
+    graded, by = read_dump(path)
+    assert by == "lm-eval's exact_match"
+    assert [each.data for each in graded] == ["gsm8k strict-match", "gsm8k flexible-extract"]
+    for j, each in enumerate(graded):
+        np.testing.assert_array_equal(each.score, RIGHT[:, j, None])
+        np.testing.assert_array_equal(each.parsed, RIGHT[:, j, None])
+    assert graded[0].prompt_ids == graded[1].prompt_ids
+    (one,), by = read_dump(path, {"score": "exact_match,flexible-extract"})
+    assert (one.data, by) == ("gsm8k flexible-extract", "lm-eval's exact_match,flexible-extract")
+    np.testing.assert_array_equal(one.score, RIGHT[:, 1, None])
+    (here,), by = read_dump(path, {}, "math")  # GSM8K's right answers stand behind ####; each text is graded once
+    assert (here.data, by) == ("gsm8k", "math")
+    np.testing.assert_array_equal(here.score, RIGHT[:, 0, None])
+
+
+def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
+    choices = [
+        {"doc_id": i, "doc": {"q": i}, "target": 1, "resps": [[[-1.0, False]], [[-2.0, False]]], "acc": i % 2,
+         "doc_hash": "a", "filtered_resps": [[-1.0, False], [-2.0, False]], "arguments": [["q", "a"], ["q", "b"]]}
+        for i in range(4)
+    ]  # fmt: skip
+    path = write(tmp_path / "a.jsonl", choices)
+    (graded,), by = read_dump(path)
+    assert (graded.data, by, graded.answers) == ("answers", "lm-eval's acc", None)
+    np.testing.assert_array_equal(graded.score[:, 0], [0, 1, 0, 1])
+    with pytest.raises(UserError, match=r"row 1: 'resps' is .*, likelihoods and no texts to grade"):
+        read_dump(path, {}, "math")
+    write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
+    with pytest.raises(UserError, match=r"has the metrics \['exact_match', 'math_verify'\]; --score names the one"):
+        read_dump(path)
+    (graded,), by = read_dump(path, {"score": "math_verify"})
+    assert (graded.score.all(), by) == (True, "lm-eval's math_verify")
+    with pytest.raises(UserError, match=r"row 1: 'score' is 0\.5; 1 or true"):
+        read_dump(write(path, lm_eval(("none",), exact_match=0.5)))
+
+
+def inspect(scores):
+    """As inspect_ai writes a log: two epochs of each of three problems."""
+    return {
+        "version": 2,
+        "status": "success",
+        "eval": {"task": "inspect_evals/aime"},
+        "samples": [
+            {
+                "id": i,
+                "epoch": epoch,
+                "input": [{"id": f"{epoch}{i}", "role": "user", "content": f"problem {i}"}] if i else "problem 0",
+                "target": "7",
+                "messages": [{"role": "user", "content": f"problem {i}"}],
+                "output": {"model": "m", "choices": [{"message": {"role": "assistant", "content": TEXTS[i][epoch]}}]},
+                "scores": {name: {"value": f(RIGHT[i, epoch]), "answer": "7"} for name, f in scores.items()},
+            }
+            for epoch in (0, 1)
+            for i in range(3)
+        ],
+    }
+
+
+def letter(right):
+    return "C" if right else "I"
+
+
+@pytest.mark.parametrize("ending", ["json", "eval"])
+def test_logs_of_inspect_are_read_by_their_letters(tmp_path, ending):
+    path, log = tmp_path / f"a.{ending}", inspect({"match": letter})
+    if ending == "json":
+        path.write_text(json.dumps(log, indent=2))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("header.json", json.dumps({"eval": log["eval"]}))
+            for sample in log["samples"]:
+                archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
+    (graded,), by = read_dump(path)
+    assert (graded.data, by) == ("inspect_evals/aime", "inspect_ai's match")
+    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
+    (graded,), by = read_dump(path, {}, "math")
+    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
+    assert main(["score", str(path)]) == 0
+
+
+def test_logs_of_inspect_that_do_not_say_what_is_right(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 0}})))
+    with pytest.raises(UserError, match=r"has the metrics \['match', 'judge.strict', 'judge.kind'\]; --score names"):
+        read_dump(path)
+    (graded,), by = read_dump(path, {"score": "judge.strict"})
+    assert by == "inspect_ai's judge.strict"
+    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
+    path.write_text(json.dumps(inspect({"match": lambda right: "P"})))
+    with pytest.raises(UserError, match="row 1: 'score' is 'P'; 1 or true"):
+        read_dump(path)
+    path.write_text(json.dumps(inspect({})))
+    with pytest.raises(UserError, match="its samples have no scores; --scorer math grades the responses"):
+        read_dump(path)
+    log = inspect({"match": letter})
+    log["samples"][1]["scores"] = {}  # an error of the sample
+    path.write_text(json.dumps(log))
+    with pytest.raises(UserError, match="row 2: 'score' is missing; --drop-incomplete leaves its problem out"):
+        read_dump(path)
+    (graded,), _ = read_dump(path, drop_incomplete=True)
+    np.testing.assert_array_equal(graded.score, RIGHT[[0, 2], :2])
+    for content in (b"PK", b""):
+        (tmp_path / "b.eval").write_bytes(content)
+        with pytest.raises(UserError, match=r"b\.eval cannot be read as a log of inspect_ai: .* `inspect log convert"):
+            read_dump(tmp_path / "b.eval")
+
+
+def test_rollouts_of_verifiers_are_right_where_their_reward_says_so(tmp_path):
+    rows = [
+        {"example_id": i, "prompt": [{"role": "user", "content": f"problem {i}"}], "task": "gsm8k", "answer": "7",
+         "completion": [{"role": "assistant", "content": TEXTS[i][j]}], "reward": float(RIGHT[i, j])}
+        for i in range(6) for j in range(4)
+    ]  # fmt: skip
+    (graded,), by = read_dump(write(tmp_path / "results.jsonl", rows))
+    assert by == "column 'reward'"
+    np.testing.assert_array_equal(graded.score, RIGHT)
+    (graded,), _ = read_dump(tmp_path / "results.jsonl", {}, "math")
+    np.testing.assert_array_equal(graded.score, RIGHT)
+    with pytest.raises(UserError, match=r"'reward' is 1\.2; 1 or true .* --scorer math grades the responses"):
+        read_dump(write(tmp_path / "a.jsonl", [{**rows[0], "reward": 1.2}]))
+
+
+# ---- problems with other numbers of answers
+
+
+def test_incomplete_problems_are_left_out_on_request_and_that_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    counts = {"a": 4, "b": 4, "c": 2, "d": 4, "twice": 8, "failed": 0}
+    rows = [{"prompt": name, "score": j % 2} for name, count in counts.items() for j in range(count)]
+    write("a.jsonl", [*rows, {"prompt": "failed", "score": None}])
+    assert main(["score", "a.jsonl"]) == 2
+    assert "'score' is missing; --drop-incomplete leaves its problem out" in capsys.readouterr().err
+    write("b.jsonl", rows)
+    for command in (["score", "b.jsonl"], ["compare", "b.jsonl", "b.jsonl"], ["table", "b.jsonl"]):
+        assert main(command) == 2
+        assert "--drop-incomplete leaves out problems with fewer answers than most" in capsys.readouterr().err
+    left_out = (
+        "answers: left out 2 of 6 problems, which have fewer than 4 answers, and 4 answers beyond the first 4 of a "
+        "problem"
+    )
+    for command in (["score", "a.jsonl"], ["compare", "a.jsonl", "b.jsonl"], ["table", "a.jsonl", "b.jsonl"]):
+        assert main([*command, "--drop-incomplete"]) == 0
+        assert left_out in " ".join(capsys.readouterr().out.split())
+    assert main(["score", "a.jsonl", "b.jsonl", "--drop-incomplete", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["left_out"] == [left_out]
+    assert first["results"][0]["prompts"] == second["results"][0]["prompts"] == 4
+    assert first["results"][0]["mean@4"]["value"] == 0.5
+    Path("folder").mkdir()
+    assert main(["score", "folder", "--drop-incomplete"]) == 2
+    assert (
+        "--drop-incomplete is for problems of a file of answers, and would do nothing: folder"
+        in capsys.readouterr().err
+    )
+    write("c.jsonl", [{"prompt": "a", "score": []}])
+    with pytest.raises(UserError, match="problems of 'answers' have from 0 to 0 answers"):
+        read_dump(Path("c.jsonl"), drop_incomplete=True)
+
+
+def test_a_blank_at_the_end_of_a_column_is_taken_off_in_csv_and_shown_elsewhere(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("prompt, score\na,1\nb, 0\n")
+    (graded,), by = read_dump(path)
+    np.testing.assert_array_equal(graded.score, [[1], [0]])
+    assert by == "column 'score'"
+    path.write_text("prompt,right, right\na,1,1\n")
+    with pytest.raises(UserError, match="it has prompt, right, ' right'"):
+        read_dump(path)
+    with pytest.raises(UserError, match="it has prompt, ' score', ''"):
+        read_dump(write(tmp_path / "a.jsonl", [{"prompt": "a", " score": 1, "": 2}]))
 
 
 def test_the_page_names_the_columns_that_are_looked_for():

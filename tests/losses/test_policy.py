@@ -718,3 +718,82 @@ def test_a_group_of_equal_rewards_has_no_advantage(reward, size):
 def test_group_advantages_refuse_what_does_not_fit(rewards, size, options, message):
     with pytest.raises(ValueError, match=message):
         group_advantages(rewards, size, **options)
+
+
+def by_hand(rewards, ids, *, normalize=True, baseline="mean"):
+    """The definition in a loop: what is missing (NaN) is nobody's baseline."""
+    out = []
+    for reward, own in zip(rewards, ids, strict=True):
+        group = [r for r, other in zip(rewards, ids, strict=True) if other == own and not math.isnan(r)]
+        if math.isnan(reward) or len(group) == 1:
+            out.append(0.0)
+            continue
+        mean = sum(group) / len(group)
+        others = (sum(group) - reward) / (len(group) - 1)
+        sigma = math.sqrt(sum((r - mean) ** 2 for r in group) / (len(group) - 1))
+        out.append((reward - (others if baseline != "mean" else mean)) / (sigma + 1e-6 if normalize else 1.0))
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:.*groups have one reward")
+@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"normalize": False, "baseline": "leave-one-out"}])
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_of_any_size_in_any_order_are_those_of_a_loop(options, seed):
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.randint(-4, 9, (60,), generator=rng)
+    rewards = torch.randn(60, generator=rng, dtype=F64)
+    rewards[torch.rand(60, generator=rng) < 0.2] = math.nan
+    expected = torch.tensor(by_hand(rewards.tolist(), ids.tolist(), **options), dtype=F64)
+    torch.testing.assert_close(group_advantages(rewards, groups=ids, **options), expected)
+    for names in ([f"prompt {i}" for i in ids.tolist()], [(i, "x") for i in ids.tolist()], ids.numpy()):
+        torch.testing.assert_close(group_advantages(rewards, groups=names, **options), expected)
+
+
+def test_equal_groups_in_a_row_are_the_same_in_both_ways_of_saying_them_and_in_trl():
+    utils = pytest.importorskip("trl.trainer.utils")
+    rewards = torch.randn(24)
+    rewards[3] = math.nan
+    ours = group_advantages(rewards, 4, epsilon=1e-4)
+    assert torch.equal(ours, group_advantages(rewards, groups=torch.arange(24) // 4, epsilon=1e-4))
+    table = rewards.view(-1, 4)
+    theirs = (table - table.nanmean(1, keepdim=True)) / (utils.nanstd(table, 1, keepdim=True) + 1e-4)
+    torch.testing.assert_close(ours, theirs.nan_to_num(0.0).flatten())
+
+
+def test_a_reward_that_is_missing_is_nobodys_baseline():
+    nan = math.nan
+    torch.testing.assert_close(
+        group_advantages(torch.tensor([1.0, nan, 0.0, 1.0]), 4), torch.tensor([0.57735, 0.0, -1.1547, 0.57735])
+    )
+    assert not group_advantages(torch.tensor([nan, nan, 2.0, 2.0]), 2).any()  # nothing is known of the first group
+    rewards = torch.tensor([1.0, 3.0, 5.0, nan, 1.0], dtype=torch.bfloat16)
+    with pytest.warns(UserWarning, match="^2 of 3 groups have one reward; its advantage is 0$"):
+        advantages = group_advantages(rewards, groups=["a", "a", "b", "c", "c"])
+    assert advantages.dtype == torch.float32
+    torch.testing.assert_close(advantages, torch.tensor([-0.70711, 0.70711, 0.0, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "arguments", "message"),
+    [
+        ([1.0, math.inf, -math.inf], {"groups": [0, 0, 1]}, r"rewards\[1\] is inf \(2 of 3 are infinite\)"),
+        ([1.0, -math.inf], {"group_size": 2}, r"rewards\[1\] is -inf \(1 of 2 are infinite\)"),
+        ([1.0, 2.0], {}, "group_size or groups must say which responses belong together, got neither"),
+        ([1.0, 2.0], {"group_size": 2, "groups": [0, 0]}, "belong together, got both"),
+        ([1.0, 2.0], {"groups": [0]}, r"groups must be a sequence of 2, one for each reward, got \[0\]"),
+        ([1.0, 2.0], {"groups": "ab"}, "groups must be a sequence of 2, one for each reward, got 'ab'"),
+        ([1.0, 2.0], {"groups": [0, None]}, r"groups\[1\] is None, which names no group"),
+        ([1.0, 2.0], {"groups": [0, math.nan]}, r"groups\[1\] is nan, which names no group"),
+        ([1.0, 2.0], {"groups": [0, [1]]}, r"groups\[1\] must have a hash, as texts do, got \[1\]"),
+        ([1.0, 2.0], {"groups": torch.zeros(3)}, r"groups must be \(2,\) whole numbers, .* \(3,\) of torch.float32"),
+        (
+            [1.0, 2.0],
+            {"groups": torch.zeros(2)},
+            r"groups must be \(2,\) whole numbers, .* \(2,\) of torch.float32",
+        ),
+        ([1.0, 2.0, 3.0], {"group_size": 2}, r"got \(3,\); groups= takes groups of other sizes"),
+    ],
+)
+def test_groups_and_rewards_that_do_not_fit_are_named(rewards, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        group_advantages(torch.tensor(rewards), **arguments)

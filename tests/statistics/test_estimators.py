@@ -53,6 +53,13 @@ def test_pass_at_k_takes_arrays_of_counts():
         (4, 1, 2.0, "k must be a whole number"),
         (4, 5, 2, "c must be whole numbers from 0 to n = 4"),
         (4, 0.5, 2, "c must be whole numbers"),
+        (
+            np.array([4, 2]),
+            [1, 1],
+            1,
+            r"n must be one whole number, the samples of every prompt, got array\(\[4, 2\]\)",
+        ),
+        (4.0, 1, 1, "n must be one whole number"),
     ],
 )
 def test_counts_that_cannot_be_are_refused(n, c, k, message):

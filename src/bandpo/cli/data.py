@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option, Typer
 
@@ -18,6 +18,7 @@ NAMES = (
     ".csv or .parquet file, or ORG/NAME of the hub"
 )
 TEMPLATE = "around a problem: paper, plain, boxed, or a text with {prompt} [default: paper for known data, else plain]"
+ANSWER_FROM = "answers are solutions: take what stands behind the last ####, or in the last \\boxed{}"
 AGAINST = "drop training rows that hold problems of these evaluation sets or files (paper, gsm8k: their own)"
 
 
@@ -40,6 +41,7 @@ def prepare(
     answer: Annotated[
         str | None, Option(metavar="COLUMN", help="answers; a.b: field b of column a [default: answer]")
     ] = None,
+    answer_from: Annotated[Literal["hashes", "box"] | None, Option(help=ANSWER_FROM)] = None,
     config: Annotated[str | None, Option(help="of the hub's data set")] = None,
     split: Annotated[str | None, Option(help="of it [default: train]")] = None,
     data_source: Annotated[str | None, Option(metavar="KEY", help="verl's, for scorers [default: math_dapo]")] = None,
@@ -58,7 +60,7 @@ def prepare(
 
     read = functools.partial(
         find, prompt=prompt, answer=answer, config=config, split=split, data_source=data_source, size=size,
-        options=dict(option or []), integers=integers, evaluation=evaluation,
+        options=dict(option or []), integers=integers, evaluation=evaluation, answer_from=answer_from,
     )  # fmt: skip
     settings = Settings(
         template, tokenizer, max_prompt_tokens, tuple(against or ()), as_published, copies, strict, force

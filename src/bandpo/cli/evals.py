@@ -32,7 +32,7 @@ SCORERS = "math, dapo-strict, exact, last-number, reasoning-gym or lab [default:
 LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
 Format = Literal["markdown", "latex", "html", "json"]
 Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation, or of the file]")]
-RESULTS = "a folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet; LABEL=PATH names it"
+RESULTS = "a folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet, .eval; LABEL=PATH names it"
 # Columns of files of answers. What they are called elsewhere is found without an option: evals.dumps.NAMES.
 Prompt = Annotated[str | None, Option(metavar="COLUMN", help="of a file: the question")]
 Problem = Annotated[str | None, Option(metavar="COLUMN", help="what names a problem [default: its question]")]
@@ -40,10 +40,11 @@ Response = Annotated[str | None, Option(metavar="COLUMN", help="the model's whol
 Answer = Annotated[str | None, Option(metavar="COLUMN", help="the right answer, for --scorer")]
 Score = Annotated[str | None, Option(metavar="COLUMN", help="1 or true: right; 0, -1 or false: wrong")]
 Extracted = Annotated[str | None, Option(metavar="COLUMN", help="what was read out of an answer, for maj@k")]
+Drop = Annotated[bool, Option("--drop-incomplete", help="of a file: leave out problems with fewer answers than most")]
 COLUMNS = (
     "A file of answers has one in a row, or a problem with its answers in lists; question and score at least. Columns "
-    "are found by usual names, or by --prompt to --extracted. Files of verl's trainer.validation_data_dir and "
-    "lighteval's details (0.10 and later) are read as they are: docs/evaluation.md."
+    "are found by usual names, or by --prompt to --extracted. Files of verl's trainer.validation_data_dir, lighteval's "
+    "details (0.10 and later), lm-eval's samples and inspect_ai's logs are read as they are: docs/evaluation.md."
 )
 Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
 
@@ -106,6 +107,7 @@ def score(
     answer: Answer = None,
     score: Score = None,
     extracted: Extracted = None,
+    drop_incomplete: Drop = False,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
     """Grade answers, and print what they say.
@@ -115,8 +117,8 @@ def score(
     """
     from .show_evals import score_and_show
 
-    columns = _columns(results, prompt, problem, response, answer, score, extracted)
-    score_and_show(results, scorer, k or [], as_json, columns)
+    columns = _columns(results, drop_incomplete, prompt, problem, response, answer, score, extracted)
+    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete)
 
 
 @app.command(cls=Command, epilog=COLUMNS)
@@ -132,6 +134,7 @@ def compare(
     answer: Answer = None,
     score: Score = None,
     extracted: Extracted = None,
+    drop_incomplete: Drop = False,
     as_json: Annotated[bool, Option("--json", help="print plain data, as shares instead of points")] = False,
 ) -> None:
     """Is one checkpoint better than another, by how much, how sure?
@@ -142,8 +145,8 @@ def compare(
     from ..evals.results import read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text
 
-    columns = _columns([a, b], prompt, problem, response, answer, score, extracted)
-    one, other = read_results([a, b], scorer, log or [], columns)
+    columns = _columns([a, b], drop_incomplete, prompt, problem, response, answer, score, extracted)
+    one, other = read_results([a, b], scorer, log or [], columns, drop_incomplete)
     comparisons = compare_results(one, other, k)
     if as_json:
         print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
@@ -165,6 +168,7 @@ def table(
     answer: Answer = None,
     score: Score = None,
     extracted: Extracted = None,
+    drop_incomplete: Drop = False,
 ) -> None:
     """A table of results in the layout of the paper's Table 1.
 
@@ -179,8 +183,8 @@ def table(
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
     by_name = {".html": "html", ".tex": "latex", ".json": "json"}
     show = FORMATS[form or by_name.get(output.suffix if output else "", "markdown")]
-    columns = _columns(results, prompt, problem, response, answer, score, extracted)
-    text = show(make_table(read_results(results, scorer, log or [], columns), k))
+    columns = _columns(results, drop_incomplete, prompt, problem, response, answer, score, extracted)
+    text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete), k))
     if output is None:
         print(text, end="")
     else:
@@ -189,16 +193,17 @@ def table(
         print(output)
 
 
-def _columns(texts: list[str], *names: str | None) -> dict[str, str | None]:
+def _columns(texts: list[str], drop_incomplete: bool, *names: str | None) -> dict[str, str | None]:
     """What of a file of answers is where; an error where there are folders only, which have no columns."""
     from ..evals.results import split_label
 
     roles = ("prompt", "problem", "response", "answer", "score", "extracted")
     columns: dict[str, str | None] = dict(zip(roles, names, strict=True))
-    given = next((role for role, name in columns.items() if name is not None), None)
+    given = next((f"--{role} names a column" for role, name in columns.items() if name is not None), None)
+    given = given or ("--drop-incomplete is for problems" if drop_incomplete else None)
     if given and all(split_label(text)[1].is_dir() for text in texts):
         raise UserError(
-            f"--{given} names a column of a file of answers, and would do nothing: {', '.join(texts)} is no such file, "
-            "but a folder of bandpo eval. Leave the option out"
+            f"{given} of a file of answers, and would do nothing: {', '.join(texts)} is no such file, but a folder of "
+            "bandpo eval. Leave the option out"
         )
     return columns

@@ -29,13 +29,19 @@ def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> Non
 
 
 def score_and_show(
-    texts: Sequence[str], scorer: str | None, ks: Sequence[int], as_json: bool, columns: Columns | None = None
+    texts: Sequence[str],
+    scorer: str | None,
+    ks: Sequence[int],
+    as_json: bool,
+    columns: Columns | None = None,
+    drop_incomplete: bool = False,
 ) -> None:
     """Grade what is not graded, and print the numbers of each evaluation."""
     results: list[tuple[Result, list[dict[str, Any]]]] = []
     for text in texts:
         _, path = split_label(text)
-        result = read_answers(text, grade_folder(path, scorer) if path.is_dir() else scorer, columns)
+        by = grade_folder(path, scorer) if path.is_dir() else scorer
+        result = read_answers(text, by, columns, drop_incomplete)
         n = min(graded.score.shape[-1] for graded in result.graded)
         if ks and max(ks) > n:
             raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
@@ -43,12 +49,15 @@ def score_and_show(
     if as_json:
         rows = [
             {"source": str(result.source), "label": result.label, "scorer": result.scorer, "results": summaries}
+            | ({"left_out": result.left_out} if result.left_out else {})
             for result, summaries in results
         ]
         print(json.dumps(rows, indent=2))
         return
     for result, summaries in results:
         _print(result, summaries, ks)
+        for note in result.left_out:
+            console.print(f"{note}.", style="yellow")
         folder = result.source if result.source.is_dir() else None
         samples = read_samples(folder) if folder else []
         failed = without_answer(samples)

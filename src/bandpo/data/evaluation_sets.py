@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..files.checks import shortened
 from .problems import corrected, messages_of, problem_of, template_text
 from .readers import Copies, open_source, value_at
 from .sources import count_warnings, find
@@ -79,11 +81,16 @@ def evaluation_set(
     text = template_text(template, source)
     read, where = open_source(source, Copies(copies) if isinstance(copies, Path) else copies)
     rows = []
+    faults: Counter[str] = Counter()
     for index, row in enumerate(read):
         problem = problem_of(source, row, index)
-        if not problem.text.strip() or not problem.answer:
+        if not problem.text.strip() or problem.fault == "no answer":
             what = "answer" if problem.text.strip() else "problem"
             raise UserError(f"{name}: row {index + 1} has no {what}")
+        if problem.fault is not None:
+            if not problem.answer:
+                raise UserError(f"{name}: row {index + 1}: {problem.fault}: {shortened(value_at(row, source.answer))}")
+            faults[problem.fault] += 1
         if source.integers:
             problem = dataclasses.replace(problem, answer=corrected(problem.answer, padded=False)[0])
         prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
@@ -102,7 +109,13 @@ def evaluation_set(
     if not rows:
         raise UserError(f"{name} has no rows")
     label = source.file if source.kind == "file" else source.name
-    return EvaluationSet(label, rows, rows_hash(rows), where, count_warnings(source, len(rows)))
+    warnings = [*count_warnings(source, len(rows)), *fault_warnings(name, faults)]
+    return EvaluationSet(label, rows, rows_hash(rows), where, warnings)
+
+
+def fault_warnings(name: str, counts: Mapping[str, int]) -> list[str]:
+    """Sentences about rows whose problem or answer will not do; of other counts none."""
+    return [f"{name}: {count:,} rows: {what}" for what, count in counts.items() if what.startswith(("answer", "no "))]
 
 
 def rows_hash(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -24,8 +24,9 @@ import pyarrow.parquet
 
 from .. import __version__
 from ..errors import UserError
+from ..files.checks import shortened
 from ..files.locks import locked
-from .evaluation_sets import evaluation_set, rows_hash
+from .evaluation_sets import evaluation_set, fault_warnings, rows_hash
 from .leaks import Leaks
 from .problems import Problem, messages_of, template_text
 from .readers import Copies, file_hash, files_on_disk, open_source
@@ -208,11 +209,11 @@ def _file(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
     prepared = [_prepared(source, problem, wanted["template"]) for problem in problems]
     prepared, lengths = measured(source, prepared, findings, settings.tokenizer, settings.max_prompt_tokens)
     if not prepared:
-        raise UserError(f"{source.name}: of {read:,} rows none is left ({_listed(findings.dropped)})")
+        shown = next((example for examples in findings.examples.values() for example in examples), {})
+        like = f"; an answer is {shortened(shown['answer'])}" if shown.get("answer") else ""
+        raise UserError(f"{source.name}: of {read:,} rows none is left ({_listed(findings.dropped)}){like}")
     warnings = count_warnings(source, read, of_level if source.levels else None)
-    for what, count in (findings.kept_though + findings.dropped).items():
-        if what in ("answer is no integer", "no answer", "no problem"):
-            warnings.append(f"{source.name}: {count:,} rows: {what}")
+    warnings += fault_warnings(source.name, findings.kept_though + findings.dropped)
     for what, count in findings.kept_though.items():
         if what.startswith("prompt longer"):
             warnings.append(f"{source.name}: {count:,} rows: {what}; verl will leave them out")
@@ -263,7 +264,7 @@ def _wanted(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
     return wanted
 
 
-_FORMAT = 1  # of a file and of its entry; another one is made again
+_FORMAT = 2  # of a file and of its entry; another one is made again
 _RECORDED = {"rows", "kept", "counted", "licence"}  # what is known of a source; the file does not depend on it
 
 

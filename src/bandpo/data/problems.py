@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import UserError
+from .golds import gold_fault, read_gold, unpack
 from .readers import value_at
 from .sources import SOURCES, Source
 
@@ -23,6 +24,8 @@ TEMPLATES = {
     "plain": "{prompt}",
     "boxed": "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}.",
 }
+
+SHOWN = 300  # characters of a text in the report
 
 
 def template_text(template: str | None, source: Source) -> str:
@@ -44,7 +47,11 @@ def template_text(template: str | None, source: Source) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """A row as it was read: the problem without instructions, its answer, and the messages where it came as such."""
+    """A row as it was read: the problem without instructions, its answer, and the messages where it came as such.
+
+    `fault` says what speaks against its answer, which is "" where none could be read; `changes` what was done to the
+    row, each with what the report shows of it.
+    """
 
     index: int
     text: str
@@ -52,6 +59,8 @@ class Problem:
     identity: str | None
     messages: list[dict[str, str]] | None
     level: int | None
+    fault: str | None = None
+    changes: tuple[tuple[str, dict[str, str]], ...] = ()
 
 
 def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
@@ -62,9 +71,18 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
     where = f"{source.name}: row {index + 1}"
     value = value_at(row, source.problem)
     messages = None
-    if isinstance(value, list) and all(_is_message(each) for each in value):
+    changes: list[tuple[str, dict[str, str]]] = []
+    if isinstance(value, str) and _are_messages(found := unpack(value)):  # a cell of CSV
+        value = found
+        changes.append(("messages read out of text", {}))
+    if _are_messages(value):
         messages = [{key: each[key] for key in ("role", "content")} for each in value]
-        value = next((each["content"] for each in reversed(messages) if each["role"] == "user"), "")
+        asked = max((i for i, each in enumerate(messages, 1) if each["role"] == "user"), default=0)
+        if behind := messages[asked:] if asked else []:
+            began = {"began": behind[0]["content"][:SHOWN]}
+            changes.append(("messages behind the last user message taken off", began))
+            messages = messages[:asked]
+        value = messages[-1]["content"] if asked else ""
         text = _bare(value)
         if source.instructed and text == value:
             messages = None  # it does not carry the instructions that the others do
@@ -74,26 +92,30 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
         raise UserError(
             f"{source.name}: row {index + 1}: {source.problem!r} must be text or messages, got {value!r:.60}"
         )
-    answer = value_at(row, source.answer)
-    if not (answer is None or isinstance(answer, str | int | float)):
-        raise UserError(
-            f"{source.name}: row {index + 1}: {source.answer!r} must be text or a number, got {answer!r:.60}"
-        )
-    answer = "" if answer is None or answer != answer else str(answer)  # NaN is how some tables say nothing
+    gold, fault = value_at(row, source.answer), None
+    if source.kind == "reasoning-gym":  # whose task reads its own answers, of whatever form
+        answer = "" if gold is None else str(gold).strip()
+    else:
+        try:
+            answer, done = read_gold(gold, source.after)
+            changes += [(change, {"was": str(gold)[:SHOWN], "now": answer[:SHOWN]}) for change in done]
+            fault = gold_fault(answer)
+        except ValueError as error:
+            answer, fault = "", str(error)
+    fault = fault or (None if answer else "no answer")
     try:
         "".join([text, answer, *(each["content"] for each in messages or ())]).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise UserError(f"{where}: {half!r} is half a character (a lone surrogate), which no file can hold") from None
-    if source.after is not None:
-        answer = answer.rpartition(source.after)[2] if source.after in answer else ""
     level = None
     if source.levels is not None:
         level = row.get("level")
         if not isinstance(level, int):
             raise UserError(f"{where}: 'level' must be a whole number, got {level!r}")
     identity = value_at(row, source.identity) if source.identity else None
-    return Problem(index, text, answer.strip(), None if identity is None else str(identity), messages, level)
+    identity = None if identity is None else str(identity)
+    return Problem(index, text, answer, identity, messages, level, fault, tuple(changes))
 
 
 def text_asked(messages: Sequence[Mapping[str, str]] | None, problem: str) -> str:
@@ -102,8 +124,11 @@ def text_asked(messages: Sequence[Mapping[str, str]] | None, problem: str) -> st
     return problem if len(said) < 2 else "\n".join(said)
 
 
-def _is_message(thing: Any) -> bool:
-    return isinstance(thing, Mapping) and all(isinstance(thing.get(key), str) for key in ("role", "content"))
+def _are_messages(thing: Any) -> TypeGuard[list[dict[str, str]]]:
+    return isinstance(thing, list) and all(
+        isinstance(each, Mapping) and all(isinstance(each.get(key), str) for key in ("role", "content"))
+        for each in thing
+    )
 
 
 def _bare(text: str) -> str:

@@ -78,6 +78,9 @@ def _json_rows(path: Path) -> Rows:
 def _csv_rows(path: Path) -> Rows:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
+        names = [name.strip() for name in reader.fieldnames or ()]
+        if len(set(names)) == len(names):  # "prompt, score" has a blank that nobody means
+            reader.fieldnames = names
         for row in reader:
             if None in row:
                 raise ValueError(f"line {reader.line_num} has more cells than the header")

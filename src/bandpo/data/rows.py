@@ -13,7 +13,9 @@ from datasets import Dataset
 from .. import lab
 from ..config.recipe import DataConfig, RunConfig
 from ..errors import UserError
+from ..files.checks import shortened
 from ..rewards.functions import Reward, guarded, resolve, text_of
+from .golds import read_gold
 from .readers import file_rows, hub_rows, reasoning_gym_items
 
 
@@ -52,7 +54,7 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
     if data.source == "reasoning_gym":
         rows, reward = _reasoning_gym(data, config)
     else:
-        rows = _columns(_load(data), data)
+        rows = _columns(_load(data), data, config.reward)
     if data.size is not None:
         if len(rows) < data.size:
             raise UserError(f"data.size is {data.size}, but {data.path or data.task} has only {len(rows)} rows")
@@ -89,7 +91,7 @@ def _load(data: DataConfig) -> list[dict[str, Any]]:
     return rows
 
 
-def _columns(rows: list[dict[str, Any]], data: DataConfig) -> Dataset:
+def _columns(rows: list[dict[str, Any]], data: DataConfig, reward: str) -> Dataset:
     """Rename to `prompt` and `answer`, put the prompt into its template and, for chat, into a message."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     for key, name in (("prompt", data.prompt), ("answer", data.answer)):
@@ -104,6 +106,8 @@ def _columns(rows: list[dict[str, Any]], data: DataConfig) -> Dataset:
         if answer is None:
             raise UserError(f"row {number} of {data.path!r}: {data.answer!r} is missing")
         prompt = _prompt(prompt, data) if isinstance(prompt, str) else prompt
+        if isinstance(answer, list | dict) and ":" not in reward:  # a reward of one's own may want all of it
+            answer = _one_answer(answer, f"row {number} of {data.path!r}: {data.answer!r}")
         shaped.append({"prompt": prompt, "answer": str(answer), **{name: row.get(name) for name in others}})
     if len({type(row["prompt"]) for row in shaped}) > 1:
         raise UserError(f"data.path {data.path!r}: some prompts are text, others messages")
@@ -111,6 +115,13 @@ def _columns(rows: list[dict[str, Any]], data: DataConfig) -> Dataset:
         return Dataset.from_list(shaped, on_mixed_types="use_json")
     except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise UserError(f"data.path {data.path!r} does not fit a table: {' '.join(str(error).split())}") from error
+
+
+def _one_answer(value: Any, where: str) -> str:
+    try:
+        return read_gold(value)[0]
+    except ValueError as error:
+        raise UserError(f"{where} is {shortened(value)}: {error}") from None
 
 
 def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:

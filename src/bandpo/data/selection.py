@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from ..errors import UserError
 from ..progress import Progress, lines
 from .leaks import Leaks, same_text
-from .problems import Problem, corrected, is_integer, problem_of, text_asked, without_looks
-from .readers import Rows, file_rows
+from .problems import SHOWN, Problem, corrected, is_integer, problem_of, text_asked, without_looks
+from .readers import Rows, file_rows, value_at
 from .sources import Source
 
 T = TypeVar("T")
@@ -33,11 +33,10 @@ class Findings:
         counts[what] += 1
         examples = self.examples.setdefault(what, [])
         if len(examples) < _EXAMPLES:
-            examples.append({"row": index, "problem": text[:_SHOWN], **more})
+            examples.append({"row": index, "problem": text[:SHOWN], **more})
 
 
 _EXAMPLES = 3
-_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,18 @@ def collect(
             findings.dropped[f"level outside {source.levels[0]} to {source.levels[1]}"] += 1
             continue
         of_level += 1
-        if not problem.text.strip() or not problem.answer:
-            what = "no answer" if problem.text.strip() else "no problem"
-            findings.note(findings.dropped, what, index, problem.text)
+        counts = findings.kept_though if stays else findings.dropped
+        if not problem.text.strip():
+            findings.note(findings.dropped, "no problem", index, problem.text)
             continue
+        if problem.fault is not None:
+            where = counts if problem.answer else findings.dropped
+            gold = str(value_at(row, source.answer))
+            findings.note(where, problem.fault, index, problem.text, answer=gold[:SHOWN])
+            if where is findings.dropped:
+                continue
+        for change, was in problem.changes:
+            findings.note(findings.corrected, change, index, problem.text, **was)
         if source.integers:
             answer, changes = corrected(problem.answer, padded=as_published)
             for change in changes:
@@ -92,7 +99,6 @@ def collect(
                 findings.note(findings.kept_though, "answer is no integer", index, problem.text, answer=answer)
         if source.instructed and problem.messages is None:
             findings.note(findings.corrected, "instructions added", index, problem.text)
-        counts = findings.kept_though if stays else findings.dropped
         asked = text_asked(problem.messages, problem.text)
         text = same_text(asked)
         if text in before.earlier:
@@ -123,7 +129,7 @@ def collect(
             leak = before.leaks.find(asked)
         if leak is not None:
             fates[text] = f"holds a problem of {leak.name}"
-            found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:_SHOWN]}
+            found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:SHOWN]}
             findings.note(counts, fates[text], index, problem.text, **found)
         kept.append(problem if leak is None or stays else None)
     return read, of_level, [problem for problem in kept if problem is not None], findings

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import UserError, nearest
+from .golds import BOX, HASHES
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Source:
         kept: how many are left of them after `levels`.
         counted: where these numbers come from.
         levels: the lowest and highest `level` to keep.
-        after: the mark in the answer's column behind which the answer stands.
+        after: the mark in the answer's column behind which the answer stands, `golds.HASHES` or `golds.BOX`.
         integers: every answer is an integer, by the rules of the contest or the making of the data.
         instructed: problems already stand in the instructions of the template `paper`.
         stream: too large to keep a copy of.
@@ -118,7 +119,7 @@ SOURCES = {
             file="gsm8k-train",
             rows=7_473,
             counted="by its paper and card",
-            after="####",
+            after=HASHES,
             integers=True,
             licence="MIT",
         ),
@@ -168,7 +169,7 @@ SOURCES = {
             use="evaluation",
             rows=1_319,
             counted="by its paper and card",
-            after="####",
+            after=HASHES,
             integers=True,
             licence="MIT",
         ),
@@ -213,6 +214,7 @@ def find(
     size: int | None = None,
     integers: bool = False,
     evaluation: bool = False,
+    answer_from: str | None = None,
 ) -> list[Source]:
     """The data sets that a name stands for: a known one, a group, `reasoning-gym:TASK`, a file, or a name on the hub.
 
@@ -228,11 +230,12 @@ def find(
         "--split": split,
         "--integers": integers,
         "--evaluation": evaluation,
+        "--answer-from": answer_from,
     }
     task = name.removeprefix("reasoning-gym:") if name.startswith("reasoning-gym:") else None
     known = GROUPS[name].names if name in GROUPS else (name,) if name in SOURCES else ()
     for key, value in own.items():
-        if value and (known or (task and key in ("--prompt", "--answer", "--config"))):
+        if value and (known or (task and key in ("--prompt", "--answer", "--config", "--answer-from"))):
             raise UserError(f"{key} has no place with {name}, whose columns are known")
     if options and not task:
         raise UserError(f"--option has no place with {name}; it goes with reasoning-gym:TASK")
@@ -244,7 +247,8 @@ def find(
     if task is not None:
         common["size"] = size or 1000
         return [Source(name, task, "reasoning-gym", "question", file=task, options=options or {}, **common)]
-    columns = {"problem": prompt or "prompt", "answer": answer or "answer"}
+    after = {"hashes": HASHES, "box": BOX}.get(answer_from or "")
+    columns = {"problem": prompt or "prompt", "answer": answer or "answer", "after": after}
     if Path(name).is_file() or name.endswith((".jsonl", ".json", ".csv", ".parquet")):
         return [Source(name, name, "file", file=Path(name).stem, **columns, **common)]
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):

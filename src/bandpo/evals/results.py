@@ -25,7 +25,8 @@ Columns = Mapping[str, str | None]  # names of columns by what they hold
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one checkpoint did: its graded samples, data set by data set, and the collapse in its run's log, if any."""
+    """What one checkpoint did: its graded samples, data set by data set, the collapse in its run's log, if any, and
+    what of a file was left out."""
 
     label: str
     source: Path
@@ -33,6 +34,7 @@ class Result:
     scorer: str
     sampling: Mapping[str, Any] = field(default_factory=dict)
     collapse: Collapse | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -68,7 +70,11 @@ def read_logs(texts: Iterable[str]) -> dict[str, Path]:
 
 
 def read_results(
-    texts: Sequence[str], scorer: str | None = None, logs: Iterable[str] = (), columns: Columns | None = None
+    texts: Sequence[str],
+    scorer: str | None = None,
+    logs: Iterable[str] = (),
+    columns: Columns | None = None,
+    drop_incomplete: bool = False,
 ) -> list[Result]:
     """`read_result` of each, with `logs` as for `read_logs`.
 
@@ -76,7 +82,7 @@ def read_results(
         ValueError: see there, or a log of a label that no result has.
     """
     of_label = read_logs(logs)
-    results = [read_result(text, scorer, of_label, columns) for text in texts]
+    results = [read_result(text, scorer, of_label, columns, drop_incomplete) for text in texts]
     labels = dict.fromkeys(result.label for result in results)
     if unused := [label for label in of_label if label not in labels]:
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
@@ -84,24 +90,30 @@ def read_results(
 
 
 def read_result(
-    text: str, scorer: str | None = None, logs: Mapping[str, Path] | None = None, columns: Columns | None = None
+    text: str,
+    scorer: str | None = None,
+    logs: Mapping[str, Path] | None = None,
+    columns: Columns | None = None,
+    drop_incomplete: bool = False,
 ) -> Result:
-    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those that lie beside the model; `scorer`
-    and `columns` as for `read_answers`.
+    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those that lie beside the model; the
+    others as for `read_answers`.
 
     Raises:
         ValueError: nothing there, not finished, not graded, or damaged; the message names the file.
     """
-    result = read_answers(text, scorer, columns)
+    result = read_answers(text, scorer, columns, drop_incomplete)
     path = logs.get(result.label) if logs else None
     if path is None and result.source.is_dir():
         path = _log_of(read_facts(result.source).get("model"))
     return result if path is None else replace(result, collapse=collapse_of(read_log(path)))
 
 
-def read_answers(text: str, scorer: str | None = None, columns: Columns | None = None) -> Result:
+def read_answers(
+    text: str, scorer: str | None = None, columns: Columns | None = None, drop_incomplete: bool = False
+) -> Result:
     """Read "PATH" or "LABEL=PATH" without a log: an evaluation folder with the grades of `scorer`, or a file with
-    columns that `columns` names (see `dumps.read_dump`).
+    columns that `columns` names; for `drop_incomplete` see `dumps.read_dump`.
 
     Raises:
         ValueError: as of `read_result`.
@@ -110,8 +122,9 @@ def read_answers(text: str, scorer: str | None = None, columns: Columns | None =
     if path.is_file():
         from .dumps import read_dump  # with what reads Parquet and what grades, which a folder does not need
 
-        graded, scorer = read_dump(path, columns, scorer)
-        return Result(label or path.stem, path, graded, scorer)
+        left_out: list[str] = []
+        graded, by = read_dump(path, columns, scorer, drop_incomplete=drop_incomplete, say=left_out.append)
+        return Result(label or path.stem, path, graded, by, left_out=tuple(left_out))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
     facts = read_facts(path)

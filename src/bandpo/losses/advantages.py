@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+import reprlib
+import warnings
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -15,19 +18,24 @@ Baseline = Literal["mean", "leave-one-out"]
 
 def group_advantages(
     rewards: Tensor,
-    group_size: int,
+    group_size: int | None = None,
     *,
+    groups: Tensor | Sequence[Hashable] | None = None,
     normalize: bool = True,
     baseline: Baseline = "mean",
     epsilon: float = 1e-6,
 ) -> Tensor:
-    """A_i = (R_i - mu) / sigma over the G responses to one prompt (sec:preliminaries; arXiv 2402.03300).
+    """Compute A_i = (R_i - mu) / sigma over the responses to one prompt (sec:preliminaries; arXiv 2402.03300).
 
-    A group whose rewards are all equal teaches nothing: its advantages are 0.
+    A group whose rewards are all equal teaches nothing: its advantages are 0. A reward that is NaN is missing: it
+    counts in no mu and no sigma, and its own advantage is 0. So is that of a reward which is the only one of its
+    group; how many groups have but one is told in a warning.
 
     Args:
-        rewards: (N,), float; the responses of one prompt stand next to each other, N is a multiple of `group_size`.
-        group_size: G, at least 2.
+        rewards: (N,), float; NaN where a response has none.
+        group_size: G, at least 2: the responses of one prompt stand next to each other, and N is a multiple of G.
+        groups: instead, the prompt of each response: (N,) whole numbers, or N of anything that has a hash, in any
+            order; groups may have different sizes.
         normalize: divide by sigma, the standard deviation with G - 1 in the denominator (False: Dr. GRPO, arXiv
             2503.20783).
         baseline: "mean", or "leave-one-out": mu is the mean of the other G - 1 rewards (RLOO, arXiv 2402.14740);
@@ -38,34 +46,88 @@ def group_advantages(
         (N,), in at least float32.
 
     Raises:
-        ValueError: a shape that is not (N,) with N a multiple of G, G < 2, an unknown baseline, both leave-one-out and
-            normalize.
+        ValueError: both of group_size and groups or neither, a shape that is not (N,) with N a multiple of G, G < 2,
+            groups that are not N, an infinite reward, an unknown baseline, both leave-one-out and normalize.
 
     >>> import torch, bandpo
     >>> bandpo.group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), group_size=4)
     tensor([ 1.5000, -0.5000, -0.5000, -0.5000,  0.0000,  0.0000,  0.0000,  0.0000])
+    >>> bandpo.group_advantages(torch.tensor([1.0, 2.0, 0.0, 4.0, 2.0]), groups=list("ababa"), normalize=False)
+    tensor([ 0., -1., -1.,  1.,  1.])
     """
-    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 2:
-        raise ValueError(f"group_size must be an integer of at least 2, got {group_size!r}")
-    if rewards.dim() != 1 or len(rewards) == 0 or len(rewards) % group_size:
-        raise ValueError(
-            f"rewards must be (N,) with N a positive multiple of group_size {group_size}, got {tuple(rewards.shape)}"
-        )
+    if rewards.dim() != 1 or len(rewards) == 0:
+        raise ValueError(f"rewards must be (N,) with N at least 1, got {tuple(rewards.shape)}")
     if not rewards.is_floating_point():
         raise ValueError(f"rewards must be floating point, got {rewards.dtype}")
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
-    groups = rewards.to(torch.promote_types(rewards.dtype, torch.float32)).view(-1, group_size)
-    groups = groups - groups[:, :1]  # equal rewards are then equal to their mean exactly
-    centred = groups - groups.mean(1, keepdim=True)
-    if baseline == "leave-one-out":
-        if normalize:
-            raise ValueError(
-                "baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again"
-            )
-        centred = centred * (group_size / (group_size - 1))
-    elif baseline != "mean":
+    if baseline not in ("mean", "leave-one-out"):
         raise ValueError(f"baseline must be 'mean' or 'leave-one-out', got {baseline!r}")
+    if baseline == "leave-one-out" and normalize:
+        raise ValueError("baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again")
+    infinite = rewards.isinf()
+    if infinite.any():
+        place = int(infinite.nonzero()[0])
+        raise ValueError(f"rewards must be finite, or NaN where one is missing; rewards[{place}] is "
+                         f"{rewards[place].item()} ({int(infinite.sum())} of {len(rewards)} are infinite)")  # fmt: skip
+    rows, columns = _places(len(rewards), group_size, groups)
+    rows, columns = rows.to(rewards.device), columns.to(rewards.device)
+    there = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
+    table = there.new_full((int(rows.max()) + 1, int(columns.max()) + 1), math.nan)  # [group, its responses]
+    table[rows, columns] = there
+    known = ~table.isnan()
+    count = known.sum(1, keepdim=True)
+    if single := int((count == 1).sum()):
+        warnings.warn(f"{single} of {len(table)} groups have one reward; its advantage is 0", stacklevel=2)
+    least = table.nan_to_num(math.inf).amin(1, keepdim=True)
+    shifted = torch.where(known, table - least, 0.0)  # equal rewards are then equal to their mean exactly
+    centred = torch.where(known, shifted - shifted.sum(1, keepdim=True) / count, 0.0)
+    others = (count - 1).clamp(min=1)
+    if baseline == "leave-one-out":
+        centred = centred * (count / others)
     if normalize:
-        centred = centred / (groups.std(1, keepdim=True) + epsilon)
-    return centred.flatten()
+        centred = centred / ((centred.square().sum(1, keepdim=True) / others).sqrt() + epsilon)
+    return centred[rows, columns]
+
+
+def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashable] | None) -> tuple[Tensor, Tensor]:
+    """The group of each response, from 0 on, and its number within it."""
+    if (group_size is None) == (groups is None):
+        given = "neither" if groups is None else "both"
+        raise ValueError(f"group_size or groups must say which responses belong together, got {given}")
+    if groups is None:
+        if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 2:
+            raise ValueError(f"group_size must be an integer of at least 2, got {group_size!r}")
+        if count % group_size:
+            raise ValueError(f"rewards must be (N,) with N a positive multiple of group_size {group_size}, got "
+                             f"({count},); groups= takes groups of other sizes")  # fmt: skip
+        place = torch.arange(count)
+        return place // group_size, place % group_size
+    if isinstance(groups, Tensor):
+        if groups.shape != (count,) or groups.is_floating_point() or groups.is_complex():
+            raise ValueError(f"groups must be ({count},) whole numbers, one for each reward, got "
+                             f"{tuple(groups.shape)} of {groups.dtype}")  # fmt: skip
+        ids = groups
+    else:
+        ids = _numbered(groups, count)
+    rows: Tensor = cast(Any, torch).unique(ids, return_inverse=True)[1]
+    sizes = rows.bincount()
+    order = rows.argsort(stable=True)  # group after group, each in the order of the responses
+    columns = torch.empty_like(rows)
+    columns[order] = torch.arange(count, device=rows.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    return rows, columns
+
+
+def _numbered(groups: Sequence[Hashable], count: int) -> Tensor:
+    """Things with a hash as whole numbers."""
+    if isinstance(groups, str | bytes) or not hasattr(groups, "__len__") or len(groups) != count:
+        raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
+    numbers: dict[Hashable, int] = {}
+    for place, group in enumerate(groups):
+        if group is None or group != group:
+            raise ValueError(f"groups[{place}] is {group}, which names no group")
+        try:
+            numbers.setdefault(group, len(numbers))
+        except TypeError:
+            raise ValueError(f"groups[{place}] must have a hash, as texts do, got {group!r:.60}") from None
+    return torch.tensor([numbers[group] for group in groups])

@@ -181,6 +181,7 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
         notes.append(f"{side}: {', '.join(facts)}.")
         if result.collapse is not None:
             notes.append(f"{side}: its training run {result.collapse}.")
+        notes += [f"{side}: {note}." for note in result.left_out]
     if a.scorer != b.scorer:
         notes.append("A and B were graded by different scorers: the difference is theirs too.")
     notes += different_sampling([a, b])

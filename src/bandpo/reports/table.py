@@ -155,9 +155,10 @@ def _row_notes(runs: Sequence[Result]) -> list[str]:
     if facts:
         notes.append(", ".join(facts))
     for i, run in enumerate(runs, 1):
+        which = f"run {i} of {len(runs)}" if len(runs) > 1 else "its run"
         if run.collapse is not None:
-            which = f"run {i} of {len(runs)}" if len(runs) > 1 else "its run"
             notes.append(f"{which} {run.collapse}")
+        notes += [f"{which}, {note}" if len(runs) > 1 else note for note in run.left_out]
     return notes
 
 

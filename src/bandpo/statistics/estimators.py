@@ -76,6 +76,9 @@ class Graded:
 
 
 def _check(n: int, k: int) -> None:
+    if not isinstance(n, int | np.integer):
+        raise ValueError(f"n must be one whole number, the samples of every prompt, got {n!r:.60}; where prompts "
+                         "have different numbers, call this for each of them")  # fmt: skip
     if not (isinstance(k, int | np.integer) and 1 <= k <= n):
         raise ValueError(f"k must be a whole number from 1 to the number of samples {n}, got {k!r}")
 
@@ -87,7 +90,7 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
     Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and more, and small values stay exact.
 
     Raises:
-        ValueError: k not in 1..n, or a count outside of 0..n.
+        ValueError: n is not one whole number, k not in 1..n, or a count outside of 0..n.
     """
     _check(n, k)
     c = _counts(n, c)

@@ -1,0 +1,149 @@
+"""Right answers as data sets hold them: read as one text, and checked before a model is trained on them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import unicodedata
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 500  # characters of an answer
+HASHES, BOX = "####", r"\boxed"  # marks of the answer in a solution
+
+# Fields that hold the answer where a cell holds more than that.
+_FIELDS = ("ground_truth", "answer", "final_answer", "gold", "target", "reference", "value")
+_PLACEHOLDERS = {"proof", "notfound", "not found", "nan", "none", "null", "n/a", "na"}
+_CONTAINER = re.compile(r"array\(|[\[{]\s*(\{\s*)?['\"]")  # how a list or mapping begins that was written as text
+_SENTENCES = re.compile(r"[a-z)]{2}[.!?]\s+[A-Z]")
+_BOXED = re.compile(r"\\f?box(?:ed)?\s*\{")
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+
+
+def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
+    """Read the right answer that a cell holds, and say what was changed to get it.
+
+    Args:
+        value: text or a number; a mapping with one answer (`{"ground_truth": "34", "style": "rule"}`) or a list of one,
+            as such or written as JSON or by Python; None and NaN hold no answer, which is "".
+        after: `HASHES` or `BOX`: the answer is what stands behind the last of these marks; "" where there is none.
+
+    Raises:
+        ValueError: no answer, or more than one, can be made out; the message is the reason.
+    """
+    text, inside = _one(value)
+    changes = ["answer taken out of a list or mapping"] if inside else []
+    if after == BOX:
+        text = _last_box(text)[1]
+    elif after is not None:
+        text = text.rpartition(after)[2] if after in text else ""
+    seen = _visible(text)
+    if seen != text:
+        changes.append("invisible characters taken off")
+    text = seen.strip()
+    whole, held = _last_box(text)
+    if held.strip() and _undressed(text) == whole:
+        return held.strip(), [*changes, "box around the answer taken off"]
+    return text, changes
+
+
+def gold_fault(text: str) -> str | None:
+    """Say why no answer can be held against this right answer; None where nothing speaks against it."""
+    if text.casefold() in _PLACEHOLDERS:
+        return "answer is a placeholder (proof, notfound, nan, None)"
+    if _CONTAINER.match(text):
+        return "answer is a list or mapping written as text"
+    if fault := solution_fault(text):
+        return fault
+    return f"answer of more than {LONGEST} characters" if len(text) > LONGEST else None
+
+
+def solution_fault(text: str) -> str | None:
+    """Say that a right answer is a whole solution, and the option that takes the answer out of it."""
+    if HASHES in text:
+        return "answer is a whole solution; bandpo data prepare --answer-from hashes takes what stands behind its ####"
+    if _BOXED.search(text):
+        return r"answer is a whole solution; bandpo data prepare --answer-from box takes what its last \boxed{} holds"
+    return "answer is a whole solution" if _SENTENCES.search(text) and len(text.split()) >= 8 else None
+
+
+def _one(value: Any) -> tuple[str, bool]:
+    """The one text in a value, and whether it was inside a container."""
+    if value is None or value != value:  # NaN is how some tables say nothing
+        return "", False
+    if isinstance(value, str):
+        unpacked = unpack(value)
+        texts = isinstance(unpacked, list) and all(isinstance(each, str | Mapping) for each in unpacked)
+        if not (texts or isinstance(unpacked, Mapping)):
+            return value, False  # [1, 2] is an interval, or a list that is the answer
+        text, _ = _one(unpacked)
+        if any(unicodedata.category(letter) == "Cc" for letter in text):
+            raise ValueError("answer is a list or mapping written as text, with characters that were lost")
+        return text, True
+    if isinstance(value, int | float):
+        return str(value), False
+    if isinstance(value, Mapping):
+        if "role" in value:
+            raise ValueError("answer is messages")
+        there = {key: each for key, each in value.items() if each is not None}
+        found = [there[key] for key in _FIELDS if key in there] or list(there.values())
+    elif isinstance(value, list):
+        found = value
+    else:
+        raise ValueError(f"answer is neither text nor a number, but {type(value).__name__}")
+    texts = dict.fromkeys(_one(each)[0] for each in found)
+    if len(texts) > 1:
+        raise ValueError("answer has several values, where one is expected")
+    return next(iter(texts), ""), True
+
+
+def unpack(text: str) -> Any:
+    """What a text holds that is a list or mapping as JSON or as Python writes it; else None."""
+    if text.lstrip()[:1] not in ("[", "{"):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of a backslash, which is LaTeX here
+            return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _visible(text: str) -> str:
+    """Without zero-width spaces, byte order marks, soft hyphens and marks of direction; any space is a plain one."""
+    if text.isascii() and text.isprintable():
+        return text
+    kinds = ((letter, unicodedata.category(letter)) for letter in text)
+    plain = (
+        " " if kind == "Zs" else letter for letter, kind in kinds if kind not in ("Cf", "Cc") or letter in "\t\n\r"
+    )
+    return "".join(plain)
+
+
+def _undressed(text: str) -> str:
+    """Without a full stop, and what makes a formula of it."""
+    text = text.removesuffix(".").rstrip()
+    for left, right in _DELIMITERS:
+        if text.startswith(left) and text.endswith(right):
+            return text[len(left) : -len(right)].strip().removesuffix(".")
+    return text
+
+
+def _last_box(text: str) -> tuple[str, str]:
+    r"""The last \boxed{} of a text, and what it holds; empty where there is none, or where it does not end."""
+    found = list(_BOXED.finditer(text))
+    if not found:
+        return "", ""
+    depth, start = 1, found[-1].end()
+    for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            end = start + brace.end()
+            return text[found[-1].start() : end], text[start : end - 1]
+    return "", ""

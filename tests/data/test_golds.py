@@ -1,0 +1,248 @@
+"""Right answers as data sets hold them: what is read, what is refused and why, and what the report says of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from bandpo.cli import main
+from bandpo.data import evaluation_set, readers
+from bandpo.data.golds import BOX, HASHES, gold_fault, read_gold
+from bandpo.errors import UserError
+
+INSIDE, UNSEEN, BOXED = (
+    "answer taken out of a list or mapping",
+    "invisible characters taken off",
+    "box around the answer taken off",
+)
+READ = [
+    (" 34 ", "34", []),
+    (34, "34", []),
+    (0.5, "0.5", []),
+    (None, "", []),
+    (float("nan"), "", []),
+    (["34"], "34", [INSIDE]),
+    (["34", 34], "34", [INSIDE]),
+    ('["34"]', "34", [INSIDE]),
+    ("['34']", "34", [INSIDE]),
+    (r'["\\frac{1}{2}"]', r"\frac{1}{2}", [INSIDE]),
+    ({"ground_truth": "34", "style": "rule"}, "34", [INSIDE]),
+    ({"answer": 34, "solution": "so"}, "34", [INSIDE]),
+    ({"label": "34", "other": None}, "34", [INSIDE]),
+    ("{'ground_truth': '34', 'style': 'rule'}", "34", [INSIDE]),
+    ('{"target": ["34"]}', "34", [INSIDE]),
+    ("[]", "", [INSIDE]),
+    ("[1, 2]", "[1, 2]", []),  # an interval
+    ("[[1, 2], [3, 4]]", "[[1, 2], [3, 4]]", []),
+    ("{1, 2}", "{1, 2}", []),
+    (r"\{1, 2\}", r"\{1, 2\}", []),
+    ("34\u200b", "34", [UNSEEN]),
+    ("\ufeff34", "34", [UNSEEN]),
+    ("1\u00a0000", "1 000", [UNSEEN]),
+    ("thir\u00adty", "thirty", [UNSEEN]),
+    ("\u202a34\u202c", "34", [UNSEEN]),
+    ("\u2066-7\u2069", "-7", [UNSEEN]),
+    ("\u00bd \u03c0", "\u00bd \u03c0", []),
+    (r"\boxed{34}", "34", [BOXED]),
+    (r"$\boxed{\frac{1}{\{2\}}}$.", r"\frac{1}{\{2\}}", [BOXED]),
+    (r"\(\boxed{34}\)", "34", [BOXED]),
+    (r"\boxed{3}^2", r"\boxed{3}^2", []),
+]
+
+
+@pytest.mark.parametrize(("value", "text", "changes"), READ)
+def test_what_a_cell_holds_is_one_text(value, text, changes):
+    assert read_gold(value) == (text, changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (["34", "35"], "answer has several values, where one is expected"),
+        ('["34", "35"]', "answer has several values, where one is expected"),
+        ({"answer": "34", "target": "35"}, "answer has several values, where one is expected"),
+        ([{"role": "user", "content": "34"}], "answer is messages"),
+        ("[{'role': 'user', 'content': '34'}]", "answer is messages"),
+        (r'["\frac{1}{2}"]', "answer is a list or mapping written as text, with characters that were lost"),
+        (b"34", "answer is neither text nor a number, but bytes"),
+    ],
+)
+def test_what_holds_no_single_answer_is_refused(value, reason):
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        read_gold(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "after", "answer"),
+    [
+        ("6 of 7 #### 6\nso\n#### 42", HASHES, "42"),
+        ("no mark", HASHES, ""),
+        (r"so \boxed{6}, that is $\boxed{\frac{4}{2}}$, as asked.", BOX, r"\frac{4}{2}"),
+        (r"so \fbox{6}", BOX, "6"),
+        (r"\boxed{6", BOX, ""),
+        ("no box", BOX, ""),
+        ("so\n#### 4\u200b2", HASHES, "42"),
+        ("#### $\\boxed{42}$", HASHES, "42"),
+    ],
+)
+def test_the_answer_of_a_solution_stands_behind_its_last_mark(text, after, answer):
+    assert read_gold(text, after)[0] == answer
+
+
+SOLUTION = "answer is a whole solution"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        *(
+            (text, "answer is a placeholder (proof, notfound, nan, None)")
+            for text in ("proof", "NotFound", "nan", "NONE")
+        ),
+        ("array(['34'], dtype=object)", "answer is a list or mapping written as text"),
+        ("{'answer': 34", "answer is a list or mapping written as text"),
+        ("[{'a': 1}\n {'a': 2}]", "answer is a list or mapping written as text"),
+        (
+            "She sold 4.\n#### 4",
+            f"{SOLUTION}; bandpo data prepare --answer-from hashes takes what stands behind its ####",
+        ),
+        (
+            r"We get $\boxed{3}$.",
+            rf"{SOLUTION}; bandpo data prepare --answer-from box takes what its last \boxed{{}} holds",
+        ),
+        ("There are 12 of them. So she has 5 left at the end.", SOLUTION),
+        ("1" * 501, "answer of more than 500 characters"),
+        ("1" * 500, None),
+        ("none of them", None),
+        ("D. Velocity", None),
+        ("x = 5 or x = -3", None),
+        ("Mrs. Brown", None),
+        (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", None),
+        ("[1, 2)", None),
+        ("{1, 2}", None),
+    ],
+)
+def test_a_right_answer_that_nobody_can_give_is_told(text, fault):
+    assert gold_fault(text) == fault
+
+
+def prepared(tmp_path, rows, *options):
+    """The rows made, and the entry of the report, or the exit status where nothing is made."""
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status = main(["data", "prepare", str(path), "-o", str(tmp_path / "out"), *options])
+    if status:
+        return status, None
+    entry = json.loads((tmp_path / "out/report.json").read_text())["files"]["own"]
+    return pyarrow.parquet.read_table(tmp_path / "out/own.parquet").to_pylist(), entry
+
+
+def test_messages_that_end_with_the_solution_are_cut_at_the_last_question(tmp_path):
+    turns = [
+        ("system", "brief"),
+        ("user", "Find 0."),
+        ("assistant", "of what?"),
+        ("user", "Of x."),
+        ("assistant", "It is 0"),
+    ]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    whole = [{"role": "user", "content": "Find 9."}]
+    rows, entry = prepared(
+        tmp_path, [{"messages": messages, "answer": 0}, {"messages": whole, "answer": 9}], "--prompt", "messages"
+    )
+    assert [row["prompt"] for row in rows] == [messages[:-1], whole]
+    assert entry["corrected"] == {"messages behind the last user message taken off": 1}
+    (example,) = entry["examples"]["messages behind the last user message taken off"]
+    assert example == {"row": 0, "problem": "Of x.", "began": "It is 0"}
+    assert "- 1 x messages behind the last user message taken off" in (tmp_path / "out/report.md").read_text()
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr])
+def test_messages_in_a_cell_of_csv_are_messages(tmp_path, write):
+    path, messages = (
+        tmp_path / "own.csv",
+        [{"role": "user", "content": "Find 'x'."}, {"role": "assistant", "content": "7"}],
+    )
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["prompt", "answer"], [write(messages), "7"], ["[1, 2] has which mean?", "1.5"]])
+    assert main(["data", "prepare", str(path), "-o", str(tmp_path)]) == 0
+    rows = pyarrow.parquet.read_table(tmp_path / "own.parquet").to_pylist()
+    assert [row["prompt"] for row in rows] == [messages[:1], [{"role": "user", "content": "[1, 2] has which mean?"}]]
+    entry = json.loads((tmp_path / "report.json").read_text())["files"]["own"]
+    assert entry["corrected"] == {"messages read out of text": 1, "messages behind the last user message taken off": 1}
+
+
+def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path, capsys):
+    golds = ["1", "proof", "nan", '["3", "4"]', [5], "6\ufeff", "She sold 4.\n#### 4", "9" * 501, None, "Proof ", "2"]
+    rows, entry = prepared(tmp_path, [{"prompt": f"Find {i}.", "answer": gold} for i, gold in enumerate(golds)])
+    assert [row["answer"] for row in rows] == ["1", "5", "6", "2"]
+    assert entry["read"] == len(golds) == entry["rows"] + sum(entry["dropped"].values())
+    assert entry["dropped"] == {
+        "answer is a placeholder (proof, notfound, nan, None)": 3,
+        "answer has several values, where one is expected": 1,
+        f"{SOLUTION}; bandpo data prepare --answer-from hashes takes what stands behind its ####": 1,
+        "answer of more than 500 characters": 1,
+        "no answer": 1,
+    }
+    assert entry["corrected"] == {INSIDE: 1, UNSEEN: 1}
+    assert entry["examples"]["answer has several values, where one is expected"][0]["answer"] == '["3", "4"]'
+    out = capsys.readouterr().out
+    for what, count in entry["dropped"].items():
+        assert f"{count} {what}" in out
+        assert f"warning: {tmp_path / 'own.jsonl'}: {count} rows: {what}" in out
+        assert f"- {count} x {what}" in (tmp_path / "out/report.md").read_text()
+
+
+def test_solutions_are_refused_with_the_option_that_takes_the_answer_out(tmp_path, capsys):
+    solutions = [{"prompt": f"Find {i}.", "answer": f"She sold {i} clips.\n#### {i}"} for i in range(3)]
+    assert prepared(tmp_path, solutions) == (2, None)
+    error = capsys.readouterr().err
+    assert (
+        "of 3 rows none is left (3 answer is a whole solution; bandpo data prepare --answer-from hashes takes" in error
+    )
+    assert r"an answer is 'She sold 0 clips.\n#### 0'" in error
+    rows, entry = prepared(tmp_path, solutions, "--answer-from", "hashes")
+    assert [row["answer"] for row in rows] == ["0", "1", "2"]
+    assert entry["dropped"] == {}
+    boxed = [{"prompt": "Find 3.", "answer": r"We get $\boxed{3}$."}, {"prompt": "Find 4.", "answer": "no box"}]
+    rows, entry = prepared(tmp_path, boxed, "--answer-from", "box")
+    assert [row["answer"] for row in rows] == ["3"]
+    assert entry["dropped"] == {"no answer": 1}
+    assert main(["data", "prepare", "aime24", "-o", str(tmp_path / "o"), "--answer-from", "box"]) == 2
+    assert "--answer-from has no place with aime24, whose columns are known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--evaluation", "--as-published"])
+def test_of_an_evaluation_set_a_doubtful_answer_stays_and_is_told(tmp_path, option):
+    rows, entry = prepared(
+        tmp_path, [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["1", "2"]}], option
+    )
+    assert [row["answer"] for row in rows] == ["proof"]
+    assert entry["kept_though"] == {"answer is a placeholder (proof, notfound, nan, None)": 1}
+    assert entry["dropped"] == {"answer has several values, where one is expected": 1}
+    assert len(entry["warnings"]) == 2
+
+
+def test_questions_to_evaluate_on_have_one_answer_each(tmp_path):
+    path = Path(tmp_path / "own.jsonl")
+    path.write_text('{"prompt": "x", "answer": "proof"}\n{"prompt": "y", "answer": ["7"]}\n')
+    found = evaluation_set(str(path))
+    assert [row["answer"] for row in found.rows] == ["proof", "7"]
+    assert found.warnings == [f"{path}: 1 rows: answer is a placeholder (proof, notfound, nan, None)"]
+    path.write_text('{"prompt": "x", "answer": ["7", "8"]}\n')
+    with pytest.raises(UserError, match=r"row 1: answer has several values, where one is expected: \['7', '8'\]"):
+        evaluation_set(str(path))
+
+
+def test_answers_of_a_task_of_reasoning_gym_are_those_of_the_task(tmp_path, monkeypatch):
+    items = [
+        {"question": f"x{i}", "answer": answer} for i, answer in enumerate(['["a", "b"]', "None", "It is. " * 200])
+    ]
+    monkeypatch.setattr(readers, "reasoning_gym_items", lambda *_: (items, lambda text, item: 1.0))
+    assert main(["data", "prepare", "reasoning-gym:own", "-o", str(tmp_path), "--size", "3"]) == 0
+    rows = pyarrow.parquet.read_table(tmp_path / "own.parquet").to_pylist()
+    assert [row["answer"] for row in rows] == [item["answer"].strip() for item in items]
