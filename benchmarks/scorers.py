@@ -2,8 +2,8 @@ r"""Where scorers disagree: ours, verl's and TRL's, on answers whose rightness i
 
     python benchmarks/scorers.py            # what the scorers of this environment say
     python benchmarks/scorers.py --write    # and write it to benchmarks/scorers.csv; columns of others stay as they are
-    python benchmarks/scorers.py --tricky first     # what `math` misjudges of the first part of benchmarks/tricky.yaml
-    python benchmarks/scorers.py --tricky all --write    # of both, and write it to benchmarks/tricky.csv
+    python benchmarks/scorers.py --tricky    # what `math` misjudges of benchmarks/tricky.yaml, in four forms
+    python benchmarks/scorers.py --tricky --write    # and write it to benchmarks/tricky.csv, tricky_counts.csv
     python benchmarks/scorers.py --page     # docs/scorers.md from the rows
 
 TRL's scorer needs the environment of `constraints.txt`, verl's two that of `constraints-verl.txt`.
@@ -13,7 +13,9 @@ import argparse
 import csv
 import importlib.util
 import logging
+import re
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from bandpo.rewards.grading import grade
 
 ROOT = Path(__file__).resolve().parent.parent
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
+COUNTS = Path(__file__).with_name("tricky_counts.csv")
 ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "docs" / "scorers.md"
 
 # (text, right answer, whether a reader would call it right)
@@ -251,21 +254,35 @@ def available() -> dict:
 
 
 class Tricky(NamedTuple):
+    form: str
     part: str
     gold: str
     text: str
     right: int
 
 
-def tricky() -> list[Tricky]:
+# Where the answer stands. What has delimiters, a box, Markdown or lines of its own stands behind "Answer:" only.
+FORMS = {
+    "answer": "Answer: {}",
+    "box": "\\boxed{{{}}}",
+    "sentence": "Therefore, the answer is \\boxed{{{}}}.",
+    "formula": "So we get \\(\\boxed{{{}}}\\).",
+}
+_OWN_FORM = re.compile(r"\$|\\boxed|\\fbox|\*\*|\*\w|`|__|\n|\\[(\[]")
+
+
+def tricky(form: str) -> list[Tricky]:
     """Those that are counted. Which part an answer is in hangs on a checksum of it, not on anybody's choice."""
     found = []
     for group in yaml.safe_load(TRICKY.read_text(encoding="utf-8")):
         for verdict, right in (("right", 1), ("wrong", 0)):
             for answer in group.get(verdict, []):
                 part = group.get("part") or ("first", "second")[zlib.crc32(f"{group['gold']}\t{answer}".encode()) % 2]
-                text = answer if group.get("whole") else f"Answer: {answer}"
-                found.append(Tricky(part, group["gold"], text, right))
+                whole = group.get("whole", False)
+                if form != "answer" and (whole or _OWN_FORM.search(answer) or answer.count("{") != answer.count("}")):
+                    continue
+                text = answer if whole else FORMS[form].format(answer)
+                found.append(Tricky(form, part, group["gold"], text, right))
     return found
 
 
@@ -275,19 +292,12 @@ def misjudged(cases: list[Tricky]) -> list[Tricky]:
 
 
 def _tricky_page() -> str:
-    cases = tricky()
-    with MISJUDGED.open(newline="", encoding="utf-8") as file:
-        wrong = [Tricky(row["part"], row["gold"], row["text"], int(row["right"])) for row in csv.DictReader(file)]
-    lines = ["| part | verdict | answers | misjudged | |", "|---|---|---|---|---|"]
-    for part in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"):
-        for right, name in ((1, "right"), (0, "wrong")):
-            number = sum(case.part == part and case.right == right for case in cases)
-            bad = sum(case.part == part and case.right == right for case in wrong)
-            lines.append(f"| {part} | {name} | {number} | {bad} | {100 * bad / number:.1f} % |")
-    lines += ["", "| misjudged | right answer | reader | `math` |", "|---|---|---|---|"]
-    lines += [
-        f"| {_code(c.text.removeprefix('Answer: '))} | {_code(c.gold)} | {c.right} | {1 - c.right} |" for c in wrong
-    ]
+    lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
+    with COUNTS.open(newline="", encoding="utf-8") as file:
+        lines += [
+            f"| {_code(FORMS[row['form']].format('...'))} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |"
+            for row in csv.DictReader(file)
+        ]
     return "\n".join(lines)
 
 
@@ -364,20 +374,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--tricky", choices=["first", "second", "third", "all"])
+    parser.add_argument("--tricky", action="store_true")
     args = parser.parse_args()
     if args.tricky:
-        cases = [case for case in tricky() if args.tricky in (case.part, "all")]
-        found = misjudged(cases)
-        for case in found:
-            print(case.part, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
-        for right, name in ((1, "right"), (0, "wrong")):
-            number, bad = (sum(case.right == right for case in some) for some in (cases, found))
-            print(f"of {number} {name} answers {bad} misjudged ({100 * bad / number:.1f} %)")
+        bad, counts = [], []
+        for form in FORMS:
+            cases = tricky(form)
+            found = misjudged(cases)
+            bad += found
+            total, lost = (Counter(case.right for case in some) for some in (cases, found))
+            counts.append({"form": form, "right": total[1], "refused": lost[1], "wrong": total[0], "rewarded": lost[0]})
+            print(counts[-1])
+        for case in bad:
+            print(case.form, case.part, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
         if args.write:
             with MISJUDGED.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerows([Tricky._fields, *found])
+                csv.writer(file).writerows([Tricky._fields, *bad])
+            with COUNTS.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(counts[0]))
+                writer.writeheader()
+                writer.writerows(counts)
         return
     if args.page:
         PAGE.write_text(page(), encoding="utf-8")

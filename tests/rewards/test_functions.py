@@ -133,7 +133,12 @@ def test_an_answer_that_is_no_number_is_an_error_that_shows_it(answer):
 
 def test_chat_messages_are_read_as_their_text():
     messages = [{"role": "assistant", "content": "so "}, {"role": "assistant", "content": None}, {"content": "7"}]
-    assert text_of(messages) == "so 7"
+    assert text_of(messages) == "7"
+    tools = [{"role": "assistant", "content": "7"}, {"role": "tool", "content": "8"}, {"role": "user", "content": "9"}]
+    assert text_of(tools) == "7"
+    parts = [{"type": "thinking", "thinking": "8"}, {"type": "text", "text": "so "}, {"type": "text", "text": "7"}]
+    assert text_of([{"role": "assistant", "content": parts}]) == "so 7"
+    assert text_of([{"role": "user", "content": "7"}]) == ""
     assert last_number([messages], ["7"]) == [1.0]
     assert exact([[{"role": "assistant", "content": " yes "}]], ["yes"]) == [1.0]
 

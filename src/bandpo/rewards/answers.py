@@ -37,7 +37,7 @@ _VALUE = rf"(?=[-+]?\s?[\d$\\({{\[.|\u20ac\u00a3\u00a5]|(?i:{_NUMBER_WORD})|[A-Z
 _LEAD = re.compile(rf"(?:(?:{_WORD}|{_NAME}),?:?\s)*(?:[A-Za-z]{{2,}}\s?[:=]|[:=])?\s?{_VALUE}")
 _TAIL = re.compile(rf"(?<=\S)(?:[\s,]+\(?(?:{_WORD}|(?:(?<=on\s)|(?<=of\s)|(?<=for\s)){_NUMBER_WORD})\)?)+$")
 # Behind a value these go on with it; before it they may tell what it is.
-_CHANGING_BEHIND = {"over", "off", "gross", "score", "denominator", "factorials", "pis", "lakhs", "googols", "quintillions"}
+_CHANGING_BEHIND = {"over", "off", "errors", "gross", "score", "denominator", "factorials", "pis", "lakhs", "googols", "quintillions"}
 # Before a value these relate it to something else: "digits in 42", but "a total of 42", "equal to 42".
 _RELATED = re.compile(
     r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple|step|(?:divided|multiplied) by|before\b.*)$"
@@ -49,7 +49,7 @@ _COMMANDS = set(
     """frac dfrac tfrac cfrac sqrt pi infty cdot times div pm mp left right big Big bigg circ degree over
     sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm mod bmod pmod
     binom dbinom tbinom choose
-    lfloor rfloor lceil rceil lvert rvert vert le leq ge geq lt gt ne neq approx in cup cap setminus emptyset varnothing
+    lfloor rfloor lceil rceil lvert rvert vert le leq ge geq lt gt approx in cup cap setminus emptyset varnothing
     sum prod int lim to mathbb begin end lbrace rbrace langle rangle colon overline bar Gamma
     alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon
     phi varphi chi psi
@@ -63,7 +63,7 @@ _EQUALS = re.compile(r"(?<![<>!:\\=])=(?!=)")
 _TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
 _DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
 # 1 % 0 and 0x1F are a programmer's, and nothing to the parser but products with 0.
-_CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]")
+_CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]|\\log_\s*\{?\s*[01]\s*(?:\}|(?!\d))")
 # A power of powers of numbers: nobody can write it out.
 _TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
 _END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*(?:\\right\s*)?[)\]]")
@@ -153,13 +153,16 @@ _TWICE = re.compile(r"(.+?)\s+\((?:(?:or|i\.e\.,?|that is,?|equivalently,?)\s*([
 # The letter of a choice beside its value: (B) 7, B. 7, 7 (B).
 _LETTER = re.compile(r"^(?:\(?[A-J]\)\s*[:.]?\s+|[A-J][.:]\s+)(?=\S)")
 _LETTER_AFTER = re.compile(r"\s+\((?:option |choice )?[A-J]\)$")
+_DECIMAL = re.compile(r"(?:^|=)\s*\$?\s*-?[\d.,]+\s*$")
 _MODULO = re.compile(r"^(\$?)[A-Za-z]\s*\\equiv\s*(.+?)\s*\\pmod\s*\{?[0-9]+\}?(?=\$?$)")  # N \\equiv 809 \\pmod{1000}
 _POINT_NAME = re.compile(r"^(\$?)\(([a-z](?:, ?[a-z])+)\)\s*=\s*")  # (x, y) = (2, 6) or (6, 2)
 
 
 def _sides(text: str) -> tuple[str, ...] | None:
     """The sides of a chain of equations that are values; the others are names, such as x, f(2), m+n or "area"."""
-    text = text.partition("\\approx")[0] if "\\approx" in text else text
+    text, about, _ = text.partition("\\approx")
+    if about and _DECIMAL.search(text):  # 42 \approx 43 says two things; \frac13 \approx 0.33 one
+        return None
     if re.search(r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])|,.*=", text):  # x = 1 or x = 2 is a list
         return (text,)
     sides = [side.strip() for side in _split(text)]

@@ -28,12 +28,14 @@ class RewardError(UserError):
 
 
 def text_of(completion: str | list[dict[str, Any]]) -> str:
-    """The text of a completion, which TRL gives as a string or, for chat prompts, as messages."""
-    return (
-        completion
-        if isinstance(completion, str)
-        else "".join(str(message.get("content") or "") for message in completion)
-    )
+    """Return the text of a completion: a string, or for chat prompts messages, of which the assistant's last counts."""
+    if isinstance(completion, str):
+        return completion
+    own = [message for message in completion if message.get("role", "assistant") == "assistant"]
+    content = own[-1].get("content") if own else None
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if part.get("type", "text") == "text")
+    return str(content or "")
 
 
 def exact(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
