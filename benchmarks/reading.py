@@ -69,19 +69,32 @@ def sets(folder: Path) -> Iterator[tuple[str, str, list[Case]]]:
             for writing, write in (("as published", str), (r"\(..\)", parentheses)):
                 yield place.name, writing, [(write(text), boxed(text) or "", 1) for text in texts]
     if (path := qwen / "gsm8k" / "test.jsonl").exists():
-        yield "gsm8k", "as published", [(row["answer"], row["answer"].split("####")[1].strip(), 1) for row in rows(path)]
+        yield (
+            "gsm8k",
+            "as published",
+            [(row["answer"], row["answer"].split("####")[1].strip(), 1) for row in rows(path)],
+        )
     for name in ("college_math", "olympiadbench"):  # their answers, behind words that a model would write
         if (path := qwen / name / "test.jsonl").exists():
             golds = [row.get("answer") or (row.get("final_answer") or [""])[0] for row in rows(path)]
-            for writing, form in (("$..$", "So the answer is $\\boxed{%s}$."), (r"\[..\]", "Hence,\n\\[\n\\boxed{%s}\n\\]")):
+            for writing, form in (
+                ("$..$", "So the answer is $\\boxed{%s}$."),
+                (r"\[..\]", "Hence,\n\\[\n\\boxed{%s}\n\\]"),
+            ):
                 yield name, writing, [(_filled(form, gold), gold, 1) for gold in golds if gold]
     if (path := qwen / "eval_rm_maj_example" / "math_cot_100.jsonl").exists():
-        answers = [(row["gt"], text, score) for row in rows(path) for text, score in zip(row["code"], row["score"], strict=True)]
+        answers = [
+            (row["gt"], text, score)
+            for row in rows(path)
+            for text, score in zip(row["code"], row["score"], strict=True)
+        ]
         yield "answers of Qwen2.5-Math", "as written", [(text, gold, int(score)) for gold, text, score in answers]
     for path in sorted(folder.glob("*.jsonl")):
-        yield path.stem, "as written", [
-            (row["text"], str(row["gold"]), int(row["verdict"])) for row in rows(path) if row["verdict"] is not None
-        ]
+        yield (
+            path.stem,
+            "as written",
+            [(row["text"], str(row["gold"]), int(row["verdict"])) for row in rows(path) if row["verdict"] is not None],
+        )
 
 
 def _filled(form: str, gold: str) -> str:
@@ -108,7 +121,8 @@ def measure(folder: Path) -> list[dict]:
     for name, writing, cases in sets(folder):
         scores = [g.score for g in grade([case[0] for case in cases], [case[1] for case in cases])]
         count: Callable[[int, int], int] = lambda right, score: sum(  # noqa: E731
-            case[2] == right and got == score for case, got in zip(cases, scores, strict=True)  # noqa: B023
+            case[2] == right and got == score
+            for case, got in zip(cases, scores, strict=True)  # noqa: B023
         )
         right, wrong = count(1, 1) + count(1, 0), count(0, 0) + count(0, 1)
         values = [name, writing, right, count(1, 1), wrong, count(0, 1), by_math_verify(cases), source_commit()]
@@ -136,7 +150,12 @@ def scores_of(source: Path, cases: list[Case]) -> list[float]:
     )
     environment = {**os.environ, "PYTHONPATH": str(source)}
     run = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(cases), capture_output=True, text=True, env=environment, check=True
+        [sys.executable, "-c", code],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
     )
     return json.loads(run.stdout)
 

@@ -239,13 +239,27 @@ def test_what_has_no_value_or_another_meaning_is_never_right(answer, right):
 @pytest.mark.parametrize(
     ("answer", "score"),
     [
-        *(("D) velocity", 1), ("(D) velocity", 1), ("D. velocity", 1), ("D: velocity", 1), ("\\text{D: velocity}", 1), ("D - velocity", 1)),
-        *(("(D) a dog", 1), ("D", 1), ("C) velocity", 0), ("(C) or (D) velocity", 0), ("D: 7, C: 8", 0), ("(D) is eliminated", 0)),
+        *(
+            ("D) velocity", 1),
+            ("(D) velocity", 1),
+            ("D. velocity", 1),
+            ("D: velocity", 1),
+            ("\\text{D: velocity}", 1),
+            ("D - velocity", 1),
+        ),
+        *(
+            ("(D) a dog", 1),
+            ("D", 1),
+            ("C) velocity", 0),
+            ("(C) or (D) velocity", 0),
+            ("D: 7, C: 8", 0),
+            ("(D) is eliminated", 0),
+        ),
         *(("(D) may be it", 0), ("D is wrong", 0), ("velocity", 0)),
     ],
 )
 def test_a_letter_with_its_text_is_the_letter(answer, score):
-    assert grade([f"Answer: {answer}", f"\\boxed{{{answer}}}"], ["D"] * 2) [0].score == score
+    assert grade([f"Answer: {answer}", f"\\boxed{{{answer}}}"], ["D"] * 2)[0].score == score
 
 
 # Recorded from the public scorer: the first five right, the others wrong.

@@ -49,7 +49,10 @@ _REWRITTEN = [
     (re.compile(rf"(?<![A-Za-z\\])(floor|ceil)\({_INNER}\)"), r"\\l\1 \2\\r\1 "),
     (re.compile(rf"(?<![A-Za-z\\])abs\({_INNER}\)"), r"|\1|"),
     (re.compile(r"(?<![A-Za-z\\])a(sin|cos|tan)(?![A-Za-z])"), r"\\arc\1"),
-    (re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"), r"\\\1"),
+    (
+        re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"),
+        r"\\\1",
+    ),
     (re.compile(r"(?:,\s*)?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"), ","),
     # To its grammar 2(21) and 2{21} are mixed numbers, 23.
     (re.compile(r"(?<![_^\\A-Za-z}.\d])(\d+)\s*(?=[({]\s*\d)"), r"\1\\cdot "),
@@ -390,7 +393,9 @@ def _same_value(gold: Any, answer: Any) -> bool:
         values = [expr.subs(places).doit() for expr in (gold, answer)]
         bits = sum(map(size, values))
         one, other = (sympy.N(value, 20, maxn=200 + int(bits)) for value in values)
-        if not all(value.is_number and not value.has(*_UNKNOWN) and not value.atoms(sympy.Function) for value in (one, other)):
+        if not all(
+            value.is_number and not value.has(*_UNKNOWN) and not value.atoms(sympy.Function) for value in (one, other)
+        ):
             if not letters:
                 return False
             continue

@@ -21,7 +21,8 @@ from typing import Literal
 
 from ..errors import UserError, nearest
 from .answers import FUNCTIONS, read, said, without_lead, without_unit
-from .final_answer import LONGEST, Thinking, final_answer
+from .boxes import LONGEST
+from .final_answer import Thinking, final_answer
 from .notation import bare, compact, plain
 from .quantities import VALUES, Number, changes, equal, number
 from .workers.pool import Pool, Raised, Stopped
@@ -48,9 +49,7 @@ class Grade:
     status: Literal["ok", "unparsed", "timeout", "error"] = "ok"
 
 
-def grade(
-    texts: Sequence[str], answers: Sequence[str], scorer: str = "math", thinking: Thinking = None
-) -> list[Grade]:
+def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", thinking: Thinking = None) -> list[Grade]:
     """Score each text against its right answer.
 
     Args:
@@ -254,7 +253,9 @@ def _as_written(kind: str, text: str) -> str | None:
     match kind:
         case "choice":
             chosen = _CHOSEN.fullmatch(text)
-            alone = chosen and not re.match(r"(?:is|was|may|might|can)\b", chosen[3] or "") and not changes(chosen[3] or "")  # what is said of it may be that it is wrong
+            alone = (
+                chosen and not re.match(r"(?:is|was|may|might|can)\b", chosen[3] or "") and not changes(chosen[3] or "")
+            )  # what is said of it may be that it is wrong
             return _choices(chosen[1] or chosen[2] if chosen and alone else text)
         case "words":
             return _words(text) or None
