@@ -294,10 +294,9 @@ def misjudged(cases: list[Tricky]) -> list[Tricky]:
 def _tricky_page() -> str:
     lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
     with COUNTS.open(newline="", encoding="utf-8") as file:
-        lines += [
-            f"| {_code(FORMS[row['form']].format('...'))} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |"
-            for row in csv.DictReader(file)
-        ]
+        for row in csv.DictReader(file):
+            where = _code(FORMS[row["form"]].format("..."))
+            lines.append(f"| {where} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |")
     return "\n".join(lines)
 
 

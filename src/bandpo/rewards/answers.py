@@ -54,10 +54,12 @@ _CHANGING_BEHIND = {
 }
 # Before a value these relate it to something else: "digits in 42", but "a total of 42", "equal to 42".
 _RELATED = re.compile(
-    r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple|step|(?:divided|multiplied) by|before\b.*)$"
+    r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple"
+    r"|step|(?:divided|multiplied) by|before\b.*)$"
 )
 _UNRELATED = re.compile(
-    r"(?i)(?:\b(?:an? (?:\w+ )?(?!multiple|divisor|factor|power|root|square|cube|part)\w+ of|(?:equals?|equal|comes|amounts|simplifies|reduces) to|given by|year)|^in)$"
+    r"(?i)(?:\b(?:an? (?:\w+ )?(?!multiple|divisor|factor|power|root|square|cube|part)\w+ of"
+    r"|(?:equals?|equal|comes|amounts|simplifies|reduces) to|given by|year)|^in)$"
 )
 
 # What the parser is asked to read; another command is a reason to refuse.

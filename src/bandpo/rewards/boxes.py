@@ -33,7 +33,10 @@ _BETWEEN = re.compile(
 )
 _DELIMITER = re.compile(r"\\\$|\$\$?|\\[()\[\]]|\\(?:begin|end)\{(?:align|equation|gather|multline|eqnarray)\w*\*?\}")
 # In a formula these change nothing: spaces, sizes, styles.
-_SPACE = r"(?:\s|~|&|\{\s*\}|\\[,;:! ]|\\(?:q?quad|(?:display|text)style|[lL]arge|LARGE|[hH]uge|bf|it|rm|left|right)(?![A-Za-z]))"
+_SPACE = (
+    r"(?:\s|~|&|\{\s*\}|\\[,;:! ]"
+    r"|\\(?:q?quad|(?:display|text)style|[lL]arge|LARGE|[hH]uge|bf|it|rm|left|right)(?![A-Za-z]))"
+)
 _SPACES_BEFORE, _SPACES_AFTER = re.compile(rf"{_SPACE}+$"), re.compile(rf"{_SPACE}*")
 _STYLE = r"boxed|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}"
 _WRAPPERS = [
@@ -69,17 +72,19 @@ _GOVERN = re.compile(
     r"(?i)(?:(?:\b(?:not|never|nor|neither|cannot|without|except|than|unlike|excluding|half|twice|thrice|double|triple"
     r"|minus|plus|times|negative|maybe|perhaps|possibly|probably|presumably|guess|between|(?:all|thing|one) but"
     r"|(?:divided|multiplied) by|(?:might|may|could) be"
-    rf"|(?:{_PART}|percent|squares?|cubes?|(?:square|cube|th) root|multiples?|divisors?|reciprocal|inverse|opposite|digits|digit sum|%) of)"
+    rf"|(?:{_PART}|percent|squares?|cubes?|(?:square|cube|th) root|multiples?|divisors?|reciprocal|inverse"
+    r"|opposite|digits|digit sum|%) of)"
     rf"|n['\u2019]t){_FILLERS})"
-    r"|(?:\b(?:do|does|can)(?: not|n['\u2019]t)|\b(?:cannot|doubt|might|may|could)) (?:that|think|believe|know|expect|guess"
-    r"|say|argue)\b|^\s*(?:suppose|assume|unless|whether)\b|\\(?:neq?|not)\s*$"
+    r"|(?:\b(?:do|does|can)(?: not|n['\u2019]t)|\b(?:cannot|doubt|might|may|could)) (?:that|think|believe|know|expect"
+    r"|guess|say|argue)\b|^\s*(?:suppose|assume|unless|whether)\b|\\(?:neq?|not)\s*$"
 )
 _CLAUSE = re.compile(r"[.;:!?,\n]\s")
 # And behind it.
 _BE = r"(?:\w+\s+)?(?:is|was|are|were|seems|looks|would be|must be)\s+(?:\w+\s+){0,2}?"
 _RETRACT = re.compile(
-    rf"(?i)[\s*_]*\(?(?:{_BE}not\b(?!\s*[\d$\\])|(?:{_BE})?(?:not (?:correct|right|the|an? answer|valid)|wrong|incorrect"
-    r"|false|invalid|mistaken|impossible|excluded|rejected|ruled out|too (?:small|big|large|high|low|many|much|few))\b"
+    rf"(?i)[\s*_]*\(?(?:{_BE}not\b(?!\s*[\d$\\])|(?:{_BE})?(?:not (?:correct|right|the|an? answer|valid)|wrong"
+    r"|incorrect|false|invalid|mistaken|impossible|excluded|rejected|ruled out|too (?:small|big|large"
+    r"|high|low|many|much|few))\b"
     r"|(?:\w+\s+)?(?:(?:isn|wasn|aren|can|doesn)['\u2019]t|cannot|fails|does not)\b"
     r"|(?<!\()or\b(?!\s+(?:equivalently|in other|about|approximately))"
     r"|(?:squared|cubed|doubled|tripled|halved|factorial)\b|\?"

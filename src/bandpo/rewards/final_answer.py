@@ -45,8 +45,7 @@ def without_thinking(text: str, thinking: Thinking = None) -> str:
     """Return what follows the thinking; nothing where the prompt opened a block that the text never closes."""
     closed = None
     if any(sign in text for sign in _SIGNS):
-        for closed in _CLOSED.finditer(text):
-            pass
+        *_, closed = (None, *_CLOSED.finditer(text))
     if closed is None and thinking == "opened":
         return ""
     text = text[closed.end() :] if closed else text
@@ -61,7 +60,9 @@ _STATEMENT = re.compile(
     r"(?P<box>\\(?:boxed|fbox|framebox)(?![A-Za-z]))"
     r"|(?P<tag>(?i:<(?:final[_ ]?)?answer>|<solution>))"
     r"|(?P<hashes>####(?!#))"
-    rf"|(?P<line>(?<!check our )(?<!check the )(?<!verify the )(?i:answer|\u7b54\u6848){_MARK}(?:(?i:is){_MARK})?[:\uff1a](?:\s*####)?)"
+    rf"|(?P<line>(?<!check our )(?<!check the )(?<!verify the )"
+    rf"(?i:answer|\u7b54\u6848){_MARK}(?:(?i:is){_MARK})?[:\uff1a]"
+    r"(?:\s*####)?)"
     r"|(?P<heading>^[ \t#*_>-]*(?i:(?:the )?(?:final )?answer)[ \t*_]*$)"
     r"|(?P<sentence>(?i:answer(?: to\b[^.\n]{0,60}?)? is\b)|\u7b54\u6848[\u662f\u4e3a])",
     re.MULTILINE,
@@ -75,7 +76,8 @@ _LEADING = re.compile(r"^[*_`#>\s]+")
 # Labels that only an answer has; another one is a note beside the answer that was stated ("Confidence: 90").
 _SOMETHING = re.compile(r"\d|\\|^\W*[A-J]\W*$")
 _OF_ANSWER = re.compile(
-    r"(?i)(?:(?:so|thus|hence|therefore|the|my|our|final|overall|correct) ?)*(?:result|solution|value|total|conclusion)?"
+    r"(?i)(?:(?:so|thus|hence|therefore|the|my|our|final|overall|correct) ?)*"
+    r"(?:result|solution|value|total|conclusion)?"
 )
 
 

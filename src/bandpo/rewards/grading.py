@@ -165,7 +165,7 @@ def _by_value(text: str, right: str, thinking: Thinking) -> Grade | _Pair:
     if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):
         return _compared(", ".join(found.answers), right)
     if not found.any:
-        return _compared(found.answers[-1], right)
+        return _compared(found.answers[len(found.answers) - 1], right)
     all_of = [_compared(answer, right) for answer in found.answers]  # "x+1 or 1+x"
     wrong = [each for each in all_of if isinstance(each, Grade) and not each.score]
     values = tuple(value for each in all_of if isinstance(each, _Pair) for value in each.values)
