@@ -246,6 +246,7 @@ def test_boxes_that_stand_together():
     ]
     assert [g.score for g in grade(texts, ["1,2", "\\{2,1\\}", "2", "x+1"])] == [1, 1, 1, 1]
     assert [g.score for g in grade(texts[:2], ["1", "1"])] == [0, 0]
+    assert [g.score for g in grade([texts[0], "\\boxed{1}, \\boxed{2}"], ["2", "2"])] == [0, 0]
 
 
 def test_the_unit_beside_a_box_is_the_answer_s():
