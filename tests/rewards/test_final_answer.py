@@ -237,6 +237,11 @@ def test_what_touches_or_governs_a_box_makes_it_none(text):
     assert [g.score for g in grade([text], ["70"])] == [0]
 
 
+def test_a_box_on_lines_of_its_own_is_not_touched_by_the_line_before():
+    texts = ["### **Final Answer**\n\\[\n\\boxed{70}\n\\]", "Step *3*\n$$\n\\boxed{70}\n$$", "It is 7\n$\\boxed{70}$"]
+    assert [g.score for g in grade(texts, ["70"] * 3)] == [1, 1, 1]
+
+
 def test_boxes_that_stand_together():
     texts = [
         "$x=\\boxed{1}$ or $x=\\boxed{2}$",

@@ -37,14 +37,14 @@ _SPACE = (
     r"(?:\s|~|&|\{\s*\}|\\[,;:! ]"
     r"|\\(?:q?quad|(?:display|text)style|[lL]arge|LARGE|[hH]uge|bf|it|rm|left|right)(?![A-Za-z]))"
 )
-_SPACES_BEFORE, _SPACES_AFTER = re.compile(rf"{_SPACE}+$"), re.compile(rf"{_SPACE}*")
+_SPACES_BEFORE, _SPACES_AFTER = re.compile(rf"{_SPACE}+\Z"), re.compile(rf"{_SPACE}*")
 _STYLE = r"boxed|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}"
 _WRAPPERS = [
-    (re.compile(rf"(?:\\(?:{_STYLE})|(?<![A-Za-z}}\]^_)]))\{{$"), re.compile(r"\}")),
-    (re.compile(r"(?<!\\)\($"), re.compile(r"\)")),
-    (re.compile(r"[\"'\u201c]$"), re.compile(r"[\"'\u201d]")),
-    (re.compile(r"(?<!\w)(?:\*\*|__|[*_])$"), re.compile(r"\*\*|__|[*_]|")),
-    (re.compile(r"\\[(\[]$|(?<!\\)\$\$?$"), re.compile(r"\\[)\]]|\$\$?")),
+    (re.compile(rf"(?:\\(?:{_STYLE})|(?<![A-Za-z}}\]^_)]))\{{\Z"), re.compile(r"\}")),
+    (re.compile(r"(?<!\\)\(\Z"), re.compile(r"\)")),
+    (re.compile(r"[\"'\u201c]\Z"), re.compile(r"[\"'\u201d]")),
+    (re.compile(r"(?<!\w)(?:\*\*|__|[*_])\Z"), re.compile(r"\*\*|__|[*_]|")),
+    (re.compile(r"\\[(\[]\Z|(?<!\\)\$\$?\Z"), re.compile(r"\\[)\]]|\$\$?")),
 ]
 # What computes with what stands beside it, in a formula and, without a space between, in text.
 _OPERATORS = (
@@ -52,7 +52,7 @@ _OPERATORS = (
     r"|over|choose|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|pi|alpha|beta|theta|phi|lambda|lfloor|lceil|lvert)"
 )
 _BEFORE = re.compile(
-    rf"(?:[-*/^_!|)\]}}{{\d<>]|(?<![=&\s])\s*\+|(?<!\\)[(\[]|(?<![A-Za-z\\])[A-Za-z]|\\(?:[lg]eq?(?:slant)?|[lg]t)|{_OPERATORS})$"
+    rf"(?:[-*/^_!|)\]}}{{\d<>]|(?<![=&\s])\s*\+|(?<!\\)[(\[]|(?<![A-Za-z\\])[A-Za-z]|\\(?:[lg]eq?(?:slant)?|[lg]t)|{_OPERATORS})\Z"
 )
 _UNIT = r"(?:\\(?:text|mathrm|operatorname)|[{\s~]*[A-Za-z]{2}|(?:\$|\\[)\]])\s*[A-Za-z])"
 _AFTER = re.compile(
@@ -60,8 +60,10 @@ _AFTER = re.compile(
     rf"|\((?!\s*(?:\\text|\\mathrm|[A-Za-z]{{2}}))|\\(?:neq?|not)(?![A-Za-z])|{_OPERATORS}(?![A-Za-z]|\{{\\(?:text|mathrm))"
 )
 _UNIT_LETTERS = {*"ghmsACFJKLNTVW"}
-_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox|[hv]space|color|tag|operatorname|begin)\*?\s*\{[^{}]*\}$")
-_BEFORE_IN_TEXT = re.compile(rf"[-+*/^_\d{{]$|(?<![A-Za-z])[a-z]$|(?:[\d)}}$]\s*[-+*/\u00d7\u00b7]|{_OPERATORS})\s+$")
+_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox|[hv]space|color|tag|operatorname|begin)\*?\s*\{[^{}]*\}\Z")
+_BEFORE_IN_TEXT = re.compile(
+    rf"[-+*/^_\d{{]\Z|(?<![A-Za-z])[a-z]\Z|(?:[\d)}}$]\s*[-+*/\u00d7\u00b7]|{_OPERATORS})\s+\Z"
+)
 _AFTER_IN_TEXT = re.compile(
     rf"[*+^_\d{{}}]|/(?!{_UNIT})|\.\d|-\d|[A-Za-z](?![A-Za-z])|\s+(?:[-+*/\u00d7\u00b7]\s*[\d$\\(]|{_OPERATORS}(?![A-Za-z]))"
 )

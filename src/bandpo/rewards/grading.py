@@ -157,15 +157,16 @@ def _right(answer: str) -> _Right:
     return _Right(text, compacted, "formula", value, unit, None, compacted)
 
 
-def _by_value(text: str, right: str, thinking: Thinking) -> Grade | _Pair:
+def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair:
     wanted = _right(right)
     found = final_answer(text, thinking)
     if found is None or right.strip().casefold() in _NO_ANSWER:
         return _UNPARSED
+    last = found.answers[-1]
     if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):
         return _compared(", ".join(found.answers), right)
     if not found.any:
-        return _compared(found.answers[len(found.answers) - 1], right)
+        return _compared(last, right)
     all_of = [_compared(answer, right) for answer in found.answers]  # "x+1 or 1+x"
     wrong = [each for each in all_of if isinstance(each, Grade) and not each.score]
     values = tuple(value for each in all_of if isinstance(each, _Pair) for value in each.values)
