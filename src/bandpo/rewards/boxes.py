@@ -62,7 +62,7 @@ _AFTER = re.compile(
 _UNIT_LETTERS = {*"ghmsACFJKLNTVW"}
 _WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox|[hv]space|color|tag|operatorname|begin)\*?\s*\{[^{}]*\}\Z")
 _BEFORE_IN_TEXT = re.compile(
-    rf"[-+*/^_\d{{]\Z|(?<![A-Za-z])[a-z]\Z|(?:[\d)}}$]\s*[-+*/\u00d7\u00b7]|{_OPERATORS})\s+\Z"
+    rf"[-+*/^_\d{{]\Z|(?<![A-Za-z])[a-z]\Z|(?:[\d)}}$]\s*[-+*/\u00d7\u00b7]|{_OPERATORS})[ \t]+\Z"
 )
 _AFTER_IN_TEXT = re.compile(
     rf"[*+^_\d{{}}]|/(?!{_UNIT})|\.\d|-\d|[A-Za-z](?![A-Za-z])|\s+(?:[-+*/\u00d7\u00b7]\s*[\d$\\(]|{_OPERATORS}(?![A-Za-z]))"
