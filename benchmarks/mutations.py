@@ -1338,8 +1338,8 @@ FAULTS = [
     Fault(
         "the first statement of an answer counts",
         "rewards/final_answer.py",
-        "in reversed(list(enumerate(marks))):",
-        "in list(enumerate(marks)):",
+        "for mark in reversed(marks):",
+        "for mark in marks:",
         "final_answer::test_the_last_statement_counts_whatever_its_kind",
     ),
     Fault(

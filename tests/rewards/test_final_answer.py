@@ -242,6 +242,11 @@ def test_a_box_on_lines_of_its_own_is_not_touched_by_the_line_before():
     assert [g.score for g in grade(texts, ["70"] * 3)] == [1, 1, 1]
 
 
+def test_a_sign_before_the_value_is_no_quotation():
+    texts = ["Answer: >42", "The answer is > 42.", "#### >42", "<answer>>42</answer>"]
+    assert [g.score for g in grade(texts, ["42"] * 4)] == [0] * 4
+
+
 def test_boxes_that_stand_together():
     texts = [
         "$x=\\boxed{1}$ or $x=\\boxed{2}$",
@@ -260,7 +265,16 @@ def test_the_unit_beside_a_box_is_the_answer_s():
 
 
 @pytest.mark.parametrize(
-    "text", ["<" * 10**6, " " * 10**6 + "x", "\\boxed{" * 10**5, "answer" * 10**5, "a\n" * 10**5 + "####" * 100]
+    "text",
+    [
+        "<" * 10**6,
+        " " * 10**6 + "x",
+        "\\boxed{" * 10**5,
+        "answer" * 10**5,
+        "a\n" * 10**5 + "####" * 100,
+        "So the answer is " * 10**4,
+        "#### " * 10**4,
+    ],
 )
 def test_looking_for_an_answer_takes_time_in_proportion_to_the_length(text):
     began = time.process_time()

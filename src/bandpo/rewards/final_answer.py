@@ -71,8 +71,8 @@ _ANSWER = re.compile(rf"(?i)answer{_MARK}:")
 _NEXT_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
 _DISPLAY = {"$$": "$$", r"\[": r"\]"}
 _TAG = re.compile(r"</[A-Za-z_ ]+>")
-_GAP = re.compile(r"(?:[*_`#>\s]|^-{3,}$)*", re.MULTILINE)
-_LEADING = re.compile(r"^[*_`#>\s]+")
+_GAP = re.compile(r"(?:[*_`#\s]|^-{3,}$)*", re.MULTILINE)
+_LEADING = re.compile(r"^[*_`#\s]+")
 # Labels that only an answer has; another one is a note beside the answer that was stated ("Confidence: 90").
 _SOMETHING = re.compile(r"\d|\\|^\W*[A-J]\W*$")
 _OF_ANSWER = re.compile(
@@ -101,15 +101,13 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
     weak: tuple[int, Found | None] = (-1, None)
     for start in (max(0, len(text) - 2 * LONGEST), 0):  # most stand near the end; what is near is looked at twice
         marks = list(_STATEMENT.finditer(text, start))
-        for index, mark in reversed(list(enumerate(marks))):
+        boxes = [(mark.start(), (box_at(text, mark.start()) or (0, 0))[1]) for mark in marks if mark["box"]]
+        for mark in reversed(marks):
             place, kind = mark.start(), mark.lastgroup
-            around = (
-                box.start() for box in marks[:index] if box["box"] and (box_at(text, box.start()) or (0, 0))[1] > place
-            )
-            if kind == "box" or (place := next(around, -1)) >= 0:
-                return place, read_boxes(text, place)
-            place = mark.start()
-            if kind == "sentence" and _ANSWER.search(text, text.rfind("\n", 0, place) + 1, place):
+            around = next((begin for begin, end in boxes if begin < place < end), -1)
+            if kind == "box" or around >= 0:
+                return place, read_boxes(text, place if kind == "box" else around)
+            if kind == "sentence" and _ANSWER.search(text, max(text.rfind("\n", 0, place) + 1, place - LONGEST), place):
                 continue  # in a line "Answer: the answer is"
             line = _tagged(text, mark.end()) if kind == "tag" else _line(text, mark.end())
             if not line or (kind == "hashes" and (PROSE.search(line) or not _SOMETHING.search(line))):  # #### Step 2
