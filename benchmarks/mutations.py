@@ -1895,8 +1895,8 @@ FAULTS = [
     Fault(
         "answers: what is left out is not told",
         "evals/results.py",
-        "left_out=tuple(left_out)",
-        "left_out=()",
+        "notes=tuple(left_out)",
+        "notes=()",
         "dumps",
     ),
     Fault(
