@@ -1893,6 +1893,20 @@ FAULTS = [
         "dumps",
     ),
     Fault(
+        "compare: data sets of one name are renamed",
+        "reports/comparison.py",
+        "if not set(have[0]).isdisjoint(have[1]):",
+        "if False:",
+        "reports/test_comparison",
+    ),
+    Fault(
+        "eval: a limit is sent though it is to be left out",
+        "evals/draw.py",
+        'if limit_field != "max_tokens" and "max_tokens" in omit:',
+        "if False:",
+        "draw",
+    ),
+    Fault(
         "answers: what is left out is not told",
         "evals/results.py",
         "notes=tuple(left_out)",

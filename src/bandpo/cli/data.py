@@ -46,9 +46,7 @@ def prepare(
     config: Annotated[str | None, Option(help="of the hub's data set")] = None,
     split: Annotated[str | None, Option(help="of it [default: train]")] = None,
     data_source: Annotated[str | None, Option(metavar="KEY", help="verl's, for scorers [default: math_dapo]")] = None,
-    integers: Annotated[
-        bool, Option("--integers", help="write answers as integers, and count those that are not")
-    ] = False,
+    integers: Annotated[bool, Option("--integers", help="write answers as integers, count others")] = False,
     evaluation: Annotated[bool, Option("--evaluation", help=EVALUATION)] = False,
     option: Annotated[list[Any] | None, Option(parser=setting, metavar="KEY=VALUE", help="for reasoning_gym")] = None,
 ) -> None:

@@ -44,8 +44,8 @@ Drop = Annotated[bool, Option("--drop-incomplete", help="of a file: leave out pr
 COLUMNS = (
     "A file of answers has one in a row, or a problem with its answers in lists; question and score at least. Columns "
     "are found by usual names, or by --prompt to --extracted. Files of verl's trainer.validation_data_dir, lighteval's "
-    "details (0.10 and later), lm-eval's samples, inspect_ai's logs, rollouts of verifiers and TRL's log_completions (with "
-    "--score REWARD_FUNCTION) are read as they are: docs/evaluation.md."
+    "details (0.10 and later), lm-eval's samples, inspect_ai's logs, verifiers' rollouts and, with --score "
+    "REWARD_FUNCTION, TRL's log_completions are read as they are: docs/evaluation.md."
 )
 Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
 

@@ -72,10 +72,10 @@ def _announce(contest: Contest, aside: Console, *, smoke: bool) -> None:
     stages, searched = contest.stages, contest.searched
     aside.print(
         f"{contest.name}{' (smoke test)' if smoke else ''}: {counted(len(contest.worlds), 'world')} x "
-        f"{counted(len(contest.families), 'family')} x {counted(len(contest.controls), 'control')}. Of each family under "
-        f"each control {counted(searched, 'setting')} {'is' if searched == 1 else 'are'} tried on {stages.search.count} "
-        f"seeds, the best {min(stages.best, searched)} on {stages.choose.count} others, and one is judged on "
-        f"{stages.judge.count} more.",
+        f"{counted(len(contest.families), 'family')} x {counted(len(contest.controls), 'control')}. Of each family "
+        f"under each control {counted(searched, 'setting')} {'is' if searched == 1 else 'are'} tried on "
+        f"{stages.search.count} seeds, the best {min(stages.best, searched)} on {stages.choose.count} others, and one "
+        f"is judged on {stages.judge.count} more.",
         soft_wrap=True,
     )
 

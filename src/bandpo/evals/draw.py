@@ -202,7 +202,8 @@ def _plan(
     again: int,
 ) -> str:
     data = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
-    text = f"{facts['label']} on {data}: {counted(total, 'sample')} ({sampling.n} a prompt) by {facts['backend']}, into {folder}"
+    text = f"{facts['label']} on {data}: {counted(total, 'sample')} ({sampling.n} a prompt) by {facts['backend']}"
+    text += f", into {folder}"
     text += f"; {done:,} of them are there" if done else ""
     return text + (f"; {again:,} that ended in an error are tried again" if again else "")
 

@@ -63,7 +63,7 @@ def matched(a: Result, b: Result) -> tuple[Result, Result]:
         return a, b
     if len(a.graded) + len(b.graded) > 2:
         raise UserError(
-            f"no data set in common: A has {', '.join(have[0])}, B has {', '.join(have[1])}; a column data_source or "
+            f"no data set in common: A has {'; '.join(have[0])}, B has {'; '.join(have[1])}. A column data_source or "
             "dataset says what the data sets of a file are called"
         )
     name = " | ".join((*have[0], *have[1]))
