@@ -221,7 +221,7 @@ class Server:
             return Failure("error", f"no answer within {self.timeout:g} s; see --timeout", None, True)
         except TooLong as error:
             return Failure("error", f"more than {error.args[0]:,} bytes as an answer of {sampling.max_tokens} "
-                           "tokens, which are not believed")  # fmt: skip
+                           "tokens; the rest was not read")  # fmt: skip
         except openai.APIConnectionError as error:
             cause = error.__cause__
             said = self._said(cause) if cause else "the connection broke"
