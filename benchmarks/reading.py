@@ -1,41 +1,25 @@
-r"""How much of what models and data sets write the scorer `math` reads, and what each of its checks is worth.
+r"""How much of what models and data sets write the scorer `math` reads.
 
     git clone https://github.com/QwenLM/Qwen2.5-Math sets/Qwen2.5-Math
     git clone https://github.com/ZubinGou/math-evaluation-harness sets/math-evaluation-harness
     python benchmarks/reading.py sets              # the sets below, and every sets/*.jsonl
-    python benchmarks/reading.py sets --checks     # leaves out one check at a time: what it stops, what it loses
-    python benchmarks/reading.py sets --write      # and write it to benchmarks/reading.csv or checks.csv
+    python benchmarks/reading.py sets --write      # and write it to benchmarks/reading.csv
 
 A published solution is graded against what its own last box holds, as it is published and with `$..$` written
 `\(..\)`, so that nothing but the reading can fail. Answers of Qwen2.5-Math come with their own verdict. A file
 sets/NAME.jsonl has rows {"text", "gold", "verdict"}; a verdict of null leaves the row out.
-
-The checks are those of benchmarks/checks.yaml, each a line of the source and what it becomes. They are measured on
-benchmarks/tricky.yaml in two forms, on the solutions and on the answers; `stopped` are wrong answers that only this
-check keeps from a reward, `lost` right ones that only it refuses, `read` right ones that only it makes right. With
---source they are those of another checkout, whose list stands under its commit.
 """
 
 import argparse
-import ast
 import csv
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import yaml
-
 from bandpo.provenance import source_commit
 
-HERE = Path(__file__).resolve().parent
-SETS = ["set", "writing", "right", "read", "wrong", "rewarded", "math_verify", "commit"]
-CHECKS = ["check", "lines", "stopped", "lost", "read", "commit"]
+COLUMNS = ["set", "writing", "right", "read", "wrong", "rewarded", "math_verify", "commit"]
 Case = tuple[str, str, int]
 
 
@@ -69,19 +53,32 @@ def sets(folder: Path) -> Iterator[tuple[str, str, list[Case]]]:
             for writing, write in (("as published", str), (r"\(..\)", parentheses)):
                 yield place.name, writing, [(write(text), boxed(text) or "", 1) for text in texts]
     if (path := qwen / "gsm8k" / "test.jsonl").exists():
-        yield "gsm8k", "as published", [(row["answer"], row["answer"].split("####")[1].strip(), 1) for row in rows(path)]
+        yield (
+            "gsm8k",
+            "as published",
+            [(row["answer"], row["answer"].split("####")[1].strip(), 1) for row in rows(path)],
+        )
     for name in ("college_math", "olympiadbench"):  # their answers, behind words that a model would write
         if (path := qwen / name / "test.jsonl").exists():
             golds = [row.get("answer") or (row.get("final_answer") or [""])[0] for row in rows(path)]
-            for writing, form in (("$..$", "So the answer is $\\boxed{%s}$."), (r"\[..\]", "Hence,\n\\[\n\\boxed{%s}\n\\]")):
+            for writing, form in (
+                ("$..$", "So the answer is $\\boxed{%s}$."),
+                (r"\[..\]", "Hence,\n\\[\n\\boxed{%s}\n\\]"),
+            ):
                 yield name, writing, [(_filled(form, gold), gold, 1) for gold in golds if gold]
     if (path := qwen / "eval_rm_maj_example" / "math_cot_100.jsonl").exists():
-        answers = [(row["gt"], text, score) for row in rows(path) for text, score in zip(row["code"], row["score"], strict=True)]
+        answers = [
+            (row["gt"], text, score)
+            for row in rows(path)
+            for text, score in zip(row["code"], row["score"], strict=True)
+        ]
         yield "answers of Qwen2.5-Math", "as written", [(text, gold, int(score)) for gold, text, score in answers]
     for path in sorted(folder.glob("*.jsonl")):
-        yield path.stem, "as written", [
-            (row["text"], str(row["gold"]), int(row["verdict"])) for row in rows(path) if row["verdict"] is not None
-        ]
+        yield (
+            path.stem,
+            "as written",
+            [(row["text"], str(row["gold"]), int(row["verdict"])) for row in rows(path) if row["verdict"] is not None],
+        )
 
 
 def _filled(form: str, gold: str) -> str:
@@ -108,72 +105,12 @@ def measure(folder: Path) -> list[dict]:
     for name, writing, cases in sets(folder):
         scores = [g.score for g in grade([case[0] for case in cases], [case[1] for case in cases])]
         count: Callable[[int, int], int] = lambda right, score: sum(  # noqa: E731
-            case[2] == right and got == score for case, got in zip(cases, scores, strict=True)  # noqa: B023
+            case[2] == right and got == score
+            for case, got in zip(cases, scores, strict=True)  # noqa: B023
         )
         right, wrong = count(1, 1) + count(1, 0), count(0, 0) + count(0, 1)
         values = [name, writing, right, count(1, 1), wrong, count(0, 1), by_math_verify(cases), source_commit()]
-        found.append(dict(zip(SETS, values, strict=True)))
-        print(found[-1], flush=True)
-    return found
-
-
-def judged(folder: Path) -> list[Case]:
-    """All on which checks are measured."""
-    sys.path.insert(0, str(HERE))
-    import scorers
-
-    cases = [(case.text, case.gold, case.right) for form in ("answer", "formula") for case in scorers.tricky(form)]
-    for name, _, some in sets(folder):
-        cases += some if name in ("aime24", "minerva_math", "math", "gsm8k", "answers of Qwen2.5-Math") else []
-    return list(dict.fromkeys(cases))
-
-
-def scores_of(source: Path, cases: list[Case]) -> list[float]:
-    """What the scorer of a source folder says, in a process of its own."""
-    code = (
-        "import json, sys; from bandpo.rewards import grade; cases = json.load(sys.stdin);"
-        "print(json.dumps([g.score for g in grade([c[0] for c in cases], [c[1] for c in cases])]))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    run = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(cases), capture_output=True, text=True, env=environment, check=True
-    )
-    return json.loads(run.stdout)
-
-
-def lines_of(source: Path, names: list[str]) -> int:
-    """How many lines define these names."""
-    count = 0
-    for path in (source / "bandpo" / "rewards").glob("*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            own = {getattr(target, "id", None) for target in targets} | {getattr(node, "name", None)}
-            count += (node.end_lineno - node.lineno + 1) * (not own.isdisjoint(names))
-    return count
-
-
-def without(source: Path, check: dict, target: Path) -> None:
-    """A copy of the source without one check."""
-    shutil.copytree(source, target)
-    path = target / "bandpo" / "rewards" / check["file"]
-    text = path.read_text(encoding="utf-8")
-    if text.count(check["old"]) != 1:
-        raise SystemExit(f"{check['check']}: {check['old']!r} must occur once in {check['file']}")
-    path.write_text(text.replace(check["old"], check["new"]), encoding="utf-8")
-
-
-def measure_checks(folder: Path, source: Path, key: str) -> list[dict]:
-    cases = judged(folder)
-    base, found = scores_of(source, cases), []
-    commit = source_commit() if key == "now" else key
-    for check in yaml.safe_load((HERE / "checks.yaml").read_text(encoding="utf-8"))[key]:
-        with tempfile.TemporaryDirectory() as place:
-            without(source, check, Path(place) / "src")
-            left = scores_of(Path(place) / "src", cases)
-        more = [case[2] for case, one, other in zip(cases, base, left, strict=True) if other > one]
-        less = sum(case[2] for case, one, other in zip(cases, base, left, strict=True) if other < one)
-        values = [check["check"], lines_of(source, check["names"]), more.count(0), more.count(1), less, commit]
-        found.append(dict(zip(CHECKS, values, strict=True)))
+        found.append(dict(zip(COLUMNS, values, strict=True)))
         print(found[-1], flush=True)
     return found
 
@@ -181,21 +118,14 @@ def measure_checks(folder: Path, source: Path, key: str) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--checks", action="store_true")
-    parser.add_argument("--source", type=Path, default=HERE.parent / "src", help="the folder src of a checkout")
-    parser.add_argument("--key", default="now", help="which list of benchmarks/checks.yaml")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    found = measure_checks(args.folder, args.source, args.key) if args.checks else measure(args.folder)
-    if args.write and found:
-        path, columns = HERE / ("checks.csv" if args.checks else "reading.csv"), CHECKS if args.checks else SETS
-        new = {tuple(row[column] for column in columns[:2]) for row in found}
-        old = list(csv.DictReader(path.open(newline="", encoding="utf-8"))) if path.exists() else []
-        old = [row for row in old if tuple(row[column] for column in columns[:2]) not in new]
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns)
+    found = measure(args.folder)
+    if args.write:
+        with Path(__file__).with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-            writer.writerows([*old, *found])
+            writer.writerows(found)
 
 
 if __name__ == "__main__":

@@ -161,8 +161,8 @@ def _grade(rows):
 
 
 def _parse_all(rows):
-    pairs = [[row["answer"], grading.final_answer(row["text"]) or ""] for row in rows]
-    return grading._pool().map([[right, grading.bare(answer)] for right, answer in pairs if answer])
+    pairs = [(row["answer"], grading.final_answer(row["text"])) for row in rows]
+    return grading._pool().map([[right, grading.bare(found.answers[-1])] for right, found in pairs if found])
 
 
 def _parser_pairs(rows):

@@ -25,6 +25,7 @@ from bandpo.rewards.grading import grade
 
 ROOT = Path(__file__).resolve().parent.parent
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
+READING = Path(__file__).with_name("reading.csv")
 COUNTS = Path(__file__).with_name("tricky_counts.csv")
 ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "docs" / "scorers.md"
 
@@ -76,103 +77,85 @@ COLUMNS = ["text", "answer", "right", *SCORERS]
 
 INTRODUCTION = r"""# The scorers
 
-In short:
+- **`math`**, the default, finds the last answer that a text states and compares values: 1/2 is 0.5 is
+  `\frac{1}{2}`. An answer that it is not sure about is wrong. Answers are compared in separate processes, so that
+  none can stop a training.
+- **`dapo-strict`** compares strings, as the paper's public runs did. Use it to compare with those runs; its faults
+  are known.
 
-- **`math`**, the default, compares values: 1/2 is 0.5 is `\frac{1}{2}`. An answer that it is not sure about is wrong.
-  Answers are checked in separate processes, so a malicious one cannot crash training.
-- **`dapo-strict`** compares strings, as the paper's public runs did. It is for comparison with those runs, and it has
-  known faults.
-- Of {cases} tricky cases `math` gets all as a reader would; `dapo-strict` and the scorers of verl and TRL each get some
-  of them wrong. The cases were written with `math`, so this is no fair contest.
-
-[What is right](#what-is-right), [tricky answers](#tricky-answers),
-[time and hostile answers](#time-and-hostile-answers), [where scorers disagree](#where-they-disagree).
-
-`bandpo.rewards.grade(texts, answers, scorer)`; as rewards `math` and `dapo-strict` in a recipe of `bandpo train`,
+`bandpo.rewards.grade(texts, answers, scorer)` grades texts. As rewards they are `math` and `dapo-strict` in a recipe,
 `bandpo.rewards.math_reward` and `dapo_strict` in a TRL script, `compute_score` and `compute_score_dapo_strict` of
-`pkg://bandpo.rewards` in verl (`reward.custom_reward_function`).
+`pkg://bandpo.rewards` in verl (`reward.custom_reward_function`). Right is 1 and wrong 0; in verl 1 and -1.
 
-**`math`**, the default, compares values. The answer is the line of the last "Answer:" (Markdown, and the colon of
-Chinese text, are fine; the next line, or a displayed formula, where nothing follows), else the last `\boxed{}`, with
-the formula that it stands in, else the sentence after the last "answer is". Delimiters, boxes, `\text{}`, bold and full
-stops are taken off. What stands beside a value must be known to leave it as it is: words of a list ("the answer is",
-a unit, "in total", "x ="), or a sentence that says one value of its subject ("The vertex is at (3, -1)"), which is
-believed if no word in it is known to change a value. Anything else ("half of", "at least", "squared", "(wrong)")
-makes the answer wrong. Numbers are compared exactly; the rest goes to
-[math-verify](https://github.com/huggingface/Math-Verify), in worker processes: 1 s of processor time and 1 GiB per
-comparison, then the kernel ends it and the answer is wrong (status `timeout`). What it calls equal must also be of
-one kind (a point is no set) and have one value in numbers, without infinities; nothing is computed that has more than
-50,000 bits. An answer of more than 500 characters is not looked at. Right is 1, wrong is 0; in verl 1 and -1.
+## Where the answer stands
 
-**`dapo-strict`** is the scorer of the public runs, `math_dapo` of verl 0.5: "Answer:" in the last 300 characters,
-Minerva's normalisation (arXiv 2206.14858), equal strings. It is for comparison with those runs, and what recipes/paper
-use. Right is 1, wrong is 0; in verl 1 and -1, as there: rewards standardised in a group do not see the difference. It
-differs from `math` in that
+End-of-text tokens and the thinking are taken off first: all up to the last `</think>`, `[/THINK]` or its like. A
+block that is never closed holds no answer. If the prompt opened it, say so: `grade(..., thinking="opened")`;
+`bandpo eval` knows it from the template. Then the last statement counts, whatever its kind:
 
-- `\boxed{}` or "the answer is" alone is no answer, and neither is "Answer:" in bold (`**Answer:** 42`): the asterisks
-  become part of the answer, or stand before the colon;
-- a full stop, `\(..\)`, `$$..$$`, a trailing `.0` or an added zero make an answer wrong. AIME 2024 in
-  `HuggingFaceH4/aime_2024` has answers like "033": no model that writes 33 can be right there;
-- `0.5` is not `\frac{1}{2}`, `\frac` is not `\dfrac`, and no expression is equal to another way to write it;
-- the answer must be within the last 300 characters;
-- some words are taken for units wherever they stand ("sue", "points", "square"), and what is before "=" is dropped;
-- an answer that is empty after all this is right if the right answer is empty, too.
+| form | examples |
+|---|---|
+| a box | `\boxed{7}`, `\fbox{7}`, `\boxed 7`, in `$..$`, `\(..\)`, `\[..\]`, bold, or behind `=`, `\implies`, words |
+| a line or heading | `Answer: 7`, `**Final Answer**` above `7`, `"answer": "7"` |
+| GSM8K's mark | `#### 7` |
+| a tag | `<answer>7</answer>` |
+| a sentence | `the answer is 7` |
+| a last line with nothing but an answer | `7`, `**7**`, `Result: $x = 7$` |
 
-verl 0.9's own `math_dapo` is `dapo-strict`, but where no "Answer:" is found it takes a `\boxed{}` within the last 100
-characters. Against its functions `dapo-strict` is tested on 20,000 made answers (tests/cluster/test_verl_rewards.py).
+A box is no answer where arithmetic touches it in its formula (`2\boxed{7}`, `-\boxed{7}`, `\boxed{7}^2`), or where
+words negate it, take a part of it or take it back ("not \boxed{7}", "half of \boxed{7}", "\boxed{7} is wrong").
+Several boxes in one statement are a list if the right answer is a list; else the last counts. A sentence such as
+"She has 7 apples" states no answer unless one of these forms holds it. An answer of more than 500 characters is not
+read.
+
+| set | written | right | read | wrong | rewarded | math-verify |
+|---|---|---|---|---|---|---|
+{reading}
+
+Each published solution is graded against what its own last box holds. `college_math` and `olympiadbench` are their
+right answers in a box. `read` are right answers that get 1, and math-verify is used with its own defaults. The one
+wrong answer of Qwen2.5-Math that is rewarded is `\boxed{10000}` for `10{,}000`, which its own verdict misjudges.
+
+    python benchmarks/reading.py sets --write    # its docstring says how to get the files
 
 ## What is right
 
-Decisions, where readers differ:
+- *Words* before and behind a value are dropped, unless one may change it: "half of 7", "about 7", "7 is wrong".
+- *Exact values* are equal only if their difference is zero, also in lists, intervals and matrices:
+  `\frac{1}{2^{98}}` is not `\frac{1}{2^{99}}`. Two decimals are equal exactly or not. For what a decimal cannot
+  write out (1/3, `\pi`), six places or more must be right.
+- *Undefined parts*: an expression that holds `\ln 0` or 1/0 is never right. An infinity is right only for the same
+  one.
+- *Lists and sets.* `1,2` is a set, in any order. `(1,2)` is a point or an open interval, and never right for `1,2`.
+- *Units.* Where the right answer has a unit, another one is wrong and none is right. A bare right answer leaves it
+  open.
+- *Percent.* 25 % is 0.25 and 1/4, and right for a bare whole 25.
+- *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42; `43 = 42` is wrong.
+- *Choices.* `D`, `(D)` and `D) velocity` are D, unless another letter stands there.
+- *Bases, times, ratios* are compared as they are written: 42_8 is not 42. `2e-1` and `3e+2` hold Euler's number;
+  `3e8`, `1e-5` and `6.63e-34` are numbers.
+- *Right answers* that are a whole solution are read by its box or `####`. `None`, `nan`, `proof` and `notfound` are
+  none.
 
-- *Lists and sets.* `1,2` is what MATH gives as an answer to "enter all, separated by commas": a set, in any order, with
-  or without braces. `(1,2)` is a point or an open interval: it is never right for `1,2` or `\{1,2\}`, nor they for it.
-  A column is not a row, `\pm 3` is `3, -3`.
-- *Units.* Without the question a bare right answer leaves the unit open: `42 cm`, `42 dollars`, `42 degrees` are right
-  for 42. Where the right answer has one, another is wrong (42 cents for $42, 90 % for 90 degrees) and none is right:
-  MATH and GSM8K leave it out as often as not. Units are not converted.
-- *Percent.* 25 % is 0.25 and 1/4. It is right for a bare whole 25 too: GSM8K's answers to "what percent" are bare.
-- *Decimals.* Two decimals are equal exactly, or not: 0.4200005 is not 0.42. For what a decimal cannot write out (1/3)
-  six places or more must be right, as math-verify has it; 0.333 is wrong.
-- *Equations.* `x = 42`, `m+n = 42`, `6 \cdot 7 = 42` are right for 42, `43 = 42` is wrong: every side without a letter
-  must be right.
-- *Boxes.* `2\boxed{42}` is 84, and "not \boxed{42}" no answer.
-- *Bases, times, ratios* are compared as they are written: 42_8 is not 42, 10:30 is not 1/3 and not 10:30 pm.
-- *Letters.* `\Pi` is not `\pi`, E not e, X not x; `i` is the imaginary unit, unless a sum runs over it.
-- *Infinities.* One is right only for the same one, alone; they may be the ends of intervals. Nothing is computed with
-  them: sympy makes 42 - oo a zero, so that `\max(\infty,2)` was equal to nearly every number.
-- *Hedges.* "about 7", "maybe 7", "7 or more" are no answers.
+Numbers are compared here; all else by [math-verify](https://github.com/huggingface/Math-Verify), with 1 s of processor
+time and 1 GiB for a comparison.
 
 ## Tricky answers
 
-benchmarks/tricky.yaml has them with a verdict that was written before any was graded; where readers differ without the
-question they are marked doubtful, and not counted. The first three parts are tricks, by those who wrote the scorer.
-Parts four to seven were written from the decisions above alone, by language models that had not seen the scorer or the
-other parts: four and five look for rare ways to be right, six and seven are what models write. Each part was run once
-before anything was mended for it, and what it showed was then mended; so only this first run says something about
-answers not seen before:
-
-| part | right, refused | wrong, rewarded | the scorer at commit | the same, by the scorer as it was before |
-|---|---|---|---|---|
-| second | 20 of 525 (3.8 %) | 2 of 805 (0.2 %) | not recorded | 11.2 %, 19.3 % |
-| third | 3 of 85 (3.5 %) | 1 of 125 (0.8 %) | not recorded | |
-| fourth | 82 of 350 (23.4 %) | 0 of 350 | e3cbd31 | |
-| fifth | 20 of 350 (5.7 %) | 0 of 350 | 90ef532 | 16.6 %, 0 % |
-| sixth | 9 of 320 (2.8 %) | 0 of 320 | cd813ef | 9.4 %, 0 % |
-| seventh | 4 of 320 (1.2 %) | 0 of 320 | 24017df | 5.9 %, 0 % |
-| ninth | 7 of 320 (2.2 %) | 0 of 320 | a3a5d54 | 11.6 %, 0 % |
-
-In the last column, the scorer of before is that of commit e3cbd31 from the fifth part on. To repeat such a run, check
-out the commit, put today's `benchmarks/tricky.yaml` into it, and run its
-`python benchmarks/scorers.py --tricky fifth`.
-
-The eighth part is what a review of all this got rewarded or refused; the ninth was written after that was mended, half
-of its wrong answers to be rewarded. Now it is
+benchmarks/tricky.yaml has answers with a verdict that was written before they were graded. They are graded in four
+forms; those with delimiters, a box, Markdown or several lines of their own only behind "Answer:". The scorer was
+made with them, so this is a test of it, no estimate; benchmarks/tricky.csv has the misjudged ones.
 
 {tricky}
 
-    python benchmarks/scorers.py --tricky all --write
-    python benchmarks/constants.py --count 100000    # is any answer right for two questions?
+    python benchmarks/scorers.py --tricky --write
+
+## dapo-strict
+
+It is `math_dapo` of verl 0.5: "Answer:" in the last 300 characters, Minerva's normalisation (arXiv 2206.14858),
+equal strings. So a box alone is no answer, `**Answer:** 42`, a full stop, `\(..\)` or a trailing `.0` make one
+wrong, and 33 is wrong for AIME's "033". verl 0.9's own also takes a `\boxed{}` in the last 100 characters.
+tests/cluster/test_verl_rewards.py holds it against verl's functions on 20,000 made answers.
 
 ## Time and hostile answers
 
@@ -180,42 +163,19 @@ of its wrong answers to be rewarded. Now it is
 
     python benchmarks/rewards.py --write
     python benchmarks/rewards.py --hostile 100000 --write
-    python benchmarks/rewards.py --million 1000000 --write    # generated answers of all kinds
+    python benchmarks/rewards.py --million 1000000 --write
+    python benchmarks/constants.py --count 100000    # is any answer right for two questions?
 
-Every answer gets a grade, whatever it does, and no answer ends a training or an evaluation. The status says which:
+Every answer gets a grade and a status, and none ends a run: `ok`; `unparsed`, where nothing can be read; `timeout`,
+where the comparison met its limit of time or memory, or crashed its process twice; `error`, where the scorer
+failed, which a `RuntimeWarning` tells: please report it. TRL logs their shares as `reward/unparsed` and so on.
 
-| status | what happened | score |
-|---|---|---|
-| `ok` | an answer was read, and compared | 1 or 0 |
-| `unparsed` | nothing was found that can be read as an answer | 0 |
-| `timeout` | the comparison was ended at its limit of time or memory, or crashed its process twice | 0 |
-| `error` | the scorer itself failed on it | 0 |
+## Where scorers disagree
 
-`error` should not occur. A warning (`RuntimeWarning`) tells of the first one in a process: the exception, its place,
-and the answer: please report it, for an answer that is wrongly graded is a fault of bandpo or of math-verify. The later
-ones are counted and not said; TRL logs the share as `reward/error`, beside `reward/unparsed` and `reward/timeout`, and
-an evaluation stores the status with each sample. A scorer that can grade nothing (math-verify is missing, or judges
-`x+1` and `1+x` to be different) is an error at the start instead.
-
-The limits are the kernel's. One process loads math-verify, and forks the workers; so a worker that is ended costs some
-hundredths of a second, not an import. It is replaced after 1,000 comparisons, and whenever one has failed in it. All of
-them end with the process that grades, however it ends: on Linux at once. Elsewhere each worker is started by itself, as
-forks are not safe there, and ends with its comparison.
-
-`bandpo train` writes the time that the reward took, and its share, to `timing.jsonl`, a line per logged step:
-`metrics.jsonl` has nothing that depends on the clock. verl logs `timing_s/reward`.
-
-## Where they disagree
-
-TRL's scorer wants LaTeX in delimiters or a box; verl's math_verify takes the last thing that it can read. 1: right.
-Bold: not what a reader would say. Of {cases} cases, {wrong}
-The cases were written with `math`, so this is a test of it, no estimate.
+A reader judged {cases} short answers; benchmarks/scorers.csv has them. Not what the reader says: {wrong}
 
     python benchmarks/scorers.py --write    # in an environment with TRL, and in one with verl
     python benchmarks/scorers.py --page
-
-| text | right answer | reader | {scorers} |
-|---|---|---|{lines}|
 """
 
 
@@ -291,13 +251,21 @@ def misjudged(cases: list[Tricky]) -> list[Tricky]:
     return [case for case, graded in zip(cases, grades, strict=True) if graded.score != case.right]
 
 
+def _reading_page() -> str:
+    with READING.open(newline="", encoding="utf-8") as file:
+        return "\n".join(f"| {' | '.join(_plain(row))} |" for row in csv.DictReader(file))
+
+
+def _plain(row: dict[str, str]) -> list[str]:
+    return [_code(value) if "\\" in value or "$" in value else value for name, value in row.items() if name != "commit"]
+
+
 def _tricky_page() -> str:
     lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
     with COUNTS.open(newline="", encoding="utf-8") as file:
-        lines += [
-            f"| {_code(FORMS[row['form']].format('...'))} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |"
-            for row in csv.DictReader(file)
-        ]
+        for row in csv.DictReader(file):
+            where = _code(FORMS[row["form"]].format("..."))
+            lines.append(f"| {where} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |")
     return "\n".join(lines)
 
 
@@ -318,20 +286,10 @@ def read() -> list[dict[str, str]]:
 
 def page() -> str:
     rows = read()
-    lines, wrong = [], dict.fromkeys(SCORERS, 0)
-    for row in rows:
-        cells = []
-        for name in SCORERS:
-            differs = row[name] != row["right"]
-            wrong[name] += differs
-            cells.append(f"**{row[name]}**" if differs else row[name])
-        text = row["text"] if len(row["text"]) < 60 else row["text"][:30] + "…" + row["text"][-12:]
-        lines.append(f"| {_code(text)} | {_code(row['answer'])} | {row['right']} | {' | '.join(cells)} |")
-    counts = ", ".join(f"{name} has {number} such" for name, number in wrong.items()) + "."
+    wrong = {name: sum(row[name] != row["right"] for row in rows) for name in SCORERS}
+    counts = ", ".join(f"{name} {number}" for name, number in wrong.items()) + "."
     head = INTRODUCTION.replace("{cases}", str(len(rows))).replace("{wrong}", counts)
-    head = head.replace("{speed}", _speed()).replace("{tricky}", _tricky_page())
-    head = head.replace("{scorers}", " | ".join(SCORERS)).replace("{lines}", "|".join("---" for _ in SCORERS))
-    return head + "\n".join(lines) + "\n"
+    return head.replace("{speed}", _speed()).replace("{tricky}", _tricky_page()).replace("{reading}", _reading_page())
 
 
 def _speed() -> str:

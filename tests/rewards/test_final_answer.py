@@ -74,7 +74,15 @@ def test_the_last_statement_counts_whatever_its_kind(text, answer):
 
 @pytest.mark.parametrize(
     "end",
-    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>", "<eos>", "<end_of_turn>", "<\uff5cend\u2581of\u2581sentence\uff5c>"],
+    [
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|eot_id|>",
+        "</s>",
+        "<eos>",
+        "<end_of_turn>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    ],
 )
 def test_tokens_that_end_a_text_are_no_part_of_the_answer(end):
     assert stated(f"Answer: 42{end}") == ["42"]
@@ -112,14 +120,54 @@ def test_a_block_that_the_prompt_opened_must_be_closed():
     "text",
     [
         *(r"\(\boxed{70}\)", r"\[\boxed{70}\]", r"$$\boxed{70}.$$", "\\[\n\\boxed{70}\n\\]", r"**\(\boxed{70}\)**"),
-        *(r"$\large\boxed{70}$", r"{\bf \boxed{70}}", r"\textbf{\boxed{70}}", r"(\boxed{70})", '"\\boxed{70}"', r"\boxed{70}!"),
-        *(r"\(35\cdot 2=\boxed{70}\)", r"$x=\boxed{70}=2\cdot 35$", r"\implies \boxed{70}", r"$2^{51} \equiv \boxed{70} \pmod{101}$"),
-        *(r"\begin{align*} x &= 2 \\ &= \boxed{70} \end{align*}", r"$\boxed{70} \mathrm{~cm}$", r"\boxed{70}\text{ cm}^2", r"$\boxed{70}^\circ$"),
-        *(r"$=\boxed{70} \quad \text{(2)}$", r"$\boxed{70}$ is the answer", r"\(\boxed{70}\) (units: cm)", r"- \boxed{70}", r"1. \boxed{70}"),
-        *("The remainder modulo 10 is \\boxed{70}.", "The least value is \\boxed{70}", "The sum of the squares is \\boxed{70}."),
-        *("the answer would be \\boxed{70}", "the number that is not prime is \\boxed{70}", "It is at least $\\boxed{70}$."),
-        *("The area increases by \\boxed{70}.", "for a total of \\boxed{70}", "is \\boxed{70}, not 5", "\\boxed{70} (or else it fails)"),
-        *("I think it is \\boxed{5}. Wait, no: \\boxed{70}.", "So \\boxed{5}? It should be \\boxed{70}.", "There are $\\boxed{70}$ kids not ill."),
+        *(
+            r"$\large\boxed{70}$",
+            r"{\bf \boxed{70}}",
+            r"\textbf{\boxed{70}}",
+            r"(\boxed{70})",
+            '"\\boxed{70}"',
+            r"\boxed{70}!",
+        ),
+        *(
+            r"\(35\cdot 2=\boxed{70}\)",
+            r"$x=\boxed{70}=2\cdot 35$",
+            r"\implies \boxed{70}",
+            r"$2^{51} \equiv \boxed{70} \pmod{101}$",
+        ),
+        *(
+            r"\begin{align*} x &= 2 \\ &= \boxed{70} \end{align*}",
+            r"$\boxed{70} \mathrm{~cm}$",
+            r"\boxed{70}\text{ cm}^2",
+            r"$\boxed{70}^\circ$",
+        ),
+        *(
+            r"$=\boxed{70} \quad \text{(2)}$",
+            r"$\boxed{70}$ is the answer",
+            r"\(\boxed{70}\) (units: cm)",
+            r"- \boxed{70}",
+            r"1. \boxed{70}",
+        ),
+        *(
+            "The remainder modulo 10 is \\boxed{70}.",
+            "The least value is \\boxed{70}",
+            "The sum of the squares is \\boxed{70}.",
+        ),
+        *(
+            "the answer would be \\boxed{70}",
+            "the number that is not prime is \\boxed{70}",
+            "It is at least $\\boxed{70}$.",
+        ),
+        *(
+            "The area increases by \\boxed{70}.",
+            "for a total of \\boxed{70}",
+            "is \\boxed{70}, not 5",
+            "\\boxed{70} (or else it fails)",
+        ),
+        *(
+            "I think it is \\boxed{5}. Wait, no: \\boxed{70}.",
+            "So \\boxed{5}? It should be \\boxed{70}.",
+            "There are $\\boxed{70}$ kids not ill.",
+        ),
     ],
 )
 def test_a_box_is_the_answer_whatever_leads_to_it(text):
@@ -129,23 +177,81 @@ def test_a_box_is_the_answer_whatever_leads_to_it(text):
 @pytest.mark.parametrize(
     "text",
     [
-        *(r"2\boxed{70}", r"-\boxed{70}", r"$-\boxed{70}$", r"-$\boxed{70}$", r"$5 \boxed{70}$", r"$x\boxed{70}$", r"1-\boxed{70}"),
-        *(r"\boxed{70}^2", r"$\boxed{70}^{2}$", r"\boxed{70}/3", r"\boxed{70} + 1", r"$\boxed{70}x$", r"$\boxed{70}!$", r"\boxed{70}.5"),
-        *(r"$\frac{\boxed{70}}{2}$", r"$\sqrt{\boxed{70}}$", r"$10^{\boxed{70}}$", r"$f(\boxed{70})$", r"$\log \boxed{70}$", r"$x > \boxed{70}$"),
-        *("not \\boxed{70}", "It isn't \\boxed{70}.", "half of \\boxed{70}", "twice $\\boxed{70}$", "the square of \\boxed{70}", "less than \\boxed{70}"),
-        *("maybe \\boxed{70}", "it could be \\boxed{70}", "I don't think it's right: I doubt that it is \\boxed{70}", r"$x \ne \boxed{70}$"),
-        *("\\boxed{70} is wrong.", "\\boxed{70} is not the answer", "\\boxed{70} or 71", "Is it \\boxed{70}?", "\\boxed{70} plus 1", "\\boxed{70} million"),
-        *("\\boxed{70} then \\boxed{2", "\\boxed{70}\nbut \\boxed{71} is wrong", "$\\boxed{70}$ or $\\boxed{71}$", "\\boxed{69}, \\boxed{70}"),
+        *(
+            r"2\boxed{70}",
+            r"-\boxed{70}",
+            r"$-\boxed{70}$",
+            r"-$\boxed{70}$",
+            r"$5 \boxed{70}$",
+            r"$x\boxed{70}$",
+            r"1-\boxed{70}",
+        ),
+        *(
+            r"\boxed{70}^2",
+            r"$\boxed{70}^{2}$",
+            r"\boxed{70}/3",
+            r"\boxed{70} + 1",
+            r"$\boxed{70}x$",
+            r"$\boxed{70}!$",
+            r"\boxed{70}.5",
+        ),
+        *(
+            r"$\frac{\boxed{70}}{2}$",
+            r"$\sqrt{\boxed{70}}$",
+            r"$10^{\boxed{70}}$",
+            r"$f(\boxed{70})$",
+            r"$\log \boxed{70}$",
+            r"$x > \boxed{70}$",
+        ),
+        *(
+            "not \\boxed{70}",
+            "It isn't \\boxed{70}.",
+            "half of \\boxed{70}",
+            "twice $\\boxed{70}$",
+            "the square of \\boxed{70}",
+            "less than \\boxed{70}",
+        ),
+        *(
+            "maybe \\boxed{70}",
+            "it could be \\boxed{70}",
+            "I don't think it's right: I doubt that it is \\boxed{70}",
+            r"$x \ne \boxed{70}$",
+        ),
+        *(
+            "\\boxed{70} is wrong.",
+            "\\boxed{70} is not the answer",
+            "\\boxed{70} or 71",
+            "Is it \\boxed{70}?",
+            "\\boxed{70} plus 1",
+            "\\boxed{70} million",
+        ),
+        *(
+            "\\boxed{70} then \\boxed{2",
+            "\\boxed{70}\nbut \\boxed{71} is wrong",
+            "$\\boxed{70}$ or $\\boxed{71}$",
+            "\\boxed{69}, \\boxed{70}",
+        ),
     ],
 )
 def test_what_touches_or_governs_a_box_makes_it_none(text):
     assert [g.score for g in grade([text], ["70"])] == [0]
 
 
+def test_a_box_on_lines_of_its_own_is_not_touched_by_the_line_before():
+    texts = ["### **Final Answer**\n\\[\n\\boxed{70}\n\\]", "Step *3*\n$$\n\\boxed{70}\n$$", "It is 7\n$\\boxed{70}$"]
+    assert [g.score for g in grade(texts, ["70"] * 3)] == [1, 1, 1]
+
+
 def test_boxes_that_stand_together():
-    texts = ["$x=\\boxed{1}$ or $x=\\boxed{2}$", "\\boxed{1} and \\boxed{2}", "\\boxed{1} and \\boxed{2}", "$\\boxed{x+1}$ or $\\boxed{1+x}$"]
+    texts = [
+        "$x=\\boxed{1}$ or $x=\\boxed{2}$",
+        "\\boxed{1} and \\boxed{2}",
+        "\\boxed{1} and \\boxed{2}",
+        "$\\boxed{x+1}$ or $\\boxed{1+x}$",
+    ]
     assert [g.score for g in grade(texts, ["1,2", "\\{2,1\\}", "2", "x+1"])] == [1, 1, 1, 1]
     assert [g.score for g in grade(texts[:2], ["1", "1"])] == [0, 0]
+    assert [g.score for g in grade([texts[0], "\\boxed{1}, \\boxed{2}"], ["2", "2"])] == [0, 0]
 
 
 def test_the_unit_beside_a_box_is_the_answer_s():
@@ -153,7 +259,9 @@ def test_the_unit_beside_a_box_is_the_answer_s():
     assert [g.score for g in grade(texts, ["\\$42", "0.25", "\\$42", "\\$42"])] == [0, 1, 1, 1]
 
 
-@pytest.mark.parametrize("text", ["<" * 10**6, " " * 10**6 + "x", "\\boxed{" * 10**5, "answer" * 10**5, "a\n" * 10**5 + "####" * 100])
+@pytest.mark.parametrize(
+    "text", ["<" * 10**6, " " * 10**6 + "x", "\\boxed{" * 10**5, "answer" * 10**5, "a\n" * 10**5 + "####" * 100]
+)
 def test_looking_for_an_answer_takes_time_in_proportion_to_the_length(text):
     began = time.process_time()
     final_answer(text)

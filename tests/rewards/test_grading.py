@@ -161,6 +161,7 @@ def test_sentences_that_say_something_else_are_wrong(answer, right):
         ("\\frac{1}{\\binom{100}{50}}", "\\frac{1}{\\binom{100}{49}}"),
         ("(0,\\frac{1}{2^{98}})", "(0,\\frac{1}{2^{99}})"),
         ("1,\\frac{1}{2^{98}}", "1,\\frac{1}{2^{99}}"),
+        ("1,\\frac{1}{2^{998}}", "1,\\frac{1}{2^{999}}"),
         ("\\begin{pmatrix} 2^{-98} \\\\ 1 \\end{pmatrix}", "\\begin{pmatrix} 2^{-99} \\\\ 1 \\end{pmatrix}"),
         ("x+2^{-98}", "x+2^{-99}"),
         ("x > 2^{-98}", "x > 2^{-99}"),
@@ -239,13 +240,27 @@ def test_what_has_no_value_or_another_meaning_is_never_right(answer, right):
 @pytest.mark.parametrize(
     ("answer", "score"),
     [
-        *(("D) velocity", 1), ("(D) velocity", 1), ("D. velocity", 1), ("D: velocity", 1), ("\\text{D: velocity}", 1), ("D - velocity", 1)),
-        *(("(D) a dog", 1), ("D", 1), ("C) velocity", 0), ("(C) or (D) velocity", 0), ("D: 7, C: 8", 0), ("(D) is eliminated", 0)),
-        *(("(D) may be it", 0), ("D is wrong", 0), ("velocity", 0)),
+        *(
+            ("D) velocity", 1),
+            ("(D) velocity", 1),
+            ("D. velocity", 1),
+            ("D: velocity", 1),
+            ("\\text{D: velocity}", 1),
+            ("D - velocity", 1),
+        ),
+        *(
+            ("(D) a dog", 1),
+            ("D", 1),
+            ("C) velocity", 0),
+            ("(C) or (D) velocity", 0),
+            ("D: 7, C: 8", 0),
+            ("(D) is eliminated", 0),
+        ),
+        *(("(D) may be it", 0), ("D) wrong", 0), ("D is wrong", 0), ("velocity", 0)),
     ],
 )
 def test_a_letter_with_its_text_is_the_letter(answer, score):
-    assert grade([f"Answer: {answer}", f"\\boxed{{{answer}}}"], ["D"] * 2) [0].score == score
+    assert grade([f"Answer: {answer}", f"\\boxed{{{answer}}}"], ["D"] * 2)[0].score == score
 
 
 # Recorded from the public scorer: the first five right, the others wrong.

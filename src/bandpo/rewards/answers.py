@@ -16,8 +16,10 @@ from .quantities import PARTS, SCALES, VALUES, changes, known_unit, number, spli
 DEEPEST = 12
 
 FUNCTIONS = set(
-    "sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh log ln lg exp sqrt max min gcd lcm mod floor ceil abs"
-    " factorial and or pi inf infty infinity".split()  # noqa: SIM905
+    """
+    sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh log ln lg exp sqrt max min gcd lcm mod
+    floor ceil abs factorial and or pi inf infty infinity
+    """.split()  # noqa: SIM905
 )
 _MATRICES = {"matrix", "pmatrix", "bmatrix", "array", "cc", "ccc"}
 _NUMBER_WORD = rf"(?:{'|'.join(VALUES)})\b"
@@ -37,12 +39,28 @@ _VALUE = rf"(?=[-+]?\s?[\d$\\({{\[.|\u20ac\u00a3\u00a5]|(?i:{_NUMBER_WORD})|[A-Z
 _LEAD = re.compile(rf"(?:(?:{_WORD}|{_NAME}),?:?\s)*(?:[A-Za-z]{{2,}}\s?[:=]|[:=])?\s?{_VALUE}")
 _TAIL = re.compile(rf"(?<=\S)(?:[\s,]+\(?(?:{_WORD}|(?:(?<=on\s)|(?<=of\s)|(?<=for\s)){_NUMBER_WORD})\)?)+$")
 # Behind a value these go on with it; before it they may tell what it is.
-_CHANGING_BEHIND = {"over", "off", "errors", "gross", "score", "denominator", "factorials", "pis", "lakhs", "googols", "quintillions"}
+_CHANGING_BEHIND = {
+    "over",
+    "off",
+    "errors",
+    "gross",
+    "score",
+    "denominator",
+    "factorials",
+    "pis",
+    "lakhs",
+    "googols",
+    "quintillions",
+}
 # Before a value these relate it to something else: "digits in 42", but "a total of 42", "equal to 42".
 _RELATED = re.compile(
-    r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple|step|(?:divided|multiplied) by|before\b.*)$"
+    r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple"
+    r"|step|(?:divided|multiplied) by|before\b.*)$"
 )
-_UNRELATED = re.compile(r"(?i)(?:\b(?:an? (?:\w+ )?(?!multiple|divisor|factor|power|root|square|cube|part)\w+ of|(?:equals?|equal|comes|amounts|simplifies|reduces) to|given by|year)|^in)$")
+_UNRELATED = re.compile(
+    r"(?i)(?:\b(?:an? (?:\w+ )?(?!multiple|divisor|factor|power|root|square|cube|part)\w+ of"
+    r"|(?:equals?|equal|comes|amounts|simplifies|reduces) to|given by|year)|^in)$"
+)
 
 # What the parser is asked to read; another command is a reason to refuse.
 _COMMANDS = set(
@@ -68,6 +86,7 @@ _CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]|\\log_\s*\{?\s*[01]\s*(?:\}|(?
 _TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
 _END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*(?:\\right\s*)?[)\]]")
 _INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
+
 
 class Reading(NamedTuple):
     """An answer's value, which may be given in several equal ways (6 \\cdot 7 = 42), and its unit."""
@@ -210,5 +229,6 @@ def _changed(value: str, right: str, letters: str) -> bool:
     words = _LETTERS.findall(_COMMAND.sub(" ", value))
     known = set(_LETTERS.findall(_COMMAND.sub(" ", right)))
     return any(
-        w.casefold() not in FUNCTIONS | _MATRICES and w not in known and not (letters and set(w) <= set(letters)) for w in words
+        w.casefold() not in FUNCTIONS | _MATRICES and w not in known and not (letters and set(w) <= set(letters))
+        for w in words
     )

@@ -49,7 +49,10 @@ _REWRITTEN = [
     (re.compile(rf"(?<![A-Za-z\\])(floor|ceil)\({_INNER}\)"), r"\\l\1 \2\\r\1 "),
     (re.compile(rf"(?<![A-Za-z\\])abs\({_INNER}\)"), r"|\1|"),
     (re.compile(r"(?<![A-Za-z\\])a(sin|cos|tan)(?![A-Za-z])"), r"\\arc\1"),
-    (re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"), r"\\\1"),
+    (
+        re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"),
+        r"\\\1",
+    ),
     (re.compile(r"(?:,\s*)?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"), ","),
     # To its grammar 2(21) and 2{21} are mixed numbers, 23.
     (re.compile(r"(?<![_^\\A-Za-z}.\d])(\d+)\s*(?=[({]\s*\d)"), r"\1\\cdot "),
@@ -347,7 +350,7 @@ def _same_kind(gold: Any, answer: Any) -> bool:
 
 
 def _defined(expr: Any, gold: Any) -> bool:
-    """Tell whether no part is infinite or undefined, but for infinities as the right answer has them, alone or as ends."""
+    """Tell whether no part is infinite or undefined, except an infinity alone or as an end, as in the right answer."""
     if expr in (sympy.oo, -sympy.oo):
         return gold == expr
     if isinstance(expr, (sympy.Interval, sympy.Tuple)) and len(expr.args) >= 2:
@@ -360,7 +363,7 @@ def _defined(expr: Any, gold: Any) -> bool:
 
 
 def _same(gold: Any, answer: Any) -> bool:
-    """Tell whether both are of one kind and have equal parts; other ways to write a set or a relation are let through."""
+    """Tell whether both are of one kind and have equal parts; sets and relations may be written in other ways."""
     if not _same_kind(gold, answer):
         return False
     if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
@@ -390,7 +393,9 @@ def _same_value(gold: Any, answer: Any) -> bool:
         values = [expr.subs(places).doit() for expr in (gold, answer)]
         bits = sum(map(size, values))
         one, other = (sympy.N(value, 20, maxn=200 + int(bits)) for value in values)
-        if not all(value.is_number and not value.has(*_UNKNOWN) and not value.atoms(sympy.Function) for value in (one, other)):
+        if not all(
+            value.is_number and not value.has(*_UNKNOWN) and not value.atoms(sympy.Function) for value in (one, other)
+        ):
             if not letters:
                 return False
             continue

@@ -21,7 +21,8 @@ from typing import Literal
 
 from ..errors import UserError, nearest
 from .answers import FUNCTIONS, read, said, without_lead, without_unit
-from .final_answer import LONGEST, Thinking, final_answer
+from .boxes import LONGEST
+from .final_answer import Thinking, final_answer
 from .notation import bare, compact, plain
 from .quantities import VALUES, Number, changes, equal, number
 from .workers.pool import Pool, Raised, Stopped
@@ -48,9 +49,7 @@ class Grade:
     status: Literal["ok", "unparsed", "timeout", "error"] = "ok"
 
 
-def grade(
-    texts: Sequence[str], answers: Sequence[str], scorer: str = "math", thinking: Thinking = None
-) -> list[Grade]:
+def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", thinking: Thinking = None) -> list[Grade]:
     """Score each text against its right answer.
 
     Args:
@@ -158,15 +157,16 @@ def _right(answer: str) -> _Right:
     return _Right(text, compacted, "formula", value, unit, None, compacted)
 
 
-def _by_value(text: str, right: str, thinking: Thinking) -> Grade | _Pair:
+def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair:
     wanted = _right(right)
     found = final_answer(text, thinking)
     if found is None or right.strip().casefold() in _NO_ANSWER:
         return _UNPARSED
+    last = found.answers[-1]
     if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):
         return _compared(", ".join(found.answers), right)
     if not found.any:
-        return _compared(found.answers[-1], right)
+        return _compared(last, right)
     all_of = [_compared(answer, right) for answer in found.answers]  # "x+1 or 1+x"
     wrong = [each for each in all_of if isinstance(each, Grade) and not each.score]
     values = tuple(value for each in all_of if isinstance(each, _Pair) for value in each.values)
@@ -254,7 +254,9 @@ def _as_written(kind: str, text: str) -> str | None:
     match kind:
         case "choice":
             chosen = _CHOSEN.fullmatch(text)
-            alone = chosen and not re.match(r"(?:is|was|may|might|can)\b", chosen[3] or "") and not changes(chosen[3] or "")  # what is said of it may be that it is wrong
+            alone = (
+                chosen and not re.match(r"(?:is|was|may|might|can)\b", chosen[3] or "") and not changes(chosen[3] or "")
+            )  # what is said of it may be that it is wrong
             return _choices(chosen[1] or chosen[2] if chosen and alone else text)
         case "words":
             return _words(text) or None

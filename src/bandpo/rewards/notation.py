@@ -8,7 +8,7 @@ from typing import Any
 from .quantities import VALUES
 
 _DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')]
-_WRAPPERS = ("\\boxed{", "\\fbox{", "\\textbf{", "\\mathbf{", "\\boldsymbol{", "\\mathrm{", "\\underline{", "{")
+_WRAPPERS = ("\\boldsymbol{", "\\underline{", "{")
 _COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
 _TEXT = re.compile(r"\\(?:num|text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
 _SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|(?<!^)~|\N{NO-BREAK SPACE}")
@@ -90,7 +90,7 @@ def bare(text: str) -> str:
     before = None
     while text != before:
         before = text
-        text = re.sub(r"(?<!\\)[.,;:\u3002\uff0c\uff1b]+$", "", text.strip().strip("*`").lstrip("#").strip())
+        text = re.sub(r"(?<![\\.])[.,;:\u3002\uff0c\uff1b]$", "", text.strip().strip("*`").lstrip("#").strip())
         text = re.sub(r"^__|__$", "", text)
         for opening, closing in _DELIMITERS:
             inner = text[len(opening) : -len(closing)]

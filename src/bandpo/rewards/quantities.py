@@ -240,7 +240,7 @@ def _one_unit(text: str, letters: str, joined: bool) -> str | None:
 
 # ---- words
 
-# Words that may change what stands beside them. Beside a box, within three words of it, they are all that matters.
+# Words that may change the value that they stand beside.
 _CHANGING = set(
     """
     not no never none nor neither nobody cannot without except excluded rejected eliminated extraneous wrong incorrect
@@ -255,12 +255,11 @@ _CHANGING = set(
 def changes(words: str) -> bool:
     """Is there a word in them that may change what is beside them?"""
     found = re.findall(r"[a-z'-]+", words.casefold())
-    if len(found) > _MOST_WORDS or _CHANGING_PHRASE.search(" ".join(found)):
-        return True
-    return any(word in _CHANGING or word.endswith("n't") for word in found)
+    return bool(_CHANGING_PHRASE.search(" ".join(found))) or any(
+        word in _CHANGING or word.endswith("n't") for word in found
+    )
 
 
-_MOST_WORDS = 25
 _CHANGING_PHRASE = re.compile(
     r"^if\b|\b(?:could|may|might|can) be\b|\b(?:day|number|one) (?:before|after)\b|\bthan (?:that|this|it)\b"
     r"|\bdifferent (?:from|question|problem)|(?:square|cube|[a-z]+th) root\b|\binverse(?! (?:function|matrix))"
