@@ -2005,10 +2005,24 @@ FAULTS = [
         "dumps",
     ),
     Fault(
+        "compare: data sets of one name are renamed",
+        "reports/comparison.py",
+        "if not set(have[0]).isdisjoint(have[1]):",
+        "if False:",
+        "comparison",
+    ),
+    Fault(
+        "eval: a limit is sent though it is to be left out",
+        "evals/draw.py",
+        'if limit_field != "max_tokens" and "max_tokens" in omit:',
+        "if False:",
+        "draw",
+    ),
+    Fault(
         "answers: what is left out is not told",
         "evals/results.py",
-        "left_out=tuple(left_out)",
-        "left_out=()",
+        "notes=tuple(left_out)",
+        "notes=()",
         "dumps",
     ),
     Fault(

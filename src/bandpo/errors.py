@@ -16,6 +16,12 @@ def nearest(word: str, known: list[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
+def counted(count: int, name: str) -> str:
+    """A count with its noun: "1 row", "2,000 rows"."""
+    plural = {"family": "families"}.get(name, f"{name}s")
+    return f"{count:,} {name if count == 1 else plural}"
+
+
 def without_password(text: str) -> str:
     """A text as it may be shown and written: in an address what stands before the @, and each value of its query, which
     may be a key, are blanked out."""

@@ -208,7 +208,7 @@ def test_rows_that_name_no_response_have_no_interval(here, capsys):
 
 GOOD = {"old_logps": [-1.0, -2.0], "logps": [-1.5, -2.0]}
 BAD = {
-    "no file": ("gone.jsonl", None, "'gone.jsonl' is no file"),
+    "no file": ("gone.jsonl", None, "'gone.jsonl' is not a file"),
     "another kind": ("a.csv", "old,new", "'a.csv' must end in one of ['.jsonl', '.parquet']"),
     "empty": ("a.jsonl", "", "a.jsonl has no rows"),
     "blank": ("a.jsonl", "\n \n", "a.jsonl has no rows"),

@@ -37,7 +37,7 @@ def test_gsm8k_is_evaluated_on_its_test(copies):
     put(copies, "gsm8k-test", [gsm8k(problem(3), "-3")])
     found = evaluation_set("gsm8k", copies=copies)
     assert (found.name, [row["answer"] for row in found.rows]) == ("gsm8k-test", ["-3"])
-    assert found.warnings == ["gsm8k-test: 1 rows, expected 1,319 (by its paper and card)"]
+    assert found.warnings == ["gsm8k-test: 1 row, expected 1,319 (by its paper and card)"]
 
 
 def test_an_evaluation_set_of_ones_own(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from bandpo.cli import main
 from bandpo.data import evaluation_set, readers
 from bandpo.data.golds import BOX, HASHES, gold_fault, read_gold
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 
 INSIDE, UNSEEN, BOXED = (
     "answer taken out of a list or mapping",
@@ -193,7 +193,7 @@ def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path,
     out = capsys.readouterr().out
     for what, count in entry["dropped"].items():
         assert f"{count} {what}" in out
-        assert f"warning: {tmp_path / 'own.jsonl'}: {count} rows: {what}" in out
+        assert f"warning: {tmp_path / 'own.jsonl'}: {counted(count, 'row')}: {what}" in out
         assert f"- {count} x {what}" in (tmp_path / "out/report.md").read_text()
 
 
@@ -232,7 +232,7 @@ def test_questions_to_evaluate_on_have_one_answer_each(tmp_path):
     path.write_text('{"prompt": "x", "answer": "proof"}\n{"prompt": "y", "answer": ["7"]}\n')
     found = evaluation_set(str(path))
     assert [row["answer"] for row in found.rows] == ["proof", "7"]
-    assert found.warnings == [f"{path}: 1 rows: answer is a placeholder (proof, notfound, nan, None)"]
+    assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
     path.write_text('{"prompt": "x", "answer": ["7", "8"]}\n')
     with pytest.raises(UserError, match=r"row 1: answer has several values, where one is expected: \['7', '8'\]"):
         evaluation_set(str(path))

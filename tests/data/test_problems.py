@@ -98,8 +98,8 @@ def test_no_answer_of_math_is_touched(make, copies, tmp_path):
 def test_an_answer_that_should_be_an_integer_is_kept_and_warned_of(make, copies, tmp_path, answer):
     put(copies, "dapo-math-17k", [dapo(problem(1), answer, 0), dapo(problem(2), "2", 1)])
     outcome, said = make("dapo-math-17k")
-    assert outcome.files["dapo-math-17k"]["kept_though"] == {"answer is no integer": 1}
-    assert "warning: dapo-math-17k: 1 rows: answer is no integer" in said
+    assert outcome.files["dapo-math-17k"]["kept_though"] == {"answer is not an integer": 1}
+    assert "warning: dapo-math-17k: 1 row: answer is not an integer" in said
     assert len(rows_of(tmp_path / "out/dapo-math-17k.parquet")) == 2
 
 
@@ -125,8 +125,8 @@ def test_the_answer_of_gsm8k_stands_behind_its_mark(make, copies, tmp_path):
         ([{"prompt": "x", "gold": 1}], "column 'answer' (--answer) is not there"),
         ([{"prompt": 5, "answer": 1}], "row 1: 'prompt' must be text or messages, got 5"),
         ([{"prompt": ["x"], "answer": 1}], "row 1: 'prompt' must be text or messages"),
-        ([{"prompt": "", "answer": 1}], "of 1 rows none is left (1 no problem)"),
-        ([{"prompt": "x", "answer": float("nan")}], "of 1 rows none is left (1 no answer)"),
+        ([{"prompt": "", "answer": 1}], "of 1 row none is left (1 no problem)"),
+        ([{"prompt": "x", "answer": float("nan")}], "of 1 row none is left (1 no answer)"),
         ([{"prompt": "a \ud800", "answer": 1}], "row 1: '\\ud800' is half a character"),
         (
             [{"prompt": [{"role": r, "content": c} for r, c in (("system", "\udfff"), ("user", "x"))], "answer": 1}],

@@ -55,7 +55,7 @@ def test_questions_of_a_reasoning_gym_task(here):
     assert len(found.questions) == len({q.id for q in found.questions}) == 30 - found.facts["repeated"]
     assert found.questions == question_sets.read(spec).questions
     assert found.questions[0].answer == str(eval(re.search(r"[-\d]+ [-+] [-\d]+", str(found.questions[0].content))[0]))
-    with pytest.raises(UserError, match="'size' is no option; write reasoning-gym:TASK:key=value"):
+    with pytest.raises(UserError, match="'size' is not an option; write reasoning-gym:TASK:key=value"):
         question_sets.read("reasoning-gym:chain_sum:size")
     with pytest.raises(UserError, match="chain_sam"):
         question_sets.read("reasoning-gym:chain_sam")

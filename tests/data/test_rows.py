@@ -223,14 +223,14 @@ def test_more_rounds_go_on_where_fewer_ended(prepared):
         ('{"prompt": "", "answer": 1}', "rows.jsonl", "'prompt' must be text or messages, got ''"),
         ('{"prompt": 5, "answer": 1}', "rows.jsonl", "'prompt' must be text or messages, got 5"),
         ('{"prompt": "a", "answer": 1}\n{"prompt": [{}], "answer": 1}', "rows.jsonl", "some prompts are text, others"),
-        ('{"prompt": "a", "answer": 1}', "rows.jsonl", "1 rows are left to train on"),
+        ('{"prompt": "a", "answer": 1}', "rows.jsonl", "1 row left to train on"),
     ],
 )
 def test_a_file_that_will_not_do_is_one_line_that_names_it(prepared, rows, name, message):
     with pytest.raises(UserError) as caught:
         prepared(rows, name)
     assert message in str(caught.value)
-    assert name in str(caught.value) or "rows are left" in str(caught.value)
+    assert name in str(caught.value) or "left to train on" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -246,7 +246,7 @@ def test_half_a_character_is_named(prepared):
 
 
 def test_a_missing_file_is_named(prepared):
-    with pytest.raises(UserError, match=r"^data\.path 'no/such\.jsonl' is no file$"):
+    with pytest.raises(UserError, match=r"^data\.path 'no/such\.jsonl' is not a file$"):
         prepared(source="file", path="no/such.jsonl")
 
 
@@ -266,8 +266,8 @@ def test_a_data_set_of_the_hub_that_cannot_be_reached_is_named(prepared, monkeyp
     ("data", "message"),
     [
         ({"size": 7}, "data.size is 7, but"),
-        ({"eval_size": 6}, "0 rows are left to train on"),
-        ({"eval_size": 3}, "3 rows are left to train on (data.eval_size 3 "),
+        ({"eval_size": 6}, "0 rows left to train on"),
+        ({"eval_size": 3}, "3 rows left to train on (data.eval_size 3 "),
         ({"prompt": "question"}, "data.prompt: column 'question' is not in"),
         ({"answer": "gold"}, "data.answer: column 'gold' is not in"),
     ],

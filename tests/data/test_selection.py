@@ -4,6 +4,7 @@ import pytest
 from published import BEFORE, BEHIND, aime24, dapo, dapo_raw, math, own, problem, put, rows_of
 
 from bandpo import lab
+from bandpo.cli import main
 from bandpo.errors import UserError
 
 
@@ -79,6 +80,18 @@ def test_as_published_counts_duplicates_and_keeps_them(make, copies, tmp_path):
     entry = outcome.files["dapo-math-17k"]
     assert (entry["rows"], entry["dropped"]) == (3, {})
     assert entry["kept_though"] == {"duplicate": 1, "same problem with different answers": 1}
+
+
+def test_of_an_evaluation_set_only_what_cannot_be_asked_or_graded_is_dropped(make, tmp_path, capsys):
+    answers = ["1", "1", "2", "proof", "", ["3", "4"]]
+    rows = [{"prompt": problem(1), "answer": answer} for answer in answers]
+    path = own(tmp_path, [*rows, {"prompt": "", "answer": "1"}])
+    outcome, _ = make(path, columns={"evaluation": True})
+    gone = {"no answer": 1, "answer has several values, where one is expected": 1, "no problem": 1}
+    assert (outcome.files["own"]["rows"], outcome.files["own"]["dropped"]) == (4, gone)
+    assert main(["data", "prepare", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "dropped are only rows without a problem or an answer, or with several answers" in said
 
 
 def test_nothing_is_dropped_of_an_evaluation_set(make, copies):

@@ -21,7 +21,7 @@ from bandpo.errors import UserError
         ("aime24", {"options": {"a": 1}}, r"^--option has no place with aime24"),
         ("reasoning-gym:chain_sum", {"answer": "x"}, r"^--answer has no place with reasoning-gym:chain_sum"),
         ("reasoning-gym:no_such", {}, r"^task 'no_such' with options \{'seed': 0\}: "),
-        ("nothing.jsonl", {}, r"^'nothing\.jsonl' is no file$"),
+        ("nothing.jsonl", {}, r"^'nothing\.jsonl' is not a file$"),
     ],
 )
 def test_a_name_that_will_not_do_is_explained(make, name, columns, message):

@@ -246,6 +246,11 @@ def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(ho
         assert ask(home, "out", *options, "--omit", "sed") == 2
         assert ask(home, "new", *options, "--max-completion-tokens", "4") == 2
         assert "one limit under two names" in capsys.readouterr().err
+    options = ["--base-url", "http://localhost:1/v1", "--omit", "max_tokens", "--max-completion-tokens", "64"]
+    assert main(["eval", "m", "--data", "lab", *options, "-o", "new"]) == 2
+    said = "--omit max_tokens sends no limit, and --max-completion-tokens sends one; give one of the two"
+    assert said in capsys.readouterr().err
+    assert not Path("new").exists()
 
 
 def say(home, texts, *options, scorer="math", **fields):

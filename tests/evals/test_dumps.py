@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from bandpo.cli import main
+from bandpo.cli.evals import COLUMNS, DATA
 from bandpo.data.questions import Question
 from bandpo.errors import UserError
 from bandpo.evals.dumps import NAMES, read_dump
@@ -278,6 +280,23 @@ def test_a_file_that_says_itself_what_is_right_counts_nothing_unread_as_wrong(tm
     assert "read no answer" not in out
 
 
+def test_where_nothing_in_a_file_is_right_it_is_told_what_the_other_scorers_find(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write("a.jsonl", [{"q": f"{i}", "response": f"it might be {i}", "answer": "7"} for i in range(9)])
+    assert main(["score", "a.jsonl", "--prompt", "q", "--scorer", "exact"]) == 0
+    out = capsys.readouterr().out
+    found = re.search(r"0 of 9 right by exact, \d by math, 0 by dapo-strict, 1 by last-number: --scorer (.*)\?", out)
+    assert found
+    assert main(["score", "a.jsonl", "--prompt", "q", "--scorer", found[1]]) == 0
+    assert "right by" not in capsys.readouterr().out
+    write("b.jsonl", [{"prompt": "a", "response": "none", "answer": "7"}])
+    assert main(["score", "b.jsonl", "--scorer", "exact"]) == 0
+    assert "0 by last-number: look at some in b.jsonl" in capsys.readouterr().out
+    write("c.jsonl", [{"prompt": "a", "score": 0}])
+    assert main(["score", "c.jsonl"]) == 0  # whose grades are not ours
+    assert "right by" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["score", "compare", "table"])
 def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -285,8 +304,8 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
         Path(name).mkdir()
     assert main([command, "a", "Label=b", "--extracted", "read"]) == 2
     assert capsys.readouterr().err == (
-        "error: --extracted names a column of a file of answers, and would do nothing: a, Label=b is no such file, but "
-        "a folder of bandpo eval. Leave the option out\n"
+        "error: --extracted names a column of a file of answers, but there are only folders of bandpo eval: a, "
+        "Label=b; leave the option out\n"
     )
     write("c.jsonl", answers())
     assert main([command, "a", "c.jsonl", "--score", "correct"]) == 2  # of the file; and the folder is empty
@@ -299,6 +318,9 @@ def test_data_sets_with_other_numbers_of_samples_are_shown_beside_one_another(tm
     assert main(["score", str(path)]) == 0
     out = capsys.readouterr().out
     assert "2 or 1 samples a prompt" in out
+    assert "1 prompt " in out
+    assert main(["score", str(write(path, [{"prompt": "a", "score": 1}]))]) == 0
+    assert ": 1 sample a prompt;" in capsys.readouterr().out
     assert "mean@2" in out
     assert "mean@1" in out
 
@@ -413,7 +435,7 @@ def test_a_list_of_answers_has_a_sample_in_each(tmp_path, name):
         (math.nan, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
         ({"choices": 2}, "7", "row 1: 'completion' is {'choices': 2}; text, chat messages"),
         ("7", ["7", "8"], "row 1: 'answer' is ['7', '8']: answer has several values, where one is expected"),
-        ("7", None, "row 1: 'answer' is None: there is none"),
+        ("7", None, "row 1: 'answer' is None: no answer"),
         (
             "7",
             [{"role": "user", "content": "7"}],
@@ -607,7 +629,7 @@ def test_incomplete_problems_are_left_out_on_request_and_that_is_told(tmp_path, 
     Path("folder").mkdir()
     assert main(["score", "folder", "--drop-incomplete"]) == 2
     assert (
-        "--drop-incomplete is for problems of a file of answers, and would do nothing: folder"
+        "--drop-incomplete is for problems of a file of answers, but there are only folders of bandpo eval: folder"
         in capsys.readouterr().err
     )
     write("c.jsonl", [{"prompt": "a", "score": []}])
@@ -632,3 +654,11 @@ def test_the_page_names_the_columns_that_are_looked_for():
     page = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
     for role, names in NAMES.items():
         assert ", ".join(f"`{name}`" for name in names) in page, role
+
+
+def test_the_help_names_each_kind_of_file_that_is_read():
+    page = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
+    for program in ("verl", "lm-eval", "inspect_ai", "lighteval", "verifiers", "TRL"):
+        assert re.search(rf"^\| .*{program}.* \|", page, re.MULTILINE)
+        assert program in COLUMNS
+    assert set(re.findall(r"\.\w+", DATA)) == {".parquet", ".jsonl", ".json", ".csv"}

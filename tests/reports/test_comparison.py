@@ -194,6 +194,45 @@ def test_what_does_not_compare_is_said(tmp_path, capsys):
     assert "same --seed" not in out
 
 
+def answers_of(path, array, **more):
+    rows = [{"prompt": f"aime24 {i}", "score": x, **more} for i, row in enumerate(array) for x in row]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_file_without_a_data_set_compares_with_the_only_one_of_a_folder(tmp_path, capsys):
+    array = scores(0)["aime24"]
+    folder = evaluation(tmp_path / "a", "A", {"aime24": array})
+    same = answers_of(tmp_path / "b.jsonl", array)
+    named = json.loads(
+        run(capsys, "compare", folder, answers_of(tmp_path / "c.jsonl", array, dataset="aime24"), "--json")
+    )
+    (found,) = json.loads(run(capsys, "compare", folder, same, "--json"))["results"]
+    assert found == {**named["results"][0], "data": "aime24 | answers"}
+    out = run(capsys, "compare", folder, same)
+    assert "\nB: its data set answers is compared with A's aime24, as each has no other.\n" in out
+    assert "Only one of the two" not in out
+    assert "data set" not in run(capsys, "compare", folder, tmp_path / "c.jsonl")
+    other = answers_of(tmp_path / "d.jsonl", array)
+    other.write_text(other.read_text().replace("aime24 ", "problem "))
+    assert main(["compare", str(folder), str(other)]) == 2
+    assert "no prompt of 'aime24 | answers' in common" in capsys.readouterr().err
+    both = evaluation(tmp_path / "both", "B", scores(0))
+    assert main(["compare", str(both), str(same)]) == 2
+    assert (
+        "no data set in common: A has aime24; amc23, B has answers. A column data_source or dataset says what the data "
+        "sets of a file are called"
+    ) in capsys.readouterr().err
+
+
+def test_other_numbers_of_samples_are_told_side_by_side(tmp_path, capsys):
+    a = evaluation(tmp_path / "a", "A", scores(0))
+    b = evaluation(tmp_path / "b", "B", scores(4, 0.02, n=4))
+    out = run(capsys, "compare", a, b)
+    assert re.search(r"these problems: (about )?[\d,]+ samples per prompt of each \(now 8 of A, 4 of B\)", out)
+    assert re.search(r"problems like these: (about )?[\d,]+ problems with as many samples each \(now 70\)", out)
+
+
 def test_the_collapse_of_the_run_is_told(tmp_path, capsys):
     """Beside the model, up to two folders above it; or by --log."""
     model = tmp_path / "run" / "checkpoints" / "step-90"

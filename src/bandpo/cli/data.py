@@ -19,6 +19,7 @@ NAMES = (
 )
 TEMPLATE = "around a problem: paper, plain, boxed, or a text with {prompt} [default: paper for known data, else plain]"
 ANSWER_FROM = "answers are solutions: take what stands behind the last ####, or in the last \\boxed{}"
+EVALUATION = "an evaluation set: dropped are only rows without a problem or an answer, or with several answers"
 AGAINST = "drop training rows that hold problems of these evaluation sets or files (paper, gsm8k: their own)"
 
 
@@ -45,8 +46,8 @@ def prepare(
     config: Annotated[str | None, Option(help="of the hub's data set")] = None,
     split: Annotated[str | None, Option(help="of it [default: train]")] = None,
     data_source: Annotated[str | None, Option(metavar="KEY", help="verl's, for scorers [default: math_dapo]")] = None,
-    integers: Annotated[bool, Option("--integers", help="write answers as integers, report what is none")] = False,
-    evaluation: Annotated[bool, Option("--evaluation", help="an evaluation set, of which nothing is dropped")] = False,
+    integers: Annotated[bool, Option("--integers", help="write answers as integers, count others")] = False,
+    evaluation: Annotated[bool, Option("--evaluation", help=EVALUATION)] = False,
     option: Annotated[list[Any] | None, Option(parser=setting, metavar="KEY=VALUE", help="for reasoning_gym")] = None,
 ) -> None:
     """Make Parquet files that verl and TRL read, with a report.

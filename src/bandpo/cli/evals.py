@@ -19,7 +19,7 @@ MODEL = (
     "the lab's tail scene"
 )
 DATA = (
-    "aime24,aime25,amc23,gsm8k-test; a .parquet, .jsonl or .csv file of {prompt, answer}; "
+    "aime24,aime25,amc23,gsm8k-test; a .parquet, .jsonl, .json or .csv file of {prompt, answer}; "
     "reasoning-gym:TASK:option=value:size=128; a recipe or a run (its held-out rows); lab [default: those of the run, "
     "or of the lab]"
 )
@@ -44,7 +44,8 @@ Drop = Annotated[bool, Option("--drop-incomplete", help="of a file: leave out pr
 COLUMNS = (
     "A file of answers has one in a row, or a problem with its answers in lists; question and score at least. Columns "
     "are found by usual names, or by --prompt to --extracted. Files of verl's trainer.validation_data_dir, lighteval's "
-    "details (0.10 and later), lm-eval's samples and inspect_ai's logs are read as they are: docs/evaluation.md."
+    "details (0.10 and later), lm-eval's samples, inspect_ai's logs, verifiers' rollouts and, with --score "
+    "REWARD_FUNCTION, TRL's log_completions are read as they are: docs/evaluation.md."
 )
 Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
 
@@ -143,10 +144,10 @@ def compare(
     settle it.
     """
     from ..evals.results import read_results
-    from ..reports.comparison import compare_results, comparison_data, comparison_text
+    from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
 
     columns = _columns([a, b], drop_incomplete, prompt, problem, response, answer, score, extracted)
-    one, other = read_results([a, b], scorer, log or [], columns, drop_incomplete)
+    one, other = matched(*read_results([a, b], scorer, log or [], columns, drop_incomplete))
     comparisons = compare_results(one, other, k)
     if as_json:
         print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
@@ -203,7 +204,7 @@ def _columns(texts: list[str], drop_incomplete: bool, *names: str | None) -> dic
     given = given or ("--drop-incomplete is for problems" if drop_incomplete else None)
     if given and all(split_label(text)[1].is_dir() for text in texts):
         raise UserError(
-            f"{given} of a file of answers, and would do nothing: {', '.join(texts)} is no such file, but a folder of "
-            "bandpo eval. Leave the option out"
+            f"{given} of a file of answers, but there are only folders of bandpo eval: {', '.join(texts)}; leave the "
+            "option out"
         )
     return columns

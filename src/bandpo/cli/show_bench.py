@@ -21,6 +21,7 @@ from ..bench.labs import VERSION as LAB_VERSION
 from ..bench.labs import make_starts
 from ..bench.reading import read_contest
 from ..bench.running import ROWS, hold
+from ..errors import counted
 from ..files.writing import write_atomically
 from ..progress import console, lines
 from ..provenance import hardware, source_commit, versions
@@ -70,11 +71,11 @@ def bench_and_show(
 def _announce(contest: Contest, aside: Console, *, smoke: bool) -> None:
     stages, searched = contest.stages, contest.searched
     aside.print(
-        f"{contest.name}{' (smoke test)' if smoke else ''}: {_many(len(contest.worlds), 'world')} x "
-        f"{_many(len(contest.families), 'family')} x {_many(len(contest.controls), 'control')}. Of each family under "
-        f"each control {_many(searched, 'setting')} {'is' if searched == 1 else 'are'} tried on {stages.search.count} "
-        f"seeds, the best {min(stages.best, searched)} on {stages.choose.count} others, and one is judged on "
-        f"{stages.judge.count} more.",
+        f"{contest.name}{' (smoke test)' if smoke else ''}: {counted(len(contest.worlds), 'world')} x "
+        f"{counted(len(contest.families), 'family')} x {counted(len(contest.controls), 'control')}. Of each family "
+        f"under each control {counted(searched, 'setting')} {'is' if searched == 1 else 'are'} tried on "
+        f"{stages.search.count} seeds, the best {min(stages.best, searched)} on {stages.choose.count} others, and one "
+        f"is judged on {stages.judge.count} more.",
         soft_wrap=True,
     )
 
@@ -90,19 +91,14 @@ def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int,
     cores = min(jobs, os.cpu_count() or 1)  # more threads than cores are no faster
     make_starts(contest.worlds, lambda text: aside.print(text, soft_wrap=True))
     each = seconds_a_run(contest)
-    where = "on the cluster, divided by its cores" if ray else f"on {_many(cores, 'core')}"
+    where = "on the cluster, divided by its cores" if ray else f"on {counted(cores, 'core')}"
     all_runs = f", of {contest.fewest_runs:,}," if missing < contest.fewest_runs else ""
     aside.print(
-        f"That is {_many(missing, 'training run')}{all_runs} of about {_seconds(each)}: "
+        f"That is {counted(missing, 'training run')}{all_runs} of about {_seconds(each)}: "
         f"{_minutes(missing * each / (1 if ray else cores))} {where}"
         f"{', and more where a grid has to be widened' if contest.widens else ''}.",
         soft_wrap=True,
     )
-
-
-def _many(count: int, name: str) -> str:
-    plural = {"family": "families"}.get(name, f"{name}s")
-    return f"{count:,} {name if count == 1 else plural}"
 
 
 def _minutes(seconds: float) -> str:
@@ -135,7 +131,7 @@ def _show_table(results: Results, worlds: Sequence[str], control: str, compared:
         point = ", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in one.judged.point.items())
         more = one.judged.more
         wider = (
-            f"; {_many(more, 'setting')} more than the {one.judged.searched} of all, in a wider grid" if more else ""
+            f"; {counted(more, 'setting')} more than the {one.judged.searched} of all, in a wider grid" if more else ""
         )
         console.print(f"  {one.judged.family:{wide}}   {point}{wider}", soft_wrap=True)
 
@@ -200,9 +196,9 @@ def _show_meaning(results: Results) -> None:
     contest, judge = results.contest, results.contest.stages.judge
     searched = contest.searched
     more = max(one.judged.more for table in results.tables.values() for one in table)
-    tried = f"{_many(searched, 'setting')} {'was' if searched == 1 else 'were'} tried of each family"
+    tried = f"{counted(searched, 'setting')} {'was' if searched == 1 else 'were'} tried of each family"
     tried += f", and up to {more} more where a grid was widened" if more else ""
-    tests = _many(len(contest.families) - 1, "test")
+    tests = counted(len(contest.families) - 1, "test")
     console.print(
         f"\nBrackets: {100 * LEVEL:.0f} % intervals over {judge.count} seeds, by which nothing was chosen; the same "
         f"seeds for all. {tried}. p: of swapping the family's run and the baseline's on each seed, adjusted (Holm) for "

@@ -9,11 +9,12 @@ from typing import Any
 
 from rich.table import Table
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..evals.draw import evaluate
+from ..evals.dumps import to_grade
 from ..evals.folder import read_samples
 from ..evals.grades import grade_folder
-from ..evals.outcomes import nothing_right, told, without_answer
+from ..evals.outcomes import nothing_right, right_by_others, told, without_answer
 from ..evals.results import Columns, Result, read_answers, split_label
 from ..progress import console
 from ..statistics.summary import summarize
@@ -49,20 +50,24 @@ def score_and_show(
     if as_json:
         rows = [
             {"source": str(result.source), "label": result.label, "scorer": result.scorer, "results": summaries}
-            | ({"left_out": result.left_out} if result.left_out else {})
+            | ({"left_out": result.notes} if result.notes else {})
             for result, summaries in results
         ]
         print(json.dumps(rows, indent=2))
         return
     for result, summaries in results:
         _print(result, summaries, ks)
-        for note in result.left_out:
+        for note in result.notes:
             console.print(f"{note}.", style="yellow")
         folder = result.source if result.source.is_dir() else None
         samples = read_samples(folder) if folder else []
         failed = without_answer(samples)
-        nothing = folder and not any(graded.score.any() for graded in result.graded)
-        reason = nothing_right(folder, samples, result.scorer) if folder and nothing else None
+        reason = None
+        if not any(graded.score.any() for graded in result.graded):
+            if folder:
+                reason = nothing_right(folder, samples, result.scorer)
+            elif scorer:
+                reason = right_by_others(to_grade(result.source, columns, scorer), scorer, "--scorer", result.source)
         for line in (*told(failed), *([reason] if reason else [])):
             console.print(line, style="yellow", soft_wrap=True)
         if not reason and (scorer or folder):  # and no column of a file, whose grades may come from elsewhere
@@ -73,7 +78,7 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     counts = list(dict.fromkeys(summary["samples"] for summary in summaries))
     shown = dict.fromkeys(ks or (1, *counts))
     console.print(result.label, style="bold", end="", soft_wrap=True)
-    drawn = f" in {result.source}: {' or '.join(map(str, counts))} samples a prompt"
+    drawn = f" in {result.source}: {' or '.join(map(str, counts))} {'sample' if counts == [1] else 'samples'} a prompt"
     if result.sampling:
         drawn += f" at temperature {result.sampling['temperature']:g}" if "temperature" in result.sampling else ""
         drawn += f", at most {result.sampling['max_tokens']} tokens" if "max_tokens" in result.sampling else ""
@@ -81,7 +86,7 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     table = Table()
     table.add_column("")
     for summary in summaries:
-        table.add_column(f"{summary['data']}\n{summary['prompts']} prompts", justify="right")
+        table.add_column(f"{summary['data']}\n{counted(summary['prompts'], 'prompt')}", justify="right")
 
     def row(name: str, show: Callable[[dict[str, Any]], str]) -> None:
         cells = [show(summary) if name in summary else "-" for summary in summaries]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..files.checks import shortened
 from .problems import corrected, messages_of, problem_of, template_text
 from .readers import Copies, open_source, value_at
@@ -115,7 +115,11 @@ def evaluation_set(
 
 def fault_warnings(name: str, counts: Mapping[str, int]) -> list[str]:
     """Sentences about rows whose problem or answer will not do; of other counts none."""
-    return [f"{name}: {count:,} rows: {what}" for what, count in counts.items() if what.startswith(("answer", "no "))]
+    return [
+        f"{name}: {counted(count, 'row')}: {what}"
+        for what, count in counts.items()
+        if what.startswith(("answer", "no "))
+    ]
 
 
 def rows_hash(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -23,7 +23,7 @@ import pyarrow
 import pyarrow.parquet
 
 from .. import __version__
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..files.checks import shortened
 from ..files.locks import locked
 from .evaluation_sets import evaluation_set, fault_warnings, rows_hash
@@ -143,7 +143,7 @@ def _prepare(
         total = sum(done[source.file]["rows"] for source in training)
         if not low <= total <= high:
             expected = f"expected {low:,} to {high:,} ({GROUPS[group].counted})"
-            warnings.append(f"{group}: {total:,} rows to train on, {expected}")
+            warnings.append(f"{group}: {counted(total, 'row')} to train on, {expected}")
         report["groups"][group] = {"training_rows": total, "warnings": warnings}
         write_report(report, output)
     for warning in warnings:
@@ -195,7 +195,7 @@ def _file(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
     entry = report["files"].get(source.file)
     again = settings.force or not entry or entry["settings"] != wanted or (settings.strict and entry["warnings"])
     if not again and path.is_file() and file_hash(path) == entry["sha256"]:
-        say(f"{source.name}: {path} is finished, {entry['rows']:,} rows")
+        say(f"{source.name}: {path} is finished, {counted(entry['rows'], 'row')}")
         for warning in entry["warnings"]:
             say(f"warning: {warning}")
         return entry
@@ -211,12 +211,12 @@ def _file(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
     if not prepared:
         shown = next((example for examples in findings.examples.values() for example in examples), {})
         like = f"; an answer is {shortened(shown['answer'])}" if shown.get("answer") else ""
-        raise UserError(f"{source.name}: of {read:,} rows none is left ({_listed(findings.dropped)}){like}")
+        raise UserError(f"{source.name}: of {counted(read, 'row')} none is left ({_listed(findings.dropped)}){like}")
     warnings = count_warnings(source, read, of_level if source.levels else None)
     warnings += fault_warnings(source.name, findings.kept_though + findings.dropped)
     for what, count in findings.kept_though.items():
         if what.startswith("prompt longer"):
-            warnings.append(f"{source.name}: {count:,} rows: {what}; verl will leave them out")
+            warnings.append(f"{source.name}: {counted(count, 'row')}: {what}; verl will leave them out")
     if settings.strict and warnings:
         raise UserError(f"{warnings[0]}; --strict takes this for an error, and {path} is not written")
     _write(prepared, path)
@@ -238,7 +238,7 @@ def _file(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
     }
     report["files"][source.file] = entry
     write_report(report, folder.path)
-    say(f"{source.name}: {path}, {len(prepared):,} rows of {read:,}")
+    say(f"{source.name}: {path}, {counted(len(prepared), 'row')} of {read:,}")
     for kind, key in (("dropped", "dropped"), ("found and kept", "kept_though"), ("put right", "corrected")):
         if entry[key]:
             say(f"  {kind}: {_listed(entry[key])}")

@@ -114,7 +114,7 @@ def _options(spec: str, settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise UserError(f"--data {spec}: {setting!r} is no option; write reasoning-gym:TASK:key=value")
+            raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
         options[key] = parse_yaml(value, f"--data {spec}: {key}")
     return options
 

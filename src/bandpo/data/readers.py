@@ -47,7 +47,7 @@ def file_rows(path: Path, name: str | None = None) -> Rows:
     """
     name = name or f"{str(path)!r}"
     if not path.is_file():
-        raise UserError(f"{name} is no file")
+        raise UserError(f"{name} is not a file")
     if path.suffix not in _READERS:
         raise UserError(f"{name} must end in one of {sorted(_READERS)}")
     return _guarded(_READERS[path.suffix], path, name)
@@ -236,7 +236,7 @@ def _opened(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]
     if files := files_on_disk(source, copies):
         missing = next((path for path in files if not path.is_file()), None)
         if missing is not None:
-            raise UserError(f"{str(missing)!r} is no file")
+            raise UserError(f"{str(missing)!r} is not a file")
         hashes = {str(path): file_hash(path) for path in files}
         return (row for path in files for row in file_rows(path)), {"files": hashes}
     rows, commit = hub_rows(source.hub, source.config, source.split, stream=source.stream)

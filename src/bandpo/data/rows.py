@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from .. import lab
 from ..config.recipe import DataConfig, RunConfig
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..files.checks import shortened
 from ..rewards.functions import Reward, guarded, resolve, text_of
 from .golds import read_gold
@@ -57,7 +57,9 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
         rows = _columns(_load(data), data, config.reward)
     if data.size is not None:
         if len(rows) < data.size:
-            raise UserError(f"data.size is {data.size}, but {data.path or data.task} has only {len(rows)} rows")
+            raise UserError(
+                f"data.size is {data.size}, but {data.path or data.task} has only {counted(len(rows), 'row')}"
+            )
         rows = rows.select(range(data.size))
     held_out = None
     if data.eval_size:
@@ -71,7 +73,7 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
     train = len(rows)
     if train < config.prompts_per_round:
         raise UserError(
-            f"{train} rows are left to train on (data.eval_size {data.eval_size} and their repetitions are "
+            f"{counted(train, 'row')} left to train on (data.eval_size {data.eval_size} and their repetitions are "
             f"held out); a round needs {config.prompts_per_round}"
         )
     rng = torch.Generator().manual_seed(config.seed)

@@ -96,7 +96,7 @@ def collect(
                 findings.note(findings.corrected, change, index, problem.text, was=problem.answer, now=answer)
             problem = dataclasses.replace(problem, answer=answer)
             if not is_integer(answer):
-                findings.note(findings.kept_though, "answer is no integer", index, problem.text, answer=answer)
+                findings.note(findings.kept_though, "answer is not an integer", index, problem.text, answer=answer)
         if source.instructed and problem.messages is None:
             findings.note(findings.corrected, "instructions added", index, problem.text)
         asked = text_asked(problem.messages, problem.text)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import UserError, nearest
+from ..errors import UserError, counted, nearest
 from .golds import BOX, HASHES
 
 
@@ -263,14 +263,14 @@ def find(
 def count_warnings(source: Source, read: int, kept: int | None = None) -> list[str]:
     """Where the counts are not the recorded ones; `kept` are the rows left after `levels`."""
     out = []
-    levels = "rows of levels {} to {}".format(*source.levels or (0, 0))
-    for what, count, expected in (("rows", read, source.rows), (levels, kept, source.kept)):
+    levels = " of levels {} to {}".format(*source.levels or (0, 0))
+    for what, count, expected in (("", read, source.rows), (levels, kept, source.kept)):
         if count is None or expected is None or source.size is not None:
             continue
         low, high = expected if isinstance(expected, tuple) else (expected, expected)
         if not low <= count <= high:
             wanted = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-            out.append(f"{source.name}: {count:,} {what}, expected {wanted} ({source.counted})")
+            out.append(f"{source.name}: {counted(count, 'row')}{what}, expected {wanted} ({source.counted})")
     return out
 
 

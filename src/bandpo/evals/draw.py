@@ -16,7 +16,7 @@ from .. import lab
 from ..config.run_folder import read_info
 from ..data import question_sets
 from ..data.question_sets import QuestionSet
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..progress import Progress, console
 from ..provenance import hardware, source_commit, versions
 from .backends.base import Backend, Request, choose, weights_of
@@ -123,6 +123,8 @@ def evaluate(
     ):
         if given and backend != "openai":
             raise UserError(f"{option} is for a server (--base-url), got backend {backend}")
+    if limit_field != "max_tokens" and "max_tokens" in omit:
+        raise UserError("--omit max_tokens sends no limit, and --max-completion-tokens sends one; give one of the two")
     if batch is not None and backend != "transformers":
         raise UserError(f"--batch-size is for backend transformers; {backend} makes its own batches")
     found = find_model(model, base_url)
@@ -200,7 +202,8 @@ def _plan(
     again: int,
 ) -> str:
     data = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
-    text = f"{facts['label']} on {data}: {total:,} samples ({sampling.n} a prompt) by {facts['backend']}, into {folder}"
+    text = f"{facts['label']} on {data}: {counted(total, 'sample')} ({sampling.n} a prompt) by {facts['backend']}"
+    text += f", into {folder}"
     text += f"; {done:,} of them are there" if done else ""
     return text + (f"; {again:,} that ended in an error are tried again" if again else "")
 
@@ -223,4 +226,4 @@ def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], before: 
                 progress.update(before + count, rate())
     finally:
         if count:
-            console.print(f"{count:,} samples in {time.monotonic() - began:.0f} s, {rate()}")
+            console.print(f"{counted(count, 'sample')} in {time.monotonic() - began:.0f} s, {rate()}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,25 @@ def read_dump(
     Raises:
         UserError: no such file or column, a value that cannot be, or problems with different numbers of answers.
     """
+    problems, by, is_read = _problems(path, columns, scorer, drop_incomplete)
+    graded = []
+    for data, found in problems.items():
+        even = _even(path, data, found, drop_incomplete, say)
+        graded.append(_graded(data, even, scorer, is_read))
+    return graded, by
+
+
+def to_grade(path: Path, columns: Mapping[str, str | None] | None, scorer: str) -> list[tuple[Sample, Question]]:
+    """Read all responses in a file that `read_dump` can read, each with its question, which has the right answer."""
+    problems, _, _ = _problems(path, columns, scorer, drop_incomplete=True)
+    return [pair for data, found in problems.items() for answers in found.values() for pair in _pairs(data, answers)]
+
+
+def _problems(
+    path: Path, columns: Mapping[str, str | None] | None, scorer: str | None, drop_incomplete: bool
+) -> tuple[dict[str, dict[str, list[tuple[Any, Any]]]], str, bool]:
+    """The answers by data set and problem, what grades them, and whether it is known what was read in them. An answer
+    is its score and what was read or, for a scorer, its text and the right answer."""
     given = {role: name for role, name in (columns or {}).items() if name is not None}
     scorer = scorer and check_scorer(scorer)
     rows = rows_of(path)
@@ -114,12 +133,8 @@ def read_dump(
                 f"{where}: {chosen['extracted']!r} has {len(read)} values, {chosen['score']!r} has {len(scores)}"
             )
         answers += zip(scores, read, strict=True)
-    is_read = scorer is not None or "extracted" in chosen
-    graded = []
-    for data, found in problems.items():
-        even = _even(path, data, found, drop_incomplete, say)
-        graded.append(_graded(data, even, scorer, is_read))
-    return graded, scorer or by or f"column {chosen['score']!r}"
+    by = scorer or by or f"column {chosen['score']!r}"
+    return problems, by, scorer is not None or "extracted" in chosen
 
 
 def _gold(value: Any, scorer: str, where: str) -> str:
@@ -127,7 +142,7 @@ def _gold(value: Any, scorer: str, where: str) -> str:
     is_text = isinstance(value, str) and scorer not in (*SCORERS, "last-number")
     try:
         gold = value if is_text else read_gold(value)[0]
-        if fault := "there is none" if gold == "" else None if is_text else solution_fault(gold):
+        if fault := "no answer" if gold == "" else None if is_text else solution_fault(gold):
             raise ValueError(fault)
     except ValueError as error:
         raise UserError(f"{where} is {shortened(value)}: {error}") from None
@@ -212,12 +227,16 @@ def _has(row: Row) -> str:
     return (", ".join(names[:20]) or "none") + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
+def _pairs(data: str, answers: Iterable[tuple[str, str]]) -> list[tuple[Sample, Question]]:
+    return [(Sample(data, 0, 0, 0, text, 0, "stop"), Question(data, 0, "", gold)) for text, gold in answers]
+
+
 def _graded(data: str, problems: Mapping[str, list[tuple[Any, Any]]], scorer: str | None, is_read: bool) -> Graded:
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
     if scorer:
-        samples = [Sample(data, 0, 0, 0, text, 0, "stop") for text, _ in flat]
-        grades = grader_of(scorer, {}, data)(samples, [Question(data, 0, "", answer) for _, answer in flat])
+        samples, questions = zip(*_pairs(data, flat), strict=True)
+        grades = grader_of(scorer, {}, data)(samples, questions)
         flat = [(grade.score, grade.answer if grade.status == "ok" else None) for grade in grades]
     read = np.empty(len(flat), dtype=object)
     read[:] = [None if text in (None, "", "[INVALID]", "[invalid]") else str(text) for _, text in flat]

@@ -22,7 +22,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from ..data.questions import Question, fingerprint
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..files.checks import check_text
 from ..files.reading import read_json, read_json_lines
 from ..statistics.estimators import Graded
@@ -140,12 +140,12 @@ def read_questions(folder: Path, facts: Facts) -> list[Question]:
     by_data: dict[str, list[Question]] = {name: [] for name in facts["data"]}
     for question in questions:
         if question.data not in by_data:
-            raise UserError(f"{path}: {question.data!r} is no data set of {folder / 'eval.json'}")
+            raise UserError(f"{path}: {question.data!r} is not a data set of {folder / 'eval.json'}")
         by_data[question.data].append(question)
     for name, own in by_data.items():
         wanted = facts["data"][name]
         if len(own) != wanted["rows"]:
-            raise UserError(f"{path}: {len(own)} questions of {name!r}; eval.json says {wanted['rows']}")
+            raise UserError(f"{path}: {counted(len(own), 'question')} of {name!r}; eval.json says {wanted['rows']}")
         if fingerprint(own) != wanted["sha256"] or {q.prompt for q in own} != set(range(len(own))):
             raise UserError(f"{path}: the questions of {name!r} are not those that were asked, by eval.json")
     return questions

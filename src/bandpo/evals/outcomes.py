@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..data.questions import Question
-from ..errors import UserError
+from ..errors import UserError, counted
 from .folder import read_facts, read_questions
 from .grades import grader_of, thinking_in
 from .samples import Sample
@@ -32,7 +32,7 @@ def told(failed: Sequence[Sample]) -> Iterator[str]:
     """Say how many samples are without an answer in which way, and what the server said, for example."""
     for kind, count in Counter(sample.finish for sample in failed).items():
         said = next((f". For example: {s.error}" for s in failed if s.finish == kind and s.error), "")
-        yield f"{kind}: {count:,} samples, {_WHY[kind]}{said}"
+        yield f"{kind}: {counted(count, 'sample')}, {_WHY[kind]}{said}"
 
 
 def nothing_right(folder: Path, samples: Iterable[Sample], scorer: str) -> str | None:
@@ -43,15 +43,29 @@ def nothing_right(folder: Path, samples: Iterable[Sample], scorer: str) -> str |
     if not any(sample.text.strip() for sample in answers):
         return _empty(answers)
     facts = read_facts(folder)
-    thinking = thinking_in(facts, answers)
-    answers = answers[:: -(-len(answers) // MOST)]
     questions = {(q.data, q.prompt): q for q in read_questions(folder, facts)}
-    asked = [questions[sample.data, sample.prompt] for sample in answers]
-    found = {other: _right(other, answers, asked, thinking) for other in OTHERS if other != scorer}
+    pairs = [(sample, questions[sample.data, sample.prompt]) for sample in answers]
+    command = f"bandpo score {folder} --scorer"
+    return right_by_others(pairs, scorer, command, folder / "samples.jsonl", thinking_in(facts, answers))
+
+
+def right_by_others(
+    pairs: Sequence[tuple[Sample, Question]],
+    scorer: str,
+    command: str,
+    path: Path,
+    thinking: Literal["opened"] | None = None,
+) -> str:
+    """Say how many answers the other scorers find right, with the `command` that takes one of these, or where to look.
+
+    At most `MOST` answers are graded, evenly spread.
+    """
+    samples, questions = zip(*pairs[:: -(-len(pairs) // MOST)], strict=True)
+    found = {other: _right(other, samples, questions, thinking) for other in OTHERS if other != scorer}
     best = max(found, key=found.__getitem__)
     counts = ", ".join(f"{count:,} by {name}" for name, count in found.items())
-    hint = f"bandpo score {folder} --scorer {best}?" if found[best] else f"look at some in {folder / 'samples.jsonl'}"
-    return f"0 of {len(answers):,} right by {scorer}, {counts}: {hint}"
+    hint = f"{command} {best}?" if found[best] else f"look at some in {path}"
+    return f"0 of {len(samples):,} right by {scorer}, {counts}: {hint}"
 
 
 def _empty(answers: Sequence[Sample]) -> str:

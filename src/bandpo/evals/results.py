@@ -26,7 +26,7 @@ Columns = Mapping[str, str | None]  # names of columns by what they hold
 @dataclass(frozen=True, eq=False)
 class Result:
     """What one checkpoint did: its graded samples, data set by data set, the collapse in its run's log, if any, and
-    what of a file was left out."""
+    notes: what of a file was left out, or under which name it was compared."""
 
     label: str
     source: Path
@@ -34,7 +34,7 @@ class Result:
     scorer: str
     sampling: Mapping[str, Any] = field(default_factory=dict)
     collapse: Collapse | None = None
-    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -124,7 +124,7 @@ def read_answers(
 
         left_out: list[str] = []
         graded, by = read_dump(path, columns, scorer, drop_incomplete=drop_incomplete, say=left_out.append)
-        return Result(label or path.stem, path, graded, by, left_out=tuple(left_out))
+        return Result(label or path.stem, path, graded, by, notes=tuple(left_out))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
     facts = read_facts(path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..evals.results import Result, share, unparsed
 from ..statistics.comparison import Comparison, compare
 from ..statistics.intervals import LEVEL, Interval
@@ -49,6 +50,26 @@ def _many(number: float | None) -> str:
         scale = 10 ** (len(str(number)) - 2)
         return f"about {round(number / scale) * scale:,}"
     return str(number)
+
+
+def matched(a: Result, b: Result) -> tuple[Result, Result]:
+    """Give the data sets of two results one name where each has only one: a file may not say what its own is called.
+
+    Raises:
+        UserError: no data set in common, and several of one result.
+    """
+    have = [[graded.data for graded in side.graded] for side in (a, b)]
+    if not set(have[0]).isdisjoint(have[1]):
+        return a, b
+    if len(a.graded) + len(b.graded) > 2:
+        raise UserError(
+            f"no data set in common: A has {'; '.join(have[0])}, B has {'; '.join(have[1])}. A column data_source or "
+            "dataset says what the data sets of a file are called"
+        )
+    name = " | ".join((*have[0], *have[1]))
+    one, other = (replace(side, graded=[replace(side.graded[0], data=name)]) for side in (a, b))
+    note = f"its data set {have[1][0]} is compared with A's {have[0][0]}, as each has no other"
+    return one, replace(other, notes=(*b.notes, note))
 
 
 def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparison]:
@@ -138,8 +159,9 @@ def comparison_text(
 
 
 def _needed_text(last: Comparison, known: bool) -> list[str]:
-    needed, now = last.needed, f"{last.samples[0]}" if last.samples[0] == last.samples[1] else f"{last.samples}"
+    needed, (a, b) = last.needed, last.samples
     assert needed is not None
+    now, each = (f"{a}", counted(a, "sample")) if a == b else (f"{a} of A, {b} of B", "as many samples")
     if last.difference == 0:
         return ["What would settle it: nothing can be said, the difference measured is 0."]
     lines = [
@@ -157,8 +179,7 @@ def _needed_text(last: Comparison, known: bool) -> list[str]:
                 f"  problems like these: {_many(needed.samples_elsewhere)} samples per prompt of each (now {now})"
             )
         lines.append(
-            f"  problems like these: {_many(needed.prompts_elsewhere)} problems with {now} samples each (now "
-            f"{last.prompts})"
+            f"  problems like these: {_many(needed.prompts_elsewhere)} problems with {each} each (now {last.prompts})"
         )
     return lines if len(lines) > 1 else ["Nothing more is needed to settle it, beyond other training runs."]
 
@@ -181,7 +202,7 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
         notes.append(f"{side}: {', '.join(facts)}.")
         if result.collapse is not None:
             notes.append(f"{side}: its training run {result.collapse}.")
-        notes += [f"{side}: {note}." for note in result.left_out]
+        notes += [f"{side}: {note}." for note in result.notes]
     if a.scorer != b.scorer:
         notes.append("A and B were graded by different scorers: the difference is theirs too.")
     notes += different_sampling([a, b])

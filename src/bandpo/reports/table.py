@@ -158,7 +158,7 @@ def _row_notes(runs: Sequence[Result]) -> list[str]:
         which = f"run {i} of {len(runs)}" if len(runs) > 1 else "its run"
         if run.collapse is not None:
             notes.append(f"{which} {run.collapse}")
-        notes += [f"{which}, {note}" if len(runs) > 1 else note for note in run.left_out]
+        notes += [f"{which}, {note}" if len(runs) > 1 else note for note in run.notes]
     return notes
 
 

@@ -95,7 +95,7 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
         if path.suffix not in _READERS:
             raise UserError(f"{str(path)!r} must end in one of {sorted(_READERS)}")
         if not path.is_file():
-            raise UserError(f"{str(path)!r} is no file")
+            raise UserError(f"{str(path)!r} is not a file")
         parts.append(_tokens(path, given))
         if parts[0].columns != parts[-1].columns:
             raise UserError(

@@ -163,7 +163,10 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
     place = {prompt: i for i, prompt in enumerate(b.prompt_ids)}
     both = [(i, place[prompt]) for i, prompt in enumerate(a.prompt_ids) if prompt in place]
     if not both:
-        raise ValueError(f"the two results have no prompt of {a.data!r} in common, so they cannot be compared")
+        raise ValueError(
+            f"the two results have no prompt of {a.data!r} in common, so they cannot be compared; they are matched by "
+            "what the model was sent, template and all"
+        )
     return a.score[[i for i, _ in both]], b.score[[j for _, j in both]]
 
 

@@ -120,20 +120,16 @@ _FILTERED = re.compile(
 
 def read_reply(status: int, content: bytes) -> Answer | Failure:
     """An answer in OpenAI's protocol, or why it is none."""
+    shown = content.decode(errors="replace")
     try:
         body = json_line(content, "the reply")
     except UserError as error:
-        if status < 300:
-            return Failure("error", str(error), 502)
-        shown = content.decode(errors="replace")
-        return _failure(status, shown, shown)
+        return Failure("error", str(error), 502) if status < 300 else _failure(status, shown, shown)
     choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    error = body.get("error") or first.get("error") or first.get("finish_reason") in _BROKEN
-    if status >= 300 or error:
-        shown = content.decode(errors="replace")
-        return _failure(status, shown, body if status >= 300 else body.get("error") or first.get("error"))
-    finish = first.get("finish_reason")
+    error, finish = body.get("error") or first.get("error"), first.get("finish_reason")
+    if status >= 300 or error or finish in _BROKEN:
+        return _failure(status, shown, body if status >= 300 else error)
     filtered = isinstance(finish, str) and _FILTER.match(finish)
     if filtered and first.get("message", first.get("text")) is None:
         return Failure("content_filter", f"finish_reason {finish!r}, and no message", 400)

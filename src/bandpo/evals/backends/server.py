@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -74,8 +75,8 @@ class Server:
         written = [self.key, *values, password]
         self.secrets = {form for text in written for form in (text, unquote(text)) if len(form) >= 8}
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
-        self._more: dict[str, Any] | None = None  # what this server takes beside OpenAI's own fields; known with
-        # the first answer
+        # What this server takes beside OpenAI's own fields; known with the first answer.
+        self._more: dict[str, Any] | None = None
 
     def opens_thinking(self, content: Any) -> bool:
         """Of a text prompt; what the server's template makes of messages is not known here."""
@@ -83,19 +84,14 @@ class Server:
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
         # An event loop of our own, turned by whoever iterates: leaving the iterator, by Ctrl-C too, ends all requests.
-        loop = asyncio.new_event_loop()
         answers = self._draw(list(requests), sampling)
-        try:
-            while True:
-                try:
-                    yield loop.run_until_complete(anext(answers))
-                except StopAsyncIteration:
-                    return
-        finally:
-            loop.run_until_complete(_cancel_all())
-            loop.run_until_complete(answers.aclose())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+
+        async def one() -> tuple[Request, Drawn] | None:
+            return await anext(answers, None)
+
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            while found := runner.get_loop().run_until_complete(one()):
+                yield found
 
     async def _draw(self, requests: list[Request], sampling: Sampling) -> AsyncGenerator[tuple[Request, Drawn], None]:
         import openai
@@ -214,19 +210,17 @@ class Server:
         except openai.APIStatusError as error:
             reply: Failure = error.response.extensions["reply"]
             wait = error.response.headers.get("retry-after") if error.status_code == 429 else None
-            return reply if wait is None else Failure(
-                "error", f"{reply.said} (Retry-After: {shortened(wait)})", 429, True
-            )  # fmt: skip
+            return reply if wait is None else replace(reply, said=f"{reply.said} (Retry-After: {shortened(wait)})")
         except (TimeoutError, openai.APITimeoutError):
             return Failure("error", f"no answer within {self.timeout:g} s; see --timeout", None, True)
         except TooLong as error:
             return Failure("error", f"more than {error.args[0]:,} bytes as an answer of {sampling.max_tokens} "
-                           "tokens, which are not believed")  # fmt: skip
+                           "tokens; the rest was not read")  # fmt: skip
         except openai.APIConnectionError as error:
-            cause = error.__cause__
-            said = self._said(cause) if cause else "the connection broke"
+            cause = error.__cause__ or error
             gone = type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol")
-            return Failure("error", f"{'cannot be reached' if gone else 'the connection broke'} ({said})", None, gone)
+            what = "cannot be reached" if gone else "the connection broke"
+            return Failure("error", f"{what} ({self._said(cause)})", None, gone)
         except (openai.OpenAIError, ValueError) as error:
             return Failure("error", f"no answer that can be read ({self._said(error)})")
 
@@ -243,7 +237,7 @@ class Server:
             line = f"{where} takes no more requests for now; the same command goes on later ({said})"
         elif status is not None and 400 <= status < 500:
             sent = self._fields(sampling, 0)
-            names = [name for name in ("temperature", "top_p", "max_tokens", "seed") if name in sent]
+            names = [name for name in OMISSIBLE if name in sent]
             line = (
                 f"{where} refused the request for model {self.model!r}: {said}. Sent, beside the prompt: "
                 f"{', '.join(f'{name}={value}' for name, value in sent.items())}"
@@ -266,11 +260,3 @@ class Server:
         for secret in sorted(self.secrets, key=len, reverse=True):
             said = said.replace(secret.encode(), b"[key]")
         return said
-
-
-async def _cancel_all() -> None:
-    """After Ctrl-C the step that it interrupted still hangs in the loop, and holds the generator."""
-    hanging = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in hanging:
-        task.cancel()
-    await asyncio.gather(*hanging, return_exceptions=True)
