@@ -104,9 +104,9 @@ block that is never closed holds no answer. If the prompt opened it, say so: `gr
 
 A box is no answer where arithmetic touches it in its formula (`2\boxed{7}`, `-\boxed{7}`, `\boxed{7}^2`), or where
 words negate it, take a part of it or take it back ("not \boxed{7}", "half of \boxed{7}", "\boxed{7} is wrong").
-Several boxes in one statement are a list if the right answer is a list; else the last counts. A sentence such as
-"She has 7 apples" states no answer unless one of these forms holds it. An answer of more than 500 characters is not
-read.
+Boxes that stand together are a list if the right answer is one; else the last counts behind "and", and each must be
+right behind a comma or "or". A sentence such as "She has 7 apples" states no answer unless one of these forms holds
+it. An answer of more than 500 characters is not read.
 
 | set | written | right | read | wrong | rewarded | math-verify |
 |---|---|---|---|---|---|---|
@@ -160,6 +160,9 @@ tests/cluster/test_verl_rewards.py holds it against verl's functions on 20,000 m
 ## Time and hostile answers
 
 {speed}
+
+The rows of hostile and generated answers were made before the reading was last rewritten (benchmarks/rewards.csv
+has their commits).
 
     python benchmarks/rewards.py --write
     python benchmarks/rewards.py --hostile 100000 --write

@@ -242,6 +242,28 @@ def test_a_box_on_lines_of_its_own_is_not_touched_by_the_line_before():
     assert [g.score for g in grade(texts, ["70"] * 3)] == [1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "I don't think the answer is 70",
+            "It is false that the answer is 70.",
+            "Twice the answer is 70.",
+            "Wrong answer: 70",
+        ),
+        *(
+            "Not the answer: 70",
+            "The wrong answer is \\boxed{70}.",
+            "\\boxed{70}. That is wrong.",
+            "\\boxed{70}, which is wrong.",
+        ),
+        *("$\\boxed{70}$. Wait, that's not right.", "I doubt that the final answer is 70."),
+    ],
+)
+def test_what_is_said_not_to_be_the_answer_is_not(text):
+    assert grade([text], ["70"])[0].score == 0
+
+
 def test_a_sign_before_the_value_is_no_quotation():
     texts = ["Answer: >42", "The answer is > 42.", "#### >42", "<answer>>42</answer>"]
     assert [g.score for g in grade(texts, ["42"] * 4)] == [0] * 4

@@ -79,6 +79,7 @@ _GOVERN = re.compile(
     rf"|n['\u2019]t){_FILLERS})"
     r"|(?:\b(?:do|does|can)(?: not|n['\u2019]t)|\b(?:cannot|doubt|might|may|could)) (?:that|think|believe|know|expect"
     r"|guess|say|argue)\b|^\s*(?:suppose|assume|unless|whether)\b|\\(?:neq?|not)\s*$"
+    r"|\b(?:wrong|incorrect|false|invalid) (?:final )?answer\b"
 )
 _CLAUSE = re.compile(r"[.;:!?,\n]\s")
 # And behind it.
@@ -88,6 +89,8 @@ _RETRACT = re.compile(
     r"|incorrect|false|invalid|mistaken|impossible|excluded|rejected|ruled out|too (?:small|big|large"
     r"|high|low|many|much|few))\b"
     r"|(?:\w+\s+)?(?:(?:isn|wasn|aren|can|doesn)['\u2019]t|cannot|fails|does not)\b"
+    r"|[.,;]?\s*(?:(?:hmm|wait|no|but)[,.]?\s+)*(?:that|this|which|it)(?:['\u2019]s| is)"
+    r" (?:not (?:right|correct)|wrong|incorrect)\b"
     r"|(?<!\()or\b(?!\s+(?:equivalently|in other|about|approximately))"
     r"|(?:squared|cubed|doubled|tripled|halved|factorial)\b|\?"
     r"|(?:plus|minus|times|divided by|multiplied by|to the power(?: of)?|more than|less than|\\?% of)\s+[\d$\\])"

@@ -9,8 +9,8 @@ r"""Find where in a text its final answer stands. The rules, which docs/scorers.
 4. It is none where arithmetic touches it in its formula: `2\boxed{21}`, `-\boxed{3}`, `\boxed{3}^2`, `\boxed{1}/3`.
 5. It is none where words negate it, take a part of it or take it back: "not \boxed{7}", "half of \boxed{42}",
    "\boxed{7} is wrong". A text whose last statement is such a box gives no answer.
-6. Boxes with only commas, "and" or "or" between them are a list where the right answer is a list; else the last of
-   them counts, but none of them with "or".
+6. Boxes with only a comma, "and" or "or" between them are a list where the right answer is a list. Else the last of
+   them counts behind "and", and each must be right behind a comma or "or".
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ _STATEMENT = re.compile(
     re.MULTILINE,
 )
 _ANSWER = re.compile(rf"(?i)answer{_MARK}:")
+# Before "answer" these say that it is not the answer.
+_DENIED = re.compile(
+    r"(?i)(?:\b(?:wrong|incorrect|false|invalid) (?:final )?"
+    r"|\b(?:not|twice|half|half of|double) the (?:final |correct )?"
+    r"|(?:(?:n['\u2019]t|\bnot) (?:think|believe|say)|\bdoubt|\bfalse)(?: that)? the (?:final |correct )?)\Z"
+)
 _NEXT_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
 _DISPLAY = {"$$": "$$", r"\[": r"\]"}
 _TAG = re.compile(r"</[A-Za-z_ ]+>")
@@ -112,6 +118,8 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
             line = _tagged(text, mark.end()) if kind == "tag" else _line(text, mark.end())
             if not line or (kind == "hashes" and (PROSE.search(line) or not _SOMETHING.search(line))):  # #### Step 2
                 continue
+            if kind in ("line", "sentence") and _DENIED.search(text, max(0, place - 60), place):
+                return place, Found(())
             if kind != "sentence" or re.search(r"[\d$\\]", line):
                 return place, Found((line,))
             if weak[1] is None:  # "the answer is correct" takes back nothing that was said before it
