@@ -1310,8 +1310,8 @@ FAULTS = [
     Fault(
         "thinking: all but the last block is read as the answer",
         "rewards/final_answer.py",
-        "    text = text[closed.end() :] if closed else text\n",
-        "    text = text\n",
+        "        text = text[closed.end() :] if closed else text\n",
+        "        text = text\n",
         "final_answer::test_thinking_is_not_the_answer",
     ),
     Fault(

@@ -43,13 +43,13 @@ Thinking = Literal["opened"] | None
 
 def without_thinking(text: str, thinking: Thinking = None) -> str:
     """Return what follows the thinking; nothing where the prompt opened a block that the text never closes."""
-    closed = None
+    closed = opened = None
     if any(sign in text for sign in _SIGNS):
         *_, closed = (None, *_CLOSED.finditer(text))
+        text = text[closed.end() :] if closed else text
+        opened = _OPENED.search(text)
     if closed is None and thinking == "opened":
         return ""
-    text = text[closed.end() :] if closed else text
-    opened = _OPENED.search(text) if any(sign in text for sign in _SIGNS) else None
     return text[: opened.start()] if opened else text
 
 
@@ -57,16 +57,18 @@ def without_thinking(text: str, thinking: Thinking = None) -> str:
 
 _MARK = r"[*_`#\"\s]{0,8}"
 _STATEMENT = re.compile(
+    r"(?=[\\<#aA\u7b54])(?:"  # what they begin with, by which a search is fast
     r"(?P<box>\\(?:boxed|fbox|framebox)(?![A-Za-z]))"
     r"|(?P<tag>(?i:<(?:final[_ ]?)?answer>|<solution>))"
     r"|(?P<hashes>####(?!#))"
     rf"|(?P<line>(?<!check our )(?<!check the )(?<!verify the )"
     rf"(?i:answer|\u7b54\u6848){_MARK}(?:(?i:is){_MARK})?[:\uff1a]"
     r"(?:\s*####)?)"
-    r"|(?P<heading>^[ \t#*_>-]*(?i:(?:the )?(?:final )?answer)[ \t*_]*$)"
-    r"|(?P<sentence>(?i:answer(?: to\b[^.\n]{0,60}?)? is\b)|\u7b54\u6848[\u662f\u4e3a])",
+    r"|(?P<heading>(?i:answer)[ \t*_]*$)"
+    r"|(?P<sentence>(?i:answer(?: to\b[^.\n]{0,60}?)? is\b)|\u7b54\u6848[\u662f\u4e3a]))",
     re.MULTILINE,
 )
+_HEADING = re.compile(r"[ \t#*_>-]*(?i:the )?(?i:final )?")
 _ANSWER = re.compile(rf"(?i)answer{_MARK}:")
 # Before "answer" these say that it is not the answer.
 _DENIED = re.compile(
@@ -93,7 +95,7 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
     `thinking="opened"`: the prompt ended in an opened block of thinking.
     """
     text = without_thinking(text, thinking).rstrip()
-    if end := _END.search(text, max(0, len(text) - 2 * LONGEST)):
+    if text.endswith(">") and (end := _END.search(text, max(0, len(text) - 2 * LONGEST))):
         text = text[: end.start()]
     place, found = _last_statement(text)
     if found is not None and not found.answers:
@@ -113,6 +115,8 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
             around = next((begin for begin, end in boxes if begin < place < end), -1)
             if kind == "box" or around >= 0:
                 return place, read_boxes(text, place if kind == "box" else around)
+            if kind == "heading" and not _HEADING.fullmatch(text, text.rfind("\n", 0, place) + 1, place):
+                continue
             if kind == "sentence" and _ANSWER.search(text, max(text.rfind("\n", 0, place) + 1, place - LONGEST), place):
                 continue  # in a line "Answer: the answer is"
             line = _tagged(text, mark.end()) if kind == "tag" else _line(text, mark.end())
