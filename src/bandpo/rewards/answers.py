@@ -12,6 +12,8 @@ from typing import NamedTuple
 from .notation import bare
 from .quantities import PARTS, SCALES, VALUES, changes, known_unit, number, split_unit
 
+# The letter of a choice.
+CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?[.:]?", re.IGNORECASE)
 # Brackets within brackets: to read deeper ones takes a parser more time than it is worth.
 DEEPEST = 12
 
@@ -26,7 +28,7 @@ _NUMBER_WORD = rf"(?:{'|'.join(VALUES)})\b"
 _NO_WORD = "|".join(sorted({*FUNCTIONS, *SCALES, *PARTS, "a", "an", "minus", "negative"}, key=len, reverse=True))
 _WORD = (
     rf"(?:(?!(?i:{_NO_WORD}|{_NUMBER_WORD})(?![A-Za-z'\u2019]))[A-Za-z][A-Za-z'\u2019-]+|I(?=\s)"
-    rf"|[Aa]n?(?=\s(?![=:]|(?:{'|'.join([*SCALES, *PARTS])})\b)))"
+    rf"|[Aa]n?(?=\s(?![=:]|[A-J]\b|(?:{'|'.join([*SCALES, *PARTS])})\b)))"
 )
 # Each \(...\) ends at the first \): else so many of them could be cut in as many ways as there are subsets.
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\))"
@@ -38,6 +40,9 @@ _NAME = (
 _VALUE = rf"(?=[-+]?\s?[\d$\\({{\[.|\u20ac\u00a3\u00a5]|(?i:{_NUMBER_WORD})|[A-Za-z](?![A-Za-z]))"
 _LEAD = re.compile(rf"(?:(?:{_WORD}|{_NAME}),?:?\s)*(?:[A-Za-z]{{2,}}\s?[:=]|[:=])?\s?{_VALUE}")
 _TAIL = re.compile(rf"(?<=\S)(?:[\s,]+\(?(?:{_WORD}|(?:(?<=on\s)|(?<=of\s)|(?<=for\s)){_NUMBER_WORD})\)?)+$")
+# Chinese words around a value, and those of them that may change it.
+_HAN = re.compile(r"^[\u4e00-\u9fff:,]+\s*(?=[-+\d$\\(])|(?<=[\d})$])\s*[\u4e00-\u9fff]+$")
+_HAN_CHANGING = re.compile("[\u4e0d\u975e\u7ea6\u534a\u500d\u4e07\u4ebf\u767e\u5341\u8d1f\u4ee5\u591a\u5c11\u4f59\u5206]|\u5343(?![\u7c73\u514b])")
 # Behind a value these go on with it; before it they may tell what it is.
 _CHANGING_BEHIND = {
     "over",
@@ -55,7 +60,7 @@ _CHANGING_BEHIND = {
 # Before a value these relate it to something else: "digits in 42", but "a total of 42", "equal to 42".
 _RELATED = re.compile(
     r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple"
-    r"|step|(?:divided|multiplied) by|before\b.*)$"
+    r"|step|(?:divided|multiplied|divisible) by|before\b.*)$"
 )
 _UNRELATED = re.compile(
     r"(?i)(?:\b(?:an? (?:\w+ )?(?!multiple|divisor|factor|power|root|square|cube|part)\w+ of"
@@ -77,6 +82,7 @@ _LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _PRIMES = re.compile(r"[\d)}]\s*(?:'|\\prime)")
 _BASE = re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_")
+_RUN = re.compile(r"(?<![\d_^])(?<!frac )\d+\s+\d|(?<![A-Za-z\\])I(?![A-Za-z])")  # 40 2 is no 42, and I no i
 _EQUALS = re.compile(r"(?<![<>!:\\=])=(?!=)")
 _TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
 _DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
@@ -101,6 +107,8 @@ def read(text: str, right: str) -> Reading | None:
     What the right answer has too (its letters, commands, "=") is no reason to refuse.
     """
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
+    if (around := "".join(_HAN.findall(text))) and not _HAN_CHANGING.search(around):
+        text = _HAN.sub("", text)
     text = without_lead(text)
     text = bare(_LETTER_AFTER.sub("", _LETTER.sub("", text, count=1)))
     if "mod" not in right:
@@ -217,7 +225,7 @@ def _changed(value: str, right: str, letters: str) -> bool:
     """Is there anything in it that the parser would drop, or take for a product of letters?"""
     if not (_COMMANDS | set(_COMMAND.findall(right))).issuperset(_COMMAND.findall(value)):
         return True
-    for pattern in (_PRIMES, _BASE, _DOTS, _INFINITE, _TOWER, _CODE):
+    for pattern in (_PRIMES, _BASE, _RUN, _DOTS, _INFINITE, _TOWER, _CODE):
         if pattern.search(_END.sub("", value)) and not pattern.search(right):
             return True
     depth = deepest = 0

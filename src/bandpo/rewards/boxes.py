@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from .answers import without_unit
-from .notation import closing_brace, plain
+from .notation import STYLE, closing_brace, plain
 from .quantities import PARTS, SCALES
 
 # Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
@@ -23,7 +23,7 @@ class Found(NamedTuple):
     any: bool = False
 
 
-_BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
+_BULLET = re.compile(r"^\s*(?:[-*+>]|\d+[.)])\s+")
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 _UNBRACED = re.compile(r"[-+]?\d[\d.,]*(?<![.,])|\\[A-Za-z]+(?:\{[^{}]*\})*|[A-Za-z]")  # \boxed 7, \boxed\pi
@@ -35,10 +35,10 @@ _DELIMITER = re.compile(r"\\\$|\$\$?|\\[()\[\]]|\\(?:begin|end)\{(?:align|equati
 # In a formula these change nothing: spaces, sizes, styles.
 _SPACE = (
     r"(?:\s|~|&|\{\s*\}|\\[,;:! ]"
-    r"|\\(?:q?quad|(?:display|text)style|[lL]arge|LARGE|[hH]uge|bf|it|rm|left|right)(?![A-Za-z]))"
+    rf"|{STYLE}|\\(?:left|right)(?![A-Za-z]))"
 )
 _SPACES_BEFORE, _SPACES_AFTER = re.compile(rf"{_SPACE}+\Z"), re.compile(rf"{_SPACE}*")
-_STYLE = r"boxed|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}"
+_STYLE = r"boxed|(?:display|text)style|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}"
 _WRAPPERS = [
     (re.compile(rf"(?:\\(?:{_STYLE})|(?<![A-Za-z}}\]^_)]))\{{\Z"), re.compile(r"\}")),
     (re.compile(r"(?<!\\)\(\Z"), re.compile(r"\)")),
@@ -52,7 +52,7 @@ _OPERATORS = (
     r"|over|choose|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|pi|alpha|beta|theta|phi|lambda|lfloor|lceil|lvert)"
 )
 _BEFORE = re.compile(
-    rf"(?:[-*/^_!|)\]}}{{\d<>]|(?<![=&\s])\s*\+|(?<!\\)[(\[]|(?<![A-Za-z\\])[A-Za-z]|\\(?:[lg]eq?(?:slant)?|[lg]t)|{_OPERATORS})\Z"
+    rf"(?:[-*/^_!|)\]}}{{\d<>]|(?<![=&\s])\s*\+|(?:(?<!\\)[(\[]|\\\{{)[^()\[\]{{}}$=]*,|(?<!\\)[(\[]|(?<![A-Za-z\\])[A-Za-z]|\\(?:[lg]eq?(?:slant)?|[lg]t)|{_OPERATORS})\Z"
 )
 _UNIT = r"(?:\\(?:text|mathrm|operatorname)|[{\s~]*[A-Za-z]{2}|(?:\$|\\[)\]])\s*[A-Za-z])"
 _AFTER = re.compile(
@@ -72,14 +72,14 @@ _FILLERS = r"(?:\s+(?:the|an?|equal|to|be|being|exactly|simply|just|value|number
 _PART = "|".join(PARTS)
 _GOVERN = re.compile(
     r"(?i)(?:(?:\b(?:not|never|nor|neither|cannot|without|except|than|unlike|excluding|half|twice|thrice|double|triple"
-    r"|minus|plus|times|negative|maybe|perhaps|possibly|probably|presumably|guess|between|(?:all|thing|one) but"
+    r"|minus|plus|times|negative|maybe|perhaps|possibly|probably|presumably|guess|between|(?:all|(?:any)?thing|one) but|(?:digits?|terms?|sum|zeros) in"
     r"|(?:divided|multiplied) by|(?:might|may|could) be"
     rf"|(?:{_PART}|percent|squares?|cubes?|(?:square|cube|th) root|multiples?|divisors?|reciprocal|inverse"
-    r"|opposite|digits|digit sum|%) of)"
+    r"|opposite|negative|digits|digit sum|%) of)"
     rf"|n['\u2019]t){_FILLERS})"
     r"|(?:\b(?:do|does|can)(?: not|n['\u2019]t)|\b(?:cannot|doubt|might|may|could)) (?:that|think|believe|know|expect"
     r"|guess|say|argue)\b|^\s*(?:suppose|assume|unless|whether)\b|\\(?:neq?|not)\s*$"
-    r"|\b(?:wrong|incorrect|false|invalid) (?:final )?answer\b"
+    r"|\b(?:wrong|incorrect|false|invalid) (?:final )?answer\b|(?:\u4e0d\u662f|\u4e0d\u7b49\u4e8e|\u5e76\u975e)\s*$"
 )
 _CLAUSE = re.compile(r"[.;:!?,\n]\s")
 # And behind it.
@@ -89,11 +89,13 @@ _RETRACT = re.compile(
     r"|incorrect|false|invalid|mistaken|impossible|excluded|rejected|ruled out|too (?:small|big|large"
     r"|high|low|many|much|few))\b"
     r"|(?:\w+\s+)?(?:(?:isn|wasn|aren|can|doesn)['\u2019]t|cannot|fails|does not)\b"
-    r"|[.,;]?\s*(?:(?:hmm|wait|no|but)[,.]?\s+)*(?:that|this|which|it)(?:['\u2019]s| is)"
-    r" (?:not (?:right|correct)|wrong|incorrect)\b"
     r"|(?<!\()or\b(?!\s+(?:equivalently|in other|about|approximately))"
     r"|(?:squared|cubed|doubled|tripled|halved|factorial)\b|\?"
-    r"|(?:plus|minus|times|divided by|multiplied by|to the power(?: of)?|more than|less than|\\?% of)\s+[\d$\\])"
+    r"|(?:plus|minus|times|divided by|multiplied by|to the power(?: of)?|more than|less than|\\?%[\s$\\)]*of)\s+[\d$\\])"
+)
+_TAKEN_BACK = re.compile(
+    r"(?i)[\s$*_.,;)}\]\\]*(?:(?:hmm|wait|no|but|actually)[,.]*\s+)*(?:that|this|which|it)(?:['\u2019]s| is)"
+    r" (?:not (?:right|correct)|wrong|incorrect)\b"
 )
 _UNIT_END = re.compile(r"[.,;:!?\n=<>&()]|\\\\|\\(?:implies|[rR]ight\w*|approx|q?quad|end)")
 
@@ -111,7 +113,10 @@ def read_boxes(text: str, last: int) -> Found:
         any_of |= re.search(r"\bor\b|^[\s$]*[,;]?[\s$]*$", between) is not None
         begin, contents = other[0], [other[2], *contents]
     before = text[max(0, begin - 4 * LONGEST) : begin].rpartition("\n\n")[2]
-    before, after, touched = _unwrapped(before, text[end : end + 4 * LONGEST].partition("\n\n")[0])
+    after = text[end : end + 4 * LONGEST]
+    if _TAKEN_BACK.match(after):
+        return Found(())
+    before, after, touched = _unwrapped(before, after.partition("\n\n")[0])
     clause = _CLAUSE.split(_DELIMITER.sub(" ", before[-LONGEST:]))[-1]
     if touched or _GOVERN.search(clause) or _RETRACT.match(after):
         return Found(())

@@ -31,15 +31,20 @@ _DELIMITER = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]")
 _NORMAL = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
 _LATEX = [LatexExtractionConfig(boxed_match_priority=-1, normalization_config=_NORMAL)]
 _INNER = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)"
+_GROUP = r"(?:[^{}]|\{[^{}]*\})"
 # What its grammar does not know, in what it does.
 _REWRITTEN = [
     (re.compile(r"\\(?:[bp])mod(?![a-z])"), r"\\mod"),
     (re.compile(r"\\varnothing"), r"\\emptyset"),
+    (re.compile(r"\\[dt]?binom\s*(\w)\s*(\w)"), r"\\binom{\1}{\2}"),
     (re.compile(r"\\[dt]binom"), r"\\binom"),
     (re.compile(r"\\log_\{?e\}?(?![a-z])"), r"\\ln"),
     (re.compile(r"\\(?:big|Big|bigg)(?=[()\[\]|\\])"), ""),
-    (re.compile(r"\{([^{}]*)\\over([^{}]*)\}|(\w+)\s*\\over\s*(\w+)"), r"\\frac{\1\3}{\2\4}"),
-    (re.compile(r"\{([^{}]*)\\choose([^{}]*)\}|(\w+)\s*\\choose\s*(\w+)"), r"\\binom{\1\3}{\2\4}"),
+    *(
+        (re.compile(rf"{begin}({_GROUP}*)\\{old}(?![a-z])({_GROUP}*){end}"), rf"\\{new}{{\1}}{{\2}}")
+        for old, new in (("over", "frac"), ("choose", "binom"))
+        for begin, end in ((r"\{", r"\}"), (r"(?<=^\$)", r"(?=\$$)"))
+    ),
     (re.compile(r"\\\{\s*\\\}"), r"\\emptyset "),
     (re.compile(r"(\\sqrt\[\w+\])\s*(\d)"), r"\1{\2}"),
     (re.compile(r"\\l(?:angle|brace)|\\r(?:angle|brace)"), lambda m: _BRACKETS[m[0]]),
@@ -198,6 +203,10 @@ def _parse(answer: str) -> Any:
         letters = {part.strip("$ ")[0] for part in parts[::2]}
         if len(letters) > 1:  # x = 3 or y = -1 is no point
             raise _Refused
+    if answer.count("\\pm") == 1:
+        both = [_parsed(answer.replace("\\pm", sign)) for sign in "+-"]
+        if all(isinstance(each, sympy.Expr) for each in both):
+            return sympy.FiniteSet(*both)
     if (builder or len(parts) > 1) and len({*parts[1::2]}) <= 1 and all(map(_ORDER.search, parts[::2])):
         found = [_parsed(part) for part in parts[::2]]
         letters = {letter for each in found if each is not None for letter in getattr(each, "free_symbols", ())}
@@ -355,6 +364,8 @@ def _defined(expr: Any, gold: Any) -> bool:
         return gold == expr
     if isinstance(expr, (sympy.Interval, sympy.Tuple)) and len(expr.args) >= 2:
         return all(part in (sympy.oo, -sympy.oo) or _defined(part, gold) for part in expr.args)
+    if isinstance(expr, sympy.MatrixBase):
+        return all(_defined(part, gold) for part in expr.flat())
     if not all(_defined(part, gold) for part in getattr(expr, "args", ()) if isinstance(part, sympy.Basic)):
         return False
     if isinstance(expr, (sympy.Pow, sympy.Function)) and not expr.free_symbols:

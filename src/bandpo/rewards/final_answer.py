@@ -15,10 +15,11 @@ r"""Find where in a text its final answer stands. The rules, which docs/scorers.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Literal
 
-from .answers import without_unit
+from .answers import CHOICE, without_unit
 from .boxes import COMMAND, LABEL, LONGEST, PROSE, Found, box_at, read_boxes
 from .notation import plain
 from .quantities import changes, number
@@ -26,15 +27,19 @@ from .quantities import changes, number
 # ---- what is not answer
 
 _BAR = "\N{FULLWIDTH VERTICAL LINE}"
-_END = re.compile(rf"(?:\s*(?:<[|{_BAR}][^<>\n]{{1,40}}[|{_BAR}]>|</?s>|<eos>|<pad>|<end_of_turn>|<turn\|>))+$")
+# What follows one of these was written in the name of somebody else.
+_STOP = re.compile(
+    rf"<\|(?:im_end|endoftext|eot_id|end_of_text)\|>|</s>|<eos>|<end_of_turn>|<{_BAR}end\u2581of\u2581sentence{_BAR}>"
+)
+_END = re.compile(rf"(?:\s|```|<[|{_BAR}][^<>\n]{{1,40}}[|{_BAR}]>|</?s>|<(?:pad|eo[a-z])>|<turn\|>|</[A-Za-z_ ]+>)+$")
 _NAME = r"(?:seed:)?(?:think|thinking|thoughts?|reasoning|reason|reflection|scratchpad|analysis|cot)"
 _OPENED = re.compile(
-    rf"(?i)<{_NAME}>|\[THINK\]|\u25c1think\u25b7|<start_working_out>|<unused94>|\Aanalysis(?=(?-i:[A-Z]))"
+    rf"(?i)<\|?{_NAME}\|?>|\[THINK\]|\u25c1think\u25b7|<start_working_out>|<unused94>|\Aanalysis(?=(?-i:[A-Z]))"
     r"|<\|(?:begin_of_thought|START_THINKING|channel)\|>(?!\s*final)|<\|channel>thought"
 )
 _CLOSED = re.compile(
-    rf"(?i)</{_NAME}>|\[/THINK\]|\u25c1/think\u25b7|<end_working_out>|<unused95>|<channel\|>"
-    r"|<\|(?:end_of_thought|END_THINKING)\|>|<\|channel\|>\s*final[^<]*<\|message\|>|assistantfinal"
+    rf"(?i)<\|?/{_NAME}\|?>|\[/THINK\]|\u25c1/think\u25b7|<end_working_out>|<unused95>|<channel\|>"
+    r"|<\|(?:end_of_thought|END_THINKING)\|>|<\|channel\|>\s*final.{0,40}?<\|message\|>|assistantfinal"
 )
 # One of these is in each of them; a search for all of them takes longer.
 _SIGNS = ("<", "THINK]", "think\u25b7", "analysis", "assistantfinal")
@@ -55,32 +60,46 @@ def without_thinking(text: str, thinking: Thinking = None) -> str:
 
 # ---- statements
 
-_MARK = r"[*_`#\"\s]{0,8}"
+_MARK = r"[*_`#\"}\s\u3011]{0,8}"
+# What begins the line of an answer in other languages.
+_OTHERS = "\u7b54|\u7b54\u3048|\u56de\u7b54|\uc815\ub2f5|\ub2f5|Antwort|R\u00e9ponse|Respuesta|Resposta|Risposta|\u041e\u0442\u0432\u0435\u0442"
+_IS = r"(?:(?:is|was|equals)\b|(?:should|must|would|will|has to|comes out to) be\b|\s*=)"
+_BEST = r"(?:(?<=correct )|(?<=right )|(?<=best ))"
 _STATEMENT = re.compile(
-    r"(?=[\\<#aA\u7b54])(?:"  # what they begin with, by which a search is fast
+    rf"(?=[\\<#aAco\u7b54\u6545\u9009\uc815\ub2f5R\u041e])(?:"  # what they begin with, by which a search is fast
     r"(?P<box>\\(?:boxed|fbox|framebox)(?![A-Za-z]))"
     r"|(?P<tag>(?i:<(?:final[_ ]?)?answer>|<solution>))"
     r"|(?P<hashes>####(?!#))"
-    rf"|(?P<line>(?<!check our )(?<!check the )(?<!verify the )"
-    rf"(?i:answer|\u7b54\u6848){_MARK}(?:(?i:is){_MARK})?[:\uff1a]"
-    r"(?:\s*####)?)"
-    r"|(?P<heading>(?i:answer)[ \t*_]*$)"
-    r"|(?P<sentence>(?i:answer(?: to\b[^.\n]{0,60}?)? is\b)|\u7b54\u6848[\u662f\u4e3a]))",
+    rf"|(?P<line>(?:(?i:answer)(?: ?\([^()\n]{{1,30}}\))?|{_OTHERS}|\u6545?\u7b54\u6848|\u6545?\u9009){_MARK}"
+    rf"(?:(?i:is){_MARK}|[\u4e3a\u662f])?[:\uff1a](?:\s*####)?|\u7b54\u6848\u3011)"
+    r"|(?P<heading>(?i:answer)[ \t*_:]*$)"
+    rf"|(?P<reversed>(?:(?<=\bis the )|(?<=\bis the final )|{_BEST})(?:answer|option|choice)\b(?! ?(?:to\b|{_IS}|:)))"
+    rf"|(?P<sentence>(?i:answer|{_BEST}(?:option|choice))(?: to\b[^.\n]{{0,60}}?)? ?{_IS}"
+    r"|\u7b54\u6848\s*[\u4e3a\u662f\u9009]|\u6545\u7b54\u6848[\u4e3a\u662f\u9009]?|\u6545\u9009))",
     re.MULTILINE,
 )
-_HEADING = re.compile(r"[ \t#*_>-]*(?i:the )?(?i:final )?")
 _ANSWER = re.compile(rf"(?i)answer{_MARK}:")
-# Before "answer" these say that it is not the answer.
+_HEADING = re.compile(r"[ \t#*_>-]*(?i:the )?(?i:final )?")
+# A sentence states an answer if its value follows at once, or if nothing else does.
+_AT_ONCE = re.compile(
+    r"[\s:*_`\"]*(?:(?:indeed|then|thus|therefore|simply|just|exactly|actually|also|the|an?|number|value|option|choice"
+    r"|(?:equal|given) (?:to|by))\s+)*[*_\"(]*(?:[-+]?\s*[\d$\\.]|[A-J](?![A-Za-z' ])|\()"
+)
+# Before "answer" these say that it is not stated here, and these that it is another.
+_ABOUT = re.compile(
+    r"(?i)\b(?:in|of|about|if|whether|check\w*|verif\w*|confirm\w*)\s+(?:(?:that|the|this|my|our|your|final)\s+)*$"
+)
 _DENIED = re.compile(
-    r"(?i)(?:\b(?:wrong|incorrect|false|invalid) (?:final )?"
-    r"|\b(?:not|twice|half|half of|double) the (?:final |correct )?"
-    r"|(?:(?:n['\u2019]t|\bnot) (?:think|believe|say)|\bdoubt|\bfalse)(?: that)? the (?:final |correct )?)\Z"
+    r"(?i)(?:\b(?:wrong|incorrect|false|invalid|not|doubt|unsure|twice|half|double)|n['\u2019]t)\b"
+    r"(?:\s+(?!(?:so|then|hence|thus|therefore|and|but)\b)[\w'\u2019]+){0,5}\s*$"
 )
 _NEXT_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
+_REASON = re.compile(r",?\s+(?:because|since)\b")
+_CLAUSE = re.compile(r"[.,;:]\s+|\b(?i:so|thus|hence|therefore|and|that|option|choice)\s+")
 _DISPLAY = {"$$": "$$", r"\[": r"\]"}
 _TAG = re.compile(r"</[A-Za-z_ ]+>")
-_GAP = re.compile(r"(?:[*_`#\s]|^-{3,}$)*", re.MULTILINE)
-_LEADING = re.compile(r"^[*_`#\s]+")
+_GAP = re.compile(r"(?:[*_`#}\s\u3011]|(?<=\n)(?:-{3,}$|[->+] ))*", re.MULTILINE)
+_LEADING = re.compile(r"^(?:[*_`#\s]|[->+] )+")
 # Labels that only an answer has; another one is a note beside the answer that was stated ("Confidence: 90").
 _SOMETHING = re.compile(r"\d|\\|^\W*[A-J]\W*$")
 _OF_ANSWER = re.compile(
@@ -94,8 +113,8 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
 
     `thinking="opened"`: the prompt ended in an opened block of thinking.
     """
-    text = without_thinking(text, thinking).rstrip()
-    if text.endswith(">") and (end := _END.search(text, max(0, len(text) - 2 * LONGEST))):
+    text = without_thinking(_STOP.split(text, maxsplit=1)[0], thinking).rstrip()
+    if text.endswith((">", "`")) and (end := _END.search(text, max(0, len(text) - 2 * LONGEST))):
         text = text[: end.start()]
     place, found = _last_statement(text)
     if found is not None and not found.answers:
@@ -115,20 +134,38 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
             around = next((begin for begin, end in boxes if begin < place < end), -1)
             if kind == "box" or around >= 0:
                 return place, read_boxes(text, place if kind == "box" else around)
-            if kind == "heading" and not _HEADING.fullmatch(text, text.rfind("\n", 0, place) + 1, place):
+            before = text[max(text.rfind("\n", 0, place) + 1, place - LONGEST) : place]
+            if (kind == "heading" and not _HEADING.fullmatch(before)) or _ABOUT.search(before):
                 continue
-            if kind == "sentence" and _ANSWER.search(text, max(text.rfind("\n", 0, place) + 1, place - LONGEST), place):
-                continue  # in a line "Answer: the answer is"
-            line = _tagged(text, mark.end()) if kind == "tag" else _line(text, mark.end())
+            if kind == "sentence" and _ANSWER.search(before):  # in a line "Answer: the answer is"
+                continue
+            line = _said(text, mark, before)
             if not line or (kind == "hashes" and (PROSE.search(line) or not _SOMETHING.search(line))):  # #### Step 2
                 continue
-            if kind in ("line", "sentence") and _DENIED.search(text, max(0, place - 60), place):
+            if kind in ("line", "sentence") and _DENIED.search(before):
                 return place, Found(())
-            if kind != "sentence" or re.search(r"[\d$\\]", line):
+            at_once = _AT_ONCE.match(line)
+            if kind == "reversed" and ("\\box" in line or PROSE.search(COMMAND.sub(" ", line)) or not at_once):
+                continue
+            if kind != "sentence" or at_once:
                 return place, Found((line,))
             if weak[1] is None:  # "the answer is correct" takes back nothing that was said before it
                 weak = place, Found((line,))
     return weak
+
+
+def _said(text: str, mark: re.Match[str], before: str) -> str | None:
+    """Return what a statement says that is no box."""
+    if mark.lastgroup == "tag":
+        return _tagged(text, mark.end())
+    if mark.lastgroup == "reversed":
+        return _CLAUSE.split(re.sub(r"\s+is the \w*\s*$", "", before))[-1]
+    if mark[0].count('"') == 1:
+        try:
+            return str(json.JSONDecoder(parse_float=str).raw_decode(text[mark.end() :].lstrip())[0])
+        except ValueError:
+            pass
+    return _line(text, mark.end())
 
 
 def _line(text: str, start: int) -> str | None:
@@ -139,24 +176,29 @@ def _line(text: str, start: int) -> str | None:
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) >= 0:
             return rest[len(opening) : end]
     line = _TAG.split(rest.partition("\n")[0], maxsplit=1)[0]
-    return _NEXT_SENTENCE.split(line, maxsplit=1)[0].strip() or None
+    return _REASON.split(_NEXT_SENTENCE.split(line, maxsplit=1)[0], maxsplit=1)[0].strip() or None
 
 
 def _tagged(text: str, start: int) -> str | None:
     """Return what stands between tags: one line, a displayed formula, or the last line of several."""
     lines = _TAG.split(text[start:], maxsplit=1)[0].strip().splitlines()
-    return _line(lines[0] if len(lines) == 1 or lines[0].strip() in _DISPLAY else lines[-1], 0) if lines else None
+    return _line(lines[0] if len(lines) == 1 else "\n".join(lines), 0) if lines else None
 
 
 def _last_line(text: str, place: int) -> str | None:
     """Return the last line if it holds nothing but an answer; behind a statement at `place`, only one as plain."""
-    start = text.rfind("\n", 0, len(text.rstrip())) + 1
-    line = _LEADING.sub("", text[max(start, 0) :].strip())
+    start = text.rfind("\n") + 1
+    for opening, closing in _DISPLAY.items():
+        begin = text.rfind(opening, 0, -len(closing)) if text.endswith(closing) else 0
+        start = begin if not text[text.rfind("\n", 0, max(begin, 0)) + 1 : max(begin, 0)].strip() and begin > 0 else start
+    line = _LEADING.sub("", text[start:].strip())
     label = LABEL.match(line)
     value = line[label.end() :] if label else line
-    if place >= start or len(value) > LONGEST or (label and changes(label["label"])):
+    if place >= start or len(value) > LONGEST or (label and (changes(label["label"]) or "answer" in label["label"])):
         return None
     value_alone, _ = without_unit(plain(value).replace("$", "").strip(" *_`.")) or (value, None)
     if place >= 0 and not (label and _OF_ANSWER.fullmatch(label["label"])) and (label or not number(value_alone)):
         return None
+    if place < 0 and CHOICE.fullmatch(value_alone.strip("\\[] ")) and value_alone.isupper():
+        return value
     return value if re.search(r"\d", value_alone) and not PROSE.search(COMMAND.sub(" ", value_alone)) else None

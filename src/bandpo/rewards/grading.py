@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import UserError, nearest
-from .answers import FUNCTIONS, read, said, without_lead, without_unit
+from .answers import CHOICE, FUNCTIONS, read, said, without_lead, without_unit
 from .boxes import LONGEST
 from .final_answer import Thinking, final_answer
 from .notation import bare, compact, plain
@@ -95,11 +95,13 @@ class _Pair:
         return Grade(0.0, shown) if shown is not None else Grade(0.0, None, "unparsed")
 
 
-_CHOICE = re.compile(r"(?:option|choice)?\s*[\[(]?([A-J])[\])]?[.:]?", re.IGNORECASE)
-# The letter beside the value: (B) 7.
-_CHOSEN = re.compile(
-    r"(\(?[A-J]\)?) is the (?:only )?(?:correct |right |best )?(?:answer|option|choice)(?: that works)?"
-    r"|(\(?[A-J]\)|[A-J](?=[.:]|\s-))\s*-?[:.,]?\s+(?!.*(?<![A-Za-z])(?:[A-J](?![A-Za-z]|\s[a-z])|[a-j]\)))(.*)"
+# The letter beside what it stands for: (B) 7. It counts unless the words name another one, or say something of it.
+_CHOSEN = re.compile(r"(?:option |choice )?\(?([A-J])(?:\)[:.,]?|[:.]|\s-|(?= is the))\s*(.*)", re.IGNORECASE)
+_OTHER_LETTER = re.compile(
+    r"^(?:is (?!the (?:only )?(?:correct |right |best )?(?:answer|option|choice)\b)|was|may|might|can|or|and)\b"
+    r"|\(?\b[A-Ja-j]\)|(?:\b(?:or|and|also|not|but)|,|\()\s+\(?[A-J]\b|\([A-J]\b|\b[A-J] (?:is|also|works)\b"
+    r"|\b(?:is|are|was|be) (?:\w+ )?(?:not|wrong|incorrect|false)\b|n['\u2019]t\b|\?$|too \w+$"
+    r"|^\W*(?:wrong|incorrect|untrue|not|eliminated|excluded|rejected|ruled out|impossible)\b"
 )
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
 # 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
@@ -136,8 +138,8 @@ _LIST = re.compile(r".*(?:,|;|\\pm|\band\b|\bor\b)")
 
 @functools.lru_cache(maxsize=10_000)
 def _right(answer: str) -> _Right:
-    stated = final_answer(answer) if "\\boxed" in answer or "####" in answer else None  # of a whole solution
-    text = bare(plain(stated.answers[-1] if stated and stated.answers else answer))
+    stated = final_answer(answer) if re.search(r"\\boxed|####|(?i:answer)", answer) else None  # of a whole solution
+    text = bare(plain(", ".join(stated.answers) if stated else answer))
     compacted = compact(text)
     value, unit = without_unit(text) or (text, None)
     found = number(value) if not _EULER.fullmatch(value) else None
@@ -145,12 +147,12 @@ def _right(answer: str) -> _Right:
         normal = str(found.value) + (f" {unit}" if unit else "")
         return _Right(text, compacted, "number", value, unit, found, normal)
     written: list[tuple[Literal["clock", "choice", "based"], re.Pattern[str]]]
-    written = [("clock", _CLOCK), ("choice", _CHOICE), ("based", _BASED)]
+    written = [("clock", _CLOCK), ("choice", CHOICE), ("based", _BASED)]
     for name, pattern in written:
         # i and e are numbers, a and b letters of a formula; a choice is a capital.
         if pattern.fullmatch(text) and (name == "clock" or text[0].isdigit() or text.strip("()[].").isupper()):
             return _Right(text, compacted, name, text, None, None, _as_written(name, text) or compacted)
-    if text.isupper() and _choices(text) is not None:
+    if (text.isupper() and _choices(text) is not None) or re.match(r"\(?[A-J]\) \S", text):
         return _Right(text, compacted, "choice", text, None, None, _as_written("choice", text) or compacted)
     if words := _words(text):
         return _Right(text, compacted, "words", text, None, None, words)
@@ -160,7 +162,7 @@ def _right(answer: str) -> _Right:
 def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair:
     wanted = _right(right)
     found = final_answer(text, thinking)
-    if found is None or right.strip().casefold() in _NO_ANSWER:
+    if found is None or re.sub(r"\\text|[^\w/ ]", "", right).strip().casefold() in _NO_ANSWER:
         return _UNPARSED
     last = found.answers[-1]
     if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):
@@ -245,7 +247,7 @@ def _words(text: str) -> str:
 
 def _choices(text: str) -> str | None:
     """Letters of choices, in order: "B, D"."""
-    letters = [_CHOICE.fullmatch(part.strip()) for part in re.split(r",\s*(?:and\s)?|\sand\s", text)]
+    letters = [CHOICE.fullmatch(part.strip()) for part in re.split(r",\s*(?:and\s)?|\sand\s", text)]
     return ",".join(sorted({match[1].upper() for match in letters if match})) if all(letters) else None
 
 
@@ -254,10 +256,7 @@ def _as_written(kind: str, text: str) -> str | None:
     match kind:
         case "choice":
             chosen = _CHOSEN.fullmatch(text)
-            alone = (
-                chosen and not re.match(r"(?:is|was|may|might|can)\b", chosen[3] or "") and not changes(chosen[3] or "")
-            )  # what is said of it may be that it is wrong
-            return _choices(chosen[1] or chosen[2] if chosen and alone else text)
+            return _choices(chosen[1] if chosen and chosen[2] and not _OTHER_LETTER.search(chosen[2]) else text)
         case "words":
             return _words(text) or None
         case "clock" if match := _CLOCK.fullmatch(text):

@@ -3,6 +3,7 @@ r"""Write LaTeX, Unicode and Markdown in one way: what looks the same becomes th
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Any
 
 from .quantities import VALUES
@@ -10,46 +11,30 @@ from .quantities import VALUES
 _DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')]
 _WRAPPERS = ("\\boldsymbol{", "\\underline{", "{")
 _COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
-_TEXT = re.compile(r"\\(?:num|text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"(?<!\\)\\(?:[;:!> ]|,(?!\d{3}(?!\d)))|\\q?quad(?![a-z])|(?<!^)~|\N{NO-BREAK SPACE}")
+_TEXT = re.compile(r"\\(?:num|text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+# Spaces, sizes and styles, which change nothing in a formula.
+STYLE = r"\\(?:q?quad|(?:display|text)style|small|[lL]arge|LARGE|[hH]uge|bf|it|rm)(?![A-Za-z])"
+_SPACE = re.compile(rf"(?<!\\)\\(?:[;:!> ]|,(?!\d{{3}}(?!\d)))|{STYLE}|(?<!^)~|\N{{NO-BREAK SPACE}}")
 # The same mathematics in other signs.
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-_SIGNS = {
-    "\N{MINUS SIGN}": "-",
-    "\N{EN DASH}": "-",
-    "π": "\\pi ",
-    "∞": "\\infty ",
-    "√": "\\sqrt",
-    "\N{MULTIPLICATION SIGN}": "\\times ",
-    "\N{FRACTION SLASH}": "/",
-    "\\nicefrac": "\\frac",
-    "·": "\\cdot ",
-    "÷": "/",
-    "≤": "\\le ",
-    "≥": "\\ge ",
-    "≠": "\\ne ",
-    "≈": "\\approx ",
-    "±": "\\pm ",
-    "∅": "\\emptyset ",
-    "\N{UNION}": "\\cup ",
-    "∈": "\\in ",
-    "{:}": ":",
-    ",\\!": ",",
-    "\\geqslant": "\\ge ",
-    "\\leqslant": "\\le ",
-}
+_SIGNS = dict(zip("−–⁄÷", "--//", strict=True)) | {chr(0xFEE0 + ord(sign)): sign for sign in map(chr, range(33, 127))}
+_SIGNS |= {"π": r"\pi ", "∞": r"\infty ", "×": r"\times ", "·": r"\cdot ", "√": r"\sqrt", "∅": r"\emptyset ", "∪": r"\cup "}
+_SIGNS |= {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∈": r"\in ", "Ω": r"\Omega "}
+_SIGN = str.maketrans(_SIGNS)
+_COMMANDS = {r"\nicefrac": r"\frac", r"\neq": r"\ne", r"\lg": r"\log_{10}", "{:}": ":", r",\!": ",", r"\geqslant": r"\ge "}
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
 _LEVEL = str.maketrans(_RAISED + _LOWERED, "0123456789-0123456789")
 _ROOT = re.compile(r"√\s*([0-9.]+|[a-z])")
+_VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")  # one half and the like
 _ALONE = r"([0-9]+|[a-z])(?=[\s$.),;]*$)"
 # The same in words.
 _NAMED: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
-    (re.compile(r"(?i)(?<![a-z\\])infinity"), r"\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
-    (re.compile(r"(?i)per cent\b"), "percent"),
-    (re.compile(r"(?i)\b([0-9]+) dollars?,?(?: and)? ([0-9]{2}) cents?\b"), r"\\$\1.\2"),
-    (re.compile(r"(?i)\b([0-9]+) dollars?,?(?: and)? ([0-9]) cents?\b"), r"\\$\1.0\2"),
+    (
+        re.compile(r"(?i)\b([0-9]+) dollars?,?(?: and)? ([0-9]{1,2}) cents?\b"),
+        lambda found: f"\\${found[1]}.{found[2].zfill(2)}",
+    ),
     (re.compile(r"(?i)(?<![a-z])plus or minus (?=[0-9$\\])"), r"\\pm "),
     (re.compile(rf"(?i)(?:the )?\bsquare root of {_ALONE}"), r"\\sqrt{\1}"),
     (
@@ -62,7 +47,6 @@ _NAMED: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(rf"(?i)(?<![\w/.^)-])(\w+) (?:raised )?to the power (?:of )?{_ALONE}"), r"\1^{\2}"),
     (re.compile(r"(?i)(?<![\w/.^)-])(\w+) raised to the ([0-9]+)(?:st|nd|rd|th) power"), r"\1^{\2}"),
     (re.compile(r"\b([a-z]) (?:is|must be) greater than (?=[-0-9$\\])"), r"\1 > "),
-    (re.compile(r"\b([a-z]) (?:is|must be) less than (?=[-0-9$\\])"), r"\1 < "),
     (re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"), lambda found: f"{VALUES[found[1].casefold()]}\\pi "),
     (re.compile(r"(?<![\w)])\*\*([^*]+)\*\*"), r"\1"),  # bold; before a power of Python
     (re.compile(r"(?<=[\w)}$.])\*\*(?=[\s,;:]|$)"), ""),  # the end of bold that began before the answer
@@ -74,8 +58,9 @@ _NAMED: list[tuple[re.Pattern[str], Any]] = [
 def plain(text: str) -> str:
     r"""Without \text{} and the like, colours, kinds of spaces; signs of Unicode as commands."""
     text = _ROOT.sub(r"\\sqrt{\1}", _INVISIBLE.sub("", text))
-    for sign, command in _SIGNS.items():
-        text = text.replace(sign, command)
+    text = _VULGAR.sub(lambda found: f" {unicodedata.normalize('NFKC', found[0])}", text).translate(_SIGN)
+    for command, other in _COMMANDS.items():
+        text = text.replace(command, other)
     for pattern, command in _NAMED:
         text = pattern.sub(command, text)
     text = re.sub(f"[{_RAISED}]+", lambda found: f"^{{{found[0].translate(_LEVEL)}}}", text)
@@ -99,7 +84,7 @@ def bare(text: str) -> str:
         for wrapper in _WRAPPERS:
             if text.startswith(wrapper) and closing_brace(text, len(wrapper) - 1) == len(text) - 1:
                 text = text[len(wrapper) : -1]
-        text = text.removeprefix("\\displaystyle").removeprefix("\\therefore")
+        text = text.removeprefix("\\therefore")
     return text
 
 

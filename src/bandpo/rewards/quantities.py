@@ -132,62 +132,22 @@ def _terminates(value: Fraction) -> bool:
 # ---- units
 
 # One name for every way to write a unit. A single letter is a unit only after a space: 5m may be 5 times m.
-_NAMES = {
-    "mm": "millimeter millimetre",
-    "cm": "centimeter centimetre",
-    "m": "meter metre",
-    "km": "kilometer kilometre",
-    "inch": "inche in",
-    "ft": "foot feet",
-    "yd": "yard",
-    "mi": "mile",
-    "s": "second sec",
-    "min": "minute",
-    "h": "hour hr",
-    "day": "",
-    "week": "wk",
-    "month": "",
-    "year": "yr",
-    "g": "gram gm",
-    "kg": "kilogram",
-    "mg": "milligram",
-    "oz": "ounce",
-    "ton": "tonne",
-    "L": "liter litre l",
-    "mL": "milliliter millilitre ml",
-    "gal": "gallon",
-    "cup": "",
-    "quart": "",
-    "pint": "",
-    "acre": "",
-    "unit": "",
-    "degree": "deg",
-    "radian": "rad",
-    "dollar": "usd buck",
-    "cent": "",
-    "euro": "eur",
-    "pound": "lb gbp",
-    "yen": "jpy",
-    "rupee": "",
-    "percent": "",
-    "N": "newton",
-    "J": "joule",
-    "W": "watt",
-    "Hz": "hertz",
-    "mph": "",
-    "kph": "kmh",
-    "point": "",
-    "way": "",
-}
-_UNITS = {name: unit for unit, names in _NAMES.items() for name in (unit, *names.split())}
+_NAMES = """
+mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, inch inche in, ft foot feet,
+mi mile, s second sec, min minute, h hour hr, day, week wk, month, year yr, g gram gm, kg kilogram, mg milligram, pound lb gbp,
+L liter litre l, mL milliliter millilitre ml, degree deg, radian rad, percent, unit, point, way, dollar usd buck, cent,
+euro eur, yen jpy, N newton, J joule, W watt, Hz hertz, K kelvin, Pa pascal, eV, V volt, A ampere, C coulomb, T tesla,
+mol mole, ohm Omega, mph, kph kmh
+"""
+_UNITS = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
 _UNITS |= {f"{name}s": unit for name, unit in _UNITS.items() if len(name) > 1}
 _WHOLE_UNITS = {"mph": "mi/h", "kph": "km/h"}
 _SIGNS = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "¢": "cent", "%": "percent", "°": "degree"}
 _MONEY = [("us\\$", "dollar"), ("us$", "dollar"), ("\\$", "dollar"), ("$", "dollar")]
 _MONEY += [("€", "euro"), ("£", "pound"), ("¥", "yen")]
 _SQUARED = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-_SIGN = re.compile(r"\\?%|[$€£¥¢°]|\\\$|\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])")
-_ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?([A-Za-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?)?")
+_SIGN = re.compile(r"\\?%|[$€£¥¢]|\\\$|(?:°|\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z]))(?:\s*[CF])?")
+_ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?\\?([A-Za-z]+)\s*(?:\^\s*\{?\s*(-?[1-4])\s*\}?)?")
 _PER = re.compile(r"\s*/\s*|\s+per\s+")
 _UNIT_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([A-Za-z]+)\s*\}\s*\{\s*([A-Za-z]+)\s*\}\s*$")
 # A unit may begin after a digit, a closing bracket or a space.
@@ -227,7 +187,9 @@ def known_unit(words: str, letters: str = "", joined: bool = False) -> str | Non
 def _one_unit(text: str, letters: str, joined: bool) -> str | None:
     match = _ONE_UNIT.fullmatch(text.strip())
     if not match:
-        return None
+        parts = re.split(r"\s*\\cdot\s*|\s+", text.strip())
+        units = [_one_unit(part, letters, joined) for part in parts] if len(parts) > 1 else [None]
+        return None if None in units else " ".join(sorted(unit for unit in units if unit))
     word, name, power = match.groups()
     if len(name) == 1 and (joined or name in letters):
         return None
