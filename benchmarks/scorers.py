@@ -222,6 +222,7 @@ class Tricky(NamedTuple):
     gold: str
     text: str
     right: int
+    whole: bool
 
 
 # Where the answer stands. What has delimiters, a box, Markdown or lines of its own stands behind "Answer:" only.
@@ -245,7 +246,7 @@ def tricky(form: str) -> list[Tricky]:
                 if form != "answer" and (whole or _OWN_FORM.search(answer) or answer.count("{") != answer.count("}")):
                     continue
                 text = answer if whole else FORMS[form].format(answer)
-                found.append(Tricky(form, part, group["gold"], text, right))
+                found.append(Tricky(form, part, group["gold"], text, right, whole))
     return found
 
 
@@ -350,7 +351,7 @@ def main() -> None:
             print(case.form, case.part, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
         if args.write:
             with MISJUDGED.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([Tricky._fields, *bad])
+                csv.writer(file).writerows([Tricky._fields[:-1], *(case[:-1] for case in bad)])
             with COUNTS.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, list(counts[0]))
                 writer.writeheader()

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from scripts import load
 
 from bandpo.rewards import grade
 from bandpo.rewards.final_answer import final_answer, without_thinking
@@ -116,159 +117,6 @@ def test_a_block_that_the_prompt_opened_must_be_closed():
     assert [g.score for g in grade(["Answer: 70"] * 2, ["70"] * 2, thinking="opened")] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(r"\(\boxed{70}\)", r"\[\boxed{70}\]", r"$$\boxed{70}.$$", "\\[\n\\boxed{70}\n\\]", r"**\(\boxed{70}\)**"),
-        *(
-            r"$\large\boxed{70}$",
-            r"{\bf \boxed{70}}",
-            r"\textbf{\boxed{70}}",
-            r"(\boxed{70})",
-            '"\\boxed{70}"',
-            r"\boxed{70}!",
-        ),
-        *(
-            r"\(35\cdot 2=\boxed{70}\)",
-            r"$x=\boxed{70}=2\cdot 35$",
-            r"\implies \boxed{70}",
-            r"$2^{51} \equiv \boxed{70} \pmod{101}$",
-        ),
-        *(
-            r"\begin{align*} x &= 2 \\ &= \boxed{70} \end{align*}",
-            r"$\boxed{70} \mathrm{~cm}$",
-            r"\boxed{70}\text{ cm}^2",
-            r"$\boxed{70}^\circ$",
-        ),
-        *(
-            r"$=\boxed{70} \quad \text{(2)}$",
-            r"$\boxed{70}$ is the answer",
-            r"\(\boxed{70}\) (units: cm)",
-            r"- \boxed{70}",
-            r"1. \boxed{70}",
-        ),
-        *(
-            "The remainder modulo 10 is \\boxed{70}.",
-            "The least value is \\boxed{70}",
-            "The sum of the squares is \\boxed{70}.",
-        ),
-        *(
-            "the answer would be \\boxed{70}",
-            "the number that is not prime is \\boxed{70}",
-            "It is at least $\\boxed{70}$.",
-        ),
-        *(
-            "The area increases by \\boxed{70}.",
-            "for a total of \\boxed{70}",
-            "is \\boxed{70}, not 5",
-            "\\boxed{70} (or else it fails)",
-        ),
-        *(
-            "I think it is \\boxed{5}. Wait, no: \\boxed{70}.",
-            "So \\boxed{5}? It should be \\boxed{70}.",
-            "There are $\\boxed{70}$ kids not ill.",
-        ),
-    ],
-)
-def test_a_box_is_the_answer_whatever_leads_to_it(text):
-    assert [g.score for g in grade([text], ["70"])] == [1]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            r"2\boxed{70}",
-            r"-\boxed{70}",
-            r"$-\boxed{70}$",
-            r"-$\boxed{70}$",
-            r"$5 \boxed{70}$",
-            r"$x\boxed{70}$",
-            r"1-\boxed{70}",
-        ),
-        *(
-            r"\boxed{70}^2",
-            r"$\boxed{70}^{2}$",
-            r"\boxed{70}/3",
-            r"\boxed{70} + 1",
-            r"$\boxed{70}x$",
-            r"$\boxed{70}!$",
-            r"\boxed{70}.5",
-        ),
-        *(
-            r"$\frac{\boxed{70}}{2}$",
-            r"$\sqrt{\boxed{70}}$",
-            r"$10^{\boxed{70}}$",
-            r"$f(\boxed{70})$",
-            r"$\log \boxed{70}$",
-            r"$x > \boxed{70}$",
-        ),
-        *(
-            "not \\boxed{70}",
-            "It isn't \\boxed{70}.",
-            "half of \\boxed{70}",
-            "twice $\\boxed{70}$",
-            "the square of \\boxed{70}",
-            "less than \\boxed{70}",
-        ),
-        *(
-            "maybe \\boxed{70}",
-            "it could be \\boxed{70}",
-            "I don't think it's right: I doubt that it is \\boxed{70}",
-            r"$x \ne \boxed{70}$",
-        ),
-        *(
-            "\\boxed{70} is wrong.",
-            "\\boxed{70} is not the answer",
-            "\\boxed{70} or 71",
-            "Is it \\boxed{70}?",
-            "\\boxed{70} plus 1",
-            "\\boxed{70} million",
-        ),
-        *(
-            "\\boxed{70} then \\boxed{2",
-            "\\boxed{70}\nbut \\boxed{71} is wrong",
-            "$\\boxed{70}$ or $\\boxed{71}$",
-            "\\boxed{69}, \\boxed{70}",
-        ),
-    ],
-)
-def test_what_touches_or_governs_a_box_makes_it_none(text):
-    assert [g.score for g in grade([text], ["70"])] == [0]
-
-
-def test_a_box_on_lines_of_its_own_is_not_touched_by_the_line_before():
-    texts = ["### **Final Answer**\n\\[\n\\boxed{70}\n\\]", "Step *3*\n$$\n\\boxed{70}\n$$", "It is 7\n$\\boxed{70}$"]
-    assert [g.score for g in grade(texts, ["70"] * 3)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "I don't think the answer is 70",
-            "It is false that the answer is 70.",
-            "Twice the answer is 70.",
-            "Wrong answer: 70",
-        ),
-        *(
-            "Not the answer: 70",
-            "The wrong answer is \\boxed{70}.",
-            "\\boxed{70}. That is wrong.",
-            "\\boxed{70}, which is wrong.",
-        ),
-        *("$\\boxed{70}$. Wait, that's not right.", "I doubt that the final answer is 70."),
-    ],
-)
-def test_what_is_said_not_to_be_the_answer_is_not(text):
-    assert grade([text], ["70"])[0].score == 0
-
-
-def test_a_sign_before_the_value_is_no_quotation():
-    texts = ["Answer: >42", "The answer is > 42.", "#### >42", "<answer>>42</answer>"]
-    assert [g.score for g in grade(texts, ["42"] * 4)] == [0] * 4
-
-
 def test_boxes_that_stand_together():
     texts = [
         "$x=\\boxed{1}$ or $x=\\boxed{2}$",
@@ -284,6 +132,14 @@ def test_boxes_that_stand_together():
 def test_the_unit_beside_a_box_is_the_answer_s():
     texts = ["\\boxed{42} cents", "$\\boxed{25}\\%$", "\\$\\boxed{42}", "$\\boxed{42}$ dollars"]
     assert [g.score for g in grade(texts, ["\\$42", "0.25", "\\$42", "\\$42"])] == [0, 1, 1, 1]
+
+
+def test_where_the_answers_of_tricky_texts_stand():
+    """All that are whole texts; test_grading.py has the others."""
+    scorers = load("benchmarks/scorers.py")
+    cases = [case for case in scorers.tricky("answer") if case.whole]
+    assert len(cases) > 300
+    assert scorers.misjudged(cases) == []
 
 
 @pytest.mark.parametrize(
