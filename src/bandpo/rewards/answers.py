@@ -6,6 +6,7 @@ beside it that the parser would drop, or take for a product of letters, the answ
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -42,21 +43,11 @@ _LEAD = re.compile(rf"(?:(?:{_WORD}|{_NAME}),?:?\s)*(?:[A-Za-z]{{2,}}\s?[:=]|[:=
 _TAIL = re.compile(rf"(?<=\S)(?:[\s,]+\(?(?:{_WORD}|(?:(?<=on\s)|(?<=of\s)|(?<=for\s)){_NUMBER_WORD})\)?)+$")
 # Chinese words around a value, and those of them that may change it.
 _HAN = re.compile(r"^[\u4e00-\u9fff:,]+\s*(?=[-+\d$\\(])|(?<=[\d})$])\s*[\u4e00-\u9fff]+$")
-_HAN_CHANGING = re.compile("[\u4e0d\u975e\u7ea6\u534a\u500d\u4e07\u4ebf\u767e\u5341\u8d1f\u4ee5\u591a\u5c11\u4f59\u5206]|\u5343(?![\u7c73\u514b])")
+_HAN_CHANGING = re.compile(
+    "[\u4e0d\u975e\u7ea6\u534a\u500d\u4e07\u4ebf\u767e\u5341\u8d1f\u4ee5\u591a\u5c11\u4f59\u5206]|\u5343(?![\u7c73\u514b])"
+)
 # Behind a value these go on with it; before it they may tell what it is.
-_CHANGING_BEHIND = {
-    "over",
-    "off",
-    "errors",
-    "gross",
-    "score",
-    "denominator",
-    "factorials",
-    "pis",
-    "lakhs",
-    "googols",
-    "quintillions",
-}
+_CHANGING_BEHIND = set("over off gross score denominator factorials pis lakhs googols quintillions".split())  # noqa: SIM905
 # Before a value these relate it to something else: "digits in 42", but "a total of 42", "equal to 42".
 _RELATED = re.compile(
     r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple"
@@ -67,31 +58,20 @@ _UNRELATED = re.compile(
     r"|(?:equals?|equal|comes|amounts|simplifies|reduces) to|given by|year)|^in)$"
 )
 
-# What the parser is asked to read; another command is a reason to refuse.
-_COMMANDS = set(
-    """frac dfrac tfrac cfrac sqrt pi infty cdot times div pm mp left right big Big bigg circ degree over
-    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm mod bmod pmod
-    binom dbinom tbinom choose
-    lfloor rfloor lceil rceil lvert rvert vert le leq ge geq lt gt approx in cup cap setminus emptyset varnothing
-    sum prod int lim to mathbb begin end lbrace rbrace langle rangle colon overline bar Gamma
-    alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon
-    phi varphi chi psi
-    omega Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell angle triangle prime mid""".split()  # noqa: SIM905
-)
 _LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
-_PRIMES = re.compile(r"[\d)}]\s*(?:'|\\prime)")
-_BASE = re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_")
-_RUN = re.compile(r"(?<![\d_^])(?<!frac )\d+\s+\d|(?<![A-Za-z\\])I(?![A-Za-z])")  # 40 2 is no 42, and I no i
+# What the parser would drop or read as something else, unless the right answer has it too: primes, bases, two numbers
+# side by side, I for i, infinities, a programmer's 1 % 0 and 0x1F, logarithms to base 0 or 1.
+_MISREAD = [
+    re.compile(r"[\d)}]\s*(?:'|\\prime)"),
+    re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_"),
+    re.compile(r"(?<![\d_^])(?<!frac )\d+\s+\d|(?<![A-Za-z\\])I(?![A-Za-z])"),
+    re.compile(r"\\(?:infty|phantom|equiv|[lc]?dots)|\.\.\.|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])"),
+    re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]|\\log_\s*\{?\s*[01]\s*(?:\}|(?!\d))"),
+]
 _EQUALS = re.compile(r"(?<![<>!:\\=])=(?!=)")
 _TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
-_DOTS = re.compile(r"\\[lc]?dots|\.\.\.|…")
-# 1 % 0 and 0x1F are a programmer's, and nothing to the parser but products with 0.
-_CODE = re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]|\\log_\s*\{?\s*[01]\s*(?:\}|(?!\d))")
-# A power of powers of numbers: nobody can write it out.
-_TOWER = re.compile(r"\^[\s{]*[0-9]+\s*\^")
 _END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*(?:\\right\s*)?[)\]]")
-_INFINITE = re.compile(r"\\infty|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])")
 
 
 class Reading(NamedTuple):
@@ -129,7 +109,7 @@ def read(text: str, right: str) -> Reading | None:
         return None
     values = tuple(part[0] for part in parts if part)
     if "(" in values[-1] and (twice := _TWICE.fullmatch(values[-1])):
-        values = (*values[:-1], twice[1], twice[2] or twice[3])
+        values = (*values[:-1], twice[1], twice[2])
     if all(value and (number(value) or not _changed(value, right, letters)) for value in values):
         return Reading(values, parts[-1][1] if parts[-1] else None)
     return None
@@ -175,8 +155,8 @@ def without_unit(text: str, letters: str = "") -> tuple[str, str | None] | None:
     return (text, None) if unit == "degree" and _TRIGONOMETRY.search(value) else (bare(value), unit)
 
 
-_SAYS = re.compile(r"(?:\b(?:is|are|was|be|represents|describes|falls|choose|pick|select)|:)\s+(?:(?:on|in|at)\s+)?")
-_TWICE = re.compile(r"(.+?)\s+\((?:(?:or|i\.e\.,?|that is,?|equivalently,?)\s*([^()]+)|([a-z -]+))\)")
+_SAYS = re.compile(r"(?:\b(?:is|be)|:)\s+")
+_TWICE = re.compile(r"(.+?)\s+\(([a-z -]+)\)")  # 42 (forty-two)
 # The letter of a choice beside its value: (B) 7, B. 7, 7 (B).
 _LETTER = re.compile(r"^(?:\(?[A-J]\)\s*[:.]?\s+|[A-J][.:]\s+)(?=\S)")
 _LETTER_AFTER = re.compile(r"\s+\((?:option |choice )?[A-J]\)$")
@@ -217,26 +197,15 @@ def _is_name(side: str) -> bool:
     return bool(re.search(r"(?<!\d)[A-Za-df-hj-z]", letters) or re.search(r"[A-Za-z]{2}", letters))
 
 
-_GREEK = {"alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "nu"}
-_GREEK |= {"rho", "sigma", "tau", "phi", "varphi", "omega", "angle", "Delta"}
+_GREEK = {"alpha", "beta", "gamma", "theta", "lambda", "mu", "phi", "angle"}
 
 
 def _changed(value: str, right: str, letters: str) -> bool:
     """Is there anything in it that the parser would drop, or take for a product of letters?"""
-    if not (_COMMANDS | set(_COMMAND.findall(right))).issuperset(_COMMAND.findall(value)):
+    if any(pattern.search(_END.sub("", value)) and not pattern.search(right) for pattern in _MISREAD):
         return True
-    for pattern in (_PRIMES, _BASE, _RUN, _DOTS, _INFINITE, _TOWER, _CODE):
-        if pattern.search(_END.sub("", value)) and not pattern.search(right):
-            return True
-    depth = deepest = 0
-    for sign in value:
-        depth += (sign in "([{") - (sign in ")]}")
-        deepest = max(deepest, depth)
-    if deepest > DEEPEST:
+    if max(itertools.accumulate((sign in "([{") - (sign in ")]}") for sign in value)) > DEEPEST:
         return True
+    known = {*FUNCTIONS, *_MATRICES, *_LETTERS.findall(_COMMAND.sub(" ", right))}
     words = _LETTERS.findall(_COMMAND.sub(" ", value))
-    known = set(_LETTERS.findall(_COMMAND.sub(" ", right)))
-    return any(
-        w.casefold() not in FUNCTIONS | _MATRICES and w not in known and not (letters and set(w) <= set(letters))
-        for w in words
-    )
+    return any(known.isdisjoint((word, word.casefold())) and not set(word) <= {*letters} for word in words)

@@ -38,7 +38,9 @@ _SPACE = (
     rf"|{STYLE}|\\(?:left|right)(?![A-Za-z]))"
 )
 _SPACES_BEFORE, _SPACES_AFTER = re.compile(rf"{_SPACE}+\Z"), re.compile(rf"{_SPACE}*")
-_STYLE = r"boxed|(?:display|text)style|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}"
+_STYLE = (
+    r"boxed|(?:display|text)style|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}"
+)
 _WRAPPERS = [
     (re.compile(rf"(?:\\(?:{_STYLE})|(?<![A-Za-z}}\]^_)]))\{{\Z"), re.compile(r"\}")),
     (re.compile(r"(?<!\\)\(\Z"), re.compile(r"\)")),

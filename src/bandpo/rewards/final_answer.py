@@ -190,7 +190,9 @@ def _last_line(text: str, place: int) -> str | None:
     start = text.rfind("\n") + 1
     for opening, closing in _DISPLAY.items():
         begin = text.rfind(opening, 0, -len(closing)) if text.endswith(closing) else 0
-        start = begin if not text[text.rfind("\n", 0, max(begin, 0)) + 1 : max(begin, 0)].strip() and begin > 0 else start
+        start = (
+            begin if not text[text.rfind("\n", 0, max(begin, 0)) + 1 : max(begin, 0)].strip() and begin > 0 else start
+        )
     line = _LEADING.sub("", text[start:].strip())
     label = LABEL.match(line)
     value = line[label.end() :] if label else line

@@ -11,17 +11,30 @@ from .quantities import VALUES
 _DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')]
 _WRAPPERS = ("\\boldsymbol{", "\\underline{", "{")
 _COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
-_TEXT = re.compile(r"\\(?:num|text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_TEXT = re.compile(
+    r"\\(?:num|text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
 # Spaces, sizes and styles, which change nothing in a formula.
 STYLE = r"\\(?:q?quad|(?:display|text)style|small|[lL]arge|LARGE|[hH]uge|bf|it|rm)(?![A-Za-z])"
 _SPACE = re.compile(rf"(?<!\\)\\(?:[;:!> ]|,(?!\d{{3}}(?!\d)))|{STYLE}|(?<!^)~|\N{{NO-BREAK SPACE}}")
 # The same mathematics in other signs.
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _SIGNS = dict(zip("−–⁄÷", "--//", strict=True)) | {chr(0xFEE0 + ord(sign)): sign for sign in map(chr, range(33, 127))}
-_SIGNS |= {"π": r"\pi ", "∞": r"\infty ", "×": r"\times ", "·": r"\cdot ", "√": r"\sqrt", "∅": r"\emptyset ", "∪": r"\cup "}
-_SIGNS |= {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∈": r"\in ", "Ω": r"\Omega "}
+_SIGNS |= dict(
+    re.findall(
+        r"(\S)(\\\w+ )",
+        r"π\pi ∞\infty ×\times ·\cdot √\sqrt ∅\emptyset ∪\cup ≤\le ≥\ge ≠\ne ≈\approx ±\pm ∈\in Ω\Omega ",
+    )
+)
 _SIGN = str.maketrans(_SIGNS)
-_COMMANDS = {r"\nicefrac": r"\frac", r"\neq": r"\ne", r"\lg": r"\log_{10}", "{:}": ":", r",\!": ",", r"\geqslant": r"\ge "}
+_COMMANDS = {
+    r"\nicefrac": r"\frac",
+    r"\neq": r"\ne",
+    r"\lg": r"\log_{10}",
+    "{:}": ":",
+    r",\!": ",",
+    r"\geqslant": r"\ge ",
+}
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
 _LEVEL = str.maketrans(_RAISED + _LOWERED, "0123456789-0123456789")
 _ROOT = re.compile(r"√\s*([0-9.]+|[a-z])")
