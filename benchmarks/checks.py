@@ -4,8 +4,8 @@ r"""What each check of the scorer `math` decides: its source is changed in one p
     python benchmarks/checks.py sets --write    # and write benchmarks/checks.csv
 
 A check is an `if`, one side of an `and` or `or`, a word of a list, an entry of a table, or an alternative of a regular
-expression. Without it, of all answers whose verdict is known (benchmarks/tricky.yaml in two of its forms, and up to 400 of each set):
-`stopped` wrong ones would be rewarded and `gained` right ones refused; `lost` right ones would be read. `unknown` are
+expression. Without it, of all answers whose verdict is known (benchmarks/tricky.yaml in two of its forms, and up to
+400 of each set), `stopped` wrong ones would be rewarded and `gained` right ones refused; `lost` right ones would be read. `unknown` are
 generated answers (benchmarks/rewards.py) that would get another score. A check that only loses is one to drop.
 """
 

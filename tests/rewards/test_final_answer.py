@@ -24,7 +24,7 @@ def stated(text, thinking=None):
         ("### Final Answer\n\n42", "42"),
         ("**Final Answer**\n\n$42$\n\nI checked it.", "$42$"),
         ("## Answer\n---\n42 apples\n", "42 apples"),
-        ('{"reasoning": "6 times 7", "answer": "42"}', '42'),
+        ('{"reasoning": "6 times 7", "answer": "42"}', "42"),
         ("\u7b54\u6848\uff1a42", "42"),
         ("the answer is 42", "42"),
         ("The answer to the question is 42.", "42."),

@@ -47,7 +47,7 @@ _HAN_CHANGING = re.compile(
     "[\u4e0d\u975e\u7ea6\u534a\u500d\u4e07\u4ebf\u767e\u5341\u8d1f\u4ee5\u591a\u5c11\u4f59\u5206]|\u5343(?![\u7c73\u514b])"
 )
 # Behind a value these go on with it; before it they may tell what it is.
-_CHANGING_BEHIND = set("over off gross score denominator factorials pis lakhs googols quintillions".split())  # noqa: SIM905
+_CHANGING_BEHIND = set("over off errors gross score denominator factorials pis lakhs googols quintillions".split())  # noqa: SIM905
 # Before a value these relate it to something else: "digits in 42", but "a total of 42", "equal to 42".
 _RELATED = re.compile(
     r"(?i)\b(?:in|of|to|from|than|with|over|under|above|below|after|since|near|between|root|double|triple"
@@ -66,7 +66,7 @@ _MISREAD = [
     re.compile(r"[\d)}]\s*(?:'|\\prime)"),
     re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_"),
     re.compile(r"(?<![\d_^])(?<!frac )\d+\s+\d|(?<![A-Za-z\\])I(?![A-Za-z])"),
-    re.compile(r"\\(?:infty|phantom|equiv|[lc]?dots)|\.\.\.|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])"),
+    re.compile(r"\\(?:infty|phantom|equiv|ne|[lc]?dots)(?![a-z])|\.\.\.|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])"),
     re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]|\\log_\s*\{?\s*[01]\s*(?:\}|(?!\d))"),
 ]
 _EQUALS = re.compile(r"(?<![<>!:\\=])=(?!=)")

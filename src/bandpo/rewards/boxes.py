@@ -31,44 +31,28 @@ _BETWEEN = re.compile(
     r"(?:[\s$,;&*]|\\[()\[\],;: ]|\\\\|\\q?quad|\\text\{[\s,]*(?:and|or)?[\s,]*\}|\b(?:and|or)\b"
     r"|\b[a-z](?:_\{?\w\}?)?\s*=)*"
 )
-_DELIMITER = re.compile(r"\\\$|\$\$?|\\[()\[\]]|\\(?:begin|end)\{(?:align|equation|gather|multline|eqnarray)\w*\*?\}")
-# In a formula these change nothing: spaces, sizes, styles.
-_SPACE = (
-    r"(?:\s|~|&|\{\s*\}|\\[,;:! ]"
-    rf"|{STYLE}|\\(?:left|right)(?![A-Za-z]))"
+_DELIMITER = re.compile(r"(?<!\\)\$\$?|\\[()\[\]]")
+# What ends the formula or the words that a box stands in: relations, commas, words, \text{}, the end of a line.
+_TEXT = r"\\(?:text\w*|mathrm|mbox|[hv]space|tag|operatorname|begin|end)\*?\s*\{[^{}]*\}"
+_WORD = r"(?<![A-Za-z\\])[A-Za-z]{2,}(?:['\u2019][a-z]+)?|(?<=\w\s)a(?=\s)"
+_CUT = re.compile(
+    rf"(?<![<>])(?<!\s!)(?<!\\not)=\s*\+?|(?<![\\{{])[,;](?!\d)|(?<![\s\\{{\d]):(?=\s|$)|(?<=\d):(?=\s)|(?<=[A-Za-z*)]):|[\u00d7\n&]\s*\+?|\\\\|</?\w+>|[\u3000-\u9fff\uff00-\uffef]|{_TEXT}"
+    rf"|(?:{_WORD})(?:[.:)]|\s+[-\u2013\u2014](?=\s))?|(?:\\[)\]]|\$)\s+(?=\$|\\[(\[])|[.?](?!\.?\d)"
+    r"|\\(?:equiv|approx|(?:prop)?to|sim(?:eq)?|in|therefore|because|implies|iff|\w*[rR]ightarrow|q?quad)(?![A-Za-z])"
 )
-_SPACES_BEFORE, _SPACES_AFTER = re.compile(rf"{_SPACE}+\Z"), re.compile(rf"{_SPACE}*")
-_STYLE = (
-    r"boxed|(?:display|text)style|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}"
-)
-_WRAPPERS = [
-    (re.compile(rf"(?:\\(?:{_STYLE})|(?<![A-Za-z}}\]^_)]))\{{\Z"), re.compile(r"\}")),
-    (re.compile(r"(?<!\\)\(\Z"), re.compile(r"\)")),
-    (re.compile(r"[\"'\u201c]\Z"), re.compile(r"[\"'\u201d]")),
-    (re.compile(r"(?<!\w)(?:\*\*|__|[*_])\Z"), re.compile(r"\*\*|__|[*_]|")),
-    (re.compile(r"\\[(\[]\Z|(?<!\\)\$\$?\Z"), re.compile(r"\\[)\]]|\$\$?")),
-]
-# What computes with what stands beside it, in a formula and, without a space between, in text.
-_OPERATORS = (
-    r"\\(?:cdot|times|div|pm|mp|[dtc]?frac|sqrt(?:\[\w+\])?|binom|sum|prod|int|lim|log|ln|lg|exp|gcd|lcm|max|min|bmod"
-    r"|over|choose|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|pi|alpha|beta|theta|phi|lambda|lfloor|lceil|lvert)"
+_STYLED = (
+    r"boxed|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}|(?:display|text)style"
 )
 _BEFORE = re.compile(
-    rf"(?:[-*/^_!|)\]}}{{\d<>]|(?<![=&\s])\s*\+|(?:(?<!\\)[(\[]|\\\{{)[^()\[\]{{}}$=]*,|(?<!\\)[(\[]|(?<![A-Za-z\\])[A-Za-z]|\\(?:[lg]eq?(?:slant)?|[lg]t)|{_OPERATORS})\Z"
+    rf"(?:[\s$*_\"\u201c({{~]|\\[()\[\],;:! ]|\\left[.(]?|{STYLE}|\\(?:{_STYLED})\{{|\\\$|[\u20ac\u00a3\u00a5])*"
 )
-_UNIT = r"(?:\\(?:text|mathrm|operatorname)|[{\s~]*[A-Za-z]{2}|(?:\$|\\[)\]])\s*[A-Za-z])"
+_POWER = r"\^\s*\{?\s*(?:\\(?:circ|degree|prime)\s*)+\}?"
+_UNIT = rf"\{{?[\s~]*[ghmsACFJKLNTVW]\b\}}?(?:\^\{{?-?\d\}}?)?|\\(?:AA|mu|Omega|degree)(?![A-Za-z])"
 _AFTER = re.compile(
-    rf"\^(?!\s*\{{?\s*\\(?:circ|degree|prime))|/(?!\s*{_UNIT})|[-+*_!\d|]|\{{(?![\s~]*[A-Za-z])|\.\d|[A-Za-z](?![A-Za-z])"
-    rf"|\((?!\s*(?:\\text|\\mathrm|[A-Za-z]{{2}}))|\\(?:neq?|not)(?![A-Za-z])|{_OPERATORS}(?![A-Za-z]|\{{\\(?:text|mathrm))"
+    rf"(?:[\s$*_\"\u201d)}}~%\u00b0]|\\[()\[\],;:! %]|\\right[.)]?|{STYLE}|{_POWER}|\{{\s*\}}|\\pmod\s*\{{?\w+\}}?"
+    rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))|(?:[(\[{{/\u2013\u2014-]|\\[dt]?frac\{{)\s*$)*"
 )
-_UNIT_LETTERS = {*"ghmsACFJKLNTVW"}
-_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox|[hv]space|color|tag|operatorname|begin)\*?\s*\{[^{}]*\}\Z")
-_BEFORE_IN_TEXT = re.compile(
-    rf"[-+*/^_\d{{]\Z|(?<![A-Za-z])[a-z]\Z|(?:[\d)}}$]\s*[-+*/\u00d7\u00b7]|{_OPERATORS})[ \t]+\Z"
-)
-_AFTER_IN_TEXT = re.compile(
-    rf"[*+^_\d{{}}]|/(?!{_UNIT})|\.\d|-\d|[A-Za-z](?![A-Za-z])|\s+(?:[-+*/\u00d7\u00b7]\s*[\d$\\(]|{_OPERATORS}(?![A-Za-z]))"
-)
+_CLOSED = re.compile(r"(?:[\s$*_\"'\u201d)}]|\\[)\]])*")
 # Words that govern a box which they stand directly before, in its clause.
 _FILLERS = r"(?:\s+(?:the|an?|equal|to|be|being|exactly|simply|just|value|number|answer|necessarily|really|quite))*\s*$"
 _PART = "|".join(PARTS)
@@ -116,13 +100,32 @@ def read_boxes(text: str, last: int) -> Found:
         begin, contents = other[0], [other[2], *contents]
     before = text[max(0, begin - 4 * LONGEST) : begin].rpartition("\n\n")[2]
     after = text[end : end + 4 * LONGEST]
-    if _TAKEN_BACK.match(after):
-        return Found(())
-    before, after, touched = _unwrapped(before, after.partition("\n\n")[0])
     clause = _CLAUSE.split(_DELIMITER.sub(" ", before[-LONGEST:]))[-1]
-    if touched or _GOVERN.search(clause) or _RETRACT.match(after):
+    after_it = after[_CLOSED.match(after).end() :]  # pyright: ignore[reportOptionalMemberAccess]
+    if (
+        _touched(before, after)
+        or _GOVERN.search(clause)
+        or _RETRACT.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", after_it))
+        or _TAKEN_BACK.match(after)
+    ):
         return Found(())
-    return Found((*contents[:-1], _with_unit(content, before, after)), any_of)
+    return Found((*contents[:-1], _with_unit(content, before, after_it)), any_of)
+
+
+def _touched(before: str, after: str) -> bool:
+    """Tell whether anything stands beside a box that could compute with it: all but spaces, brackets, styles, units."""
+    *_, cut = (None, *_CUT.finditer(line := _BULLET.sub("", before.rpartition("\n")[2])))
+    if not cut or cut[0][-1].isalpha():
+        after = re.sub(r"^((?:\\[)\]]|[$*])*)!(?=\s|$)", r"\1", after)
+    if cut and cut[0] == "\\equiv":
+        after = re.sub(r"^([\s}]*)\\b?mod\b.*", r"\1", after)
+    left, end = line[cut.end() if cut else 0 :], _CUT.search(after)
+    right = after[: end.start()] if end else after
+    if cut and cut[0] == ",":
+        listed = re.match(r"\s*(?:\\right)?\s*[)\]]", right)
+    else:
+        listed = end and end[0] == "," and re.search(r"(?<!\\)\(", left)
+    return bool(listed) or not (_BEFORE.fullmatch(left) and _AFTER.fullmatch(right))
 
 
 def box_at(text: str, start: int) -> tuple[int, int, str] | None:
@@ -134,37 +137,6 @@ def box_at(text: str, start: int) -> tuple[int, int, str] | None:
         return (start, end + 1, text[opening + 1 : end]) if end is not None else None
     found = _UNBRACED.match(text, opening)
     return (start, found.end(), found[0]) if found else None
-
-
-def _unwrapped(before: str, after: str) -> tuple[str, str, bool]:
-    """Take off what only wraps a box: delimiters, bold, colours, brackets; and tell whether arithmetic touches it."""
-    inside, spaced = 0, False
-    for found in _DELIMITER.finditer(before):
-        opens = found[0][:2] in (r"\(", r"\[", r"\b") or (found[0][0] == "$" and not inside)
-        inside = int(opens) if found[0] != r"\$" else inside
-    line = _BULLET.sub("", before.rpartition("\n")[2])
-    formula = LABEL.sub("", line)
-    if not inside and not PROSE.search(COMMAND.sub(" ", formula)):  # a formula without delimiters
-        inside, before, after = 1, line, after.partition("\n")[0]
-        after = after.removeprefix("!") if formula == line else after
-    while True:
-        if inside:
-            before, rest = _SPACES_BEFORE.sub("", before), _SPACES_AFTER.sub("", after, count=1)
-            spaced, after = spaced or rest != after, rest
-        for left, right in _WRAPPERS:
-            if (opening := left.search(before)) and (closing := right.match(after)):
-                before, after = before[: opening.start()], after[closing.end() :]
-                inside = 0 if left is _WRAPPERS[-1][0] else inside
-                break
-        else:
-            break
-    if not inside:
-        return before, after, bool(_BEFORE_IN_TEXT.search(before) or _AFTER_IN_TEXT.match(after))
-    touched = _AFTER.match(after)
-    if touched and spaced and touched[0] in _UNIT_LETTERS:  # 566 m
-        touched = None
-    touched = touched or (_BEFORE.search(before) and not _WORDS.search(before))
-    return before, _DELIMITER.sub("", after, count=1) if _DELIMITER.match(after) else after, bool(touched)
 
 
 def _with_unit(content: str, before: str, after: str) -> str:

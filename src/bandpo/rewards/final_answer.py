@@ -159,7 +159,8 @@ def _said(text: str, mark: re.Match[str], before: str) -> str | None:
     if mark.lastgroup == "tag":
         return _tagged(text, mark.end())
     if mark.lastgroup == "reversed":
-        return _CLAUSE.split(re.sub(r"\s+is the \w*\s*$", "", before))[-1]
+        named = re.search(r"\s+is the \w*\s*$", before)
+        return _CLAUSE.split(before[: named.start()])[-1] if named else None
     if mark[0].count('"') == 1:
         try:
             return str(json.JSONDecoder(parse_float=str).raw_decode(text[mark.end() :].lstrip())[0])
