@@ -5,13 +5,15 @@ r"""What each check of the scorer `math` decides: its source is changed in one p
 
 A check is an `if`, one side of an `and` or `or`, a word of a list, an entry of a table, or an alternative of a regular
 expression. Without it, of all answers whose verdict is known (benchmarks/tricky.yaml in two of its forms, and up to
-400 of each set), `stopped` wrong ones would be rewarded and `gained` right ones refused; `lost` right ones would be read. `unknown` are
+400 of each set), `stopped` wrong ones
+would be rewarded and `gained` right ones refused; `lost` right ones would be read. `unknown` are
 generated answers (benchmarks/rewards.py) that would get another score. A check that only loses is one to drop.
 """
 
 import argparse
 import ast
 import csv
+import itertools
 import multiprocessing
 import multiprocessing.pool
 import random
@@ -105,11 +107,11 @@ def _changes(node: Any) -> Iterator[tuple[str, Any]]:
         for value in (all_of := node.values):
             node.values = [other for other in all_of if other is not value]
             operator = "and" if isinstance(node.op, ast.And) else "or"
-            yield f"{operator} {ast.unparse(value)}", lambda: setattr(node, "values", all_of)  # noqa: B023
+            yield f"{operator} {ast.unparse(value)}", lambda: setattr(node, "values", all_of)
     if isinstance(node, (ast.List, ast.Set, ast.Tuple)) and len(node.elts) > 2:
         for entry in (entries := node.elts):
             node.elts = [other for other in entries if other is not entry]
-            yield ast.unparse(entry), lambda: setattr(node, "elts", entries)  # noqa: B023
+            yield ast.unparse(entry), lambda: setattr(node, "elts", entries)
     if isinstance(node, ast.Dict) and len(node.keys) > 2:
         keys, values = node.keys, node.values
         for i, key in enumerate(keys):
@@ -142,7 +144,7 @@ def _in_string(node: Any, cut: Any) -> Iterator[tuple[str, Any]]:
             node.value = rest
         else:
             node.values = values
-        shown = re.sub(r"\0(\d+)\0", lambda found: "{" + ast.unparse(inner[int(found[1])].value) + "}", taken)  # noqa: B023
+        shown = re.sub(r"\0(\d+)\0", lambda found: "{" + ast.unparse(inner[int(found[1])].value) + "}", taken)
         yield shown, lambda: node.__dict__.update(before)
 
 
@@ -177,7 +179,7 @@ def _alternatives(pattern: str) -> Iterator[tuple[str, str]]:
         i += 1
     spans.append([*groups.pop(), len(pattern)])
     for cuts in spans:
-        for start, end in zip(cuts, cuts[1:], strict=False) if len(cuts) > 2 else ():
+        for start, end in itertools.pairwise(cuts) if len(cuts) > 2 else ():
             first = start == cuts[0]
             yield pattern[start + (not first) : end], pattern[:start] + pattern[end + first :]
 

@@ -47,7 +47,7 @@ _BEFORE = re.compile(
     rf"(?:[\s$*_\"\u201c({{~]|\\[()\[\],;:! ]|\\left[.(]?|{STYLE}|\\(?:{_STYLED})\{{|\\\$|[\u20ac\u00a3\u00a5])*"
 )
 _POWER = r"\^\s*\{?\s*(?:\\(?:circ|degree|prime)\s*)+\}?"
-_UNIT = rf"\{{?[\s~]*[ghmsACFJKLNTVW]\b\}}?(?:\^\{{?-?\d\}}?)?|\\(?:AA|mu|Omega|degree)(?![A-Za-z])"
+_UNIT = r"\{?[\s~]*[ghmsACFJKLNTVW]\b\}?(?:\^\{?-?\d\}?)?|\\(?:AA|mu|Omega|degree)(?![A-Za-z])"
 _AFTER = re.compile(
     rf"(?:[\s$*_\"\u201d)}}~%\u00b0]|\\[()\[\],;:! %]|\\right[.)]?|{STYLE}|{_POWER}|\{{\s*\}}|\\pmod\s*\{{?\w+\}}?"
     rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))|(?:[(\[{{/\u2013\u2014-]|\\[dt]?frac\{{)\s*$)*"
@@ -58,8 +58,8 @@ _FILLERS = r"(?:\s+(?:the|an?|equal|to|be|being|exactly|simply|just|value|number
 _PART = "|".join(PARTS)
 _GOVERN = re.compile(
     r"(?i)(?:(?:\b(?:not|never|nor|neither|cannot|without|except|than|unlike|excluding|half|twice|thrice|double|triple"
-    r"|minus|plus|times|negative|maybe|perhaps|possibly|probably|presumably|guess|between|(?:all|(?:any)?thing|one) but|(?:digits?|terms?|sum|zeros) in"
-    r"|(?:divided|multiplied) by|(?:might|may|could) be"
+    r"|minus|plus|times|negative|maybe|perhaps|possibly|probably|presumably|guess|between|(?:all|(?:any)?thing|one) but"
+    r"|(?:digits?|terms?|sum|zeros) in|(?:divided|multiplied) by|(?:might|may|could) be"
     rf"|(?:{_PART}|percent|squares?|cubes?|(?:square|cube|th) root|multiples?|divisors?|reciprocal|inverse"
     r"|opposite|negative|digits|digit sum|%) of)"
     rf"|n['\u2019]t){_FILLERS})"
@@ -77,7 +77,8 @@ _RETRACT = re.compile(
     r"|(?:\w+\s+)?(?:(?:isn|wasn|aren|can|doesn)['\u2019]t|cannot|fails|does not)\b"
     r"|(?<!\()or\b(?!\s+(?:equivalently|in other|about|approximately))"
     r"|(?:squared|cubed|doubled|tripled|halved|factorial)\b|\?"
-    r"|(?:plus|minus|times|divided by|multiplied by|to the power(?: of)?|more than|less than|\\?%[\s$\\)]*of)\s+[\d$\\])"
+    r"|(?:plus|minus|times|divided by|multiplied by|to the power(?: of)?|more than|less than"
+    r"|\\?%[\s$\\)]*of)\s+[\d$\\])"
 )
 _TAKEN_BACK = re.compile(
     r"(?i)[\s$*_.,;)}\]\\]*(?:(?:hmm|wait|no|but|actually)[,.]*\s+)*(?:that|this|which|it)(?:['\u2019]s| is)"

@@ -62,7 +62,8 @@ def without_thinking(text: str, thinking: Thinking = None) -> str:
 
 _MARK = r"[*_`#\"}\s\u3011]{0,8}"
 # What begins the line of an answer in other languages.
-_OTHERS = "\u7b54|\u7b54\u3048|\u56de\u7b54|\uc815\ub2f5|\ub2f5|Antwort|R\u00e9ponse|Respuesta|Resposta|Risposta|\u041e\u0442\u0432\u0435\u0442"
+_OTHERS = "Antwort|R\u00e9ponse|Respuesta|Resposta|Risposta|\u041e\u0442\u0432\u0435\u0442"
+_OTHERS += "|\u7b54\u3048?|\u56de\u7b54|\uc815?\ub2f5"
 _IS = r"(?:(?:is|was|equals)\b|(?:should|must|would|will|has to|comes out to) be\b|\s*=)"
 _BEST = r"(?:(?<=correct )|(?<=right )|(?<=best ))"
 _STATEMENT = re.compile(
@@ -93,8 +94,7 @@ _DENIED = re.compile(
     r"(?i)(?:\b(?:wrong|incorrect|false|invalid|not|doubt|unsure|twice|half|double)|n['\u2019]t)\b"
     r"(?:\s+(?!(?:so|then|hence|thus|therefore|and|but)\b)[\w'\u2019]+){0,5}\s*$"
 )
-_NEXT_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
-_REASON = re.compile(r",?\s+(?:because|since)\b")
+_REST = re.compile(r"\.\s+(?=[A-Z])|,?\s+(?:because|since)\b")  # the next sentence, a reason
 _CLAUSE = re.compile(r"[.,;:]\s+|\b(?i:so|thus|hence|therefore|and|that|option|choice)\s+")
 _DISPLAY = {"$$": "$$", r"\[": r"\]"}
 _TAG = re.compile(r"</[A-Za-z_ ]+>")
@@ -177,23 +177,21 @@ def _line(text: str, start: int) -> str | None:
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) >= 0:
             return rest[len(opening) : end]
     line = _TAG.split(rest.partition("\n")[0], maxsplit=1)[0]
-    return _REASON.split(_NEXT_SENTENCE.split(line, maxsplit=1)[0], maxsplit=1)[0].strip() or None
+    return _REST.split(line, maxsplit=1)[0].strip() or None
 
 
 def _tagged(text: str, start: int) -> str | None:
     """Return what stands between tags: one line, a displayed formula, or the last line of several."""
-    lines = _TAG.split(text[start:], maxsplit=1)[0].strip().splitlines()
-    return _line(lines[0] if len(lines) == 1 else "\n".join(lines), 0) if lines else None
+    inside = _TAG.split(text[start:], maxsplit=1)[0].strip()
+    return _line(inside if inside.startswith(tuple(_DISPLAY)) else inside.rpartition("\n")[2], 0)
 
 
 def _last_line(text: str, place: int) -> str | None:
     """Return the last line if it holds nothing but an answer; behind a statement at `place`, only one as plain."""
     start = text.rfind("\n") + 1
     for opening, closing in _DISPLAY.items():
-        begin = text.rfind(opening, 0, -len(closing)) if text.endswith(closing) else 0
-        start = (
-            begin if not text[text.rfind("\n", 0, max(begin, 0)) + 1 : max(begin, 0)].strip() and begin > 0 else start
-        )
+        if text.endswith(closing) and (begin := ("\n" + text[:-2].rstrip()).rfind("\n" + opening)) >= 0:
+            start = begin
     line = _LEADING.sub("", text[start:].strip())
     label = LABEL.match(line)
     value = line[label.end() :] if label else line

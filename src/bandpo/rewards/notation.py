@@ -19,13 +19,10 @@ STYLE = r"\\(?:q?quad|(?:display|text)style|small|[lL]arge|LARGE|[hH]uge|bf|it|r
 _SPACE = re.compile(rf"(?<!\\)\\(?:[;:!> ]|,(?!\d{{3}}(?!\d)))|{STYLE}|(?<!^)~|\N{{NO-BREAK SPACE}}")
 # The same mathematics in other signs.
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-_SIGNS = dict(zip("−–⁄÷", "--//", strict=True)) | {chr(0xFEE0 + ord(sign)): sign for sign in map(chr, range(33, 127))}
-_SIGNS |= dict(
-    re.findall(
-        r"(\S)(\\\w+ )",
-        r"π\pi ∞\infty ×\times ·\cdot √\sqrt ∅\emptyset ∪\cup ≤\le ≥\ge ≠\ne ≈\approx ±\pm ∈\in Ω\Omega ",
-    )
-)
+_SIGNS = {chr(0xFEE0 + ord(sign)): sign for sign in map(chr, range(33, 127))}
+_SIGNS |= {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{FRACTION SLASH}": "/", "÷": "/"}
+_BY_NAME = r"π\pi ∞\infty √\sqrt ∅\emptyset ≤\le ≥\ge ≠\ne ≈\approx ±\pm ∈\in Ω\Omega ·\cdot "
+_SIGNS |= dict(re.findall(r"(\S)(\\\w+ )", _BY_NAME)) | {"\N{MULTIPLICATION SIGN}": "\\times ", "\N{UNION}": "\\cup "}
 _SIGN = str.maketrans(_SIGNS)
 _COMMANDS = {
     r"\nicefrac": r"\frac",

@@ -114,19 +114,12 @@ def equal(one: Number, other: Number) -> bool:
     if one.value == other.value:
         return True
     for decimal, exact in ((one, other), (other, one)):
-        if decimal.places >= 6 and not exact.places and not _terminates(exact.value):
+        below = exact.value.denominator
+        if decimal.places >= 6 and not exact.places and 10 ** below.bit_length() % below:  # has no end as a decimal
             # Or as right as a computer's number of double precision.
             allowed = max(min(Fraction(1, 10**decimal.places), abs(exact.value) / 100), abs(exact.value) / 2**52)
             return abs(decimal.value - exact.value) < allowed
     return False
-
-
-def _terminates(value: Fraction) -> bool:
-    below = value.denominator
-    for prime in (2, 5):
-        while below % prime == 0:
-            below //= prime
-    return below == 1
 
 
 # ---- units
@@ -134,17 +127,16 @@ def _terminates(value: Fraction) -> bool:
 # One name for every way to write a unit. A single letter is a unit only after a space: 5m may be 5 times m.
 _NAMES = """
 mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, inch inche in, ft foot feet,
-mi mile, s second sec, min minute, h hour hr, day, week wk, month, year yr, g gram gm, kg kilogram, mg milligram, pound lb gbp,
-L liter litre l, mL milliliter millilitre ml, degree deg, radian rad, percent, unit, point, way, dollar usd buck, cent,
-euro eur, yen jpy, N newton, J joule, W watt, Hz hertz, K kelvin, Pa pascal, eV, V volt, A ampere, C coulomb, T tesla,
-mol mole, ohm Omega, mph, kph kmh
+mi mile, s second sec, min minute, h hour hr, day, week wk, month, year yr, g gram gm, kg kilogram, mg milligram,
+pound lb gbp, L liter litre l, mL milliliter millilitre ml, degree deg, radian rad, percent, unit, point, way, dollar usd buck, cent,
+euro eur, yen jpy, N newton, J joule, W watt, Hz hertz, K kelvin, Pa pascal, eV, V volt, A ampere, C coulomb,
+T tesla, mol mole, ohm Omega
 """
 _UNITS = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
 _UNITS |= {f"{name}s": unit for name, unit in _UNITS.items() if len(name) > 1}
-_WHOLE_UNITS = {"mph": "mi/h", "kph": "km/h"}
+_UNITS |= {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
 _SIGNS = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "¢": "cent", "%": "percent", "°": "degree"}
-_MONEY = [("us\\$", "dollar"), ("us$", "dollar"), ("\\$", "dollar"), ("$", "dollar")]
-_MONEY += [("€", "euro"), ("£", "pound"), ("¥", "yen")]
+_MONEY = re.compile(r"(?:[uU][sS])?\\?\$|[€£¥]")
 _SQUARED = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 _SIGN = re.compile(r"\\?%|[$€£¥¢]|\\\$|(?:°|\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z]))(?:\s*[CF])?")
 _ONE_UNIT = re.compile(r"(?:(square|sq|cubic|cu)\.?\s+)?\\?([A-Za-z]+)\s*(?:\^\s*\{?\s*(-?[1-4])\s*\}?)?")
@@ -161,11 +153,10 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
     `letters` are variables: "5 m" has no metres if m is one of them.
     """
     text = _UNIT_FRACTION.sub(r" \1/\2", text.strip())
-    for sign, unit in _MONEY:
-        if text.casefold().startswith(sign) and (sign != "$" or text.count("$") == 1):  # $42$ is a formula
-            value = text[len(sign) :].strip()
-            rest, other = split_unit(value, letters)
-            return (rest, unit) if other == unit else (value, unit)
+    if (money := _MONEY.match(text)) and (money[0] != "$" or text.count("$") == 1):  # $42$ is a formula
+        value, unit = text[money.end() :].strip(), _SIGNS[money[0][-1]]
+        rest, other = split_unit(value, letters)
+        return (rest, unit) if other == unit else (value, unit)
     for match in _BOUNDARY.finditer(text, max(0, len(text) - _LONGEST_UNIT)):
         start, end = match.span()
         if start and text[start - 1] not in "+-*/^=(,<>&" and (unit := known_unit(text[end:], letters, start == end)):
@@ -181,7 +172,7 @@ def known_unit(words: str, letters: str = "", joined: bool = False) -> str | Non
     names = [_one_unit(part, letters, joined) for part in (above, *below)]
     if len(names) > 2 or None in names:
         return None
-    return "/".join(_WHOLE_UNITS.get(name, name) for name in names if name)
+    return "/".join(name for name in names if name)
 
 
 def _one_unit(text: str, letters: str, joined: bool) -> str | None:
