@@ -37,9 +37,9 @@ _REWRITTEN = [
     (re.compile(r"\\(?:[bp])mod(?![a-z])"), r"\\mod"),
     (re.compile(r"\\varnothing"), r"\\emptyset"),
     (re.compile(r"\\[dt]?binom\s*(\w)\s*(\w)"), r"\\binom{\1}{\2}"),
-    (re.compile(r"\\[dt]binom"), r"\\binom"),
     (re.compile(r"\\log_\{?e\}?(?![a-z])"), r"\\ln"),
-    (re.compile(r"\\(?:big|Big|bigg)(?=[()\[\]|\\])"), ""),
+    (re.compile(r"\\[bB]igg?[lrm]?(?![A-Za-z])"), ""),
+    (re.compile(r"°|\\degree"), r"^{\\circ}"),
     *(
         (re.compile(rf"{begin}({_GROUP}*)\\{old}(?![a-z])({_GROUP}*){end}"), rf"\\{new}{{\1}}{{\2}}")
         for old, new in (("over", "frac"), ("choose", "binom"))
@@ -48,12 +48,7 @@ _REWRITTEN = [
     (re.compile(r"\\\{\s*\\\}"), r"\\emptyset "),
     (re.compile(r"(\\sqrt\[\w+\])\s*(\d)"), r"\1{\2}"),
     (re.compile(r"\\l(?:angle|brace)|\\r(?:angle|brace)"), lambda m: _BRACKETS[m[0]]),
-    (re.compile(r"°|\\degree"), r"^{\\circ}"),
     (re.compile(rf"\\?(?<![A-Za-z])sqrt\s*\({_INNER}\)"), r"\\sqrt{\1}"),
-    (re.compile(rf"(?<![A-Za-z\\])factorial\({_INNER}\)"), r"(\1)!"),
-    (re.compile(rf"(?<![A-Za-z\\])(floor|ceil)\({_INNER}\)"), r"\\l\1 \2\\r\1 "),
-    (re.compile(rf"(?<![A-Za-z\\])abs\({_INNER}\)"), r"|\1|"),
-    (re.compile(r"(?<![A-Za-z\\])a(sin|cos|tan)(?![A-Za-z])"), r"\\arc\1"),
     (
         re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"),
         r"\\\1",

@@ -104,7 +104,7 @@ _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<!\\)\\[!,;:]")
 def compact(text: str) -> str:
     """The same for what looks the same: \\dfrac, spaces, \\left and \\right."""
     text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
-    text = re.sub(r"\\(?:left|right|big|Big|bigg)(?![A-Za-z])", "", text)
+    text = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])", "", text)
     return _SPACES.sub("", text)
 
 

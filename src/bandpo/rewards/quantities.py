@@ -127,10 +127,10 @@ def equal(one: Number, other: Number) -> bool:
 # One name for every way to write a unit. A single letter is a unit only after a space: 5m may be 5 times m.
 _NAMES = """
 mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, inch inche in, ft foot feet,
-mi mile, s second sec, min minute, h hour hr, day, week wk, month, year yr, g gram gm, kg kilogram, mg milligram,
-pound lb gbp, L liter litre l, mL milliliter millilitre ml, degree deg, radian rad, percent, unit, point, way, dollar usd buck, cent,
-euro eur, yen jpy, N newton, J joule, W watt, Hz hertz, K kelvin, Pa pascal, eV, V volt, A ampere, C coulomb,
-T tesla, mol mole, ohm Omega
+mi mile, s second sec, min minute, h hour hr, day, week wk, month, year yr, g gram gm, kg kilogram, mg milligram, cent,
+pound lb gbp, L liter litre l, mL milliliter millilitre ml, degree deg, radian rad, percent, unit, point, way,
+dollar usd buck, euro eur, yen jpy, N newton, J joule, W watt, Hz hertz, K kelvin, Pa pascal, eV, V volt, A ampere,
+C coulomb, T tesla, mol mole, ohm Omega
 """
 _UNITS = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
 _UNITS |= {f"{name}s": unit for name, unit in _UNITS.items() if len(name) > 1}
