@@ -67,7 +67,7 @@ _OTHERS += "|\u7b54\u3048?|\u56de\u7b54|\uc815?\ub2f5"
 _IS = r"(?:(?:is|was|equals)\b|(?:should|must|would|will|has to|comes out to) be\b|\s*=)"
 _BEST = r"(?:(?<=correct )|(?<=right )|(?<=best ))"
 _STATEMENT = re.compile(
-    rf"(?=[\\<#aAco\u7b54\u6545\u9009\uc815\ub2f5R\u041e])(?:"  # what they begin with, by which a search is fast
+    rf"(?=[\\<#\u7b54\u6545\u9009\u56de\uc815\ub2f5R\u041e]|[aA][nN]|opt|cho)(?:"  # what they begin with, by which a search is fast
     r"(?P<box>\\(?:boxed|fbox|framebox)(?![A-Za-z]))"
     r"|(?P<tag>(?i:<(?:final[_ ]?)?answer>|<solution>))"
     r"|(?P<hashes>####(?!#))"
@@ -192,10 +192,12 @@ def _last_line(text: str, place: int) -> str | None:
     for opening, closing in _DISPLAY.items():
         if text.endswith(closing) and (begin := ("\n" + text[:-2].rstrip()).rfind("\n" + opening)) >= 0:
             start = begin
+    if place >= start:
+        return None
     line = _LEADING.sub("", text[start:].strip())
     label = LABEL.match(line)
     value = line[label.end() :] if label else line
-    if place >= start or len(value) > LONGEST or (label and (changes(label["label"]) or "answer" in label["label"])):
+    if len(value) > LONGEST or (label and (changes(label["label"]) or "answer" in label["label"])):
         return None
     value_alone, _ = without_unit(plain(value).replace("$", "").strip(" *_`.")) or (value, None)
     if place >= 0 and not (label and _OF_ANSWER.fullmatch(label["label"])) and (label or not number(value_alone)):

@@ -121,7 +121,7 @@ class _Right:
 
     text: str
     compact: str
-    kind: Literal["number", "formula", "words", "choice", "clock", "based"]
+    kind: Literal["number", "formula", "words", "choice", "clock", "based", "none"]
     value: str
     unit: str | None
     number: Number | None
@@ -138,6 +138,8 @@ _LIST = re.compile(r".*(?:,|;|\\pm|\band\b|\bor\b)")
 
 @functools.lru_cache(maxsize=10_000)
 def _right(answer: str) -> _Right:
+    if re.sub(r"\\text|[^\w/ ]", "", answer).strip().casefold() in _NO_ANSWER:
+        return _Right("", "", "none", "", None, None, "")
     stated = final_answer(answer) if re.search(r"\\boxed|####|(?i:answer)", answer) else None  # of a whole solution
     text = bare(plain(", ".join(stated.answers) if stated else answer))
     compacted = compact(text)
@@ -162,7 +164,7 @@ def _right(answer: str) -> _Right:
 def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair:
     wanted = _right(right)
     found = final_answer(text, thinking)
-    if found is None or re.sub(r"\\text|[^\w/ ]", "", right).strip().casefold() in _NO_ANSWER:
+    if found is None or wanted.kind == "none":
         return _UNPARSED
     last = found.answers[-1]
     if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):

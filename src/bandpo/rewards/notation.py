@@ -16,6 +16,7 @@ _TEXT = re.compile(
 )
 # Spaces, sizes and styles, which change nothing in a formula.
 STYLE = r"\\(?:q?quad|(?:display|text)style|small|[lL]arge|LARGE|[hH]uge|bf|it|rm)(?![A-Za-z])"
+_DIGITS = re.compile(r"[-+$]?[\d.,]+\$?")  # most answers, to which none of this applies
 _SPACE = re.compile(rf"(?<!\\)\\(?:[;:!> ]|,(?!\d{{3}}(?!\d)))|{STYLE}|(?<!^)~|\N{{NO-BREAK SPACE}}")
 # The same mathematics in other signs.
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
@@ -67,14 +68,17 @@ _NAMED: list[tuple[re.Pattern[str], Any]] = [
 
 def plain(text: str) -> str:
     r"""Without \text{} and the like, colours, kinds of spaces; signs of Unicode as commands."""
-    text = _ROOT.sub(r"\\sqrt{\1}", _INVISIBLE.sub("", text))
-    text = _VULGAR.sub(lambda found: f" {unicodedata.normalize('NFKC', found[0])}", text).translate(_SIGN)
+    if not text.isascii():
+        text = _ROOT.sub(r"\\sqrt{\1}", _INVISIBLE.sub("", text))
+        text = _VULGAR.sub(lambda found: f" {unicodedata.normalize('NFKC', found[0])}", text).translate(_SIGN)
+        text = re.sub(f"[{_RAISED}]+", lambda found: f"^{{{found[0].translate(_LEVEL)}}}", text)
+        text = re.sub(f"[{_LOWERED}]+", lambda found: f"_{{{found[0].translate(_LEVEL)}}}", text)
+    if _DIGITS.fullmatch(text):
+        return text
     for command, other in _COMMANDS.items():
         text = text.replace(command, other)
     for pattern, command in _NAMED:
         text = pattern.sub(command, text)
-    text = re.sub(f"[{_RAISED}]+", lambda found: f"^{{{found[0].translate(_LEVEL)}}}", text)
-    text = re.sub(f"[{_LOWERED}]+", lambda found: f"_{{{found[0].translate(_LEVEL)}}}", text)
     text = _COLOR.sub("", text)
     text = _TEXT.sub(lambda match: f" {match[1]} ", text) if "\\" in text else text
     return re.sub(r"\s+", " ", _SPACE.sub(" ", text))
@@ -85,6 +89,8 @@ def bare(text: str) -> str:
     before = None
     while text != before:
         before = text
+        if text.isalnum():
+            break
         text = re.sub(r"(?<![\\.])[.,;:\u3002\uff0c\uff1b]$", "", text.strip().strip("*`").lstrip("#").strip())
         text = re.sub(r"^__|__$", "", text)
         for opening, closing in _DELIMITERS:
