@@ -67,7 +67,8 @@ _OTHERS += "|\u7b54\u3048?|\u56de\u7b54|\uc815?\ub2f5"
 _IS = r"(?:(?:is|was|equals)\b|(?:should|must|would|will|has to|comes out to) be\b|\s*=)"
 _BEST = r"(?:(?<=correct )|(?<=right )|(?<=best ))"
 _STATEMENT = re.compile(
-    rf"(?=[\\<#\u7b54\u6545\u9009\u56de\uc815\ub2f5R\u041e]|[aA][nN]|opt|cho)(?:"  # what they begin with, by which a search is fast
+    # What they begin with, by which a search is fast.
+    rf"(?=[\\<#\u7b54\u6545\u9009\u56de\uc815\ub2f5R\u041e]|[aA][nN]|opt|cho)(?:"
     r"(?P<box>\\(?:boxed|fbox|framebox)(?![A-Za-z]))"
     r"|(?P<tag>(?i:<(?:final[_ ]?)?answer>|<solution>))"
     r"|(?P<hashes>####(?!#))"
