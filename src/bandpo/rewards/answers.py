@@ -35,7 +35,7 @@ _WORD = (
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\))"
 _IS = r"(?:is|are|be|equals?|has|have|gets|needs|was|were)"
 _NAME = (
-    rf"(?:(?:{_FORMULA}|[\d.,]*\d)(?=[\s,].{{0,80}}?\b(?:{_IS}|in)\b)"
+    rf"(?:(?:{_FORMULA}|[\d.,]*\d)(?=[\s,].{{0,80}}?(?<!\()\b(?:{_IS}|in)\b)"
     rf"|(?<![A-Za-z\\])[A-Za-z](?=\s+{_IS}\b)|(?<=[a-z]\s)(?:{_NUMBER_WORD}|and(?=\s.{{0,80}}?\b{_IS}\b)))"
 )
 _VALUE = rf"(?=[-+]?\s?[\d$\\({{\[.|\u20ac\u00a3\u00a5]|(?i:{_NUMBER_WORD})|[A-Za-z](?![A-Za-z]))"

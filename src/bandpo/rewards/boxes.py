@@ -36,7 +36,7 @@ _DELIMITER = re.compile(r"(?<!\\)\$\$?|\\[()\[\]]")
 _TEXT = r"\\(?:text\w*|mathrm|mbox|[hv]space|tag|operatorname|begin|end)\*?\s*\{[^{}]*\}"
 _WORD = r"(?<![A-Za-z\\])[A-Za-z]{2,}(?:['\u2019][a-z]+)?|(?<=\w\s)a(?=\s)"
 _CUT = re.compile(
-    rf"(?<![<>])(?<!\s!)(?<!\\not)=\s*\+?|(?<![\\{{])[,;](?!\d)|(?<![\s\\{{\d]):(?=\s|$)|(?<=\d):(?=\s)|(?<=[A-Za-z*)]):|[\u00d7\n&]\s*\+?|\\\\|</?\w+>|[\u3000-\u9fff\uff00-\uffef]|{_TEXT}"
+    rf"(?<![<>])(?<!\s!)(?<!\\not)=\s*\+?|(?<![\\{{])[,;](?!\d)|(?<![\s\\{{\d]):(?=[\s*]|$)|(?<=\d):(?=\s)|(?<=[A-Za-z*)]):|[\u00d7\n&]\s*\+?|\\\\|</?\w+>|[\u3000-\u9fff\uff00-\uffef]|{_TEXT}"
     rf"|(?:{_WORD})(?:[.:)]|\s+[-\u2013\u2014](?=\s))?|(?:\\[)\]]|\$)\s+(?=\$|\\[(\[])|[.?](?!\.?\d)"
     r"|\\(?:equiv|approx|(?:prop)?to|sim(?:eq)?|in|therefore|because|implies|iff|\w*[rR]ightarrow|q?quad)(?![A-Za-z])"
 )
@@ -50,7 +50,7 @@ _POWER = r"\^\s*\{?\s*(?:\\(?:circ|degree|prime)\s*)+\}?"
 _UNIT = r"\{?[\s~]*[ghmsACFJKLNTVW]\b\}?(?:\^\{?-?\d\}?)?|\\(?:AA|mu|Omega|degree)(?![A-Za-z])"
 _AFTER = re.compile(
     rf"(?:[\s$*_\"\u201d)}}~%\u00b0]|\\[()\[\],;:! %]|\\right[.)]?|{STYLE}|{_POWER}|\{{\s*\}}|\\pmod\s*\{{?\w+\}}?"
-    rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))|(?:[(\[{{/\u2013\u2014-]|\\[dt]?frac\{{)\s*$)*"
+    rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))|(?:[(\[{{/\u2013\u2014]|\d*-|\\[dt]?frac\{{)\s*$)*"
 )
 _CLOSED = re.compile(r"(?:[\s$*_\"'\u201d)}]|\\[)\]])*")
 # Words that govern a box which they stand directly before, in its clause.

@@ -141,7 +141,9 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
             if kind == "sentence" and _ANSWER.search(before):  # in a line "Answer: the answer is"
                 continue
             line = _said(text, mark, before)
-            if not line or (kind == "hashes" and (PROSE.search(line) or not _SOMETHING.search(line))):  # #### Step 2
+            if not line or (kind == "hashes" and not _SOMETHING.search(line)):
+                continue
+            if kind == "hashes" and PROSE.search(line) and "\n" in text[mark.end() :].strip():  # #### Step 2
                 continue
             if kind in ("line", "sentence") and _DENIED.search(before):
                 return place, Found(())
@@ -201,8 +203,10 @@ def _last_line(text: str, place: int) -> str | None:
     if len(value) > LONGEST or (label and (changes(label["label"]) or "answer" in label["label"])):
         return None
     value_alone, _ = without_unit(plain(value).replace("$", "").strip(" *_`.")) or (value, None)
+    alone = "" if label else plain(value).strip(" *_`.$\\[]")
+    letter = alone.isupper() and CHOICE.fullmatch(alone)
     if place >= 0 and not (label and _OF_ANSWER.fullmatch(label["label"])) and (label or not number(value_alone)):
-        return None
-    if place < 0 and CHOICE.fullmatch(value_alone.strip("\\[] ")) and value_alone.isupper():
+        return value if letter else None
+    if letter or (start == 0 and re.match(r"\(?[A-J]\)\s", alone)):
         return value
     return value if re.search(r"\d", value_alone) and not PROSE.search(COMMAND.sub(" ", value_alone)) else None

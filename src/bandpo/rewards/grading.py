@@ -186,6 +186,8 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
         return _UNPARSED
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
+    if wanted.kind == "based" and answer.isalnum():  # the base may be the question's
+        return Grade(float(wanted.normal.startswith(f"{answer}_")), answer)
     if wanted.kind not in ("number", "formula"):
         forms = [without_lead(answer), answer, bare(said(answer))]
         if wanted.kind == "clock" and (named := _NAMED_RATIO.fullmatch(answer)) and not changes(named[1]):

@@ -40,6 +40,7 @@ _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")  # one half and the like
 _ALONE = r"([0-9]+|[a-z])(?=[\s$.),;]*$)"
 # The same in words.
 _NAMED: list[tuple[re.Pattern[str], Any]] = [
+    (re.compile(r"\(without quotes\)(?: where\b.*)?"), ""),  # of a prompt: "Answer: $Answer (without quotes) where ..."
     (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
     (

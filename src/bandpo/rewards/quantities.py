@@ -156,7 +156,7 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
     if (money := _MONEY.match(text)) and (money[0] != "$" or text.count("$") == 1):  # $42$ is a formula
         value, unit = text[money.end() :].strip(), _SIGNS[money[0][-1]]
         rest, other = split_unit(value, letters)
-        return (rest, unit) if other == unit else (value, unit)
+        return (rest, unit) if other == unit or value.startswith(f"{rest}/") else (value, unit)
     for match in _BOUNDARY.finditer(text, max(0, len(text) - _LONGEST_UNIT)):
         start, end = match.span()
         if start and text[start - 1] not in "+-*/^=(,<>&" and (unit := known_unit(text[end:], letters, start == end)):
@@ -169,7 +169,7 @@ def known_unit(words: str, letters: str = "", joined: bool = False) -> str | Non
     if _SIGN.fullmatch(words):
         return next((unit for sign, unit in _SIGNS.items() if sign in words), "degree")
     above, *below = _PER.split(re.sub(r"\s+(old|of age)$", "", words.replace(".", "")))
-    names = [_one_unit(part, letters, joined) for part in (above, *below)]
+    names = [_one_unit(part, letters, joined) for part in (above, *below) if part or not below]
     if len(names) > 2 or None in names:
         return None
     return "/".join(name for name in names if name)
