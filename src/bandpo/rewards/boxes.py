@@ -103,12 +103,8 @@ def read_boxes(text: str, last: int) -> Found:
     after = text[end : end + 4 * LONGEST]
     clause = _CLAUSE.split(_DELIMITER.sub(" ", before[-LONGEST:]))[-1]
     after_it = after[_CLOSED.match(after).end() :]  # pyright: ignore[reportOptionalMemberAccess]
-    if (
-        _touched(before, after)
-        or _GOVERN.search(clause)
-        or _RETRACT.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", after_it))
-        or _TAKEN_BACK.match(after)
-    ):
+    retracted = _TAKEN_BACK.match(after) or _RETRACT.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", after_it))
+    if retracted or _GOVERN.search(clause) or _touched(before, after):
         return Found(())
     return Found((*contents[:-1], _with_unit(content, before, after_it)), any_of)
 
