@@ -1347,7 +1347,7 @@ FAULTS = [
         "rewards/final_answer.py",
         '            if kind != "sentence" or at_once:\n',
         "            if True:\n",
-        "final_answer::test_the_last_statement_counts_whatever_its_kind",
+        "final_answer::test_where_the_answers_of_tricky_texts_stand",
     ),
     Fault(
         "a note on the last line is the answer",

@@ -82,6 +82,9 @@ def test_the_last_statement_counts_whatever_its_kind(text, answer):
         "</s>",
         "<eos>",
         "<end_of_turn>",
+        "<|return|>",
+        "<eoa>",
+        "<pad>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     ],
 )
