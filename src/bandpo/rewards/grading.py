@@ -104,8 +104,8 @@ _OTHER_LETTER = re.compile(
     r"|^\W*(?:wrong|incorrect|untrue|not|eliminated|excluded|rejected|ruled out|impossible)\b"
 )
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
-# 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
-_BASED = re.compile(r"\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
+# 0x1F, 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
+_BASED = re.compile(r"(-?0[xb][0-9a-fA-F]+)|\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
 _NAMED_RATIO = re.compile(r"([A-Za-z :]+)=\s*(.+)")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
 _ARTICLES = re.compile(r"^(?:(?:on|in|an?|the|it is|it s)\s+)+")
@@ -152,7 +152,8 @@ def _right(answer: str) -> _Right:
     written = [("clock", _CLOCK), ("choice", CHOICE), ("based", _BASED)]
     for name, pattern in written:
         # i and e are numbers, a and b letters of a formula; a choice is a capital.
-        if pattern.fullmatch(text) and (name == "clock" or text[0].isdigit() or text.strip("()[].").isupper()):
+        written_so = name == "clock" or text.lstrip("-")[:1].isdigit() or text.strip("()[].").isupper()
+        if pattern.fullmatch(text) and written_so:
             return _Right(text, compacted, name, text, None, None, _as_written(name, text) or compacted)
     if (text.isupper() and _choices(text) is not None) or re.match(r"\(?[A-J]\) \S", text):
         return _Right(text, compacted, "choice", text, None, None, _as_written("choice", text) or compacted)
@@ -186,7 +187,7 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
         return _UNPARSED
     if compact(answer) == wanted.compact:
         return Grade(1.0, wanted.normal)
-    if wanted.kind == "based" and answer.isalnum():  # the base may be the question's
+    if wanted.kind == "based" and "_" in wanted.normal and answer.isalnum():  # the base may be the question's
         return Grade(float(wanted.normal.startswith(f"{answer}_")), answer)
     if wanted.kind not in ("number", "formula"):
         forms = [without_lead(answer), answer, bare(said(answer))]
@@ -267,7 +268,7 @@ def _as_written(kind: str, text: str) -> str | None:
             half = f" {match[2].lower()}m" if match[2] else ""
             return re.sub(r"\s*(?::|\\colon|\s+to)\s*", ":", match[1]) + half
         case "based" if match := _BASED.fullmatch(text):
-            return f"{match[1]}_{VALUES.get(match[2], match[2])}"
+            return match[1].casefold() if match[1] else f"{match[2]}_{VALUES.get(match[3], match[3])}"
     return None
 
 
