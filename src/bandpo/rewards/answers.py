@@ -20,8 +20,8 @@ DEEPEST = 12
 
 FUNCTIONS = set(
     """
-    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp sqrt max min gcd lcm mod and or pi
-    inf infty infinity
+    sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh log ln lg exp sqrt max min gcd lcm mod
+    and or pi inf infty infinity
     """.split()  # noqa: SIM905
 )
 _MATRICES = {"matrix", "pmatrix", "bmatrix", "array", "cc", "ccc"}

@@ -49,6 +49,7 @@ _REWRITTEN = [
     (re.compile(r"(\\sqrt\[\w+\])\s*(\d)"), r"\1{\2}"),
     (re.compile(r"\\l(?:angle|brace)|\\r(?:angle|brace)"), lambda m: _BRACKETS[m[0]]),
     (re.compile(rf"\\?(?<![A-Za-z])sqrt\s*\({_INNER}\)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![A-Za-z\\])a(sin|cos|tan)(?![A-Za-z])"), r"\\arc\1"),
     (
         re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"),
         r"\\\1",
