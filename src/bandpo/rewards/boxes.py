@@ -50,7 +50,7 @@ _POWER = r"\^\s*\{?\s*(?:\\(?:circ|degree|prime)\s*)+\}?"
 _UNIT = r"\{?[\s~]*[ghmsACFJKLNTVW]\b\}?(?:\^\{?-?\d\}?)?|\\(?:AA|mu|Omega|degree)(?![A-Za-z])"
 _AFTER = re.compile(
     rf"(?:[\s$*_\"\u201d)}}~%\u00b0]|\\[()\[\],;:! %]|\\right[.)]?|{STYLE}|{_POWER}|\{{\s*\}}|\\pmod\s*\{{?\w+\}}?"
-    rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))|(?:[(\[{{/\u2013\u2014]|\d*-|\\[dt]?frac\{{)\s*$)*"
+    rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))|(?:[(\[{{/\u2013\u2014]|(?:\[\d+\]|\d*)-|\\[dt]?frac\{{)\s*$)*"
 )
 _CLOSED = re.compile(r"(?:[\s$*_\"'\u201d)}]|\\[)\]])*")
 # Words that govern a box which they stand directly before, in its clause.
