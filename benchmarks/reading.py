@@ -7,7 +7,23 @@ r"""How much of what models and data sets write the scorer `math` reads.
 
 A published solution is graded against what its own last box holds, as it is published and with `$..$` written
 `\(..\)`, so that nothing but the reading can fail. Answers of Qwen2.5-Math come with their own verdict. A file
-sets/NAME.jsonl has rows {"text", "gold", "verdict"}; a verdict of null leaves the row out.
+sets/NAME.jsonl has rows {"text", "gold", "verdict"}; a verdict of null leaves the row out. The committed rows are of
+answers in these repositories (of long files a part, drawn at random), with the verdict that is stored there:
+
+    serus             kuk/simple-evals-ru (Gemini 1.5, Llama 3.3, Qwen2.5, DeepSeek-V3, GigaChat, T-pro and others)
+    gemma4_mcq        tobypullan/logit_cot_overthinking (Gemma 4 12B)
+    cotloop           Zhi0467/cot-loop (Qwen3 1.7B)
+    mmlupro_math      TIGER-AI-Lab/MMLU-Pro (mathstral 7B, Llama 3.1 70B, Phi-3 mini)
+    gaokao            OpenLMLab/GAOKAO-Bench (GPT-4)
+    s1_mgsm_zh        protimroy/crosslingual-test-time-scaling (s1 7B to 32B)
+    zeroeval          WildEval/ZeroEval (GPT-4o, o1-mini, Gemma 2, Claude 3.5 Sonnet, DeepSeek-V2.5, Qwen2.5)
+    reasoninggym      open-thought/reasoning-gym-eval (DeepSeek-R1, QwQ, Gemma 3, o3-mini, Llama 4, Grok 3 mini)
+    rlvrprobe         UnitedSnakes/rlvr_behavior_probe_runpod (Qwen2.5 1.5B, trained)
+    slm_gemma4_phi4   hoangsonpham727/slm-math-reasoning (Gemma 4 E2B, Phi-4 mini, Qwen2.5-Math 1.5B)
+    csc5051           Fomaldehyde/Test-Time-Scaling-for-Math-Reasoning-CSC5051- (Qwen3 8B, DeepSeek)
+    tts               shanjf666/Test-Time-Scaling (Llama 3.2 1B, R1-Distill-Qwen 1.5B)
+    gsmplus           qtli/GSM-Plus (GPT-4, MetaMath 70B)
+    cs336             PrecipiceBlades/cs336-assignment5-alignment (Llama 3.1 8B base)
 """
 
 import argparse

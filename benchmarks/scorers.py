@@ -26,6 +26,7 @@ from bandpo.rewards.grading import grade
 ROOT = Path(__file__).resolve().parent.parent
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
 READING = Path(__file__).with_name("reading.csv")
+CHECKS = Path(__file__).with_name("checks.csv")
 COUNTS = Path(__file__).with_name("tricky_counts.csv")
 ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "docs" / "scorers.md"
 
@@ -89,32 +90,44 @@ INTRODUCTION = r"""# The scorers
 
 ## Where the answer stands
 
-End-of-text tokens and the thinking are taken off first: all up to the last `</think>`, `[/THINK]` or its like. A
-block that is never closed holds no answer. If the prompt opened it, say so: `grade(..., thinking="opened")`;
-`bandpo eval` knows it from the template. Then the last statement counts, whatever its kind:
+What follows the end of a turn (`<|im_end|>`, `</s>`) and the thinking are taken off first: all up to the last
+`</think>`, `[/THINK]` or its like. A block that is never closed holds no answer. If the prompt opened it, say so:
+`grade(..., thinking="opened")`; `bandpo eval` knows it from the template. Then the last statement counts, whatever
+its kind:
 
 | form | examples |
 |---|---|
 | a box | `\boxed{7}`, `\fbox{7}`, `\boxed 7`, in `$..$`, `\(..\)`, `\[..\]`, bold, or behind `=`, `\implies`, words |
-| a line or heading | `Answer: 7`, `**Final Answer**` above `7`, `"answer": "7"` |
+| a line or heading | `Answer: 7`, `**Final Answer**` above `7`, `Respuesta: 7`, `【答案】7` |
+| a JSON field | `{"answer": "7"}` |
 | GSM8K's mark | `#### 7` |
 | a tag | `<answer>7</answer>` |
-| a sentence | `the answer is 7` |
-| a last line with nothing but an answer | `7`, `**7**`, `Result: $x = 7$` |
+| a sentence | `the answer is 7`, `the correct option is (D)`, `7 is the answer`, `故选D` |
+| a last line with nothing but an answer | `7`, `**7**`, `D`, `Result: $x = 7$`, `\[x = 7\]` |
 
-A box is no answer where arithmetic touches it in its formula (`2\boxed{7}`, `-\boxed{7}`, `\boxed{7}^2`), or where
-words negate it, take a part of it or take it back ("not \boxed{7}", "half of \boxed{7}", "\boxed{7} is wrong").
-Boxes that stand together are a list if the right answer is one; else the last counts behind "and", and each must be
-right behind a comma or "or". A sentence such as "She has 7 apples" states no answer unless one of these forms holds
-it. An answer of more than 500 characters is not read.
+A box is the answer if nothing stands beside it in its formula or sentence but spaces, brackets, styles and units. So
+`2\boxed{7}`, `-\boxed{7}`, `\boxed{7}^2` and `(1, \boxed{7})` are none. Nor is a box that words negate, take a part of
+or take back ("not \boxed{7}", "half of \boxed{7}", "\boxed{7} is wrong"). Boxes that stand together are a list if the
+right answer is one; else the last counts behind "and", and each must be right behind a comma or "or". A note about
+the answer ("Confidence in this answer: 95%") states none, nor does a sentence such as "She has 7 apples". An answer of
+more than 500 characters is not read.
 
 | set | written | right | read | wrong | rewarded | math-verify |
 |---|---|---|---|---|---|---|
 {reading}
 
 Each published solution is graded against what its own last box holds. `college_math` and `olympiadbench` are their
-right answers in a box. `read` are right answers that get 1, and math-verify is used with its own defaults. The one
-wrong answer of Qwen2.5-Math that is rewarded is `\boxed{10000}` for `10{,}000`, which its own verdict misjudges.
+right answers in a box. The rows below "answers of Qwen2.5-Math" are answers of other models from public
+repositories; benchmarks/reading.py names them. `read` are right answers that get 1, and math-verify is used with its
+own defaults. Right and wrong are the verdict of whoever published the answers, or math-verify's where there is none
+(csc5051, s1_mgsm_zh, zeroeval) or it is unreliable (tts). Eleven of these sets were opened only when the code was
+finished; what they showed was then mended (an answer behind the prompt's own "(without quotes)", a bare letter on the
+last line, prose behind `####`).
+
+All rewarded wrong ones were looked at: the last answer that each states has the value of the right one. It is
+`\boxed{10000}` for `10{,}000`, "Answer: D" for D, a product that the data set wants multiplied out, or a text that was
+cut off after its answer. What is not read are mostly sentences without any of the forms above, as base models write
+(cs336), texts that were cut off before an answer, and numbers that were to be rounded.
 
     python benchmarks/reading.py sets --write    # its docstring says how to get the files
 
@@ -132,8 +145,8 @@ wrong answer of Qwen2.5-Math that is rewarded is `\boxed{10000}` for `10{,}000`,
 - *Percent.* 25 % is 0.25 and 1/4, and right for a bare whole 25.
 - *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42; `43 = 42` is wrong.
 - *Choices.* `D`, `(D)` and `D) velocity` are D, unless another letter stands there.
-- *Bases, times, ratios* are compared as they are written: 42_8 is not 42. `2e-1` and `3e+2` hold Euler's number;
-  `3e8`, `1e-5` and `6.63e-34` are numbers.
+- *Bases, times, ratios* are compared as they are written: 42_8 is not 42, but a bare 2516 is right for 2516_8.
+  `2e-1` and `3e+2` hold Euler's number; `3e8`, `1e-5` and `6.63e-34` are numbers.
 - *Right answers* that are a whole solution are read by its box or `####`. `None`, `nan`, `proof` and `notfound` are
   none.
 
@@ -150,6 +163,12 @@ made with them, so this is a test of it, no estimate; benchmarks/tricky.csv has 
 
     python benchmarks/scorers.py --tricky --write
 
+## What each check decides
+
+{checks}
+
+    python benchmarks/checks.py sets --write
+
 ## dapo-strict
 
 It is `math_dapo` of verl 0.5: "Answer:" in the last 300 characters, Minerva's normalisation (arXiv 2206.14858),
@@ -160,9 +179,6 @@ tests/cluster/test_verl_rewards.py holds it against verl's functions on 20,000 m
 ## Time and hostile answers
 
 {speed}
-
-The rows of hostile and generated answers were made before the reading was last rewritten (benchmarks/rewards.csv
-has their commits).
 
     python benchmarks/rewards.py --write
     python benchmarks/rewards.py --hostile 100000 --write
@@ -293,7 +309,26 @@ def page() -> str:
     wrong = {name: sum(row[name] != row["right"] for row in rows) for name in SCORERS}
     counts = ", ".join(f"{name} {number}" for name, number in wrong.items()) + "."
     head = INTRODUCTION.replace("{cases}", str(len(rows))).replace("{wrong}", counts)
-    return head.replace("{speed}", _speed()).replace("{tricky}", _tricky_page()).replace("{reading}", _reading_page())
+    head = head.replace("{speed}", _speed()).replace("{tricky}", _tricky_page()).replace("{reading}", _reading_page())
+    return head.replace("{checks}", _checks_page())
+
+
+def _checks_page() -> str:
+    with CHECKS.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    needed = [row for row in rows if row["stopped"] == "fails"]
+    counts = [[int(row[name]) for name in ("stopped", "gained", "lost", "let_in")] for row in rows if row not in needed]
+    stop, gain = sum(bool(row[0]) for row in counts), sum(bool(row[1]) for row in counts)
+    idle = sum(row[:2] == [0, 0] for row in counts)
+    lines = [
+        f"The files that read an answer have {len(rows):,} checks: an `if`, one side of an `and` or `or`, a word of a",
+        "list, an entry of a table, an alternative of a regular expression. Each was taken out alone, and the tricky",
+        "answers and the sets above were graded again (benchmarks/checks.csv). Without it wrong answers are rewarded",
+        f"for {stop}, and right ones refused for {gain}; for {len(needed)} the code fails. {idle} change no verdict of",
+        "these answers. Most of those complete a list (eleven among the numbers, units, names of environments), or guard",
+        "against what hostile answers do.",
+    ]
+    return "\n".join(lines)
 
 
 def _speed() -> str:

@@ -1,12 +1,12 @@
 r"""Find where in a text its final answer stands. The rules, which docs/scorers.md shows in examples:
 
-1. Taken off first: end-of-text tokens, and the thinking, which is all up to the last `</think>` (or its like).
-   A block of thinking that is never closed holds no answer.
+1. Taken off first: what follows the end of a turn, and the thinking, which is all up to the last `</think>` (or its
+   like). A block of thinking that is never closed holds no answer.
 2. The last statement counts, by its place and not by its kind. A statement is a `\boxed{}`, a line or heading
    "Answer:", `#### 7` on a line, `<answer>7</answer>`, the rest of a sentence after "the answer is", and a last line
-   that holds nothing but an answer, whatever short label stands before it.
+   that holds nothing but an answer, whatever short label stands before it. A note about the answer is none.
 3. A box is the answer, whatever words or equations lead to it, with the unit that stands beside it.
-4. It is none where arithmetic touches it in its formula: `2\boxed{21}`, `-\boxed{3}`, `\boxed{3}^2`, `\boxed{1}/3`.
+4. It is none where anything else stands beside it: `2\boxed{21}`, `-\boxed{3}`, `\boxed{3}^2`, `(1, \boxed{3})`.
 5. It is none where words negate it, take a part of it or take it back: "not \boxed{7}", "half of \boxed{42}",
    "\boxed{7} is wrong". A text whose last statement is such a box gives no answer.
 6. Boxes with only a comma, "and" or "or" between them are a list where the right answer is a list. Else the last of
