@@ -120,6 +120,10 @@ def test_a_block_that_the_prompt_opened_must_be_closed():
     assert [g.score for g in grade(["Answer: 70"] * 2, ["70"] * 2, thinking="opened")] == [0, 0]
 
 
+def test_a_json_field_that_is_nested_too_deeply_is_no_answer():
+    assert [g.score for g in grade(['"answer": ' + "[" * 2000, '{"answer": ' + '{"a":' * 2000], ["42"] * 2)] == [0, 0]
+
+
 def test_boxes_that_stand_together():
     texts = [
         "$x=\\boxed{1}$ or $x=\\boxed{2}$",
@@ -155,6 +159,14 @@ def test_where_the_answers_of_tricky_texts_stand():
         "a\n" * 10**5 + "####" * 100,
         "So the answer is " * 10**4,
         "#### " * 10**4,
+        "\\boxed{1}\n" * 10**4 + "the answer is\n" * 10**4,
+        "<answer></answer>\n" * 10**4,
+        *(
+            f"$\\boxed{{7}}{again * 200}x$"
+            for again in ("^\\circ ", "\\right)", "\\pmod{5}", " m}", " m^{2}", "~~m", "/ m", "\\left(")
+        ),
+        *(f"${again * 200}2\\boxed{{7}}$" for again in ("\\left(", "\\displaystyle{", "\\textstyle{")),
+        "\\boxed{6}" + "\\text{  }" * 200 + "x\\boxed{7}",
     ],
 )
 def test_looking_for_an_answer_takes_time_in_proportion_to_the_length(text):

@@ -194,7 +194,11 @@ def _is_name(side: str) -> bool:
     if number(split_unit(bare(side))[0]):  # 42 cm
         return False
     letters = _COMMAND.sub(lambda match: " x " if match[1] in _GREEK else " ", re.sub(r"\$", "", side))
-    return bool(re.search(r"(?<!\d)[A-Za-df-hj-z]", letters) or re.search(r"[A-Za-z]{2}", letters))
+    if re.fullmatch(r"[^A-Za-z]*[xyz][^A-Za-z]*", letters) and re.search(r"[-+*/^!|]|\\(?:sqrt|frac)", side):
+        return False  # -x = 42 and x^2 = 42 do not say that x is 42
+    return not re.search(r"[<>]|\\(?:ne|le|ge)", side) and bool(
+        re.search(r"(?<!\d)[A-Za-df-hj-z]", letters) or re.search(r"[A-Za-z]{2}", letters)
+    )
 
 
 _GREEK = {"alpha", "beta", "gamma", "theta", "lambda", "mu", "phi", "angle"}

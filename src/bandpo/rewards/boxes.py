@@ -23,20 +23,24 @@ class Found(NamedTuple):
     any: bool = False
 
 
-_BULLET = re.compile(r"^\s*(?:[-*+>]|\d+[.)])\s+")
+_BULLET = re.compile(r"^\s*(?:[-*+>]|\(?(?:[a-z]|[ivx]+|\d+)[.)])\s+")
 
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
+_BOX = re.compile(r"(?:(?<!\\)\\)?\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 _UNBRACED = re.compile(r"[-+]?\d[\d.,]*(?<![.,])|\\[A-Za-z]+(?:\{[^{}]*\})*|[A-Za-z]")  # \boxed 7, \boxed\pi
 _BETWEEN = re.compile(
     r"(?:[\s$,;&*]|\\[()\[\],;: ]|\\\\|\\q?quad|\\text\{[\s,]*(?:and|or)?[\s,]*\}|\b(?:and|or)\b"
-    r"|\b[a-z](?:_\{?\w\}?)?\s*=)*"
+    r"|\b[a-z](?:_\{?\w\}?)?\s*=)*+"
 )
 _DELIMITER = re.compile(r"(?<!\\)\$\$?|\\[()\[\]]")
 # What ends the formula or the words that a box stands in: relations, commas, words, \text{}, the end of a line.
 _TEXT = r"\\(?:text\w*|mathrm|mbox|[hv]space|tag|operatorname|begin|end)\*?\s*\{[^{}]*\}"
 _WORD = r"(?<![A-Za-z\\])[A-Za-z]{2,}(?:['\u2019][a-z]+)?|(?<=\w\s)a(?=\s)"
+# 3:2 is a ratio, and 1,000 a number; "Step 3: " ends with a colon.
+_COLON = r"(?<![\s\\{\d]):(?=[\s*]|$)|(?<=\d):(?=\s)|(?<=[A-Za-z*)\u4e00-\u9fff]):"
+_EQUALS = r"(?<=\s)=>|(?<![<>])(?<!\s!)(?<!\\not)=\s*\+?"
 _CUT = re.compile(
-    rf"(?<![<>])(?<!\s!)(?<!\\not)=\s*\+?|(?<![\\{{])[,;](?!\d)|(?<![\s\\{{\d]):(?=[\s*]|$)|(?<=\d):(?=\s)|(?<=[A-Za-z*)]):|[\u00d7\n&]\s*\+?|\\\\|</?\w+>|[\u3000-\u9fff\uff00-\uffef]|{_TEXT}"
+    rf"{_EQUALS}|(?<![\\{{])[,;](?!\d)|{_COLON}|[\u00d7\n&]\s*\+?|\\\\|</?\w+>|[\u3000-\u9fff\uff00-\uffef]"
+    rf"|{_TEXT}"
     rf"|(?:{_WORD})(?:[.:)]|\s+[-\u2013\u2014](?=\s))?|(?:\\[)\]]|\$)\s+(?=\$|\\[(\[])|[.?](?!\.?\d)"
     r"|\\(?:equiv|approx|(?:prop)?to|sim(?:eq)?|in|therefore|because|implies|iff|\w*[rR]ightarrow|q?quad)(?![A-Za-z])"
 )
@@ -44,13 +48,16 @@ _STYLED = (
     r"boxed|fbox|text\w*|math(?:bf|rm|it|sf)|boldsymbol|bm|underline|mbox|(?:text)?color\{\w+\}|(?:display|text)style"
 )
 _BEFORE = re.compile(
-    rf"(?:[\s$*_\"\u201c({{~]|\\[()\[\],;:! ]|\\left[.(]?|{STYLE}|\\(?:{_STYLED})\{{|\\\$|[\u20ac\u00a3\u00a5])*"
+    rf"(?:[\s$*_`\"\u201c({{]|~(?!~)|\\[()\[\],;:! ]|\\left[.(]?"
+    rf"|{STYLE}|\\(?:{_STYLED})\{{|\\\$|[\u20ac\u00a3\u00a5])*+"
 )
 _POWER = r"\^\s*\{?\s*(?:\\(?:circ|degree|prime)\s*)+\}?"
 _UNIT = r"\{?[\s~]*[ghmsACFJKLNTVW]\b\}?(?:\^\{?-?\d\}?)?|\\(?:AA|mu|Omega|degree)(?![A-Za-z])"
 _AFTER = re.compile(
-    rf"(?:[\s$*_\"\u201d)}}~%\u00b0]|\\[()\[\],;:! %]|\\right[.)]?|{STYLE}|{_POWER}|\{{\s*\}}|\\pmod\s*\{{?\w+\}}?"
-    rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))|(?:[(\[{{/\u2013\u2014]|(?:\[\d+\]|\d*)-|\\[dt]?frac\{{)\s*$)*"
+    rf"(?:[\s$*_`\"\u201d)}}%\u00b0]|~(?!~)|\\[()\[\],;:! %]|\\right[.)]?|{STYLE}|{_POWER}"
+    rf"|\{{\s*\}}|\\pmod\s*\{{?\w+\}}?"
+    rf"|(?<=[\s~$])(?:{_UNIT})|/\s*(?:{_UNIT}|(?=[$\\)]))"
+    r"|(?:[(\[{/\u2013\u2014]|(?:\[\d+\]|\d*)-|\\[dt]?frac\{)\s*$)*+"
 )
 _CLOSED = re.compile(r"(?:[\s$*_\"'\u201d)}]|\\[)\]])*")
 # Words that govern a box which they stand directly before, in its clause.
@@ -59,9 +66,10 @@ _PART = "|".join(PARTS)
 _GOVERN = re.compile(
     r"(?i)(?:(?:\b(?:not|never|nor|neither|cannot|without|except|than|unlike|excluding|half|twice|thrice|double|triple"
     r"|minus|plus|times|negative|maybe|perhaps|possibly|probably|presumably|guess|between|(?:all|(?:any)?thing|one) but"
-    r"|(?:digits?|terms?|sum|zeros) in|(?:divided|multiplied) by|(?:might|may|could) be"
+    r"|(?:digits?|terms?|sum|zeros) in|(?:divided|multiplied) by|instead of|no longer|number (?:after|before)"
+    r"|(?:might|may|could) be"
     rf"|(?:{_PART}|percent|squares?|cubes?|(?:square|cube|th) root|multiples?|divisors?|reciprocal|inverse"
-    r"|opposite|negative|digits|digit sum|%) of)"
+    r"|opposite|negative|successor|digits|digit sum|%) of|(?:add|subtract) [\d$\\]+ (?:to|from))"
     rf"|n['\u2019]t){_FILLERS})"
     r"|(?:\b(?:do|does|can)(?: not|n['\u2019]t)|\b(?:cannot|doubt|might|may|could)) (?:that|think|believe|know|expect"
     r"|guess|say|argue)\b|^\s*(?:suppose|assume|unless|whether)\b|\\(?:neq?|not)\s*$"
@@ -72,17 +80,22 @@ _CLAUSE = re.compile(r"[.;:!?,\n]\s")
 _BE = r"(?:\w+\s+)?(?:is|was|are|were|seems|looks|would be|must be)\s+(?:\w+\s+){0,2}?"
 _RETRACT = re.compile(
     rf"(?i)[\s*_]*\(?(?:{_BE}not\b(?!\s*[\d$\\])|(?:{_BE})?(?:not (?:correct|right|the|an? answer|valid)|wrong"
-    r"|incorrect|false|invalid|mistaken|impossible|excluded|rejected|ruled out|too (?:small|big|large"
-    r"|high|low|many|much|few))\b"
-    r"|(?:\w+\s+)?(?:(?:isn|wasn|aren|can|doesn)['\u2019]t|cannot|fails|does not)\b"
-    r"|(?<!\()or\b(?!\s+(?:equivalently|in other|about|approximately))"
-    r"|(?:squared|cubed|doubled|tripled|halved|factorial)\b|\?"
-    r"|(?:plus|minus|times|divided by|multiplied by|to the power(?: of)?|more than|less than"
+    r"|incorrect|false|invalid|mistaken|impossible|extraneous|excluded|rejected|discarded|ruled out"
+    r"|too (?:small|big|large|high|low|many|much|few))\b"
+    r"|(?:\w+\s+)?(?:(?:isn|wasn|aren|can|doesn)['\u2019]t|cannot|fails|does not)"
+    r" (?:be )?(?:right|correct|the|an? answer|valid|possible|work|satisfy|hold|count)\b"
+    rf"|(?<!\()or\b(?!\s+(?:equivalently|in other|about|approximately))"
+    r"|(?:squared|cubed|doubled|tripled|halved|factorial|-?ish|{_PART})\b|\?"
+    r"|(?:plus|minus|times|choose|over|mod|point|(?:divided|multiplied|increased|reduced) by|added to"
+    r"|to the power(?: of)?|(?:more|less)(?: than)?"
     r"|\\?%[\s$\\)]*of)\s+[\d$\\])"
 )
-_TAKEN_BACK = re.compile(
-    r"(?i)[\s$*_.,;)}\]\\]*(?:(?:hmm|wait|no|but|actually)[,.]*\s+)*(?:that|this|which|it)(?:['\u2019]s| is)"
-    r" (?:not (?:right|correct)|wrong|incorrect)\b"
+# Behind any statement these take it back, also in the next line: "That is wrong", "Actually, 43".
+TAKEN_BACK = re.compile(
+    r"(?i)(?:[\s$*_.,;)}\]\\]|</\w+>)*+(?:(?:(?:hmm|wait|no|but|actually)[,.]*\s+)*"
+    r"(?:(?:that|this|which|it)(?:['\u2019]s| is)|is)"
+    r" (?:not (?:right|correct)|wrong|incorrect)\b|(?:(?:wait|no|hmm|actually|correction|sorry|or|also)\b[,:.]*\s+)+"
+    r"(?:(?:it|that)(?:['\u2019]s| is| could also be) )?\(?(?:[\d$\\]|(?-i:[A-HJ])\b))"
 )
 _UNIT_END = re.compile(r"[.,;:!?\n=<>&()]|\\\\|\\(?:implies|[rR]ight\w*|approx|q?quad|end)")
 
@@ -103,7 +116,7 @@ def read_boxes(text: str, last: int) -> Found:
     after = text[end : end + 4 * LONGEST]
     clause = _CLAUSE.split(_DELIMITER.sub(" ", before[-LONGEST:]))[-1]
     after_it = after[_CLOSED.match(after).end() :]  # pyright: ignore[reportOptionalMemberAccess]
-    retracted = _TAKEN_BACK.match(after) or _RETRACT.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", after_it))
+    retracted = TAKEN_BACK.match(after) or _RETRACT.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", after_it))
     if retracted or _GOVERN.search(clause) or _touched(before, after):
         return Found(())
     return Found((*contents[:-1], _with_unit(content, before, after_it)), any_of)

@@ -15,12 +15,13 @@ r"""Find where in a text its final answer stands. The rules, which docs/scorers.
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 from typing import Literal
 
 from .answers import CHOICE, without_unit
-from .boxes import COMMAND, LABEL, LONGEST, PROSE, Found, box_at, read_boxes
+from .boxes import COMMAND, LABEL, LONGEST, PROSE, TAKEN_BACK, Found, box_at, read_boxes
 from .notation import plain
 from .quantities import changes, number
 
@@ -32,6 +33,10 @@ _STOP = re.compile(
     rf"<\|(?:im_end|endoftext|eot_id|end_of_text)\|>|</s>|<eos>|<end_of_turn>|<{_BAR}end\u2581of\u2581sentence{_BAR}>"
 )
 _END = re.compile(rf"(?:\s|```|<[|{_BAR}][^<>\n]{{1,40}}[|{_BAR}]>|</?s>|<(?:pad|eo[a-z])>|<turn\|>|</[A-Za-z_ ]+>)+$")
+# What models draw beside an answer: emoji, check marks, arrows, bullets, the end of a proof.
+_MARKS = re.compile(
+    "[\u2022\u2192\u21d2\u2234\u220e\u25a0-\u25a2\u25b6\u2600-\u2714\u2728\u27a1\ufe0f\U0001f300-\U0001faff]"
+)
 _NAME = r"(?:seed:)?(?:think|thinking|thoughts?|reasoning|reason|reflection|scratchpad|analysis|cot)"
 _OPENED = re.compile(
     rf"(?i)<\|?{_NAME}\|?>|\[THINK\]|\u25c1think\u25b7|<start_working_out>|<unused94>|\Aanalysis(?=(?-i:[A-Z]))"
@@ -69,7 +74,7 @@ _BEST = r"(?:(?<=correct )|(?<=right )|(?<=best ))"
 _STATEMENT = re.compile(
     # What they begin with, by which a search is fast.
     rf"(?=[\\<#\u7b54\u6545\u9009\u56de\uc815\ub2f5R\u041e]|[aA][nN]|opt|cho)(?:"
-    r"(?P<box>\\(?:boxed|fbox|framebox)(?![A-Za-z]))"
+    r"(?P<box>(?:(?<!\\)\\)?\\(?:boxed|fbox|framebox)(?![A-Za-z]))"
     r"|(?P<tag>(?i:<(?:final[_ ]?)?answer>|<solution>))"
     r"|(?P<hashes>####(?!#))"
     rf"|(?P<line>(?:(?i:answer)(?: ?\([^()\n]{{1,30}}\))?|{_OTHERS}|\u6545?\u7b54\u6848|\u6545?\u9009){_MARK}"
@@ -77,7 +82,7 @@ _STATEMENT = re.compile(
     r"|(?P<heading>(?i:answer)[ \t*_:]*$)"
     rf"|(?P<reversed>(?:(?<=\bis the )|(?<=\bis the final )|{_BEST})(?:answer|option|choice)\b(?! ?(?:to\b|{_IS}|:)))"
     rf"|(?P<sentence>(?i:answer|{_BEST}(?:option|choice))(?: to\b[^.\n]{{0,60}}?)? ?{_IS}"
-    r"|\u7b54\u6848\s*[\u4e3a\u662f\u9009]|\u6545\u7b54\u6848[\u4e3a\u662f\u9009]?|\u6545\u9009))",
+    r"|(?<!\u4e0d)\u9009[\u62e9\u9879]?[\u662f:\uff1a]?(?=\s*\(?[A-J](?![A-Za-z]))|\u7b54\u6848\s*[\u4e3a\u662f\u9009]|\u6545\u7b54\u6848[\u4e3a\u662f\u9009]?|\u6545\u9009))",
     re.MULTILINE,
 )
 _ANSWER = re.compile(rf"(?i)answer{_MARK}:")
@@ -92,16 +97,19 @@ _ABOUT = re.compile(
     r"(?i)\b(?:in|of|about|if|whether|check\w*|verif\w*|confirm\w*)\s+(?:(?:that|the|this|my|our|your|final)\s+)*$"
 )
 _DENIED = re.compile(
-    r"(?i)(?:\b(?:wrong|incorrect|false|invalid|not|doubt|unsure|twice|half|double)|n['\u2019]t)\b"
-    r"(?:\s+(?!(?:so|then|hence|thus|therefore|and|but)\b)[\w'\u2019]+){0,5}\s*$"
+    r"(?i)(?:(?<![A-Za-z])(?:wrong|incorrect|false|invalid|rejected|discarded|previous|bad|unlikely|not|doubt|unsure|twice|half"
+    r"|double)|n['\u2019]t)(?![A-Za-z])"
+    r"(?:\s+(?!(?:so|then|hence|thus|therefore|and|but)\b)[\w'\u2019]+){0,5}[\s_]*$"
 )
-_REST = re.compile(r"\.\s+(?=[A-Z])|,?\s+(?:because|since)\b")  # the next sentence, a reason
+_REST = re.compile(r"\.\s+(?=[A-Z])|,?\s+\(?(?:because|since)\b")  # the next sentence, a reason
 _CLAUSE = re.compile(r"[.,;:]\s+|\b(?i:so|thus|hence|therefore|and|that|option|choice)\s+")
 _DISPLAY = {"$$": "$$", r"\[": r"\]"}
 _TAG = re.compile(r"</[A-Za-z_ ]+>")
 _GAP = re.compile(r"(?:[*_`#}\s\u3011]|(?<=\n)(?:-{3,}$|[->+] ))*", re.MULTILINE)
 _LEADING = re.compile(r"^(?:[*_`#\s]|[->+] )+")
 # Labels that only an answer has; another one is a note beside the answer that was stated ("Confidence: 90").
+_NOTE = re.compile(r"(?i)answer|confidence|note|page|question|hint|problem")
+_CHOSEN = re.compile(r"(?i)(?:option|choice)[*_`\s]*:[*_`\s]*\(?(?-i:[A-J])[).*_`\s]*$")
 _SOMETHING = re.compile(r"\d|\\|^\W*[A-J]\W*$")
 _OF_ANSWER = re.compile(
     r"(?i)(?:(?:so|thus|hence|therefore|the|my|our|final|overall|correct) ?)*"
@@ -114,7 +122,8 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
 
     `thinking="opened"`: the prompt ended in an opened block of thinking.
     """
-    text = without_thinking(_STOP.split(text, maxsplit=1)[0], thinking).rstrip()
+    text = _STOP.split(text, maxsplit=1)[0]
+    text = without_thinking(text if text.isascii() else _MARKS.sub(" ", text), thinking).rstrip()
     if text.endswith((">", "`")) and (end := _END.search(text, max(0, len(text) - 2 * LONGEST))):
         text = text[: end.start()]
     place, found = _last_statement(text)
@@ -129,12 +138,12 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
     weak: tuple[int, Found | None] = (-1, None)
     for start in (max(0, len(text) - 2 * LONGEST), 0):  # most stand near the end; what is near is looked at twice
         marks = list(_STATEMENT.finditer(text, start))
-        boxes = [(mark.start(), (box_at(text, mark.start()) or (0, 0))[1]) for mark in marks if mark["box"]]
+        boxes = [mark.start() for mark in marks if mark["box"]]
         for mark in reversed(marks):
             place, kind = mark.start(), mark.lastgroup
-            around = next((begin for begin, end in boxes if begin < place < end), -1)
-            if kind == "box" or around >= 0:
-                return place, read_boxes(text, place if kind == "box" else around)
+            near = boxes[bisect.bisect(boxes, place) - 1] if boxes else place
+            if kind == "box" or (near < place and (box := box_at(text, near)) and box[1] > place):
+                return place, read_boxes(text, near)
             before = text[max(text.rfind("\n", 0, place) + 1, place - LONGEST) : place]
             if (kind == "heading" and not _HEADING.fullmatch(before)) or _ABOUT.search(before):
                 continue
@@ -143,9 +152,11 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
             line = _said(text, mark, before)
             if not line or (kind == "hashes" and not _SOMETHING.search(line)):
                 continue
-            if kind == "hashes" and PROSE.search(line) and "\n" in text[mark.end() :].strip():  # #### Step 2
-                continue
-            if kind in ("line", "sentence") and _DENIED.search(before):
+            if kind == "hashes" and PROSE.search(line) and "\n" in text[mark.end() : mark.end() + LONGEST].strip():
+                continue  # #### Step 2
+            denied = kind in ("line", "sentence") and (_DENIED.search(before) or (kind == "line" and changes(mark[0])))
+            stands = text.find(line, mark.end())
+            if denied or (stands >= 0 and TAKEN_BACK.match(text, stands + len(line))):
                 return place, Found(())
             at_once = _AT_ONCE.match(line)
             if kind == "reversed" and ("\\box" in line or PROSE.search(COMMAND.sub(" ", line)) or not at_once):
@@ -167,7 +178,7 @@ def _said(text: str, mark: re.Match[str], before: str) -> str | None:
     if mark[0].count('"') == 1:
         try:
             return str(json.JSONDecoder(parse_float=str).raw_decode(text[mark.end() :].lstrip())[0])
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     return _line(text, mark.end())
 
@@ -185,7 +196,8 @@ def _line(text: str, start: int) -> str | None:
 
 def _tagged(text: str, start: int) -> str | None:
     """Return what stands between tags: one line, a displayed formula, or the last line of several."""
-    inside = _TAG.split(text[start:], maxsplit=1)[0].strip()
+    closing = _TAG.search(text, start)
+    inside = text[start : closing.start() if closing else None].strip()
     return _line(inside if inside.startswith(tuple(_DISPLAY)) else inside.rpartition("\n")[2], 0)
 
 
@@ -200,11 +212,13 @@ def _last_line(text: str, place: int) -> str | None:
     line = _LEADING.sub("", text[start:].strip())
     label = LABEL.match(line)
     value = line[label.end() :] if label else line
-    if len(value) > LONGEST or (label and (changes(label["label"]) or "answer" in label["label"])):
+    if len(value) > LONGEST or (label and (changes(label["label"]) or _NOTE.search(label["label"]))):
         return None
-    value_alone, _ = without_unit(plain(value).replace("$", "").strip(" *_`.")) or (value, None)
+    value_alone = plain(value).replace("$", "").strip(" *_`.")
+    if place < 0:
+        value_alone, _ = without_unit(value_alone) or (value, None)
     alone = "" if label else plain(value).strip(" *_`.$\\[]")
-    letter = alone.isupper() and CHOICE.fullmatch(alone)
+    letter = (alone.isupper() and CHOICE.fullmatch(alone)) or (label and _CHOSEN.search(line))
     if place >= 0 and not (label and _OF_ANSWER.fullmatch(label["label"])) and (label or not number(value_alone)):
         return value if letter else None
     if letter or (start == 0 and re.match(r"\(?[A-J]\)\s", alone)):

@@ -96,12 +96,15 @@ class _Pair:
 
 
 # The letter beside what it stands for: (B) 7. It counts unless the words name another one, or say something of it.
-_CHOSEN = re.compile(r"(?:option |choice )?\(?([A-J])(?:\)[:.,]?|[:.]|\s-|(?= is the))\s*(.*)", re.IGNORECASE)
+_CHOSEN = re.compile(
+    r"(?:option |choice )?\(?([A-J])(?:\)[:.,]?|[:.,]|\s[-\u2013\u2014]|(?= is the))\s*(.*)", re.IGNORECASE
+)
 _OTHER_LETTER = re.compile(
-    r"^(?:is (?!the (?:only )?(?:correct |right |best )?(?:answer|option|choice)\b)|was|may|might|can|or|and)\b"
-    r"|\(?\b[A-Ja-j]\)|(?:\b(?:or|and|also|not|but)|,|\()\s+\(?[A-J]\b|\([A-J]\b|\b[A-J] (?:is|also|works)\b"
+    r"^\(?[A-J]\W*$|^(?:is (?!the (?:only )?(?:correct |right |best )?(?:answer|option|choice)\b)"
+    r"|was|may|might|can|or|and)\b"
+    r"|\(?\b[A-Ja-j]\)|(?:\b(?:or|and|also|but)|,|\()\s+\(?[A-J]\b|\([A-J]\b|\b[A-J] (?:is|also|works)\b"
     r"|\b(?:is|are|was|be) (?:\w+ )?(?:not|wrong|incorrect|false)\b|n['\u2019]t\b|\?$|too \w+$"
-    r"|^\W*(?:wrong|incorrect|untrue|not|eliminated|excluded|rejected|ruled out|impossible)\b"
+    r"|^\W*(?:wrong|incorrect|untrue|not(?! \(?[A-J]\b)|eliminated|excluded|rejected|ruled out|impossible)\b"
 )
 _CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
 # 0x1F, 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
@@ -190,7 +193,9 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
     if wanted.kind == "based" and "_" in wanted.normal and answer.isalnum():  # the base may be the question's
         return Grade(float(wanted.normal.startswith(f"{answer}_")), answer)
     if wanted.kind not in ("number", "formula"):
-        forms = [without_lead(answer), answer, bare(said(answer))]
+        forms = [without_lead(answer), answer]
+        if wanted.kind != "choice" or _as_written("choice", answer) is None:
+            forms.append(bare(said(answer)))
         if wanted.kind == "clock" and (named := _NAMED_RATIO.fullmatch(answer)) and not changes(named[1]):
             forms.append(named[2])
         forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]

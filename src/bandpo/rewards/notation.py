@@ -15,7 +15,9 @@ _TEXT = re.compile(
     r"\\(?:num|text|mbox|textrm|textnormal|textit|textbf|mathrm|mathbf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 # Spaces, sizes and styles, which change nothing in a formula.
-STYLE = r"\\(?:q?quad|(?:display|text)style|small|[lL]arge|LARGE|[hH]uge|bf|it|rm)(?![A-Za-z])"
+STYLE = (
+    r"\\(?:q?quad|checkmark|blacksquare|square|qed|(?:display|text)style|[lL]arge|LARGE|[hH]uge|bf|it|rm)(?![A-Za-z])"
+)
 _DIGITS = re.compile(r"[-+$]?[\d.,]+\$?")  # most answers, to which none of this applies
 _SPACE = re.compile(rf"(?<!\\)\\(?:[;:!> ]|,(?!\d{{3}}(?!\d)))|{STYLE}|(?<!^)~|\N{{NO-BREAK SPACE}}")
 # The same mathematics in other signs.
