@@ -1380,7 +1380,7 @@ FAULTS = [
     Fault(
         "boxes with or between them are any of them",
         "rewards/grading.py",
-        "    if not found.any:\n",
+        "    if not found.each:\n",
         "    if True:\n",
         "final_answer::test_boxes_that_stand_together",
     ),
@@ -1443,8 +1443,8 @@ FAULTS = [
     Fault(
         "what stands behind the end of a turn is read",
         "rewards/final_answer.py",
-        "without_thinking(_STOP.split(text, maxsplit=1)[0], thinking)",
-        "without_thinking(text, thinking)",
+        "    text = _STOP.split(text, maxsplit=1)[0]\n",
+        "",
         "final_answer::test_where_the_answers_of_tricky_texts_stand",
     ),
     Fault(
@@ -1457,8 +1457,29 @@ FAULTS = [
     Fault(
         "what is denied is stated",
         "rewards/final_answer.py",
-        '            if kind in ("line", "sentence") and _DENIED.search(before):\n',
-        "            if False:\n",
+        "            if denied or (",
+        "            if (",
+        "final_answer::test_where_the_answers_of_tricky_texts_stand",
+    ),
+    Fault(
+        "an answer that the next words take back stands",
+        "rewards/final_answer.py",
+        "            if denied or (stands >= 0 and",
+        "            if denied or (False and",
+        "final_answer::test_where_the_answers_of_tricky_texts_stand",
+    ),
+    Fault(
+        "one text is right for two choices",
+        "rewards/grading.py",
+        '        if wanted.kind != "choice" or _as_written("choice", answer) is None:\n',
+        "        if True:\n",
+        "final_answer::test_where_the_answers_of_tricky_texts_stand",
+    ),
+    Fault(
+        "a thing that is counted behind the answer is the answer",
+        "rewards/final_answer.py",
+        "    if place < 0:\n        value_alone",
+        "    if True:\n        value_alone",
         "final_answer::test_where_the_answers_of_tricky_texts_stand",
     ),
     Fault(

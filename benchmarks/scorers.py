@@ -325,8 +325,8 @@ def _checks_page() -> str:
         "list, an entry of a table, an alternative of a regular expression. Each was taken out alone, and the tricky",
         "answers and the sets above were graded again (benchmarks/checks.csv). Without it wrong answers are rewarded",
         f"for {stop}, and right ones refused for {gain}; for {len(needed)} the code fails. {idle} change no verdict of",
-        "these answers. Most of those complete a list (eleven among the numbers, units, names of environments), or guard",
-        "against what hostile answers do.",
+        "these answers. Most of those complete a list (eleven among the numbers, units, names of environments), or",
+        "guard against what hostile answers do.",
     ]
     return "\n".join(lines)
 

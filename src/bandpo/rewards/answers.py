@@ -10,7 +10,7 @@ import itertools
 import re
 from typing import NamedTuple
 
-from .notation import bare
+from .notation import COMMAND, PROSE, bare
 from .quantities import PARTS, SCALES, VALUES, changes, known_unit, number, split_unit
 
 # The letter of a choice.
@@ -58,8 +58,6 @@ _UNRELATED = re.compile(
     r"|(?:equals?|equal|comes|amounts|simplifies|reduces) to|given by|year)|^in)$"
 )
 
-_LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
-_COMMAND = re.compile(r"\\([A-Za-z]+)")
 # What the parser would drop or read as something else, unless the right answer has it too: primes, bases, two numbers
 # side by side, I for i, infinities, a programmer's 1 % 0 and 0x1F, logarithms to base 0 or 1.
 _MISREAD = [
@@ -86,7 +84,7 @@ def read(text: str, right: str) -> Reading | None:
 
     What the right answer has too (its letters, commands, "=") is no reason to refuse.
     """
-    letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", _COMMAND.sub(" ", right)))
+    letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", COMMAND.sub(" ", right)))
     if (around := "".join(_HAN.findall(text))) and not _HAN_CHANGING.search(around):
         text = _HAN.sub("", text)
     text = without_lead(text)
@@ -178,7 +176,7 @@ def _sides(text: str) -> tuple[str, ...] | None:
     if len(sides) == 2 and _is_name(sides[1]) and not _is_name(sides[0]):  # 42 = x
         sides.reverse()
     *first, last = sides
-    if any(not side for side in sides) or "\\not" in text or any(changes(_COMMAND.sub(" ", side)) for side in first):
+    if any(not side for side in sides) or "\\not" in text or any(changes(COMMAND.sub(" ", side)) for side in first):
         return None
     return (*(side for side in first if not _is_name(side)), last)
 
@@ -193,7 +191,7 @@ def _split(text: str) -> list[str]:
 def _is_name(side: str) -> bool:
     if number(split_unit(bare(side))[0]):  # 42 cm
         return False
-    letters = _COMMAND.sub(lambda match: " x " if match[1] in _GREEK else " ", re.sub(r"\$", "", side))
+    letters = COMMAND.sub(lambda match: " x " if match[1] in _GREEK else " ", re.sub(r"\$", "", side))
     if re.fullmatch(r"[^A-Za-z]*[xyz][^A-Za-z]*", letters) and re.search(r"[-+*/^!|]|\\(?:sqrt|frac)", side):
         return False  # -x = 42 and x^2 = 42 do not say that x is 42
     return not re.search(r"[<>]|\\(?:ne|le|ge)", side) and bool(
@@ -210,6 +208,6 @@ def _changed(value: str, right: str, letters: str) -> bool:
         return True
     if max(itertools.accumulate((sign in "([{") - (sign in ")]}") for sign in value)) > DEEPEST:
         return True
-    known = {*FUNCTIONS, *_MATRICES, *_LETTERS.findall(_COMMAND.sub(" ", right))}
-    words = _LETTERS.findall(_COMMAND.sub(" ", value))
+    known = {*FUNCTIONS, *_MATRICES, *PROSE.findall(COMMAND.sub(" ", right))}
+    words = PROSE.findall(COMMAND.sub(" ", value))
     return any(known.isdisjoint((word, word.casefold())) and not set(word) <= {*letters} for word in words)

@@ -11,16 +11,14 @@ from .quantities import PARTS, SCALES
 
 # Of the characters of an answer that is looked at; the longest of MATH-500 has 159.
 LONGEST = 500
-PROSE = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
-COMMAND = re.compile(r"\\[A-Za-z]+")
 LABEL = re.compile(r"(?P<label>[A-Za-z][A-Za-z' ]{0,40}?)[*_`\s]*[:\uff1a][*_`\s]*")
 
 
 class Found(NamedTuple):
-    """The answers that stand together as a text's last statement, mostly one; `any` with "or" between them."""
+    """The answers that stand together as a text's last statement, mostly one; `each` must be right behind an "or"."""
 
     answers: tuple[str, ...]
-    any: bool = False
+    each: bool = False
 
 
 _BULLET = re.compile(r"^\s*(?:[-*+>]|\(?(?:[a-z]|[ivx]+|\d+)[.)])\s+")
@@ -76,7 +74,7 @@ _GOVERN = re.compile(
     r"|\b(?:wrong|incorrect|false|invalid) (?:final )?answer\b|(?:\u4e0d\u662f|\u4e0d\u7b49\u4e8e|\u5e76\u975e)\s*$"
 )
 _CLAUSE = re.compile(r"[.;:!?,\n]\s")
-# And behind it.
+# Words that take a box back which they stand directly behind.
 _BE = r"(?:\w+\s+)?(?:is|was|are|were|seems|looks|would be|must be)\s+(?:\w+\s+){0,2}?"
 _RETRACT = re.compile(
     rf"(?i)[\s*_]*\(?(?:{_BE}not\b(?!\s*[\d$\\])|(?:{_BE})?(?:not (?:correct|right|the|an? answer|valid)|wrong"
@@ -105,12 +103,12 @@ def read_boxes(text: str, last: int) -> Found:
     box = box_at(text, last)
     if box is None:
         return Found(())
-    (begin, end, content), contents, any_of = box, [box[2]], False
+    (begin, end, content), contents, each = box, [box[2]], False
     for mark in reversed(list(_BOX.finditer(text, max(0, begin - LONGEST), begin))):
         other = box_at(text, mark.start())
         if other is None or other[1] > begin or not _BETWEEN.fullmatch(between := text[other[1] : begin]):
             break
-        any_of |= re.search(r"\bor\b|^[\s$]*[,;]?[\s$]*$", between) is not None
+        each |= re.search(r"\bor\b|^[\s$]*[,;]?[\s$]*$", between) is not None
         begin, contents = other[0], [other[2], *contents]
     before = text[max(0, begin - 4 * LONGEST) : begin].rpartition("\n\n")[2]
     after = text[end : end + 4 * LONGEST]
@@ -119,11 +117,11 @@ def read_boxes(text: str, last: int) -> Found:
     retracted = TAKEN_BACK.match(after) or _RETRACT.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", after_it))
     if retracted or _GOVERN.search(clause) or _touched(before, after):
         return Found(())
-    return Found((*contents[:-1], _with_unit(content, before, after_it)), any_of)
+    return Found((*contents[:-1], _with_unit(content, before, after_it)), each)
 
 
 def _touched(before: str, after: str) -> bool:
-    """Tell whether anything stands beside a box that could compute with it: all but spaces, brackets, styles, units."""
+    """Tell whether anything stands beside a box but spaces, brackets, styles and units, or another entry of a tuple."""
     *_, cut = (None, *_CUT.finditer(line := _BULLET.sub("", before.rpartition("\n")[2])))
     if not cut or cut[0][-1].isalpha():
         after = re.sub(r"^((?:\\[)\]]|[$*])*)!(?=\s|$)", r"\1", after)

@@ -273,7 +273,7 @@ def size(expr: Any) -> float:
 
 
 def _value(expr: Any) -> float:
-    """As large it may be."""
+    """Return the largest that its absolute value may be."""
     bits = size(expr)
     if bits > 40:
         raise _Refused

@@ -7,10 +7,11 @@ r"""Find where in a text its final answer stands. The rules, which docs/scorers.
    that holds nothing but an answer, whatever short label stands before it. A note about the answer is none.
 3. A box is the answer, whatever words or equations lead to it, with the unit that stands beside it.
 4. It is none where anything else stands beside it: `2\boxed{21}`, `-\boxed{3}`, `\boxed{3}^2`, `(1, \boxed{3})`.
-5. It is none where words negate it, take a part of it or take it back: "not \boxed{7}", "half of \boxed{42}",
-   "\boxed{7} is wrong". A text whose last statement is such a box gives no answer.
-6. Boxes with only a comma, "and" or "or" between them are a list where the right answer is a list. Else the last of
-   them counts behind "and", and each must be right behind a comma or "or".
+5. It is none where words negate it or take a part of it: "not \boxed{7}", "half of \boxed{42}". Any statement is
+   none where the next words take it back: "\boxed{7} is wrong", "Answer: 7. Wait, that is not right". A text whose
+   last statement is such a one gives no answer.
+6. Boxes with nothing but a space, a comma, "and" or "or" between them are a list where the right answer is a list. Else
+   the last of them counts behind "and", and each must be right behind anything else.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import re
 from typing import Literal
 
 from .answers import CHOICE, without_unit
-from .boxes import COMMAND, LABEL, LONGEST, PROSE, TAKEN_BACK, Found, box_at, read_boxes
-from .notation import plain
+from .boxes import LABEL, LONGEST, TAKEN_BACK, Found, box_at, read_boxes
+from .notation import COMMAND, PROSE, plain
 from .quantities import changes, number
 
 # ---- what is not answer
@@ -87,7 +88,7 @@ _STATEMENT = re.compile(
 )
 _ANSWER = re.compile(rf"(?i)answer{_MARK}:")
 _HEADING = re.compile(r"[ \t#*_>-]*(?i:the )?(?i:final )?")
-# A sentence states an answer if its value follows at once, or if nothing else does.
+# A sentence states an answer if its value follows at once; another one counts only in a text that states none.
 _AT_ONCE = re.compile(
     r"[\s:*_`\"]*(?:(?:indeed|then|thus|therefore|simply|just|exactly|actually|also|the|an?|number|value|option|choice"
     r"|(?:equal|given) (?:to|by))\s+)*[*_\"(]*(?:[-+]?\s*[\d$\\.]|[A-J](?![A-Za-z' ])|\()"

@@ -1,8 +1,8 @@
 r"""Is the final answer in a text the right one? `grade(texts, answers, scorer)`; docs/scorers.md compares the scorers.
 
-`math`: the answer is what stands on the last line with "Answer:", else in the last `\boxed{}`, else after the last
-"answer is"; it is right if it is equal in value. Numbers are compared here, by `fractions.Fraction`; whatever needs a
-parser goes to math-verify, in worker processes with hard limits of time and memory (`workers`).
+`math`: the answer is the last that the text states (`final_answer`); it is right if it is equal in value. Numbers are
+compared here, by `fractions.Fraction`; whatever needs a parser goes to math-verify, in worker processes with hard
+limits of time and memory (`workers`).
 
 `dapo-strict`: what the public runs' scorer does, `math_dapo` of verl 0.5: "Answer:" within the last 300 characters,
 Minerva's normalisation (arXiv 2206.14858, app. D), equal strings.
@@ -173,7 +173,7 @@ def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair
     last = found.answers[-1]
     if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):
         return _compared(", ".join(found.answers), right)
-    if not found.any:
+    if not found.each:
         return _compared(last, right)
     all_of = [_compared(answer, right) for answer in found.answers]  # "x+1 or 1+x"
     wrong = [each for each in all_of if isinstance(each, Grade) and not each.score]

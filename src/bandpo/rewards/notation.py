@@ -8,6 +8,8 @@ from typing import Any
 
 from .quantities import VALUES
 
+COMMAND = re.compile(r"\\([A-Za-z]+)")
+PROSE = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")  # two letters together, which are no command
 _DELIMITERS = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')]
 _WRAPPERS = ("\\boldsymbol{", "\\underline{", "{")
 _COLOR = re.compile(r"\\(?:text)?color\{\w+\}")
@@ -19,7 +21,7 @@ STYLE = (
     r"\\(?:q?quad|checkmark|blacksquare|square|qed|(?:display|text)style|[lL]arge|LARGE|[hH]uge|bf|it|rm)(?![A-Za-z])"
 )
 _DIGITS = re.compile(r"[-+$]?[\d.,]+\$?")  # most answers, to which none of this applies
-_SPACE = re.compile(rf"(?<!\\)\\(?:[;:!> ]|,(?!\d{{3}}(?!\d)))|{STYLE}|(?<!^)~|\N{{NO-BREAK SPACE}}")
+_SPACE = re.compile(rf"(?<!\\)\\(?:[;:!> ]|,(?!\d{{3}}(?!\d)))|{STYLE}|(?<!^)~|\xa0")
 # The same mathematics in other signs.
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _SIGNS = {chr(0xFEE0 + ord(sign)): sign for sign in map(chr, range(33, 127))}
