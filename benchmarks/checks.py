@@ -4,10 +4,11 @@ r"""What each check of the scorer `math` decides: its source is changed in one p
     python benchmarks/checks.py sets --write    # and write benchmarks/checks.csv
 
 A check is an `if`, one side of an `and` or `or`, a word of a list, an entry of a table, or an alternative of a regular
-expression. Without it, of all answers whose verdict is known (benchmarks/tricky.yaml in two of its forms, and up to
-400 of each set), `stopped` wrong ones
-would be rewarded and `gained` right ones refused; `lost` right ones would be read. `unknown` are
-generated answers (benchmarks/rewards.py) that would get another score. A check that only loses is one to drop.
+expression. Answers with a verdict are graded without it: for final_answer.py and boxes.py whole texts (those of
+benchmarks/tricky.yaml and up to 300 of each set), for the other files the tricky answers behind "Answer:", for
+equivalence.py 1,000 of those that a parser must read. `stopped` wrong ones would be rewarded without it, `gained` right
+ones refused; `lost` right ones would be read, `let_in` wrong ones refused. `unknown` are generated answers
+(benchmarks/rewards.py) that would get another score. A check that only loses is one to drop.
 """
 
 import argparse
@@ -36,7 +37,14 @@ from bandpo.rewards import equivalence, grading
 FILES = ["quantities.py", "notation.py", "answers.py", "boxes.py", "final_answer.py", "equivalence.py", "grading.py"]
 FOLDER = Path(grading.__file__).parent
 COLUMNS = ["file", "line", "lines", "check", "stopped", "gained", "lost", "let_in", "unknown"]
-Case = tuple[str, str, int | None]
+READERS = ("boxes.py", "final_answer.py")  # tried on whole texts; the others on the tricky answers
+
+
+class Case(NamedTuple):
+    text: str
+    gold: str
+    right: int | None
+    whole: bool
 
 
 # ---- the answers
@@ -44,16 +52,15 @@ Case = tuple[str, str, int | None]
 
 def cases(folder: Path) -> list[Case]:
     """Each with its verdict: 1, 0, or None where it is not known."""
-    found: dict[tuple[str, str], int | None] = {}
+    found: dict[tuple[str, str], Case] = {}
     rng = random.Random(0)
     for _name, _writing, rows in reading.sets(folder):
-        for text, gold, right in rows if len(rows) < 400 else rng.sample(rows, 400):
-            found[text, gold] = right
-    for form in ("answer", "formula"):
-        found |= {(case.text, case.gold): case.right for case in scorers.tricky(form)}
+        for text, gold, right in rows if len(rows) < 300 else rng.sample(rows, 300):
+            found[text, gold] = Case(text, gold, right, True)
+    found |= {(c.text, c.gold): Case(c.text, c.gold, c.right, c.whole) for c in scorers.tricky("answer")}
     real = rewards.made(0)
-    found |= {pair: None for chunk in range(3) for pair in rewards.generated(chunk, real)}
-    return [(text, gold, right) for (text, gold), right in found.items()]
+    found |= {pair: Case(*pair, None, False) for chunk in range(2) for pair in rewards.generated(chunk, real)}
+    return list(found.values())
 
 
 # ---- the checks
@@ -227,6 +234,7 @@ def _without(check: Check) -> dict[str, Any]:
     receive, send = multiprocessing.Pipe(duplex=False)
     words = re.findall("[a-z]{2,}", check.text.casefold()) if re.fullmatch(r"'?[A-Za-z]+'?(: .*)?", check.text) else []
     some = [i for i, c in enumerate(_CASES) if not words or any(w in f"{c[0]} {c[1]}".casefold() for w in words)]
+    some = [i for i in some if _CASES[i].whole == (check.file in READERS)]
     if check.file == "equivalence.py":
         some = [i for i in some if i in _COMPARED]
     child = multiprocessing.get_context("fork").Process(target=_graded_without, args=(check, some, send))
@@ -268,7 +276,7 @@ def measure(folder: Path, only: str) -> list[dict[str, Any]]:
     _CASES = cases(folder)
     _BASE = _graded(_CASES)
     pairs = [i for i, c in enumerate(_CASES) if isinstance(grading._by_value(c[0], c[1]), grading._Pair)]
-    _COMPARED = set(random.Random(0).sample(pairs, min(1500, len(pairs))))
+    _COMPARED = set(random.Random(0).sample(pairs, min(1000, len(pairs))))
     print(f"{len(_CASES)} answers", flush=True)
     found = []
     with multiprocessing.pool.ThreadPool(2) as pool:
