@@ -5,10 +5,10 @@ r"""What each check of the scorer `math` decides: its source is changed in one p
 
 A check is an `if`, one side of an `and` or `or`, a word of a list, an entry of a table, or an alternative of a regular
 expression. Answers with a verdict are graded without it: for final_answer.py and boxes.py whole texts (those of
-benchmarks/tricky.yaml and up to 300 of each set), for the other files the tricky answers behind "Answer:", for
-equivalence.py 1,000 of those that a parser must read. `stopped` wrong ones would be rewarded without it, `gained` right
-ones refused; `lost` right ones would be read, `let_in` wrong ones refused. `unknown` are generated answers
-(benchmarks/rewards.py) that would get another score. A check that only loses is one to drop.
+benchmarks/tricky.yaml and up to 300 of each set), for the other files the tricky answers behind "Answer:". `stopped`
+wrong ones would be rewarded without it, `gained` right ones refused; `lost` right ones would be read, `let_in` wrong
+ones refused. `unknown` are generated answers (benchmarks/rewards.py) that would get another score.
+A check that only loses is one to drop.
 """
 
 import argparse
@@ -34,7 +34,7 @@ import scorers
 
 from bandpo.rewards import equivalence, grading
 
-FILES = ["quantities.py", "notation.py", "answers.py", "boxes.py", "final_answer.py", "equivalence.py", "grading.py"]
+FILES = ["quantities.py", "notation.py", "answers.py", "boxes.py", "final_answer.py", "grading.py"]
 FOLDER = Path(grading.__file__).parent
 COLUMNS = ["file", "line", "lines", "check", "stopped", "gained", "lost", "let_in", "unknown"]
 READERS = ("boxes.py", "final_answer.py")  # tried on whole texts; the others on the tricky answers
@@ -196,7 +196,6 @@ def _alternatives(pattern: str) -> Iterator[tuple[str, str]]:
 _CACHE: dict[tuple[str, ...], Any] = {}
 _CASES: list[Case] = []
 _BASE: list[int] = []
-_COMPARED: set[int] = set()  # some of those that a parser must read
 
 
 class _Compare:
@@ -235,8 +234,6 @@ def _without(check: Check) -> dict[str, Any]:
     words = re.findall("[a-z]{2,}", check.text.casefold()) if re.fullmatch(r"'?[A-Za-z]+'?(: .*)?", check.text) else []
     some = [i for i, c in enumerate(_CASES) if not words or any(w in f"{c[0]} {c[1]}".casefold() for w in words)]
     some = [i for i in some if _CASES[i].whole == (check.file in READERS)]
-    if check.file == "equivalence.py":
-        some = [i for i in some if i in _COMPARED]
     child = multiprocessing.get_context("fork").Process(target=_graded_without, args=(check, some, send))
     child.start()
     scores = receive.recv() if receive.poll(300) else None
@@ -258,8 +255,6 @@ def _without(check: Check) -> dict[str, Any]:
 def _graded_without(check: Check, some: list[int], send: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
     try:
-        if check.file == "equivalence.py":
-            _CACHE.clear()
         for file in FILES[FILES.index(check.file) :]:
             module = sys.modules[f"bandpo.rewards.{file[:-3]}"]
             source = check.source if file == check.file else (FOLDER / file).read_text(encoding="utf-8")
@@ -270,13 +265,11 @@ def _graded_without(check: Check, some: list[int], send: Any) -> None:
 
 
 def measure(folder: Path, only: str) -> list[dict[str, Any]]:
-    global _CASES, _BASE, _COMPARED
+    global _CASES, _BASE
     signal.signal(signal.SIGVTALRM, _stop)
     grading._check_math_verify()
     _CASES = cases(folder)
     _BASE = _graded(_CASES)
-    pairs = [i for i, c in enumerate(_CASES) if isinstance(grading._by_value(c[0], c[1]), grading._Pair)]
-    _COMPARED = set(random.Random(0).sample(pairs, min(1000, len(pairs))))
     print(f"{len(_CASES)} answers", flush=True)
     found = []
     with multiprocessing.pool.ThreadPool(2) as pool:
