@@ -346,7 +346,7 @@ def _speed() -> str:
     number, parsed = f"{int(hostile['answers']):,}", f"{int(hostile['parsed']):,}"
     lines += [
         "",
-        f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, at a load of {row['load']}.",
+        f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, load {row['load']}.",
         f"The first, with the start of workers, took {row['first_s']} s.",
         f"{number} hostile strings took {hostile['seconds']} s: {parsed} reached the parser,",
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
