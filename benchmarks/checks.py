@@ -13,7 +13,6 @@ A check that only loses is one to drop.
 
 import argparse
 import ast
-import csv
 import itertools
 import multiprocessing
 import multiprocessing.pool
@@ -287,10 +286,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args.folder, args.only)
     if args.write:
-        with Path(__file__).with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(found)
+        reading.write(Path(__file__).with_suffix(".csv"), COLUMNS, found)
 
 
 if __name__ == "__main__":

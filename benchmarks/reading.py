@@ -138,10 +138,14 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args.folder)
     if args.write:
-        with Path(__file__).with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(found)
+        write(Path(__file__).with_suffix(".csv"), COLUMNS, found)
+
+
+def write(path: Path, columns: list[str], found: list[dict]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(found)
 
 
 if __name__ == "__main__":

@@ -201,6 +201,8 @@ def test_exact_values_are_equal_only_if_their_difference_is_zero(answer, right):
         ("1\N{FRACTION SLASH}2", "\\frac12"),
         ("\\nicefrac{1}{2}", "0.5"),
         ("\\num{6.63e-34}", "6.63e-34"),
+        ("\\sigma = 2", "2"),
+        ("\\varepsilon = 2", "2"),
         ("34\u200b", "34"),
         ("34", "\ufeff34"),
         ("34", "We get $17\\cdot2=\\boxed{34}$."),

@@ -191,7 +191,9 @@ def _split(text: str) -> list[str]:
 def _is_name(side: str) -> bool:
     if number(split_unit(bare(side))[0]):  # 42 cm
         return False
-    letters = COMMAND.sub(lambda match: " x " if match[1] in _GREEK else " ", re.sub(r"\$", "", side))
+    letters = COMMAND.sub(
+        lambda match: " x " if match[1].removeprefix("var").casefold() in _GREEK else " ", re.sub(r"\$", "", side)
+    )
     if re.fullmatch(r"[^A-Za-z]*[xyz][^A-Za-z]*", letters) and re.search(r"[-+*/^!|]|\\(?:sqrt|frac)", side):
         return False  # -x = 42 and x^2 = 42 do not say that x is 42
     return not re.search(r"[<>]|\\(?:ne|le|ge)", side) and bool(
@@ -199,7 +201,10 @@ def _is_name(side: str) -> bool:
     )
 
 
-_GREEK = {"alpha", "beta", "gamma", "theta", "lambda", "mu", "phi", "angle"}
+_GREEK = set(  # all but pi, which is a number
+    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega
+    angle""".split()  # noqa: SIM905
+)
 
 
 def _changed(value: str, right: str, letters: str) -> bool:

@@ -89,11 +89,13 @@ _RETRACT = re.compile(
     r"|\\?%[\s$\\)]*of)\s+[\d$\\])"
 )
 # Behind any statement these take it back, also in the next line: "That is wrong", "Actually, 43".
+_VALUE = r"(?:(?:it|that)(?:['\u2019]s| is| could also be) )?\(?(?:[\d$\\]|(?-i:[A-HJ])\b)"
 TAKEN_BACK = re.compile(
-    r"(?i)(?:[\s$*_.,;)}\]\\]|</\w+>)*+(?:(?:(?:hmm|wait|no|but|actually)[,.]*\s+)*"
-    r"(?:(?:that|this|which|it)(?:['\u2019]s| is)|is)"
-    r" (?:not (?:right|correct)|wrong|incorrect)\b|(?:(?:wait|no|hmm|actually|correction|sorry|or|also)\b[,:.]*\s+)+"
-    r"(?:(?:it|that)(?:['\u2019]s| is| could also be) )?\(?(?:[\d$\\]|(?-i:[A-HJ])\b))"
+    rf"(?i)[ \t$*.]*+(?:or|also)\s+{_VALUE}|(?:[\s$*_.,;)}}\]\\]|</\w+>)*+(?:"
+    r"(?:(?:hmm|wait|no|but|actually)[,.]*\s+)*(?:(?:that|this|which|it)(?:['\u2019]s| is)|is)"
+    rf" (?:not (?:right|correct)|wrong|incorrect)\b|(?:but )?(?:it|that) (?:could|might|may) (?:also )?be\b"
+    rf"|(?:(?:no,? wait|wait|hmm|actually|correction|sorry)\b[,:.]*\s+|(?:no|but)[,.]+\s+)+"
+    rf"(?:(?:no|but)[,.]*\s+)?{_VALUE})"
 )
 _UNIT_END = re.compile(r"[.,;:!?\n=<>&()]|\\\\|\\(?:implies|[rR]ight\w*|approx|q?quad|end)")
 
