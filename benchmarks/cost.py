@@ -99,10 +99,10 @@ class Nothing:
     """In place of `Metrics`, to see what the loss costs without them."""
 
     @staticmethod
-    def of(*args: Any, **kwargs: Any) -> None:
-        return None
+    def of(*args: Any, **kwargs: Any) -> Any:
+        return Nothing
 
-    merge = of
+    merge = check = of
 
 
 def without_metrics(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

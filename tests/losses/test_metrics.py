@@ -23,7 +23,7 @@ def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Tensor]
         "old_logps": old,
         "advantages": torch.randint(-1, 2, (rows,)).double(),
         "response_mask": torch.arange(columns) < lengths,
-        "ref_logps": logps - 0.1,
+        "ref_logps": (logps - 0.1).clamp(max=0),
         "entropies": torch.rand(rows, columns, dtype=torch.float64),
     }
 
@@ -74,6 +74,7 @@ def by_hand(data: dict[str, Tensor], region: TrustRegion, dual_clip: float) -> d
         "log_ratio/max": moves[-1],
         "log_ratio/min": moves[0],
         "log_ratio/saturated_fraction": share([s for s in moves if abs(s) > 60], moves),
+        "logps/above_zero_fraction": 0.0,
     }
     for left, right in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True):
         in_bin = [t for t in tokens if left < t[0] <= right]
@@ -217,5 +218,5 @@ def test_metrics_are_detached_and_of_fixed_size():
     for x in (metrics.counts, metrics.histogram, metrics.sums, metrics.maxima):
         assert not x.requires_grad
         shapes.append(tuple(x.shape))
-    assert shapes == [(5, 3, 3), (113,), (10,), (2,)]
+    assert shapes == [(5, 3, 3), (113,), (13,), (2,)]
     assert metrics.counts.sum() == metrics.histogram.sum() == data["response_mask"].sum()

@@ -265,7 +265,7 @@ def test_one_advantage_per_sequence_is_that_also_for_a_square_batch():
 
 
 def test_only_the_new_log_probabilities_have_a_gradient():
-    arguments = batch() | {n: torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights", "entropies")}
+    arguments = batch() | {n: -torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights", "entropies")}
     others = [x.requires_grad_() for name, x in arguments.items() if name not in ("logps", "response_mask")]
     loss, metrics = policy_loss(**arguments, objective=Objective(beta=0.1))
     gradients = torch.autograd.grad(loss, [arguments["logps"], *others], allow_unused=True)
@@ -489,7 +489,7 @@ def test_the_penalty_is_added_and_its_mean_is_measured_before_beta():
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e30])
 def test_what_stands_in_padding_reaches_neither_value_nor_gradient_nor_metrics(junk):
-    extra = {n: torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights", "entropies")}
+    extra = {n: -torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights", "entropies")}
     clean = batch() | extra
     clean["advantages"] = torch.randn(5, 7, dtype=F64)
     mask = clean["response_mask"]
@@ -797,3 +797,43 @@ def test_a_reward_that_is_missing_is_nobodys_baseline():
 def test_groups_and_rewards_that_do_not_fit_are_named(rewards, arguments, message):
     with pytest.raises(ValueError, match=message):
         group_advantages(torch.tensor(rewards), **arguments)
+
+
+# ---- what is no log-probability
+
+
+def test_what_is_no_log_probability_is_refused_and_asked_about():
+    arguments = batch() | {"ref_logps": batch(seed=1)["old_logps"]}
+    objective, inside = Objective(beta=0.1), arguments["response_mask"].nonzero()[0]
+    for name in ("logps", "old_logps", "ref_logps"):
+        for passed in (-arguments[name].detach(), arguments[name].detach().exp()):  # cross-entropy, probabilities
+            with pytest.raises(ValueError, match="negative log-likelihood.*negative.*probability.*logarithm"):
+                policy_loss(**arguments | {name: passed}, objective=objective)
+        one = arguments[name].detach().clone()
+        one[tuple(inside)] = 2e-3
+        with pytest.raises(ValueError, match=r"at 1 response tokens one is above 0\.001"):
+            policy_loss(**arguments | {name: one}, objective=objective)
+        one[tuple(inside)] = 1e-4  # what a sampler rounds to
+        _, metrics = policy_loss(**arguments | {name: one}, objective=objective)
+        assert metrics.compute()["logps/above_zero_fraction"] == 1 / arguments["response_mask"].sum()
+
+
+def test_what_is_no_log_probability_is_found_later_where_nothing_is_read():
+    arguments = batch()
+    arguments["logps"] = -arguments["logps"].detach()
+    for more in ({"normalizer": 3.0}, {"normalizer": torch.tensor(3.0)}):
+        _, metrics = policy_loss(**arguments, objective=Band(), **more)
+        for read in (metrics.check, metrics.compute, metrics.merge(metrics).compute):
+            with pytest.raises(ValueError, match="must be log-probabilities"):
+                read()
+
+
+@pytest.mark.parametrize("name", ["logps", "old_logps", "advantages", "response_mask", "ref_logps"])
+def test_what_is_no_tensor_gets_a_sentence(name):
+    arguments = {n: x.detach() for n, x in batch().items()} | {"ref_logps": batch()["old_logps"]}
+    for wrong in (arguments[name].numpy(), arguments[name].tolist()):
+        with pytest.raises(TypeError, match=rf"{name} must be a torch.Tensor, got \w+; torch.as_tensor\({name}\)"):
+            policy_loss(**arguments | {name: wrong}, objective=Objective(beta=0.1))
+    if name != "ref_logps":
+        with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got NoneType"):
+            policy_loss(**arguments | {name: None}, objective=Objective(beta=0.1))

@@ -544,9 +544,8 @@ def test_gspo_is_the_geometric_mean_of_the_ratios(apply):
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
 def test_every_term_of_a_response_sends_its_gradient_to_all_its_tokens(aggregation):
-    """With advantages per token: the gradient is that of the formula, by finite differences."""
+    """The gradient is that of the formula, by finite differences."""
     data = {n: x.detach() for n, x in batch(seed=10, rows=3, columns=4).items()}
-    data["advantages"] = torch.randn(3, 4, dtype=F64)
     for ratio in RATIOS[1:]:
 
         def loss(logps, ratio=ratio):

@@ -37,7 +37,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from ..losses.metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics
+from ..losses.metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics, check_sums
 from ..losses.policy import policy_loss
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
@@ -216,6 +216,7 @@ def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float
     """
     flat: list[float] = torch.cat([metrics.counts.flatten().to(metrics.sums.dtype), metrics.sums]).tolist()
     sums = dict(zip(SUMS, flat[-len(SUMS) :], strict=True))
+    check_sums(sums)
 
     def count(bins: range, *sides: int, signs: tuple[int, ...] = (0, 1, 2)) -> float:
         return sum(flat[(b * 3 + side) * 3 + sign] for b in bins for side in sides for sign in signs)

@@ -24,9 +24,15 @@ _CELLS = len(BINS) * 3 * 3
 # to +-60.
 SCALE, STEP, HALF = 1e-4, 0.25, 56
 
+# Log-probabilities above 0: samplers round up to the second, and what is above that is something else.
+ROUNDED, NO_LOGPS = 1e-6, 1e-3
+
 SUMS = (
     "sequences",  # responses with at least one token
     "saturated",  # tokens whose log-ratio had to be clamped to a finite range
+    "above_zero",  # tokens with a log-probability above ROUNDED
+    "far_above_zero",  # tokens with one above NO_LOGPS
+    "mixed",  # responses with one ratio whose tokens have different advantages
     "capped",  # tokens whose upper bound is a ratio cap's
     "dual_clipped",  # tokens of negative advantage held by the dual clip
     "kl_old_k1",  # sum of log(pi_old / pi)
@@ -122,9 +128,17 @@ class Metrics:
         counts, histogram, sums = torch.split(flat, sizes)
         return Metrics(counts.to(torch.int64).view_as(self.counts), histogram.to(torch.int64), sums, maxima)
 
+    def check(self) -> None:
+        """Raise ValueError for a batch that cannot be what it was given as; waits for the device.
+
+        That are log-probabilities above 0.001, and, under a ratio of whole responses, responses whose tokens have
+        different advantages.
+        """
+        check_sums(dict(zip(SUMS, self.sums.tolist(), strict=True)))
+
     def compute(self) -> dict[str, float]:
-        """The numbers to log; NaN where there is nothing to divide by. This is the only place that waits for the
-        device.
+        """The numbers to log; NaN where there is nothing to divide by. This and `check`, which it calls, are the only
+        places that wait for the device.
 
         With n tokens, `high` above and `low` below the interval whatever the sign of the advantage A (the public BandPO
         code's convention), `tail` of old probability in (0, 0.2]:
@@ -150,6 +164,7 @@ class Metrics:
         `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide (2.5e-5 around 0, and at x
             0.25 sqrt(x^2 + 1e-8)).
         `log_ratio/saturated_fraction`: log-ratios clamped to a finite range / n.
+        `logps/above_zero_fraction`: tokens with a log-probability above 1e-6 / n; some samplers round so.
         """
         parts = [x.flatten().to(self.sums.dtype) for x in (self.counts, self.histogram, self.sums, self.maxima)]
         flat: list[float] = torch.cat(parts).tolist()
@@ -157,6 +172,7 @@ class Metrics:
         histogram, flat = flat[: 2 * HALF + 1], flat[2 * HALF + 1 :]
         sums = dict(zip(SUMS, flat[: len(SUMS)], strict=True))
         top, bottom = flat[len(SUMS) :]
+        check_sums(sums)
 
         def count(
             bins: Iterable[int] = ALL_BINS,
@@ -192,6 +208,7 @@ class Metrics:
             "log_ratio/max": top if n else math.nan,
             "log_ratio/min": -bottom if n else math.nan,
             "log_ratio/saturated_fraction": _ratio(sums["saturated"], n),
+            "logps/above_zero_fraction": _ratio(sums["above_zero"], n),
         }
         for b, name in enumerate(BINS):
             in_bin = count([b])
@@ -207,6 +224,22 @@ class Metrics:
         if sums["kl_ref_tokens"]:
             out["kl_ref"] = sums["kl_ref"] / sums["kl_ref_tokens"]
         return out
+
+
+def check_sums(sums: Mapping[str, float]) -> None:
+    """Raise ValueError as `Metrics.check` does, of the sums by name."""
+    if sums["far_above_zero"]:
+        raise ValueError(
+            f"logps, old_logps and ref_logps must be log-probabilities, at most 0; at {sums['far_above_zero']:g} "
+            f"response tokens one is above {NO_LOGPS:g}. Is it the negative log-likelihood, as cross_entropy returns "
+            "it? Then pass its negative. Is it a probability? Then pass its logarithm"
+        )
+    if sums["mixed"]:
+        raise ValueError(
+            f"advantages must be the same for all tokens of a response, which has one ratio under this objective; they "
+            f"vary in {sums['mixed']:g} rows. Are several responses packed into a row? Then pass sequence_ids, the "
+            "response of each token"
+        )
 
 
 # Opaque to the compiler, which would make an int64 tensor of the indices and another one of ones.

@@ -17,9 +17,10 @@ from ..numerics import LOWEST, output_dtype, piece_size
 from ..trust_regions.base import Context, Known, TrustRegion
 from .aggregation import aggregate_masked, as_mask
 from .kl import kl_penalty
-from .metrics import Metrics
+from .metrics import NO_LOGPS, ROUNDED, Metrics
 from .nodes import objective as objective_of
 from .objective import MAX_LOG_RATIO, Method, Objective
+from .packing import Packing
 from .surrogates import Tokens, by_sign, negative_mean_of_clipped, negative_surrogate
 
 _OF_TOKENS = ("entropies", "old_entropies", "divergences")
@@ -37,6 +38,8 @@ def policy_loss(
     ref_logps: Tensor | None = None,
     rollout_is_weights: Tensor | None = None,
     normalizer: float | Tensor | None = None,
+    sequence_ids: Tensor | None = None,
+    longest: int | None = None,
     **known: Unpack[Known],
 ) -> tuple[Tensor, Metrics]:
     """The negative of J = 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ] (eq:bandpo_full).
@@ -59,6 +62,12 @@ def policy_loss(
         rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
             after clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
+        sequence_ids: for packed rows, several responses in a row: the response of each token, integers (B, T), the same
+            for all of its tokens, which stand together. The tokens are laid out as a batch (N, L) of one response per
+            row, and the result is that batch's. `advantages` and what else is one number per response may be (N,), in
+            the order of the rows then. Tensors of one long row may be (T,) instead of (1, T).
+        longest: L, by default the tokens of the longest response, which is read from the device. On a GPU nothing is
+            read where it is given and the advantages are (N,).
         known: what a rule asks for beside these tensors, as a field of `Context` with that name, such as `step=100` for
             `Decaying`; of a tensor (B, T), (B, 1) or (B,). `entropies` are measured too.
 
@@ -69,9 +78,11 @@ def policy_loss(
     masks are looked at. Forward mode (`torch.func.jvp`) does not.
 
     Raises:
+        TypeError: what should be a tensor is none.
         ValueError: shapes or dtypes that do not fit, a mask that is not 0/1, no response token while `normalizer` is
-            not given, no objective, tensors that do not go with it. The value checks read from the device; a bool
-            mask together with a normalizer needs none.
+            not given, no objective, tensors that do not go with it, a log-probability above 0.001 (what else was
+            passed?), advantages that vary within a response which has one ratio (a packed row?). The value checks read
+            from the device; with a bool mask and a normalizer they are left to `Metrics.compute`.
 
     >>> import torch, bandpo
     >>> old = torch.tensor([[0.08, 0.9]]).log()
@@ -83,8 +94,21 @@ def policy_loss(
     0.00 1
     0.75 0
     """
-    _check_shapes(logps, old_logps, advantages, response_mask, ref_logps, rollout_is_weights)
     objective = objective_of(objective)
+    tensors: dict[str, Any] = {
+        "logps": logps,
+        "old_logps": old_logps,
+        "advantages": advantages,
+        "response_mask": response_mask,
+        "ref_logps": ref_logps,
+        "rollout_is_weights": rollout_is_weights,
+    }
+    _check_types(tensors)
+    if sequence_ids is not None:
+        return _of_packed_rows(tensors, objective, normalizer, sequence_ids, longest, known)
+    if longest is not None:
+        raise ValueError(f"longest goes with sequence_ids, of packed rows; got {longest!r} without them")
+    _check_shapes(tensors)
     known = _check_known(known, logps)
     beta, ratio, aggregation = objective.beta, objective.ratio, objective.aggregation
     given = ref_logps is not None
@@ -119,7 +143,31 @@ def policy_loss(
     done = [_per_token(rows, objective) for rows in _pieces(batch, piece_size(logps))]
     per_token = done[0][0] if len(done) == 1 else torch.cat([values for values, _ in done])
     metrics = reduce(Metrics.merge, [measured for _, measured in done])
+    if not torch.compiler.is_compiling() and (normalizer is None or response_mask.dtype != torch.bool):
+        metrics.check()
     return aggregate_masked(per_token, mask, aggregation, normalizer), metrics
+
+
+def _of_packed_rows(
+    tensors: dict[str, Any],
+    objective: Objective,
+    normalizer: float | Tensor | None,
+    sequence_ids: Tensor,
+    longest: int | None,
+    known: Mapping[str, Any],
+) -> tuple[Tensor, Metrics]:
+    """The loss of the same tokens with one response in each row."""
+    shape = tuple(tensors["logps"].shape)
+    given = tensors | known | {"sequence_ids": sequence_ids}
+    if len(shape) == 1:
+        given = {name: x[None] if _shape(x) == shape else x for name, x in given.items()}
+    ids, advantages = given.pop("sequence_ids"), given["advantages"]
+    _check_shapes({name: given[name] for name in tensors if name != "advantages"})
+    given["response_mask"] = mask = as_mask(given["response_mask"], may_be_empty=True)
+    packing = Packing(ids, mask, longest=longest, responses=len(advantages) if advantages.dim() == 1 else None)
+    laid_out = {name: packing.pad(x) if _shape(x) == mask.shape else x for name, x in given.items()}
+    loss, metrics = policy_loss(**laid_out, objective=objective, normalizer=normalizer)
+    return loss if loss.dim() == 0 else packing.pack(loss).view(shape), metrics
 
 
 class _Batch(NamedTuple):
@@ -170,7 +218,17 @@ def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
     else:
         per_token = negative_surrogate(moving, tokens, by_sign(objective.apply, dual_clip), dual_clip)
 
-    sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
+    highest = torch.maximum(logps.detach().to(old_logps.dtype), old_logps)
+    if ref_logps is not None:
+        highest = torch.maximum(highest, ref_logps.detach().to(old_logps.dtype))
+    sums = {
+        "saturated": ((log_ratio.abs() > limit) & mask).sum(),
+        "above_zero": ((highest > ROUNDED) & mask).sum(),
+        "far_above_zero": ((highest > NO_LOGPS) & mask).sum(),
+    }
+    if ratio != "token" and advantages.shape[1] > 1:
+        top, bottom = (torch.where(mask, x, -torch.inf).amax(-1) for x in (advantages, -advantages))
+        sums["mixed"] = (top > -bottom).sum()
     if capped is not None:
         sums["capped"] = (capped & mask).sum()
     if ref_logps is not None:
@@ -251,30 +309,29 @@ def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:
     return (total / mask.sum(-1, keepdim=True).clamp(min=1) if mean else total).expand_as(x)
 
 
-def _check_shapes(
-    logps: Tensor,
-    old_logps: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    ref_logps: Tensor | None,
-    rollout_is_weights: Tensor | None,
-) -> None:
+def _check_types(tensors: Mapping[str, Any]) -> None:
+    for name, x in tensors.items():
+        optional = name in ("ref_logps", "rollout_is_weights")
+        if not (isinstance(x, Tensor) or (optional and x is None)):
+            more = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{more}")
+
+
+def _check_shapes(tensors: Mapping[str, Tensor | None]) -> None:
+    logps = cast(Tensor, tensors["logps"])
     if logps.dim() != 2:
-        raise ValueError(f"logps must be (B, T), got {_shape(logps)}")
-    like = {
-        "old_logps": old_logps,
-        "response_mask": response_mask,
-        "ref_logps": ref_logps,
-        "rollout_is_weights": rollout_is_weights,
-    }
-    for name, x in like.items():
-        if x is not None and x.shape != logps.shape:
-            raise ValueError(f"{name} must be {_shape(logps)} like logps, got {_shape(x)}")
+        packed = "; a packed row goes with sequence_ids, the response of each token" if logps.dim() == 1 else ""
+        raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
     rows, columns = logps.shape
-    if advantages.shape not in ((rows, columns), (rows, 1), (rows,)):
-        raise ValueError(f"advantages must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(advantages)}")
-    for name, x in {"logps": logps, "advantages": advantages, **like}.items():
-        if x is not None and name != "response_mask" and not x.is_floating_point():
+    for name, x in tensors.items():
+        if x is None:
+            continue
+        if name == "advantages":
+            if x.shape not in ((rows, columns), (rows, 1), (rows,)):
+                raise ValueError(f"advantages must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
+        elif x.shape != logps.shape:
+            raise ValueError(f"{name} must be {_shape(logps)} like logps, got {_shape(x)}")
+        if name != "response_mask" and not x.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {x.dtype}")
 
 
@@ -300,5 +357,5 @@ def _check_known(known: Mapping[str, Any], logps: Tensor) -> Known:
     return cast(Known, checked)
 
 
-def _shape(x: Tensor | None) -> tuple[int, ...] | None:
-    return None if x is None else tuple(x.shape)
+def _shape(x: Any) -> tuple[int, ...] | None:
+    return tuple(x.shape) if isinstance(x, Tensor) else None
