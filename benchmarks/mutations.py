@@ -793,7 +793,92 @@ FAULTS = [
         "0.0))",
         "surrogates::test_gmpo_is_the_geometric_mean_of_the_clipped_ratios",
     ),
+    # ---- losses/packing.py
+    Fault(
+        "every position begins anew at a row, not at a response",
+        "losses/packing.py",
+        "- (tokens.cumsum(0) - tokens)[run]",
+        "- 0 * run",
+        "packing",
+    ),
+    Fault(
+        "prompts between packed responses count as responses",
+        "losses/packing.py",
+        "place = ((tokens > 0).cumsum(0) - 1)[run] * longest",
+        "place = run * longest",
+        "packing",
+    ),
+    Fault(
+        "the same id in the next row is the same response",
+        "losses/packing.py",
+        "begins = torch.ones_like(mask)",
+        "begins = torch.ones_like(mask).cumsum(0) == 1",
+        "packing",
+    ),
+    Fault(
+        "an id may come back in its row",
+        "losses/packing.py",
+        "if distinct.shape[1] != found:",
+        "if distinct.shape[1] > found:",
+        "packing",
+    ),
+    Fault(
+        "the loss of each token of a packed row stays laid out",
+        "losses/policy.py",
+        "return loss if loss.dim() == 0 else packing.pack(loss).view(shape), metrics",
+        "return loss, metrics",
+        "packing",
+    ),
+    Fault(
+        "one advantage for each packed row, not for each response, is taken",
+        "losses/packing.py",
+        "if found != responses:",
+        "if found < responses:",
+        "packing",
+    ),
+    Fault(
+        "different advantages under one ratio are no reason to ask",
+        "losses/policy.py",
+        'sums["mixed"] = (top > -bottom).sum()',
+        'sums["mixed"] = (top < -bottom).sum()',
+        "packing",
+    ),
     # ---- losses/policy.py
+    Fault(
+        "old log-probabilities may be positive",
+        "losses/policy.py",
+        "highest = torch.maximum(logps.detach().to(old_logps.dtype), old_logps)",
+        "highest = logps.detach().to(old_logps.dtype)",
+        "policy",
+    ),
+    Fault(
+        "what cannot be is not looked for before the metrics are read",
+        "losses/policy.py",
+        "        metrics.check()",
+        "        metrics.counts",
+        "policy",
+    ),
+    Fault(
+        "metrics do not object to what is no log-probability",
+        "losses/metrics.py",
+        "        check_sums(sums)",
+        "        pass",
+        "policy",
+    ),
+    Fault(
+        "a written average is taken by a trainer with another one",
+        "integrations/__init__.py",
+        'elif found.aggregation == AVERAGES[host][1].get(average or "", ""):',
+        "elif found.aggregation is not None:",
+        "methods",
+    ),
+    Fault(
+        "a trainer that takes another average says that it is the paper's",
+        "integrations/__init__.py",
+        "    elif wanted == given:",
+        "    elif wanted:",
+        "methods",
+    ),
     Fault(
         "policy: a weight on positive advantages is one on negative ones",
         "losses/policy.py",
@@ -997,8 +1082,8 @@ FAULTS = [
     Fault(
         "an objective has the name of a method that is more",
         "losses/notation.py",
-        "if each.is_complete and each.objective == value:",
-        "if each.objective == value:",
+        "if each.is_complete and value.aggregation in",
+        "if value.aggregation in",
         "methods::test_a_label_is_the_rules_or_the_methods_or_says_what_differs",
     ),
     Fault(
@@ -1046,8 +1131,8 @@ FAULTS = [
     Fault(
         "Band-TV is listed with the formula of chi-squared",
         "losses/methods.py",
-        'Objective(Band("tv", 0.05))',
-        'Objective(Band("chi2", 0.05))',
+        'Objective(Band("tv", 0.05), aggregation',
+        'Objective(Band("chi2", 0.05), aggregation',
         "methods",
     ),
     Fault(
@@ -1060,8 +1145,8 @@ FAULTS = [
     Fault(
         "ABC-GRPO stops tokens as PPO does",
         "losses/methods.py",
-        'Objective(BySign(Clip(0.2, 0.2), Clip(0.2, 0.2)), apply="mask_two_sided")',
-        'Objective(BySign(Clip(0.2, 0.2), Clip(0.2, 0.2)), apply="mask")',
+        'Objective(BySign(Clip(0.2, 0.2), Clip(0.2, 0.2)), apply="mask_two_sided", aggregation',
+        'Objective(BySign(Clip(0.2, 0.2), Clip(0.2, 0.2)), apply="mask", aggregation',
         "methods",
     ),
     Fault(

@@ -27,6 +27,10 @@ every line for your own loop.
 token, r = pi / p is the ratio, A the advantage; sg(...) is a number without a gradient; "PPO with" an interval is
 min(r A, clip(r, r_low, r_high) A). pi_rollout is the sampler's probability.
 
+**The average** is that of the paper over the tokens of a batch, in verl's words
+([`aggregate`](api.md)); "-" is a method that names none, for which `policy_loss` takes `seq-mean-token-mean`. A
+trainer averages itself: it takes the method, and says in one line which average it gets and whether that is the paper's.
+
 **How to use a line.**
 
 - *Your loop* is the call that gives the loss. `rollout_logps` are the sampler's log-probabilities, `log`, `sign` and
@@ -51,7 +55,9 @@ SECTIONS: dict[str, dict[str, str]] = {
     "One interval for every token": {
         "grpo": "The usual clip: every token may become at most 1.2 times, or 0.8 times, as likely.",
         "ppo": "The same interval; GRPO differs from PPO in its advantages, which are a choice beside the rule.",
-        "clip-higher": "A little more room upwards than downwards, so that exploration does not die out.",
+        "clip-higher": "A little more room upwards than downwards, so that exploration does not die out; a clip alone.",
+        "dapo": "The same clip with DAPO's average: all tokens count alike, so long responses count more.",
+        "dr-grpo": "GRPO's clip, sums over tokens divided by one length: short responses are not favoured.",
         "clip-wide": "A plain clip with much room upwards. In our lab it did as well as the bands.",
         "weighted-clip": "Tight downwards, wide upwards, good tokens count less: among the best of our contest.",
         "no-clip": "No limit at all. It is fastest in our lab, until the run breaks.",
@@ -233,10 +239,11 @@ def page() -> str:
         raise ValueError(f"every method needs one sentence in SECTIONS, got {given}")
     out = [INTRO]
     for title, names in SECTIONS.items():
-        out.append(f"## {title}\n\n| name | method | in short | trainers |\n| --- | --- | --- | --- |")
+        out.append(f"## {title}\n\n| name | method | in short | average | trainers |\n| --- | --- | --- | --- | --- |")
         for name, sentence in names.items():
             each = method(name)
-            out.append(f"| [`{name}`](#{name}) | {each.title} | {sentence} | {trainers(each)} |")
+            average = each.objective.aggregation or "-"
+            out.append(f"| [`{name}`](#{name}) | {each.title} | {sentence} | {average} | {trainers(each)} |")
         out.append("")
         out += [entry(method(name), sentence) for name, sentence in names.items()]
     return "\n".join(out)

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -17,11 +18,12 @@ from scripts import load as load_script
 from torch import Tensor
 
 import bandpo
-from bandpo import Clip, Objective, method, objective, policy_loss
+from bandpo import Band, Clip, Objective, integrations, method, objective, policy_loss
 from bandpo.cli import main
 from bandpo.config.recipe import build, load
 from bandpo.errors import UserError
-from bandpo.integrations import REFUSED, SHOWN, objective_for
+from bandpo.integrations import REFUSED, SHOWN, objective_for, say_average
+from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.methods import METHODS
 from bandpo.losses.notation import label_of_objective, parse_objective, short_node
 from bandpo.reports.explanation import explain
@@ -238,7 +240,7 @@ def dis(log_pi, old, sampler, a):
 def gppo(log_pi, old, sampler, a):
     r = torch.exp(log_pi - old)
     kept = r / r.detach()
-    return torch.where(r > 1.2, 1.2 * kept, r) * a if a > 0 else torch.where(r < 0.8, 0.8 * kept, r) * a
+    return torch.where(r > 1.28, 1.28 * kept, r) * a if a > 0 else torch.where(r < 0.8, 0.8 * kept, r).clamp(max=10) * a
 
 
 def abc_grpo(log_pi, old, sampler, a):
@@ -329,6 +331,8 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "grpo": fixed(0.8, 1.2),
     "ppo": fixed(0.8, 1.2),
     "clip-higher": fixed(0.8, 1.28),
+    "dapo": fixed(0.8, 1.28),
+    "dr-grpo": fixed(0.8, 1.2),
     "dual-clip": dual_clip,
     "two-sided-grpo": two_sided,
     "clip-wide": fixed(0.8, 2.0),
@@ -452,8 +456,10 @@ def loss_and_gradient(data: dict, value) -> tuple[Tensor, Tensor]:
     return loss.detach(), torch.autograd.grad(loss, data["logps"])[0]
 
 
-def textbook(formula: Callable[..., Tensor], data: dict[str, Tensor], sampler: Tensor) -> tuple[Tensor, Tensor]:
-    """Minus the mean over responses of the mean over tokens, by autograd."""
+def textbook(
+    formula: Callable[..., Tensor], data: dict[str, Tensor], sampler: Tensor, average: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Minus the mean over the batch by the method's average, by autograd."""
     log_pi = data["logps"].detach().requires_grad_()
     total = torch.zeros((), dtype=F64)
     names = list(inspect.signature(formula).parameters)[4:]
@@ -461,8 +467,30 @@ def textbook(formula: Callable[..., Tensor], data: dict[str, Tensor], sampler: T
     for i, row in enumerate(data["response_mask"]):
         more = {name: x[i][row] if x.dim() == 2 else x[i] if x.dim() else x for name, x in known.items()}
         terms = formula(log_pi[i][row], data["old_logps"][i][row], sampler[i][row], data["advantages"][i], **more)
-        total = total - terms.mean() / len(log_pi)
+        whole = {"token-mean": data["response_mask"].sum(), "seq-mean-token-sum-norm": row.numel() * len(log_pi)}
+        total = total - terms.expand(int(row.sum())).sum() / whole.get(average or "", row.sum() * len(log_pi))
     return total.detach(), torch.autograd.grad(total, log_pi)[0]
+
+
+# The average of each method's paper, read once more.
+AVERAGES = dict.fromkeys(FORMULAS)
+AVERAGES |= dict.fromkeys(
+    "grpo dcpo band-kl band-tv band-chi2 band-relaxed topr abc-grpo gspo gmpo kpop sapo gapo".split(),  # noqa: SIM905
+    "seq-mean-token-mean",
+)
+AVERAGES |= dict.fromkeys(
+    "ppo dapo ripo cispo up ce-gppo gppo dis dgpo aspo erc a-3po".split(),  # noqa: SIM905
+    "token-mean",
+)
+AVERAGES |= dict.fromkeys("dr-grpo dppo drpo dppo-top-k cppo".split(), "seq-mean-token-sum-norm")  # noqa: SIM905
+
+
+def test_a_method_has_the_average_of_its_paper():
+    assert {each.name: each.objective.aggregation for each in METHODS} == AVERAGES
+    new = torch.tensor([[-1.0, -1.0, -1.0], [-1.0, -1.0, -1.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    losses = {n: policy_loss(new, new, torch.tensor([1.0, -1.0]), mask, n)[0] for n in ("grpo", "dapo", "dr-grpo")}
+    assert losses == {"grpo": 0, "dapo": -2 / 4, "dr-grpo": pytest.approx(-2 / 6)}
 
 
 def test_every_method_has_a_formula_here():
@@ -474,7 +502,7 @@ def test_every_method_has_a_formula_here():
 def test_a_method_is_its_textbook(name):
     data, sampler = batch(name)
     value, gradient = loss_and_gradient(in_a_loop(method(name).arguments, data, sampler), method(name).objective)
-    expected, slope = textbook(FORMULAS[name], data, sampler)
+    expected, slope = textbook(FORMULAS[name], data, sampler, AVERAGES[name])
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
     if name not in OTHER_VALUE:
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
@@ -491,7 +519,7 @@ def test_dppo_caps_the_ratio_by_its_weights(cap):
     assert "log(20)" in line
     arguments = in_a_loop(line.replace("log(20)", f"log({cap})"), data, sampler)
     gradient = loss_and_gradient(arguments, method("dppo").objective)[1]
-    expected = textbook(dppo(cap), data, sampler)[1]
+    expected = textbook(dppo(cap), data, sampler, AVERAGES["dppo"])[1]
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-14)
     if cap == 3:
         above = ((data["logps"] - sampler).exp() > cap) & data["response_mask"]
@@ -615,7 +643,8 @@ def test_a_label_is_the_rules_or_the_methods_or_says_what_differs():
 
 def test_a_trainer_takes_a_method_or_refuses_it_by_name():
     for host, name in ((host, name) for host in REFUSED for name in COMPLETE):
-        fields = set(method(name).objective.changed()) & set(REFUSED[host])
+        value = dataclasses.replace(method(name).objective, aggregation=None)
+        fields = set(value.changed()) & set(REFUSED[host])
         message = rf"({'|'.join(fields)}) must be .* through {host}" if fields else None
         asked = {each.partition("=")[0] for each in method(name).arguments.split(", ") if each} - {"mean_weight"}
         asked |= {"logps"} if name == "band-budget" else set()  # policy_loss makes these
@@ -625,13 +654,57 @@ def test_a_trainer_takes_a_method_or_refuses_it_by_name():
             with pytest.raises(ValueError, match=f"^method '{name}': {message}"):
                 objective_for(host, name)
         else:
-            assert objective_for(host, {"type": "method", "name": name}) == method(name).objective
-    assert objective_for("verl", "gspo") == method("gspo").objective
+            assert objective_for(host, {"type": "method", "name": name}) == value
+
+
+def test_a_trainer_says_which_average_a_method_gets(caplog):
+    def said(host: str, name: str, average: str | None) -> str:
+        caplog.clear()
+        lines: list[str] = []
+        for tell in (None, lines.append):
+            integrations._say_average.cache_clear()
+            for _ in range(2):  # once in a process
+                say_average(host, name, average, tell)
+        assert [record.getMessage() for record in caplog.records] == lines
+        (line,) = lines
+        return line
+
+    assert said("TRL", "dapo", "dapo") == "dapo: TRL averages by loss_type='dapo' (token-mean); as its paper does"
+    assert said("TRL", "gspo", "dapo") == (
+        "gspo: TRL averages by loss_type='dapo' (token-mean); its paper takes 'seq-mean-token-mean', which is "
+        "loss_type='grpo'"
+    )
+    assert said("verl", "cispo", "seq-mean-token-mean").endswith(
+        "(seq-mean-token-mean); its paper takes 'token-mean', which is actor.loss_agg_mode='token-mean'"
+    )
+    assert said("SkyRL", "gspo", None).startswith("gspo: SkyRL averages by trainer.algorithm.loss_reduction; its paper")
+    assert said("prime-rl", "dapo", "the mean over tokens").endswith(
+        "the mean over tokens (token-mean); as its paper does"
+    )
+    assert said("tinker", "grpo", None).startswith("grpo: tinker averages by the sum over tokens; its paper takes 'seq")
+    assert said("TRL", "clip-higher", "grpo").endswith("it names a rule and no average")
+    say_average("TRL", Clip(0.2, 0.2), "grpo")  # no method
+    say_average("TRL", Objective(), "grpo")
+    assert len(caplog.records) == 1
+
+
+def test_an_average_that_was_written_must_be_the_trainers():
+    for host, (_, names) in integrations.AVERAGES.items():
+        for average in get_args(Aggregation):
+            written = Objective(Clip(0.2, 0.2), aggregation=average)
+            for setting, its in names.items():
+                if its == average:
+                    assert objective_for(host, written, average=setting) == Objective(Clip(0.2, 0.2))
+                else:
+                    with pytest.raises(ValueError, match=f"aggregation must be None through {host}, got '{average}'"):
+                        objective_for(host, written, average=setting)
+            with pytest.raises(ValueError, match=f"aggregation must be None through {host}, got '{average}'"):
+                objective_for(host, written)
 
 
 def test_a_trainer_may_be_made_where_models_are_made_on_no_device():
     with torch.device("meta"):
-        assert [objective_for(host, "band-kl") for host in REFUSED] == [method("band-kl").objective] * len(REFUSED)
+        assert [objective_for(host, "band-kl") for host in REFUSED] == [Objective(Band("kl", 0.05))] * len(REFUSED)
 
 
 def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
@@ -639,7 +712,7 @@ def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
     assert config.trust_region == {"type": "clip", "eps_low": 0.2, "eps_high": 0.28}
     assert config.label == "Clip-Higher 0.2/0.28"
     config = load(None, ["scene=tail", "trust_region={type: method, name: gspo}"])
-    assert config.trust_region == method("gspo").objective.to_config()
+    assert config.trust_region == method("gspo").without_average.to_config()
     assert config.label == "GSPO"
     with pytest.raises(UserError, match=r"^trust_region: no method is called .* did you mean 'gspo'"):
         load(None, ["scene=tail", "trust_region=gsppo"])
@@ -648,7 +721,7 @@ def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
 def test_a_command_for_verl_says_what_a_method_is():
     recipe = Path(__file__).parents[2] / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml"
     run = load_for_verl([recipe], ["trust_region=gspo"])
-    assert run.loss["trust_region"] == method("gspo").objective.to_config()
+    assert run.loss["trust_region"] == method("gspo").without_average.to_config()
     with pytest.raises(UserError, match="trust_region: method 'aspo' is more than its objective"):
         load_for_verl([recipe], ["trust_region=aspo"])
 
@@ -656,7 +729,9 @@ def test_a_command_for_verl_says_what_a_method_is():
 def test_the_lab_runs_methods_and_refuses_those_that_trl_cannot_run(tmp_path):
     jobs = plan("tail", ["trgppo", "ppo", "{type: method, name: ripo}"], [0], tmp_path)
     assert [job.name for job in jobs] == ["trgppo", "grpo", "ripo"]  # PPO's clip is GRPO's
-    assert [job.config.objective for job in jobs] == [objective(name) for name in ("trgppo", "ppo", "ripo")]
+    assert [job.config.objective for job in jobs] == [
+        method(name).without_average for name in ("trgppo", "ppo", "ripo")
+    ]
     with pytest.raises(UserError, match="method 'aspo' is more than its objective"):
         plan("tail", ["aspo"], [0], tmp_path)
     with pytest.raises(UserError, match=r"method 'gsspo' is no method and no rule, did you mean 'gspo'\?; .* topr, "):
@@ -743,7 +818,9 @@ def test_a_geometric_mean_has_an_interval_and_no_p():
     assert "new probability" not in text
     assert explain(method("ppo"), (), method("gspo")).endswith("of different things, token and sequence-mean.")
     assert explain(method("ppo"), (), method("up")).endswith("one of them is several rules.")
-    assert "Up, against Clip-Higher of DAPO: GRPO is tighter" in explain(method("grpo"), (), method("clip-higher"))
+    assert "Up, against Clip-Higher, the clip of DAPO: GRPO is tighter" in explain(
+        method("grpo"), (), method("clip-higher")
+    )
 
 
 # ---- the pages

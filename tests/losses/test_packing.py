@@ -144,6 +144,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "one run of equal numbers .*got 4 again in row 0",
     ),
     "advantages of another number": ({"advantages": torch.ones(3)}, r"advantages must be one per response, \(2,\)"),
+    "one advantage of the row": ({"advantages": torch.ones(1)}, r"one per response, \(2,\) .*, got 1 of them"),
     "too short": ({"longest": 3}, "longest must be the most tokens of a response, 4 here, got 3"),
     "no length": ({"longest": 0}, "longest must be .* a positive integer, got 0"),
     "no ids": ({"sequence_ids": None, "longest": 4}, "longest goes with sequence_ids"),

@@ -19,6 +19,7 @@ import yaml
 from ..errors import UserError, nearest
 from ..files.yaml import parse_yaml, read_yaml
 from ..lab import SCENES
+from ..integrations import say_average
 from ..losses.nodes import method_of, objective
 from ..losses.notation import label_of_objective, short_node
 from ..losses.objective import Objective
@@ -221,7 +222,9 @@ def build(node: Mapping[str, Any]) -> RunConfig:
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
     try:
         if (named := method_of(node.get("trust_region"))) is not None:
-            node = {**node, "trust_region": short_node(objective(named))}
+            objective(named)  # raises for a method that is more than its objective
+            node = {**node, "trust_region": short_node(named.without_average)}
+            say_average("TRL", named, (node.get("trainer") or {}).get("loss_type", "dapo"))
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     try:

@@ -4,12 +4,17 @@ What of an objective each trainer does itself, or cannot do, stands here, for th
 trainer: what is set to something else than its default is refused by name, never ignored.
 """
 
+import dataclasses
+import functools
+import logging
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args
 
 import torch
 
+from ..losses.aggregation import Aggregation
+from ..losses.methods import method
 from ..losses.nodes import method_of, objective
 from ..losses.objective import Method, Objective
 from ..losses.policy import policy_loss
@@ -60,6 +65,27 @@ REFUSED: dict[str, dict[str, str]] = {
         "beta": "prime-rl's penalty is to the sampler's policy, the argument kl_tau",
         "aggregation": "prime-rl divides by the tokens of the whole batch",
     },
+}
+
+# Of each trainer the setting by which it averages over tokens, and what its values are called here. Of those with one
+# name the first is the one to take.
+_LOSS_TYPES = {"grpo": "seq-mean-token-mean", "dapo": "token-mean", "bnpo": "token-mean", "cispo": "token-mean"}
+_LOSS_TYPES |= {"dr_grpo": "seq-mean-token-sum-norm"}
+AVERAGES: dict[str, tuple[str, dict[str, str]]] = {
+    "TRL": ("loss_type", _LOSS_TYPES),
+    "Liger": ("loss_type", _LOSS_TYPES),
+    "torchrl": ("aggregation", {"token_mean": "token-mean", "prompt_mean": "seq-mean-token-mean", "none": "none"}),
+    "verl": ("actor.loss_agg_mode", {name: name for name in get_args(Aggregation)[:-1]}),
+    "SkyRL": (
+        "trainer.algorithm.loss_reduction",
+        {
+            "token_mean": "token-mean",
+            "sequence_mean": "seq-mean-token-mean",
+            "seq_mean_token_sum_norm": "seq-mean-token-sum-norm",
+        },
+    ),
+    "prime-rl": ("", {"the mean over tokens": "token-mean"}),
+    "tinker": ("", {}),
 }
 
 # What of `Context` each trainer shows a rule beside the mask, the advantages and the positions, which all of them do;
@@ -117,6 +143,7 @@ def objective_for(
     node: Mapping[str, Any] | str | TrustRegion | Method | Objective | None,
     *,
     anchor: Literal["old", "sampler"] = "old",
+    average: str | None = None,
 ) -> Objective:
     """The objective of a node or of a method's name, which the trainer can do; None is the paper's.
 
@@ -124,6 +151,8 @@ def objective_for(
         host: the trainer.
         node: of the objective.
         anchor: what the trainer was told to take the ratio against, where that can be chosen (`AT_SAMPLER`).
+        average: the value of the trainer's own setting (`AVERAGES`), where it is known. The objective that is returned
+            has none: of a method the paper's is left out (see `say_average`), and one that was written must be that.
 
     Raises ValueError for a node that is none; for a field that the trainer does not take, with the reason; for a rule
     that must see what the trainer does not show it (`SHOWN`); for a method whose ratio is to the sampler, where the
@@ -141,6 +170,10 @@ def objective_for(
             f"for; call policy_loss in a loop of your own, with bandpo.method({named.name!r}).objective"
         )
     found = Objective() if node is None else objective(node)
+    if named is not None:
+        found = named.without_average
+    elif found.aggregation == AVERAGES[host][1].get(average or "", ""):
+        found = dataclasses.replace(found, aggregation=None)
     for name, reason in REFUSED[host].items():
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
@@ -158,6 +191,39 @@ def objective_for(
             f"{whose}{missing[1]}, which {host} does not show a rule; take another rule, or {instead}"
         ) from error
     return found
+
+
+def say_average(host: str, node: Any, average: str | None, tell: Callable[[str], None] | None = None) -> None:
+    """Say, once in a process, by which average a trainer takes a method, and whether that is its paper's.
+
+    Args:
+        host: the trainer.
+        node: the method, its name or its node; of anything else nothing is said.
+        average: the value of the trainer's own setting (`AVERAGES`); None where it is not known yet.
+        tell: what says it; by default the logger.
+    """
+    if (named := method_of(node)) is not None:
+        _say_average(host, named.name, average, tell or _logger.warning)
+
+
+@functools.cache
+def _say_average(host: str, name: str, average: str | None, tell: Callable[[str], None]) -> None:
+    setting, names = AVERAGES[host]
+    wanted, given = method(name).objective.aggregation, names.get(average or "")
+    is_set = f"{setting}={average!r}" if setting and average else average or setting or "the sum over tokens"
+    if wanted is None:
+        told = "it names a rule and no average"
+    elif wanted == given:
+        told = "as its paper does"
+    else:
+        instead = next(
+            (f", which is {setting}={value!r}" for value, of in names.items() if setting and of == wanted), ""
+        )
+        told = f"its paper takes {wanted!r}{instead}"
+    tell(f"{name}: {host} averages by {f'{is_set} ({given})' if given else is_set}; {told}")
+
+
+_logger = logging.getLogger(__name__)
 
 
 def asked_for(value: Objective, shown: Iterable[str]) -> frozenset[str]:

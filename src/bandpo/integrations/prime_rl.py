@@ -29,7 +29,9 @@ from ..losses.metrics import HIGH, LOW, NEGATIVE, POSITIVE
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from . import objective_for
+from . import objective_for, say_average
+
+_AVERAGE = "the mean over tokens"
 
 
 class LossOutputs(NamedTuple):
@@ -54,7 +56,9 @@ def loss(
     Raises:
         ValueError: a node that is none, an objective that is not for prime-rl (`REFUSED`).
     """
-    objective = dataclasses.replace(objective_for("prime-rl", trust_region), aggregation="none")
+    objective = objective_for("prime-rl", trust_region, average=_AVERAGE)
+    say_average("prime-rl", trust_region, _AVERAGE)
+    objective = dataclasses.replace(objective, aggregation="none")
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)
     if kl_tau:

@@ -31,7 +31,7 @@ from ..losses.objective import MAX_LOG_RATIO, Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.rules import Clip
-from . import SHOWN, asked_for, objective_for
+from . import SHOWN, asked_for, objective_for, say_average
 from .tokens import SHARE, TokenWriter, check_tokens
 from .trl_context import PREFIX, ContextTrainer
 from .trl_control import RadiusController
@@ -120,7 +120,9 @@ class BandPOConfig(GRPOConfig):
         if isinstance(given, str):
             with contextlib.suppress(ValueError):  # refused below, as what it is
                 given = json.loads(given)
-        objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor))
+        objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor), average=self.loss_type)
+        if self.process_index == 0:
+            say_average("TRL", given, self.loss_type)
         check_config(self, objective)
         write_rule(self, objective)
         if isinstance(self.trust_region, str):
@@ -171,8 +173,9 @@ class BandPOTrainer(ContextTrainer):
         model: as for `GRPOTrainer`, like everything not named here.
         args: a `GRPOConfig` or `BandPOConfig`; `epsilon` and `epsilon_high` must keep their defaults.
         trust_region: the rule, an `Objective`, the config node of either, or a method's name such as "gspo"; by default
-            that of `BandPOConfig`, else `Band("kl", 0.05)`. Of an objective the average and the KL penalty are TRL's
-            own (`loss_type`, `beta`), and refused where they are set there too (`bandpo.integrations.REFUSED`). A rule
+            that of `BandPOConfig`, else `Band("kl", 0.05)`. The average and the KL penalty are TRL's own (`loss_type`,
+            `beta`): an objective with another average or a penalty is refused, and of a method the trainer says at
+            start which average it gets, and whether that is its paper's. A rule
             alone is applied by TRL's clamp; an objective with more in it takes the clamp's place, and TRL's
             `clip_ratio/*`, which are then about nothing, are not logged.
         named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
@@ -212,7 +215,9 @@ class BandPOTrainer(ContextTrainer):
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
         node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
-        self.objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"))
+        self.objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
+        if args.process_index == 0:
+            say_average("TRL", given, args.loss_type)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(
                 f"trust_region is given twice, to BandPOTrainer as {trust_region!r} and in its args as {node}; keep one"

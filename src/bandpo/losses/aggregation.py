@@ -13,12 +13,13 @@ from torch import Tensor
 from ..numerics import is_number
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "none"]
+AVERAGE: Aggregation = "seq-mean-token-mean"  # the paper's
 
 
 def aggregate(
     values: Tensor,
     response_mask: Tensor,
-    aggregation: Aggregation = "seq-mean-token-mean",
+    aggregation: Aggregation = AVERAGE,
     normalizer: float | Tensor | None = None,
 ) -> Tensor:
     """Average per-token values (B, T) over a batch; the modes and names are verl's.

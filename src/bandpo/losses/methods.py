@@ -12,10 +12,13 @@ from ..trust_regions.base import kinds
 from ..trust_regions.combinators import TRGPPO, ByProbability, BySign, Decaying, Intersect, Relaxed
 from ..trust_regions.exact import Exact
 from ..trust_regions.rules import DCPO, KL3, RIPO, Band, Clip
+from .aggregation import AVERAGE
 from .batch_methods import OF_BATCHES
 from .objective import FROM_SAMPLER, Method, Objective
 from .surrogates import Decay, Preserve, Sapo
 
+# The averages over tokens: of each response first, of all alike, of sums over a length that is the same for all.
+_RESPONSES, _TOKENS, _LENGTH = AVERAGE, "token-mean", "seq-mean-token-sum-norm"
 _STEP = "step=step"
 _PPO = "min(r A, clip(r, {}, {}) A)"
 _BAND = "min(r A, clip(r, r_low, r_high) A), the two roots of {} = 0.05, p old"
@@ -27,7 +30,7 @@ METHODS: tuple[Method, ...] = (
         "grpo",
         "GRPO",
         "2402.03300",
-        Objective(Clip(0.2, 0.2)),
+        Objective(Clip(0.2, 0.2), aggregation=_RESPONSES),
         _PPO.format("0.8", "1.2"),
         "the BandPO paper, which quotes it",
         "the paper's epsilon: 0.2 is what trainers take; its KL penalty is the field `beta`",
@@ -36,19 +39,39 @@ METHODS: tuple[Method, ...] = (
         "ppo",
         "PPO",
         "1707.06347",
-        Objective(Clip(0.2, 0.2)),
+        Objective(Clip(0.2, 0.2), aggregation=_TOKENS),
         _PPO.format("0.8", "1.2"),
         "the BandPO paper, which quotes it",
-        _NOT_THE_PAPER,
+        f"{_NOT_THE_PAPER}; its average is one over time steps, which are tokens here",
     ),
     Method(
         "clip-higher",
-        "Clip-Higher of DAPO",
+        "Clip-Higher, the clip of DAPO",
         "2503.14476",
         Objective(Clip(0.2, 0.28)),
         _PPO.format("0.8", "1.28"),
-        "the BandPO paper, which quotes it",
+        "the BandPO paper, which quotes it; it names a clip alone, DAPO with its average is `dapo`",
         _NOT_THE_PAPER,
+    ),
+    Method(
+        "dapo",
+        "DAPO",
+        "2503.14476",
+        Objective(Clip(0.2, 0.28), aggregation=_TOKENS),
+        _PPO.format("0.8", "1.28"),
+        "documentation of TRL, which quotes the paper, and verl's recipe: the ranges, and the mean over all tokens",
+        f"{_NOT_THE_PAPER}; verl's recipe has a dual clip at 10 too",
+    ),
+    Method(
+        "dr-grpo",
+        "Dr. GRPO",
+        "2503.20783",
+        Objective(Clip(0.2, 0.2), aggregation=_LENGTH),
+        _PPO.format("0.8", "1.2"),
+        "its authors' code: sums over tokens are divided by one length, the longest that may be generated, which is T "
+        "here unless `normalizer` is given",
+        f"{_NOT_THE_PAPER}; the ranges, which its scripts do not set; its advantages, which are not divided by the "
+        "standard deviation, are a separate choice",
     ),
     Method(
         "dual-clip",
@@ -123,10 +146,14 @@ METHODS: tuple[Method, ...] = (
         "dcpo",
         "DCPO",
         "2509.02333",
-        Objective(DCPO(0.16, 0.2)),
+        Objective(DCPO(0.16, 0.2), aggregation=_RESPONSES),
         "PPO with (1 + sqrt(max(1 - 4 0.16 / p, 0))) / 2 <= r <= min((1 + sqrt(1 + 4 0.2 / p)) / 2, 10), p old",
-        "its authors' repository: formula, values and cap; the public BandPO scripts have the same values",
-        "the paper itself; the repository has a dual clip at 10 where A < 0 too, and 0.2 and 0.28 in its run script",
+        "its authors' repository: formula, values and cap. The BandPO paper's scripts have the same for this baseline, "
+        "its "
+        "average, and a dual clip at 10: `Objective(DCPO(0.16, 0.2), dual_clip=10.0)`",
+        "the paper itself, whose sum over responses is not divided by their number, by two transcriptions; its "
+        "authors' "
+        "function always has a dual clip at 10, and their run script 0.2, 0.28 and a mean over tokens",
     ),
     Method(
         "trgppo",
@@ -141,7 +168,7 @@ METHODS: tuple[Method, ...] = (
         "band-kl",
         "BandPO",
         "2603.04918",
-        Objective(Band("kl", 0.05)),
+        Objective(Band("kl", 0.05), aggregation=_RESPONSES),
         _BAND.format("KL(coin of p || coin of r p)"),
         _THE_PAPER,
     ),
@@ -149,7 +176,7 @@ METHODS: tuple[Method, ...] = (
         "band-tv",
         "BandPO by total variation",
         "2603.04918",
-        Objective(Band("tv", 0.05)),
+        Objective(Band("tv", 0.05), aggregation=_RESPONSES),
         _BAND.format("|r p - p|"),
         _THE_PAPER,
     ),
@@ -157,7 +184,7 @@ METHODS: tuple[Method, ...] = (
         "band-chi2",
         "BandPO by chi-squared",
         "2603.04918",
-        Objective(Band("chi2", 0.05)),
+        Objective(Band("chi2", 0.05), aggregation=_RESPONSES),
         _BAND.format("(r p - p)^2 / (p (1 - p))"),
         _THE_PAPER,
     ),
@@ -165,7 +192,7 @@ METHODS: tuple[Method, ...] = (
         "band-relaxed",
         "Relaxed Band",
         "2603.04918",
-        Objective(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))),
+        Objective(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), aggregation=_RESPONSES),
         "PPO with the wider of the KL band of 0.05 and [0.8, 1.28] on each side",
         _THE_PAPER,
     ),
@@ -181,35 +208,36 @@ METHODS: tuple[Method, ...] = (
         "dppo",
         "DPPO, binary",
         "2602.04879",
-        Objective(Band("tv", 0.15), apply="mask"),
+        Objective(Band("tv", 0.15), apply="mask", aggregation=_LENGTH),
         "sg(min(r, 20)) A log pi, r = pi / pi_rollout; 0 where |pi - pi_rollout| > 0.15 and A drives it further",
         "its authors' code and their example in verl (0.15), verl's by running it; CPPO's paper prints the mask",
-        "the paper itself; 20 is that code's default, the example has 10,000",
+        "the paper itself; the average is the example's; 20 is that code's default, the example has 10,000",
         "old_logps=rollout_logps, rollout_is_weights=(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
     ),
     Method(
         "ripo",
         "RIPO",
         "2607.10169",
-        Objective(RIPO(0.05)),
+        Objective(RIPO(0.05), aggregation=_TOKENS),
         "PPO with |r - 1| <= sqrt(0.05 / p), p old",
-        "two summaries of the paper that agree on its eq. 15 and on 0.05",
+        "two summaries of the paper that agree on its eq. 15, on 0.05 and on DAPO's average",
         "the paper's own pages",
     ),
     Method(
         "cispo",
         "CISPO",
         "2506.13585",
-        Objective(Clip(1.0, 4.0), apply="weight"),
+        Objective(Clip(1.0, 4.0), apply="weight", aggregation=_TOKENS),
         "sg(min(r, 5)) A log pi",
         "the paper's eq. 4 and 5 as four readers quote them: an upper bound only, hence `Clip(1.0, 4.0)`",
-        "the bound 5, which is the implementers': the paper gives none",
+        "the bound 5, which is the implementers': the paper gives none; the mean over all tokens, from which one "
+        "reader of seven differs",
     ),
     Method(
         "topr",
         "TOPR",
         "2503.14286",
-        Objective(BySign(Clip(0, 0), Clip(1, 0)), apply="weight", ratio="sequence"),
+        Objective(BySign(Clip(0, 0), Clip(1, 0)), apply="weight", ratio="sequence", aggregation=_RESPONSES),
         "A log pi where A > 0, sg(min(r, 1)) A log pi where A < 0; r and pi of the whole response",
         "its gradient as three independent summaries quote it, of whole responses: weight 1 for R >= 0, "
         "clip(pi / mu, 0, 1) for R < 0",
@@ -219,42 +247,46 @@ METHODS: tuple[Method, ...] = (
         "up",
         "UP",
         "2607.06987",
-        Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip")),
+        Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip"), aggregation=_TOKENS),
         "A pi / sg(pi) where A > 0, max(r, 0.8) A where A < 0",
         "its authors' code in verl, and documentation of TRL: pi / sg(pi) for A > 0, the clipped surrogate else",
-        "whether its eq. 15 has the dual clip at 3 that its authors' code has where A < 0",
+        "the average, which is that of its eq. 14 (UP-DAPO); whether its eq. 15 has the dual clip at 3 that its "
+        "authors' code has where A < 0",
     ),
     Method(
         "ce-gppo",
         "CE-GPPO",
         "2509.20712",
-        Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1.0)),
+        Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1.0), aggregation=_TOKENS),
         "r A; where PPO clips, beta sg(bound / r) r A, beta 0.5 below and 1 above [0.8, 1.2]",
-        "the paper, version 5, eq. 8 to 10 and table 1: (0.5, 1), (0.75, 1)",
+        "the paper, version 5, eq. 8 to 10 and table 1: (0.5, 1), (0.75, 1); the average of eq. 24. All scripts of its "
+        "authors have a "
+        "dual clip at 10 too, which the paper has not: `dual_clip=10.0`",
     ),
     Method(
         "gppo",
         "GPPO of Klear-Reasoner",
         "2508.07629",
-        Objective(Clip(0.2, 0.2), apply=Preserve(1.0, 1.0)),
-        "r A; where PPO clips, sg(bound / r) r A",
-        "its authors' README, which shows the changed line of code; CE-GPPO with beta 1 and 1",
-        "the two ranges, which are those of its successors' scripts; the dual clip at 3 of its code",
+        Objective(Clip(0.2, 0.28), apply=Preserve(1.0, 1.0), dual_clip=10.0, aggregation=_TOKENS),
+        "r A; where PPO clips at 0.8 and 1.28, sg(bound / r) r A; where A < 0, at least 10 A",
+        "its authors' README, which shows the changed line of code; CE-GPPO with beta 1 and 1. Ranges, dual clip and "
+        "average are those of all its scripts",
+        "the paper itself; the scripts weigh good tokens by 0.1 too",
     ),
     Method(
         "abc-grpo",
         "ABC-GRPO",
         "2601.03895",
-        Objective(BySign(Clip(0.2, 0.2), Clip(0.2, 0.2)), apply="mask_two_sided"),
+        Objective(BySign(Clip(0.2, 0.2), Clip(0.2, 0.2)), apply="mask_two_sided", aggregation=_RESPONSES),
         "clip(r, 0.8, 1.2) A, for either sign: no minimum with r A, so that tokens are stopped on both sides",
-        "the paper's eq. 5 and 6 as a reader quotes them",
-        "its four ranges: 0.2 is what its public recipe has for two",
+        "the paper: eq. 5 and 6, and section 5.1, by which all four ranges are 0.2",
+        "the average of its runs: its fork of TRL takes the mean over tokens unless told otherwise",
     ),
     Method(
         "gspo",
         "GSPO",
         "2507.18071",
-        Objective(Clip(3e-4, 4e-4), ratio="sequence-mean"),
+        Objective(Clip(3e-4, 4e-4), ratio="sequence-mean", aggregation=_RESPONSES),
         "min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A), s the geometric mean of r over the response",
         "the paper's sentence on eq. 5 and its ranges, as three readers quote it",
         "GSPO-token, which has the same gradient where all tokens of a response have one advantage",
@@ -263,7 +295,7 @@ METHODS: tuple[Method, ...] = (
         "gmpo",
         "GMPO",
         "2507.20673",
-        Objective(Clip(1 - math.exp(-0.4), math.exp(0.4) - 1), ratio="mean-of-clipped"),
+        Objective(Clip(1 - math.exp(-0.4), math.exp(0.4) - 1), ratio="mean-of-clipped", aggregation=_RESPONSES),
         "A times the geometric mean over the response of min(r, e^0.4) where A > 0, of max(r, e^-0.4) where A < 0",
         "its authors' code, and documentation of TRL: clip in log space by sign before the geometric mean, 0.4",
         _NOT_THE_PAPER,
@@ -272,11 +304,12 @@ METHODS: tuple[Method, ...] = (
         "dis",
         "DIS of SAO and GLM-5",
         "2607.07508",
-        Objective(Clip(0.3, 5.0), apply="mask_two_sided"),
+        Objective(Clip(0.3, 5.0), apply="mask_two_sided", aggregation=_TOKENS),
         "sg(r) A log pi, 0 outside [0.7, 6], r = pi / pi_rollout",
         "GLM-5's text (2602.15763, eq. 3 to 5) for the formula; three transcriptions of SAO, which agree, for the "
         "values of its runs on reasoning (those on code have 0.8 and 3)",
-        "SAO's own pages; its interval is open, this one closed",
+        "SAO's own pages; the average, which is written as an expectation over tokens; its interval is open, this one "
+        "closed",
         FROM_SAMPLER,
     ),
     Method(
@@ -292,13 +325,17 @@ METHODS: tuple[Method, ...] = (
         "kpop",
         "KPop",
         "2606.15079",
-        Objective(Intersect(Band("kl", 0.75), Band("reverse_kl", 0.75)), apply="mask_two_sided"),
+        Objective(
+            Intersect(Band("kl", 0.75), Band("reverse_kl", 0.75)), apply="mask_two_sided", aggregation=_RESPONSES
+        ),
         "sg(r) A log pi, r = pi / pi_rollout; 0 where the KL of the coins of pi and pi_rollout, in either direction, "
         "is above 0.75",
         "the report's text for the mask; verl's and AReaL's implementations",
         "which policy it masks: the current one in AReaL and here, the old one in verl (see `rollout_weights`); "
-        "whether PPO's clip stands beside it; the radius, which the report does not give: 0.75 is that of its authors' "
-        "blog, by a digest; verl and AReaL have 2",
+        "whether PPO's clip stands beside it; the radius, which the report does not give: its authors' blog, by a "
+        "digest, tried 0.1, 0.5, 0.75 and 2, and found 0.75 best for mathematics and 2 for logic and code; AReaL has "
+        "2, "
+        "a proposal for prime-rl 0.1; the average, which is IcePop's",
         FROM_SAMPLER,
     ),
     Method(
@@ -313,7 +350,7 @@ METHODS: tuple[Method, ...] = (
         "sapo",
         "SAPO",
         "2511.20347",
-        Objective(Clip(1.0, math.inf), apply=Sapo(1.0, 1.05)),
+        Objective(Clip(1.0, math.inf), apply=Sapo(1.0, 1.05), aggregation=_RESPONSES),
         "(4 / tau) sigmoid(tau (r - 1)) A, tau 1 where A > 0, 1.05 where A < 0; no interval",
         "TRL's and verl's losses, by running them; documentation of ms-swift, which calls 1 and 1.05 the paper's",
         _NOT_THE_PAPER,
@@ -322,7 +359,7 @@ METHODS: tuple[Method, ...] = (
         "dgpo",
         "DGPO",
         "2603.14389",
-        Objective(Clip(0.2, 0.2), apply=Decay(1.0, 0.5)),
+        Objective(Clip(0.2, 0.2), apply=Decay(1.0, 0.5), aggregation=_TOKENS),
         "r A; where PPO clips, sg((r / 0.8)^1) r A below and sg((1.2 / r)^(1 / 2)) r A above",
         "its authors' README: the weights by cases and n = 1, m = 2; a reader's copy of its constants, which make the "
         "weights continuous, as the README says they do",
@@ -341,7 +378,7 @@ METHODS: tuple[Method, ...] = (
         "drpo",
         "DRPO",
         "2606.09821",
-        Objective(Clip(1.0, math.inf)),
+        Objective(Clip(1.0, math.inf), aggregation=_LENGTH),
         "r A - |A| p (r - 1)^2 / (2 12.5), r = pi / pi_rollout, p of the sampler",
         "its authors' code, which quotes the paper's eq. 5 and 9 and 12.5 as its section 4",
         "the paper itself",
@@ -352,12 +389,13 @@ METHODS: tuple[Method, ...] = (
         "dppo-top-k",
         "DPPO, top-k",
         "2602.04879",
-        Objective(Exact(0.15), apply="mask"),
+        Objective(Exact(0.15), apply="mask", aggregation=_LENGTH),
         "sg(r) A log pi, r = pi / pi_rollout; 0 where A drives r further and the total variation of both over the "
         "sampler's 20 likeliest tokens and the rest is above 0.15",
         "CPPO's paper (2606.10968), by an author in common, which prints the mask and compares with it at k = 20 and "
         "0.15 (0.2 for a mixture of experts)",
-        "the paper itself; whether the token that was drawn is one of the 20; the cap of r, which is to be large",
+        "the paper itself; the average, which is the binary variant's; whether the token that was drawn is one of the "
+        "20; the cap of r, which is to be large",
         "old_logps=rollout_logps, divergences=top_k_divergence(logits, top_tokens, top_logps, 'tv')",
     ),
     *OF_BATCHES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any, cast
 
@@ -44,13 +45,16 @@ def parse_objective(text: str) -> Method | Objective:
 def label_of_objective(value: Objective) -> str:
     """The name of an objective in tables and legends: that of its rule; where it has more than a rule, that of the
     method, e.g. `GSPO`, or the rule's and the other fields."""
-    changed = value.changed()
-    if not changed:
+    bare = dataclasses.replace(value, aggregation=None)
+    named = [
+        each.title
+        for each in METHODS
+        if each.is_complete and value.aggregation in (None, each.objective.aggregation) and each.without_average == bare
+    ]
+    if not bare.changed() and (value.aggregation is None or named):
         return label_of(value.trust_region)
-    for each in METHODS:
-        if each.is_complete and each.objective == value:
-            return each.title
-    return ", ".join([label_of(value.trust_region), *(f"{name} {_show(x)}" for name, x in changed.items())])
+    fields = (f"{name} {_show(x)}" for name, x in value.changed().items())
+    return named[0] if named else ", ".join([label_of(value.trust_region), *fields])
 
 
 def _show(value: Any) -> str:

@@ -53,7 +53,8 @@ class Objective:
         dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
         beta: weight of the KL penalty to a reference policy.
         kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
-        aggregation: see `aggregate`; the default is the paper's.
+        aggregation: see `aggregate`. None, the default: in `policy_loss` the paper's, "seq-mean-token-mean"; where a
+            trainer averages itself, its own.
         max_log_ratio: clamp log r to +- this before anything else (verl: 20); None is 60.
         positive_weight: the surrogate of tokens with A > 0 is multiplied by it, which changes neither r nor bounds. 0.1
             is the lambda of W-REINFORCE (arXiv 2506.01347); at 0 only what failed is learned from. Metrics do not see
@@ -75,7 +76,7 @@ class Objective:
     dual_clip: float | None = None
     beta: float = 0.0
     kl_penalty: KLPenalty = "k3"
-    aggregation: Aggregation = "seq-mean-token-mean"
+    aggregation: Aggregation | None = None
     max_log_ratio: float | None = None
     positive_weight: float = 1.0
 
@@ -92,7 +93,7 @@ class Objective:
         if self.max_log_ratio is not None:
             check_number(self, "max_log_ratio", 0, MAX_LOG_RATIO, open_low=True)
         for name, allowed in (("ratio", Ratio), ("kl_penalty", KLPenalty), ("aggregation", Aggregation)):
-            if getattr(self, name) not in get_args(allowed):
+            if getattr(self, name) not in (*get_args(allowed), getattr(Objective, name)):
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
@@ -162,8 +163,9 @@ _SHOWN = [f"{name}={name}" for name in Known.__annotations__]
 class Method:
     """An objective with a name, a paper and that paper's values.
 
-    It is what the method does with a token's ratio: the average over tokens, the KL penalty and the advantages are
-    separate choices, which most trainers keep for themselves. Its node is `{type: method, name: gspo}`; for other
+    It is what the method does with a token's ratio, and its paper's average over tokens, where the paper names one. The
+    KL penalty and the advantages are separate choices. Most trainers keep the average for themselves too: they take a
+    method, and say which average it gets. Its node is `{type: method, name: gspo}`; for other
     values write the objective, beginning with `bandpo.method("gspo").objective.to_config()`.
 
     Args:
@@ -185,6 +187,11 @@ class Method:
     source: str
     unchecked: str = ""
     arguments: str = ""
+
+    @property
+    def without_average(self) -> Objective:
+        """The objective for a trainer that averages over tokens itself."""
+        return dataclasses.replace(self.objective, aggregation=None)
 
     @property
     def is_complete(self) -> bool:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Packing:
-    """Where each token of packed rows stands in a batch (N, L) of one response per row, N responses of at most L tokens.
+    """Lay out the tokens of packed rows as a batch (N, L): N responses of at most L tokens, one in each row.
 
     A response is a run of tokens with one id in one row; tokens outside the mask do not count, and a run of such alone
     is padding. Responses are numbered row by row, from left to right.

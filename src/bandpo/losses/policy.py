@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import nearest
 from ..numerics import LOWEST, output_dtype, piece_size
 from ..trust_regions.base import Context, Known, TrustRegion
-from .aggregation import aggregate_masked, as_mask
+from .aggregation import AVERAGE, aggregate_masked, as_mask
 from .kl import kl_penalty
 from .metrics import NO_LOGPS, ROUNDED, Metrics
 from .nodes import objective as objective_of
@@ -110,7 +110,7 @@ def policy_loss(
         raise ValueError(f"longest goes with sequence_ids, of packed rows; got {longest!r} without them")
     _check_shapes(tensors)
     known = _check_known(known, logps)
-    beta, ratio, aggregation = objective.beta, objective.ratio, objective.aggregation
+    beta, ratio, aggregation = objective.beta, objective.ratio, objective.aggregation or AVERAGE
     given = ref_logps is not None
     if not given if beta > 0 else given:
         raise ValueError(f"beta > 0 and ref_logps go together, got beta = {beta!r} and ref_logps = {_shape(ref_logps)}")

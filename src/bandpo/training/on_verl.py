@@ -24,7 +24,7 @@ import yaml
 from ..config.recipe import merge, read_recipe
 from ..errors import UserError, nearest
 from ..files.yaml import parse_yaml
-from ..integrations import objective_for
+from ..integrations import objective_for, say_average
 from ..losses.nodes import method_of
 from ..losses.notation import short_node
 
@@ -164,7 +164,8 @@ def load(
             raise UserError(f"unknown key {key!r}{nearest(key, known)}")
     try:
         found = objective_for("verl", loss.get("trust_region"), anchor=loss.get("anchor", "old"))
-        if method_of(loss.get("trust_region")) is not None:  # the command and verl's record say what it is
+        if (named := method_of(loss.get("trust_region"))) is not None:  # the command and verl's record say what it is
+            say_average("verl", named, dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean"))
             loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None

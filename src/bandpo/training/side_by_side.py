@@ -97,7 +97,7 @@ def _rule(text: str) -> tuple[str, dict[str, Any]]:
         value = objective_for("TRL", found)
     except ValueError as error:
         raise UserError(str(error)) from None
-    same = [each.name for each in METHODS if each.is_complete and each.objective == value]
+    same = [each.name for each in METHODS if each.is_complete and each.without_average == value]
     name = same[0] if same else label_of_objective(value).lower()
     return re.sub(r"[^\w.]+", "-", name).strip("-"), short_node(value)
 

@@ -75,7 +75,7 @@ class Learner:
         if self.balanced and self.by_chance:
             raise ValueError("balanced and by_chance of Learner do not go together: give one")
         objective = _objective(self.objective)
-        if objective.aggregation not in (Objective.aggregation, _AVERAGE):
+        if objective.aggregation not in (None, _AVERAGE):
             raise ValueError(
                 f"aggregation of a Learner's objective must be {_AVERAGE!r}, as the world has it, got "
                 f"{objective.aggregation!r}"
@@ -107,7 +107,7 @@ def _objective(node: Any) -> Objective:
                 f"method {found.name!r} cannot run in a world: its loss is given {found.arguments} too, and a world "
                 "makes the fields of bandpo.Context alone"
             )
-        return found.objective
+        return found.without_average
     return objective_of(node)
 
 
