@@ -45,7 +45,7 @@ class FiniteGuard(TrainerCallback):
     def __init__(self, accelerator: Any, stops: bool) -> None:
         self.accelerator, self.stops, self.sound, self.skipped = accelerator, stops, True, 0
         self.last_whole: Callable[[Any, Any], Path | None] = _last_whole
-        self._in_a_row = 0
+        self._in_a_row, self._scale = 0, 0.0
         self._fine: Tensor | None = None
         self._warned: set[str] = set()
 
@@ -55,19 +55,25 @@ class FiniteGuard(TrainerCallback):
         self._fine = fine if self._fine is None else self._fine & fine
 
     def on_train_begin(self, args, state, control, model=None, **kwargs) -> None:
-        self._in_a_row, self._fine = 0, None
+        self._in_a_row, self._fine, self._scale = 0, None, self._scale_now()
         change = _SMALLER if state.global_step else "Take a model whose weights are finite, or mend this one"
         self._look(args, state, _shards(model, every=True), skipped=False, change=change)
 
     def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
         """Before TRL logs and saves."""
-        skipped = self.accelerator.optimizer_step_was_skipped
+        before, self._scale = self._scale, self._scale_now()
+        # A fused optimizer skips by itself, unseen by accelerate; the scale falls then, and only then.
+        skipped = self.accelerator.optimizer_step_was_skipped or self._scale < before
         self._in_a_row = self._in_a_row + 1 if skipped else 0
         self.skipped += skipped
         self._look(args, state, _shards(model), skipped)
         if self._in_a_row and self._in_a_row % SKIPPED == 0:
             what = f"the loss scaler has skipped {self._in_a_row} steps in a row, whose gradients were not finite"
             self.stop(args, state, what)
+
+    def _scale_now(self) -> float:
+        """What the loss scaler multiplies losses by; 0 without one."""
+        return 0.0 if self.accelerator.scaler is None else self.accelerator.scaler.get_scale()
 
     def _look(
         self, args: Any, state: Any, shards: Iterator[tuple[str, Tensor]], skipped: bool, change: str = _SMALLER
