@@ -257,10 +257,10 @@ class BandPOTrainer(ContextTrainer):
             peft_config=peft_config,
             **named,
         )
-        if self._controller is not None:
-            self.add_callback(self._controller)
         self.finite_guard = FiniteGuard(self.accelerator, getattr(args, "stop_if_not_finite", True))
         self.add_callback(self.finite_guard)
+        if self._controller is not None:
+            self.add_callback(self._controller)
 
     @property
     def trust_region(self) -> TrustRegion:

@@ -23,7 +23,7 @@ from .trl_finite import FiniteGuard
 from .trl_settings import NO_SAMPLER
 
 PREFIX = "bandpo/"
-# Of a completion that no function gave a reward; later releases leave it out of its group.
+# The reward of a completion to which no function gave one; later releases leave it out of its group.
 _MISSING_IS_ZERO = Version(trl.__version__) < Version("1.6")
 
 
@@ -44,7 +44,7 @@ class ContextTrainer(GRPOTrainer):
             self.finite_guard.check_rewards(self.args, self.state, rewards, scores, self.num_generations)
         if not _MISSING_IS_ZERO or not is_training:
             return self._rewards
-        # With its group's mean a completion has the advantage 0, and the mean stays what it is.
+        # With its group's mean a completion has the advantage 0, and the mean stays; the deviation gets smaller.
         groups = self._rewards.view(-1, self.num_generations, self._rewards.shape[1])
         means = groups.nanmean(1, keepdim=True).expand_as(groups).reshape(self._rewards.shape)
         return torch.where(scores.isnan()[:, None], means, self._rewards)

@@ -79,8 +79,10 @@ class FiniteGuard(TrainerCallback):
         self, args: Any, state: Any, shards: Iterator[tuple[str, Tensor]], skipped: bool, change: str = _SMALLER
     ) -> None:
         names = not_finite(shards)
-        lost, self._fine = self._fine is not None and not self._fine, None
-        flags = torch.tensor([float(len(names)), float(lost)], device=self.accelerator.device)
+        flags = torch.zeros(2, device=self.accelerator.device)
+        flags[0] = len(names)
+        if self._fine is not None:
+            flags[1], self._fine = ~self._fine, None
         weights, lost = self.accelerator.reduce(flags, reduction="sum").tolist()
         what = ["the loss"] if lost and not skipped else []
         self.sound = not weights
