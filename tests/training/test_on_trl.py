@@ -567,7 +567,7 @@ def test_a_marked_checkpoint_whose_weights_are_not_finite_is_passed_over(two_sav
     assert_same_run(two_saved.folder, whole)
 
 
-def test_rewards_that_nothing_can_be_learned_from_end_a_run(home, tmp_path, monkeypatch):
+def test_rewards_that_nothing_can_be_learned_from_end_a_run(home, tmp_path, monkeypatch, capsys):
     node = recipe.node(home, tmp_path / "run")
 
     def huge(completions, **columns):
@@ -578,6 +578,8 @@ def test_rewards_that_nothing_can_be_learned_from_end_a_run(home, tmp_path, monk
         UserError, match=r"run, step 1: a reward of 'huge' is infinite, or larger than float32 can hold"
     ):
         run(node)
+    assert main(["doctor", str(tmp_path / "run" / "metrics.jsonl")]) == 1
+    assert "the run was stopped: step 1: a reward of 'huge' is infinite" in " ".join(capsys.readouterr().out.split())
 
 
 # ---- save_every
