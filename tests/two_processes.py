@@ -1,5 +1,5 @@
 """`bandpo` as a launcher starts it, with completions that depend on prompts alone; `python two_processes.py
-[--kill-at STEP] COMMAND ...`. Each process leaves its number in the file that PROCESSES names."""
+[--kill-at STEP | --break-at STEP] COMMAND ...`. Each process leaves its number in the file that PROCESSES names."""
 
 import os
 import signal
@@ -34,12 +34,23 @@ def kill_last_process(step):
     on_trl._Recorder.on_step_end = stop
 
 
+def break_last_process(step):
+    """One of its weights is NaN from that step on; gradients are shared."""
+    from bandpo.training import on_trl
+
+    def spoil(self, args, state, control, model=None, **named):
+        if state.global_step + 1 == step and os.environ["RANK"] == "1":
+            next(model.parameters()).data.view(-1)[0] = float("nan")
+
+    on_trl._Recorder.on_step_begin = spoil
+
+
 if __name__ == "__main__":
     with Path(os.environ["PROCESSES"]).open("a") as file:
         file.write(f"{os.getpid()}\n")
     arguments = sys.argv[1:]
-    if arguments[0] == "--kill-at":
-        kill_last_process(int(arguments[1]))
+    if arguments[0] in ("--kill-at", "--break-at"):
+        (kill_last_process if arguments[0] == "--kill-at" else break_last_process)(int(arguments[1]))
         arguments = arguments[2:]
     Qwen2ForCausalLM.generate = fixed_completions
     sys.exit(main(arguments))

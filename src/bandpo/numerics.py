@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -32,6 +32,24 @@ def is_number(x: Any) -> bool:
 def listed(x: Any) -> list[Any]:
     """What a tuple holds, or the list that YAML makes of it; anything else as a list of one."""
     return list(cast(Any, x)) if isinstance(x, tuple | list) else [x]
+
+
+@torch.no_grad()
+def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Name those of some tensors that hold a number that is not finite.
+
+    Nothing of a tensor's size is made, and the device is waited for once. Integers, and floats of a single byte, which
+    have no such reduction, do not count.
+    """
+    names, ends = [], []
+    for name, x in named:
+        if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1:
+            names.append(name)
+            ends += torch.aminmax(x)  # NaN where a number is
+    if not names:
+        return []
+    fine = torch.stack([end.to(ends[0].device) for end in ends]).isfinite().view(-1, 2).all(1)
+    return [name for name, each in zip(names, fine.tolist(), strict=True) if not each]
 
 
 @contextmanager

@@ -147,3 +147,27 @@ def test_half_precision_counts_as_exact(name, dtype):
     assert half.log_low.dtype == torch.float32
     assert torch.equal(half.log_low, single.log_low)
     assert torch.equal(half.log_high, single.log_high)
+
+
+# ---- what is not finite
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_tensors_that_are_not_finite_are_named(dtype, bad):
+    """Wherever it stands, in whatever layout; the largest finite numbers, and what can be no such number, are fine."""
+    largest = torch.finfo(dtype).max
+    fine = {
+        "both ends": torch.tensor([largest, -largest], dtype=dtype),
+        "empty": torch.zeros(0, dtype=dtype),
+        "integers": torch.tensor([2**62]),
+        "a byte": torch.ones(3).to(torch.float8_e4m3fn),
+        "flags": torch.tensor([True]),
+    }
+    assert bandpo.numerics.not_finite(fine.items()) == []
+    assert bandpo.numerics.not_finite([]) == []
+    for at in (0, 17, 34):
+        x = torch.ones(7, 5, dtype=dtype, requires_grad=True)
+        x.data.view(-1)[at] = bad
+        broken = {"mine": x, "turned": x.t(), "scalar": x.flatten()[at]}
+        assert bandpo.numerics.not_finite((fine | broken).items()) == [*broken]

@@ -92,7 +92,7 @@ def test_rows_of_all_trainers_have_the_same_names():
     assert renamed({**sides, "bandpo/clip/fraction": 0.7})["clip/fraction"] == 0.7
     assert "clip/fraction" not in renamed({"clip_ratio/high_mean": 0.25, "bandpo/clip/low_fraction": 0.5})
     odd = renamed({"a": "text", "b": math.inf, "c": math.nan, "d": None, "e": [1], "f": 10**400, "g": True})
-    assert odd == {"b": None, "c": None, "f": None, "g": True}
+    assert odd == {"b": None, "c": None, "d": None, "f": None, "g": True}
 
 
 def test_shares_under_verl_are_ratios_of_its_sums(tmp_path):
@@ -154,6 +154,26 @@ def test_a_run_that_was_killed_has_stopped_writing(tmp_path):
     run_of_ours(folder, [ours(1), ours(2)], finished=True)
     (run,) = watch.look(NOW + 9000)
     assert run.state == "finished"
+
+
+def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, capsys):
+    folder = run_of_ours(tmp_path / "run", [ours(1), ours(2, loss=None)])
+    (run,) = looked(folder)
+    log = folder / "metrics.jsonl"
+    said = f"The numbers are not finite: loss in 1 row, first at step 32. `bandpo doctor {log}` says what to do."
+    assert (run.state, run.notes) == ("running", (said,))
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**facts, "stopped": "step 33: weights are not finite"}))
+    (run,) = looked(folder, now=NOW + 9000)
+    assert run.state == "stopped"
+    assert "round 2 of 48, stopped, as its numbers were not finite" in drawn([run], 80)
+    assert run.notes == (said, "Why: step 33: weights are not finite")
+    watch_and_show([str(folder)], silent=600, sleep=None)  # it would be called if it went on
+    assert "Why: step 33" in capsys.readouterr().out
+    write_page(tmp_path / "page.html", [run], NOW)
+    assert 'class="alarm"><b>Band-KL' in (tmp_path / "page.html").read_text()
+    (run,) = looked(write(tmp_path / "trl.jsonl", [{"step": 1, "reward": 1.0, "grad_norm": math.nan}]))
+    assert run.notes[0].startswith("The numbers are not finite: grad_norm in 1 row, first at step 1.")
 
 
 def test_a_run_is_waited_for_and_its_log_may_go(tmp_path):

@@ -149,6 +149,17 @@ def test_settings_that_come_with_a_model_do_not_hold(home, engine, tmp_path):
     assert model.generation_config.top_k == 1  # they are the model's again
 
 
+def test_a_model_that_a_training_broke_is_not_scored(home, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(home / "model")
+    with torch.no_grad():
+        model.lm_head.weight[3, 2] = math.nan
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(home / "model").save_pretrained(tmp_path)
+    said = rf"{tmp_path} has weights that are not finite \(1, first lm_head.weight\)"
+    with pytest.raises(UserError, match=said):
+        Transformers(str(tmp_path))
+
+
 def test_every_end_token_of_the_model_ends_an_answer(home):
     model = AutoModelForCausalLM.from_pretrained(home / "model")
     model.generation_config.eos_token_id = [lab.END, lab.ANSWER]

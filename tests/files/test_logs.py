@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from pathlib import Path
 
@@ -12,11 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandpo.errors import UserError
-from bandpo.files.logs import Followed, logs_at, read_rows
+from bandpo.files.logs import Followed, logs_at, not_finite, read_rows
 
 
 def line(step, **more):
     return json.dumps({"step": step, "reward": step / 10, **more}) + "\n"
+
+
+BROKEN = {
+    "ours": ([{"loss": 0.1}, {"loss": None}, {"loss": None, "grad_norm": None}],
+             "loss in 2 rows, first at step 2; grad_norm in 1 row, first at step 3"),
+    "TRL's": ([{"loss": 0.0, "grad_norm": math.nan, "other": math.nan}], "grad_norm in 1 row, first at step 1"),
+    "verl's": ([{"actor/pg_loss": math.inf}, {"actor/bandpo/not_finite/count": 3.0}],
+               "actor/pg_loss in 1 row, first at step 1; tokens in 1 row, first at step 2"),
+    "a scaler's": ([{"grad_norm": None, "skipped_steps": 1}, {"grad_norm": math.inf, "bandpo/skipped_steps": 2}], ""),
+    "whole": ([{"loss": 0.1, "reward": None, "not_finite/count": 0, "bandpo/not_finite/count": 0.0}], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "said"), BROKEN.values(), ids=BROKEN)
+def test_what_is_not_finite_in_a_log_is_said_with_its_first_step(rows, said):
+    found = not_finite({"step": step, **row} for step, row in enumerate(rows, 1))
+    assert found == (f"numbers are not finite: {said}" if said else None)
 
 
 def lines(*steps):
@@ -116,7 +134,7 @@ def test_looked_at_again_and_again_or_once_it_is_the_same(tmp_path_factory, step
     assert {row["step"]: row["at"] for row in at_once.rows} == last
 
 
-@pytest.mark.parametrize("step", [None, "7", True, float("nan"), 2**60])
+@pytest.mark.parametrize("step", [None, "7", True, math.nan, 2**60])
 def test_a_row_without_a_step_is_counted(path, step):
     log = followed(path, lines(1) + json.dumps({"step": step, "reward": 1.0}) + "\n")
     assert (len(log.rows), log.damaged) == (1, 1)

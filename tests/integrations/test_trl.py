@@ -345,7 +345,8 @@ def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
 def test_the_config_keeps_every_field_of_trl():
     names = lambda cls: {f: p.default for f, p in inspect.signature(cls).parameters.items()}  # noqa: E731
     ours, theirs = names(BandPOConfig), names(GRPOConfig)
-    assert set(ours) - set(theirs) == {"trust_region", "all_metrics", "anchor", "tokens_path", "tokens_share"}
+    added = {"trust_region", "all_metrics", "anchor", "tokens_path", "tokens_share", "stop_if_not_finite"}
+    assert set(ours) - set(theirs) == added
     assert {k: v for k, v in ours.items() if k in theirs} == theirs
 
 

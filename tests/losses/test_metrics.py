@@ -65,6 +65,7 @@ def by_hand(data: dict[str, Tensor], region: TrustRegion, dual_clip: float) -> d
         "cut/low_fraction": share(cut_low, tokens),
         "cut/good_tail_count": len(good_tail_cut),
         "cut/good_tail": share(good_tail_cut, good_tail),
+        "not_finite/count": 0,
         "cap/fraction": share([t for t in tokens if t[5]], tokens),
         "dual_clip/fraction": share([t for t in tokens if t[4] < 0 and t[1] > math.log(dual_clip)], tokens),
         "kl_old/k1": sum(-s for s in moves) / n,
@@ -109,6 +110,32 @@ def test_every_number_is_its_formula(region):
         min(expected[k] for k in ("clip/high_fraction", "clip/low_fraction", "cut/good_tail", "dual_clip/fraction")) > 0
     )
     assert all(type(x) is float for x in measured.values())
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
+    """One of a response: with a ratio of tokens it alone, else all of the response. What stands in padding does not
+    count, and a log-ratio that is only infinite is clamped."""
+    mask = torch.tensor([[1, 1, 1, 0]] * 4).bool()
+    logps, old, advantages, ref = -torch.rand(4, 4), -torch.rand(4, 4), torch.rand(4, 4) + 0.1, -torch.rand(4, 4)
+    objective = Objective(Clip(0.2, 0.2), ratio=ratio, beta=0.1)
+
+    def count():
+        loss, metrics = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref)
+        found = metrics.merge(metrics).compute()["not_finite/count"] / 2
+        assert math.isfinite(loss) == (found == 0)
+        return found
+
+    logps[0, 3] = advantages[0, 3] = ref[0, 3] = bad
+    logps[1, 1] = -math.inf
+    assert count() == 0
+    advantages[1, 0] = bad
+    assert count() == 1
+    ref[2, 1] = math.nan
+    assert count() == 2
+    logps[3, 1] = math.nan
+    assert count() == (3 if ratio == "token" else 5)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-4, 3e-3, 0.1, 2.0, 59.0])
@@ -197,7 +224,8 @@ def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
     measured = metrics.compute()
     counts = {name for name, x in measured.items() if x == 0}
     assert counts == {
-        *("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
+        *("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count"),
+        "not_finite/count",
     }
     assert all(math.isnan(x) for name, x in measured.items() if name not in counts)
     assert not {"entropy", "kl_ref"} & set(measured)
@@ -218,5 +246,5 @@ def test_metrics_are_detached_and_of_fixed_size():
     for x in (metrics.counts, metrics.histogram, metrics.sums, metrics.maxima):
         assert not x.requires_grad
         shapes.append(tuple(x.shape))
-    assert shapes == [(5, 3, 3), (113,), (13,), (2,)]
+    assert shapes == [(5, 3, 3), (113,), (14,), (2,)]
     assert metrics.counts.sum() == metrics.histogram.sum() == data["response_mask"].sum()

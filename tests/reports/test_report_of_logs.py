@@ -120,6 +120,22 @@ def test_a_state_says_whether_its_run_is_finished(tmp_path, no_drawings, most, n
     assert (f"{tmp_path / 'out'}): {note}." in page) == bool(note)
 
 
+def test_a_run_that_broke_is_said_to_have(tmp_path, no_drawings):
+    log = write_lines(tmp_path / "run.jsonl", [trls(1, loss=0.1), trls(2, loss=float("nan"))])
+    said = "numbers are not finite: loss in 1 row, first at step 2"
+    assert said in page_of(tmp_path, log)
+    rows = [{**row, "loss": None, "step": row["round"]} for row in make_rows(ramp(3))]
+    folder = write_run(tmp_path / "run", rows=rows)
+    assert f"numbers are not finite: loss in {len(rows)} rows, first at step 1." in page_of(tmp_path, folder)
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(
+        json.dumps({**facts, "finished": False, "stopped": "step 9: weights are not finite"})
+    )
+    page = page_of(tmp_path, folder)
+    assert "Unfinished" in page
+    assert "(step 9: weights are not finite)" in page
+
+
 def test_a_log_that_went_back_or_is_damaged_is_said(tmp_path, no_drawings):
     log = write_lines(tmp_path / "run.jsonl", [trls(1), trls(2, 0.1), trls(2, 0.9)])
     with log.open("a") as file:

@@ -144,6 +144,36 @@ def versions(monkeypatch, **installed):
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
 
 
+def test_a_log_of_a_run_that_broke_is_a_problem(tmp_path, capsys):
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 1, "reward": 0.5, "loss": 0.1}\n{"step": 2, "reward": 0.5, "loss": null}\n')
+    assert main(["doctor", str(log)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"FAIL {log}: numbers are not finite: loss in 1 row, first at step 2" in out
+    assert "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16" in out
+    log.write_text('{"step": 1, "reward": 0.5, "loss": 0.1}\n')
+    assert main(["doctor", str(log)]) == 0
+    info = {
+        "label": "a",
+        "seed": 0,
+        "finished": False,
+        "learning_rate": None,
+        "stopped": "step 2: weights are not finite",
+    }
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    assert main(["doctor", str(log)]) == 1
+    assert "the run was stopped: step 2: weights are not finite" in " ".join(capsys.readouterr().out.split())
+    state = tmp_path / "trainer_state.json"
+    state.write_text('{"log_history": [{"step": 7, "loss": 0.0, "grad_norm": NaN}]}')
+    assert main(["doctor", str(state)]) == 1
+    verl = tmp_path / "verl.jsonl"
+    verl.write_text('{"step": 3, "data": {"actor/pg_loss": NaN, "actor/bandpo/not_finite/count": 2.0}}\n')
+    assert main(["doctor", str(verl)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"{state}: numbers are not finite: grad_norm in 1 row, first at step 7" in out
+    assert "actor/pg_loss in 1 row, first at step 3; tokens in 1 row, first at step 3" in out
+
+
 def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     versions(monkeypatch, torch="2.13.0+cpu", trl="1.9.2", verl="0.10.0")
     found = list(installation())

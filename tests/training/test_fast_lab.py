@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 
 from bandpo import PI, Adaptive, Band, Clip, Controlled, Objective, TailContracted, Tilt, lab
+from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.lab import model as lab_model
 from bandpo.lab.prefixes import Completions, load_weights, log_probs, prefixes, sample, side_by_side, stack_weights
@@ -326,6 +327,21 @@ def test_settings_that_cannot_be_are_named(changes, named):
 def test_rules_that_it_cannot_train_are_named(rule, named):
     with pytest.raises(ValueError, match=named):
         train(SMALL, rule)
+
+
+def test_a_run_that_breaks_ends_at_its_step_and_is_named(quick, monkeypatch):
+    monkeypatch.setattr(fast_lab.lab, "reward", lambda texts, *rest: [float(i % 2) for i in range(len(texts))])
+    with pytest.raises(UserError, match=r"step 2: \S+ of run 1 of 1 is not finite; try a smaller learning_rate"):
+        train(SMALL, "grpo", learning_rate=1e30)  # the weights of the first step are finite, their products are not
+    weights = stack_weights([lab.fresh_model(seed).state_dict() for seed in range(3)])
+    with torch.no_grad():
+        weights["model.norm.weight"][1, 4] = math.nan
+    tokens, answers, mask = responses(8)
+    ones = torch.ones(8)
+    made = Completions(answers, mask, -torch.ones(mask.shape), torch.ones(mask.shape))
+    batches = [[Minibatch.of(tokens, made, {"advantages": ones, "group_mean": ones, "group_std": ones})]] * 3
+    with pytest.raises(UserError, match=r"step 7: \S+ of run 2 of 3 is not finite"):
+        learn(weights, fast_lab._optimizer(weights, 1e-4), batches, fast_lab.learnable("grpo"), 1, first_step=6)
 
 
 def test_calls_that_it_cannot_do_are_named():

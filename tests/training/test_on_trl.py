@@ -17,8 +17,10 @@ import pytest
 import recipe
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 from bandpo import PI, Band, Controlled, config, lab
+from bandpo.cli import main
 from bandpo.data.rows import rows_and_reward
 from bandpo.errors import UserError
 from bandpo.files.locks import locked
@@ -487,6 +489,97 @@ def test_resuming_a_finished_run_changes_nothing(home, tmp_path):
     assert {
         path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")
     } == before
+
+
+# ---- numbers that are not finite
+
+
+def break_at(monkeypatch, step):
+    """From that step on gradients are NaN, as after an overflow in a backward pass."""
+
+    def begin(self, args, state, control, model=None, **named):
+        if state.global_step + 1 == step:
+            for parameter in model.parameters():
+                parameter.register_hook(lambda gradient: gradient * math.nan)
+
+    monkeypatch.setattr(on_trl._Recorder, "on_step_begin", begin, raising=False)
+
+
+def test_a_run_that_breaks_ends_there_and_keeps_its_last_good_checkpoint(home, whole, tmp_path, monkeypatch, capsys):
+    node = recipe.node(home, tmp_path / "run", trainer={"save_total_limit": 1})
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(node))
+    with monkeypatch.context() as patch:
+        break_at(patch, 15)
+        assert main(["train", str(file)]) == 2
+    folder = Path(node["output"])
+    said = capsys.readouterr().err.splitlines()[-1]
+    kept = folder / "checkpoints" / "checkpoint-8"
+    assert said.startswith(
+        f"error: {folder}, step 15: weights (15, first model.embed_tokens.weight) are not finite; the "
+    )
+    for part in (f"the last whole checkpoint is {kept}.", "Try a smaller learning_rate", f"model={kept} begins from"):
+        assert part in said
+    assert "; stop_if_not_finite=False goes on all the same" in said
+    assert steps(folder) == [*range(1, 15)]
+    assert saved(folder) == ["checkpoint-8"]
+    facts = json.loads((folder / "run.json").read_text())
+    assert not facts["finished"]
+    assert facts["stopped"] in said
+    assert main(["train", str(file), "--resume"]) == 0
+    assert_same_run(folder, whole)
+    assert "stopped" not in json.loads((folder / "run.json").read_text())
+
+
+def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whole, tmp_path, monkeypatch):
+    node = recipe.node(home, tmp_path / "run", save_every=1, trainer={"save_total_limit": 1, "beta": 0.0})
+    on = {**node, "stop_if_not_finite": False}
+    with monkeypatch.context() as patch:
+        break_at(patch, 15)
+        notices = []
+        said = "step 17: the probabilities to sample from are not finite"  # where no setting helps
+        with pytest.warns(UserWarning, match="stop_if_not_finite is False"), pytest.raises(UserError, match=said):
+            on_trl.run(config.build(on), say=notices.append)
+    folder = Path(node["output"])
+    assert notices == ["checkpoint-16 has weights that are not finite: it does not count, and none is deleted for it"]
+    assert saved(folder) == ["checkpoint-12", "checkpoint-16"]
+    assert checkpoints.newest_whole(folder)[0].step == 12
+    _, notices = run(node, resume=True)  # now with the guard: that is no other setting
+    broken = folder / "checkpoints" / "checkpoint-16"
+    assert notices[0].startswith(f"{broken} has weights that are not finite (15, first ")
+    assert notices[0].endswith("): that checkpoint is passed over")
+    assert notices[1:] == ["going on after step 12"]
+    assert_same_run(folder, whole)
+
+
+def test_a_marked_checkpoint_whose_weights_are_not_finite_is_passed_over(two_saved, whole):
+    """As a release before the guard left it."""
+    folder = two_saved.folder / "checkpoints" / "checkpoint-16"
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][3] = math.inf
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    mark = json.loads((folder / checkpoints.MARK).read_text())
+    mark["files"]["model.safetensors"] = checkpoints.settle(folder / "model.safetensors")
+    (folder / checkpoints.MARK).write_text(json.dumps(mark))
+    _, notices = run(two_saved.node, resume=True)
+    said = "has weights that are not finite (1, first model.norm.weight): that checkpoint is passed over"
+    assert notices == [f"{folder} {said}", "going on after step 8"]
+    assert_same_run(two_saved.folder, whole)
+
+
+def test_rewards_that_nothing_can_be_learned_from_end_a_run(home, tmp_path, monkeypatch, capsys):
+    node = recipe.node(home, tmp_path / "run")
+
+    def huge(completions, **columns):
+        return [1e39] * len(completions)
+
+    monkeypatch.setattr(recipe, "share_of_even", huge)
+    with pytest.raises(
+        UserError, match=r"run, step 1: a reward of 'huge' is infinite, or larger than float32 can hold"
+    ):
+        run(node)
+    assert main(["doctor", str(tmp_path / "run" / "metrics.jsonl")]) == 1
+    assert "the run was stopped: step 1: a reward of 'huge' is infinite" in " ".join(capsys.readouterr().out.split())
 
 
 # ---- save_every

@@ -124,6 +124,25 @@ def test_two_processes_train_the_same_model_as_one_and_go_on_exactly_after_a_kil
     assert (folder / "model" / "model.safetensors").read_bytes() == (two / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
+def test_what_breaks_in_one_process_ends_both_and_no_checkpoint_is_lost(tmp_path):
+    changes = {**CHANGES, "trainer": {**CHANGES["trainer"], "save_total_limit": 1}}
+    launched = Launched(tmp_path, recipe.node(recipe.make(tmp_path), tmp_path / "run", **changes))
+    done = launched(TORCHRUN, "--break-at", "8", "train", str(launched.recipe))
+    assert done.returncode
+    assert not launched.left()
+    folder = tmp_path / "run"
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1  # by the first process, which had no such weight before the step
+    assert said[0].startswith(
+        f"error: {folder}, step 8: the loss and weights (15, first model.embed_tokens.weight) are not"
+    )
+    assert f"the last whole checkpoint is {folder / 'checkpoints' / 'checkpoint-6'}." in said[0]
+    assert [row["step"] for row in rows(folder) if "loss" in row] == [*range(1, 8)]
+    assert "step 8" in json.loads((folder / "run.json").read_text())["stopped"]
+    assert checkpoints.newest_whole(folder)[0].step == 6
+
+
 LAUNCHER = """
 import subprocess, sys, os
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..progress import console
 from ..reports.watching import BY_P, PANELS, QUANTILES, Seen, Watch, bin_labels, last, number, write_page
 
-_STYLES = {"silent": "bold red", "gone": "bold red", "running": "green"}
+_STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=*#"
 _MOST_LINE = 60  # columns of a curve
 # The columns of the table of several runs; from the end of them go those for which there is no room.
@@ -73,7 +73,7 @@ def _follow(
             if html is not None and now != told:
                 write_page(html, seen, clock())
             told = now
-            if watch.complete and all(run.finished for run in seen):
+            if watch.complete and all(run.ended for run in seen):
                 return
             sleep(every)
             seen = watch.look(clock())

@@ -40,7 +40,7 @@ def watch(
 ) -> None:
     """Follow running training: rewards, clip rates, collapse.
 
-    It reads the logs that bandpo, TRL and verl write, and changes nothing. It ends when all runs are finished, or with
+    It reads the logs that bandpo, TRL and verl write, and changes nothing. It ends when all runs have ended, or with
     Ctrl-C.
     """
     from .show_watch import watch_and_show

@@ -82,6 +82,7 @@ class RunConfig(_Node):
         threads: of torch on the CPU, in each process; None leaves them.
         tokens_share: of the responses so many have their tokens written to `tokens/` in the folder of the run, which
             `bandpo calibrate` and `bandpo report` read; None for none.
+        stop_if_not_finite: end at the first loss, weight or reward that is not finite; see `BandPOConfig`.
         trainer: any field of TRL's GRPOConfig. The batch sizes per device are those of all processes together: however
             many they are, a step takes the same batch.
     """
@@ -98,6 +99,7 @@ class RunConfig(_Node):
     save_every: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
     threads: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
     tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(default=None, gt=0, le=1)
+    stop_if_not_finite: pydantic.StrictBool = True
     trainer: dict[str, Any] = {}
 
     @property
@@ -175,6 +177,7 @@ RESERVED = {
 FIXED = {
     "disable_tqdm": "the command line draws its own progress",
     "all_metrics": "the report reads all of them",
+    "logging_nan_inf_filter": "a loss that is not finite must show",
     "trust_remote_code": "bandpo never runs code from a model repository",
     # With these a run could not be resumed exactly.
     "save_only_model": "resuming needs whole checkpoints",

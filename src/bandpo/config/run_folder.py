@@ -33,6 +33,7 @@ class Info(TypedDict):
     steps_per_round: NotRequired[_Count | None]
     wall_seconds: NotRequired[float | None]
     command: NotRequired[str | None]
+    stopped: NotRequired[str | None]  # why, where numbers that are not finite ended it
 
 
 def read_info(folder: Path) -> Info:
@@ -41,12 +42,13 @@ def read_info(folder: Path) -> Info:
 
 
 def check_same_run(folder: Path, config: RunConfig) -> None:
-    """Raise UserError unless the folder holds a run of this configuration (its place may differ)."""
+    """Raise UserError unless the folder holds a run of this configuration; its place may differ, and what ends it."""
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} holds no run to resume; start one without --resume")
     stored = _flat(checked(read_yaml(folder / "config.yaml"), dict[str, Any], str(folder / "config.yaml")))
     now = _flat(yaml.safe_load(config.to_yaml()))
-    different = sorted(key for key in {*stored, *now} - {"output"} if stored.get(key) != now.get(key))
+    free = {"output", "stop_if_not_finite"}
+    different = sorted(key for key in {*stored, *now} - free if stored.get(key) != now.get(key))
     if different:
         raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
 

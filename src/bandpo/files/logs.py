@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from .checks import shortened
 from .reading import json_line, lines_in, open_regular, read_json, read_json_lines
 
@@ -83,6 +83,33 @@ def _rows_of_state(state: Row, path: Path) -> list[Row]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path}: 'log_history' is {shortened(rows)}; a list of rows is expected")
     return rows
+
+
+# Without them no step is made; what a row has of them without a number was NaN or infinite.
+_NEEDED = ("loss", "grad_norm", "actor/pg_loss", "actor/grad_norm")
+_SPOILT = "not_finite/count"  # tokens
+
+
+def not_finite(rows: Iterable[Row]) -> str | None:
+    """Which of the numbers that a step is made of are not finite, and from which step on, in words.
+
+    The gradient of a step that a loss scaler has skipped does not count.
+    """
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        step = row.get("step", row.get("round"))
+        for name, value in row.items():
+            lost = name in _NEEDED and (value is None or (isinstance(value, float) and not math.isfinite(value)))
+            skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
+            if (lost and not (skipped and name == "grad_norm")) or (name.endswith(_SPOILT) and value):
+                found.setdefault(name, []).append(step)
+    if not found:
+        return None
+    parts = [
+        f"{'tokens' if name.endswith(_SPOILT) else name} in {counted(len(steps), 'row')}, first at step {steps[0]}"
+        for name, steps in found.items()
+    ]
+    return f"numbers are not finite: {'; '.join(parts)}"
 
 
 class Followed:

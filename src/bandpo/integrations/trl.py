@@ -35,6 +35,7 @@ from . import SHOWN, asked_for, objective_for, say_average
 from .tokens import SHARE, TokenWriter, check_tokens
 from .trl_context import PREFIX, ContextTrainer
 from .trl_control import RadiusController
+from .trl_finite import FiniteGuard
 from .trl_settings import (
     LOSS_TYPES,
     REPLACED,
@@ -88,6 +89,9 @@ class BandPOConfig(GRPOConfig):
             log-probability of each, in `tokens-0.jsonl`, of each process a file. None: nothing is written.
         tokens_share: of the responses so many are written, each in all steps that it is used in. At 0.1 a batch of 512
             responses of 1,000 tokens takes some 2 MB for each time that it is used.
+        stop_if_not_finite: end with an error at the first step after which a loss or a weight is not finite, at
+            rewards that are infinite or all missing, and at 20 steps in a row that a loss scaler skipped. False: warn
+            and go on.
 
     Raises:
         ValueError: an anchor that is neither, a share outside (0, 1], a node that is none, a rule that has no node
@@ -108,6 +112,9 @@ class BandPOConfig(GRPOConfig):
         default=None, metadata={"help": "Folder to write tokens to, which bandpo calibrate reads."}
     )
     tokens_share: float = field(default=SHARE, metadata={"help": "Share of the responses whose tokens are written."})
+    stop_if_not_finite: bool = field(
+        default=True, metadata={"help": "End at the first loss, weight or reward that is not finite; False: go on."}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -231,6 +238,7 @@ class BandPOTrainer(ContextTrainer):
         kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
         if type(kept) is GRPOConfig:
             kept.__class__ = BandPOConfig
+        kept.logging_nan_inf_filter = False  # it shows the mean of other losses, 0 at first, for one that is not finite
         rule = str(write_rule(kept, self.objective))
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
             vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
@@ -254,6 +262,8 @@ class BandPOTrainer(ContextTrainer):
             peft_config=peft_config,
             **named,
         )
+        self.finite_guard = FiniteGuard(self.accelerator, getattr(args, "stop_if_not_finite", True))
+        self.add_callback(self.finite_guard)
         if self._controller is not None:
             self.add_callback(self._controller)
 
@@ -276,13 +286,13 @@ class BandPOTrainer(ContextTrainer):
         self._loss_inputs = inputs = self._anchored(inputs)
         try:
             if not self._replaces:
-                return super()._compute_loss(model, inputs)
+                return self._guarded(super()._compute_loss(model, inputs))
             # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
             args.delta = -math.inf
             inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
             if self.beta == 0 or not getattr(args, "use_bias_correction_kl", False):
                 inputs["old_per_token_logps"] = None  # nothing reads r, whose gradient may be 0 times inf: 1 then
-            return super()._compute_loss(model, inputs)
+            return self._guarded(super()._compute_loss(model, inputs))
         finally:
             self._loss_inputs = None
             self.epsilon_low, self.epsilon_high, args.delta = kept
@@ -290,6 +300,11 @@ class BandPOTrainer(ContextTrainer):
                 for metrics in self._metrics.values():
                     for name in [name for name in metrics if name.startswith("clip_ratio/")]:
                         del metrics[name]
+
+    def _guarded(self, loss: Tensor) -> Tensor:
+        if cast(torch.nn.Module, self.model).training:
+            self.finite_guard.add(loss)
+        return loss
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         out = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -362,6 +377,7 @@ class BandPOTrainer(ContextTrainer):
 
         log_ratio = torch.where(mask, logps.float() - old_logps, 0.0)
         sums = {"saturated": (log_ratio.abs() > MAX_LOG_RATIO).sum()}
+        sums["not_finite"] = (~(log_ratio.isfinite() & advantages.isfinite()) & mask).sum()
         if entropies is not None:
             sums |= {"entropy": torch.where(mask, entropies.float(), 0.0).sum(), "entropy_tokens": mask.sum()}
         if bounds.capped is not None:
@@ -390,6 +406,8 @@ class BandPOTrainer(ContextTrainer):
         """
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
             logs |= self._take("train", "bandpo/") | ({} if self._controller is None else self._controller.row)
+            if self.finite_guard.skipped:
+                logs["bandpo/skipped_steps"], self.finite_guard.skipped = self.finite_guard.skipped, 0
         super().log(logs, start_time)
 
     def evaluation_loop(self, *args: Any, **named: Any) -> Any:

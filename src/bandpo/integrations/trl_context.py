@@ -10,6 +10,8 @@ import warnings
 from typing import Any, cast
 
 import torch
+import trl
+from packaging.version import Version
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -17,22 +19,41 @@ from ..losses.objective import Objective
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, find_one
 from ..trust_regions.batch import GroupClip
+from .trl_finite import FiniteGuard
 from .trl_settings import NO_SAMPLER
 
 PREFIX = "bandpo/"
+# The reward of a completion to which no function gave one; later releases leave it out of its group.
+_MISSING_IS_ZERO = Version(trl.__version__) < Version("1.6")
 
 
 class ContextTrainer(GRPOTrainer):
     """`GRPOTrainer` that keeps of each generation what a rule may ask for; `BandPOTrainer` is one."""
 
     objective: Objective
+    finite_guard: FiniteGuard
     _asked: frozenset[str]  # what is made only where the rule needs it
     _rewards: Any
     _old_pass: Any  # while responses are scored: what the first pass gave, () before it; else None
 
     def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args, **named)  # of all processes
-        return self._rewards
+        scores, is_training = self._scores(), cast(torch.nn.Module, self.model).training
+        if is_training:
+            rewards = dict(zip(self.reward_func_names, self._rewards.unbind(1), strict=True))
+            self.finite_guard.check_rewards(self.args, self.state, rewards, scores, self.num_generations)
+        if not _MISSING_IS_ZERO or not is_training:
+            return self._rewards
+        # With its group's mean a completion has the advantage 0, and the mean stays; the deviation gets smaller.
+        groups = self._rewards.view(-1, self.num_generations, self._rewards.shape[1])
+        means = groups.nanmean(1, keepdim=True).expand_as(groups).reshape(self._rewards.shape)
+        return torch.where(scores.isnan()[:, None], means, self._rewards)
+
+    def _scores(self) -> Tensor:
+        """What the rewards of each completion add up to, (B,); NaN where no function gave one."""
+        scores = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
+        scores[self._rewards.isnan().all(1)] = torch.nan  # no part of its group
+        return scores
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **named: Any) -> Any:
         if self._old_pass != () or model is not self.model:
@@ -47,6 +68,11 @@ class ContextTrainer(GRPOTrainer):
         try:
             outputs = super()._generate_and_score_completions(inputs)
             return outputs | {PREFIX + name: value for name, value in self._of_generation(outputs).items()}
+        except RuntimeError as error:
+            if "probability tensor contains" in str(error):  # torch's sampler; weights may be finite and too large
+                what = "the probabilities to sample from are not finite"
+                self.finite_guard.stop(self.args, self.state, what, step=self.state.global_step + 1, must=True)
+            raise
         finally:
             self._old_pass = None
 
@@ -60,8 +86,7 @@ class ContextTrainer(GRPOTrainer):
         known = {"generated_at": torch.tensor(self.state.global_step)}
         is_evaluation = not cast(torch.nn.Module, self.model).training
         size = getattr(self, "num_generations_eval", self.num_generations) if is_evaluation else self.num_generations
-        rewards = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
-        rewards[self._rewards.isnan().all(1)] = torch.nan  # without a score: no part of its group
+        rewards = self._scores()
         scores = rewards[~rewards.isnan()]
         if find_one(self.objective.trust_region, GroupClip) is not None and not ((scores == 0) | (scores == 1)).all():
             warnings.warn(

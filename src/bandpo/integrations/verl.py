@@ -210,8 +210,9 @@ def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float
     `tokens`, `sequences`; `clip/high_count` and `clip/low_count`, tokens above and below the interval, `clip/count`
     both; `clip/tail_high_count`, those above of old probability in (0, 0.2]; `cut/high_count` (A > 0) and
     `cut/low_count` (A < 0), gradients removed by clip and mask; `cut/good_tail_count` of `clip/good_tail_tokens`;
-    `cap/count`; `dual_clip/count`; `log_ratio/saturated_count`; `kl_old/k1_nats`, `kl_old/k3_nats`; see
-    `bandpo.losses.metrics.Metrics.compute`. By probability: `.../p0.2`, `/p0.4`, ..., by the upper edge.
+    `not_finite/count`; `cap/count`; `dual_clip/count`; `log_ratio/saturated_count`; `kl_old/k1_nats`,
+    `kl_old/k3_nats`; see `bandpo.losses.metrics.Metrics.compute`. By probability: `.../p0.2`, `/p0.4`, ..., by the
+    upper edge.
 
     For panels that exist: `actor/pg_clipfrac` (cut tokens), `actor/pg_clipfrac_lower` (dual clip) and `actor/ppo_kl`
     (k1) are fractions within a micro-batch, as verl's losses log them, hence means of means; 0 without tokens.
@@ -241,6 +242,7 @@ def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float
         "clip/tail_high_count": count(tail, HIGH),
         "clip/good_tail_tokens": count(tail, 0, 1, 2, signs=(POSITIVE,)),
         "cut/good_tail_count": count(tail, HIGH, signs=(POSITIVE,)),
+        "not_finite/count": sums["not_finite"],
         "cap/count": sums["capped"],
         "dual_clip/count": sums["dual_clipped"],
         "log_ratio/saturated_count": sums["saturated"],

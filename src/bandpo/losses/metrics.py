@@ -34,6 +34,7 @@ SUMS = (
     "far_above_zero",  # tokens with one above NO_LOGPS
     "mixed",  # responses with one ratio whose tokens have different advantages
     "capped",  # tokens whose upper bound is a ratio cap's
+    "not_finite",  # tokens whose loss is infinite or NaN
     "dual_clipped",  # tokens of negative advantage held by the dual clip
     "kl_old_k1",  # sum of log(pi_old / pi)
     "kl_old_k3",  # sum of r - 1 - log r
@@ -155,6 +156,7 @@ class Metrics:
         `clip/high/p0.2` ...: high / n within the bin (0, 0.2], ...; `clip/low/...`; with the sign `cut/high/...`,
             `cut/low/...`.
         `tokens/p0.2` ...: share of the bin in n.
+        `not_finite/count`: tokens whose loss is infinite or NaN; any of them spoils the weights.
         `cap/fraction`: tokens whose upper bound is a ratio cap's / n.
         `dual_clip/fraction`: tokens held by the dual clip / n.
         `kl_old/k1`, `kl_old/k3`: means of -log r and r - 1 - log r, r of each token; on samples of pi_old both
@@ -201,6 +203,7 @@ class Metrics:
             "cut/low_fraction": _ratio(cut_low, n),
             "cut/good_tail_count": good_tail_cut,
             "cut/good_tail": _ratio(good_tail_cut, good_tail),
+            "not_finite/count": sums["not_finite"],
             "cap/fraction": _ratio(sums["capped"], n),
             "dual_clip/fraction": _ratio(sums["dual_clipped"], n),
             "kl_old/k1": _ratio(sums["kl_old_k1"], n),

@@ -241,6 +241,7 @@ def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
     if entropies is not None:
         entropy = torch.where(mask, entropies.detach().to(old_logps.dtype), 0.0).sum()
         sums |= {"entropy": entropy, "entropy_tokens": mask.sum()}
+    sums["not_finite"] = (~per_token.detach().isfinite() & mask).sum()
     return per_token, Metrics.of(limited, clipped, old_logps, advantages, mask, sums, own=own)
 
 

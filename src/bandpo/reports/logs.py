@@ -79,7 +79,7 @@ def finite(value: float | None) -> float | None:
 def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
     """The numbers of a row under our names. Where both have one it is ours: sums over counts, where TRL has a mean of
     means."""
-    numbers = {name: finite(value) for name, value in row.items() if type(value) in (int, float, bool)}
+    numbers = {name: finite(value) for name, value in row.items() if type(value) in (int, float, bool, type(None))}
     out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers}
     for name in sorted(numbers, key=lambda name: name.startswith(_OURS)):
         out[next((name[len(start) :] for start in _OURS if name.startswith(start)), name)] = numbers[name]

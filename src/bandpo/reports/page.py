@@ -98,6 +98,8 @@ def _section(section: Section, styles: Styles) -> dict[str, Any]:
             notes.append(f"Unfinished: {run.name}, {int(run.x[-1])} {section.axis}s. {_UNFINISHED}")
         if run.info is None and run.notes:
             notes.append(f"The log of {run.name}: {join(run.notes)}.")
+        elif run.finished and run.notes:
+            notes.append(f"{run.name}: {join(run.notes)}.")
         collapse = find_collapse(run.mean("reward"), run.mean("entropy"), run.x, axis=section.axis)
         if collapse is not None:
             notes.append(f"{run.name}: {collapse}.")

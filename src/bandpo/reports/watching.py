@@ -19,7 +19,7 @@ from markupsafe import Markup
 from ..config.run_folder import Info, read_info
 from ..errors import UserError
 from ..evals.results import split_label
-from ..files.logs import Followed, logs_at, name_of
+from ..files.logs import Followed, logs_at, name_of, not_finite
 from ..files.writing import write_atomically
 from ..losses.metrics import BINS
 from ..statistics.collapse import WINDOW, Collapse, find_collapse
@@ -30,7 +30,7 @@ from .logs import Curves, by_step, renamed
 from .page import PAGES
 from .runs import GOOD_TAIL_CUT, Panel, number
 
-State = Literal["waiting", "running", "finished", "silent", "gone"]
+State = Literal["waiting", "running", "finished", "stopped", "silent", "gone"]
 _RECENT = 64  # rows in which a last value is looked for first
 GONE = 0.1  # share of the first entropy below which the latest is told
 SILENT = 600.0  # seconds without a line after which a run is said to have stopped writing
@@ -75,7 +75,8 @@ class Seen(Curves):
 
     Attributes:
         label: its name.
-        state: "waiting" for its first row, "running", "finished", "silent" for too long, or "gone": no log any more.
+        state: "waiting" for its first row, "running", "finished", "stopped" by numbers that are not finite, "silent"
+            for too long, or "gone": no log any more.
         end: the round (or step) at which it is to end; None: not known.
         age: seconds since its log was written to; None: never.
         collapse: what the rule of `bandpo.statistics.collapse` finds; None: nothing.
@@ -94,6 +95,10 @@ class Seen(Curves):
     @property
     def finished(self) -> bool:
         return self.state == "finished"
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("finished", "stopped")
 
     @property
     def collapsed(self) -> bool:
@@ -124,6 +129,7 @@ class Seen(Curves):
             "waiting": "waiting for its first line",
             "running": f"running, {ago}",
             "finished": "finished",
+            "stopped": "stopped, as its numbers were not finite",
             "silent": f"has stopped writing: {ago}. Did it crash, or is one step so long?",
             "gone": "its log is gone (deleted or moved away); this was in it",
         }[self.state]
@@ -187,6 +193,8 @@ class Watch:
         state: State = "running"
         if (info is not None and info["finished"]) or log.ended:
             state = "finished"
+        elif info is not None and info.get("stopped"):
+            state, drawn = "stopped", {**drawn, "notes": (*drawn["notes"], f"Why: {info.get('stopped')}")}
         elif age is None or not (log.at or log.fault):
             state = "waiting"
         elif not log.path.exists():
@@ -218,6 +226,8 @@ def _measured(log: Followed, name: str) -> dict[str, Any]:
         notes.append(
             f"The log went back (how often: {log.went_back}), as after a resume; what was written last is shown."
         )
+    if lost := not_finite(log.rows):
+        notes.append(f"The {lost}. `bandpo doctor {log.path}` says what to do.")
     notes += _hints(curves, log.path)
     collapse = find_collapse(reward, curves.mean("entropy"), x, axis=axis)
     points = int(np.isfinite(reward).sum())

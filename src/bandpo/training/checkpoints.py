@@ -8,6 +8,7 @@ train another model.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,8 +17,10 @@ import zlib
 from pathlib import Path
 
 import pydantic
+from safetensors import SafetensorError, safe_open
 
 from ..files.writing import write_atomically
+from ..numerics import not_finite
 
 MARK = "bandpo.json"
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
@@ -80,10 +83,13 @@ def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
     """The mark of the newest checkpoint to go on from, and what is wrong with each newer one that was marked.
 
     One without a mark was being written or deleted when the run was killed: nothing is wrong, and it does not count.
+    But where it was whole and left unmarked because of its weights, that is said.
     """
     wrong = []
     for folder in _newest_first(run):
         if not (folder / MARK).is_file():
+            with contextlib.suppress(SafetensorError, OSError):  # half written
+                wrong += filter(None, [_broken(folder)])
             continue
         try:
             mark = Mark.model_validate_json((folder / MARK).read_bytes())
@@ -112,7 +118,16 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
                     return f"line {number} of {run / METRICS} is no row: {line[:60]!r}"
                 if file.tell() >= mark.rows[0]:
                     break
-    return fault
+    return fault or _broken(folder)
+
+
+def _broken(folder: Path) -> str | None:
+    """What is wrong with the weights of a checkpoint, which numbers that are not finite have spoilt for good."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            if names := not_finite((name, file.get_tensor(name)) for name in file.keys()):  # noqa: SIM118
+                return f"{folder} has weights that are not finite ({len(names)}, first {names[0]})"
+    return None
 
 
 def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config.run_folder import read_info
 from ..errors import UserError
 from ..files.checks import shortened
-from ..files.logs import STATE, read_rows
+from ..files.logs import STATE, not_finite, read_rows, row_of
 from ..files.reading import read_json_lines
 from .findings import Finding
 
@@ -31,12 +33,12 @@ def logged(path: Path) -> Iterator[Finding]:
         UserError: no such log.
     """
     if path.name == STATE:
-        rows = read_rows(path)
+        rows = stepped = read_rows(path)
     else:
         lines = read_json_lines(path)
         if lines.rest and not lines.rows:
             raise UserError(f"{path} must be a log of verl's file logger or of bandpo train, one JSON object a line")
-        rows = lines.rows
+        rows, stepped = lines.rows, map(row_of, lines.rows)
         if any("data" in row for row in rows) or not any("reward" in row for row in rows):
             rows = []
             for row in lines.rows:
@@ -47,6 +49,15 @@ def logged(path: Path) -> Iterator[Finding]:
                     )
                 rows.append(row["data"])
             yield from _of_verl(rows, path)
+    with contextlib.suppress(UserError):  # no folder of ours
+        if path.name == "metrics.jsonl" and (why := read_info(path.parent).get("stopped")):
+            yield Finding("problem", f"the run was stopped: {why}")
+    if lost := not_finite(stepped):
+        cure = (
+            "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
+            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"
+        )
+        yield Finding("problem", f"{path}: {lost}", cure)
     yield from _clips(rows, path)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import lab
+from ..errors import UserError
 from ..integrations import objective_for
 from ..lab.prefixes import Completions, Prefixes, Weights, load_weights, log_probs, prefixes, sample, side_by_side
 from ..lab.settings import Settings
@@ -24,6 +25,7 @@ from ..losses.advantages import group_advantages
 from ..losses.metrics import Metrics
 from ..losses.objective import Method, Objective
 from ..losses.policy import policy_loss
+from ..numerics import not_finite
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import TrustRegion, find_one
 from ..trust_regions.batch import TailContracted
@@ -100,7 +102,7 @@ def train(
     Raises:
         ValueError: no such scene, a setting that cannot be, an objective that is none or that TRL would not take, no
             seed.
-        UserError: the warm start cannot be kept anywhere.
+        UserError: the warm start cannot be kept anywhere; a loss or a weight is not finite after a step.
     """
     own = Settings.of(settings, **changes) if isinstance(settings, str) else dataclasses.replace(settings, **changes)
     value = learnable(objective)
@@ -198,6 +200,13 @@ def learn(
         norms = _clip_gradients(weights)
         optimizer.step()
         losses.append(loss.detach())
+        all_of_it = [*weights.items(), ("the loss", losses[-1])]
+        if not_finite(all_of_it):
+            names = not_finite((f"{name} of run {i + 1} of {runs}", x[i]) for i in range(runs) for name, x in all_of_it)
+            raise UserError(
+                f"step {first_step + done + 1}: {names[0]} is not finite; try a smaller learning_rate, or a rule that "
+                "moves less"
+            )
         entropies += _per_run(torch.where(old.mask, entropy, 0.0), runs)
     about = {"loss": torch.stack(losses).mean(0), "grad_norm": norms, "entropy": entropies / (tokens * epochs)}
     out: list[Row] = [{name: x[i].item() for name, x in about.items()} for i in range(runs)]

@@ -35,6 +35,7 @@ from ..errors import UserError
 from ..files.locks import locked
 from ..files.writing import write_atomically
 from ..integrations.trl import BandPOConfig, BandPOTrainer
+from ..integrations.trl_finite import FiniteGuard, NotFiniteError
 from ..provenance import hardware, source_commit, versions
 from ..rewards.functions import Reward
 from . import checkpoints, processes
@@ -72,6 +73,7 @@ def run(
         UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
             or reward cannot be had; no checkpoint is whole; another process writes to the folder. Nothing has been
             written then.
+        NotFiniteError: a loss, weight or reward is not finite; run.json has it as `stopped`.
     """
     folder = Path(config.output)
     if not processes.is_first():
@@ -160,7 +162,9 @@ def _run(
     facts = _facts(config, command, skill, state.num_processes)
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
     keep = config.trainer.get("save_total_limit", 2)
-    recorder = _Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take, keep)
+    guard: FiniteGuard = trainer.finite_guard
+    guard.last_whole = functools.partial(_last_whole, folder)
+    recorder = _Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take, keep, guard, say)
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
@@ -168,7 +172,16 @@ def _run(
         _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(recorder)
-    trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
+    except NotFiniteError as error:
+        if state.is_main_process:
+            _write_json(folder / "run.json", {**facts, "stopped": str(error)})
+            (folder / "metrics.jsonl").touch()  # for reports, where there is no row yet
+        hint = "--resume does the same steps again; other settings need another output"
+        if (last := guard.last_whole(None, None)) is not None:
+            hint += f", where model={last} begins from there"
+        raise NotFiniteError(f"{folder}, {error}. ({hint}.)") from error
     trainer.save_model(str(folder / "model"))
     if state.is_main_process:
         for path in (folder / "model").iterdir():
@@ -176,6 +189,11 @@ def _run(
         seconds = round(time.monotonic() - began, 1)
         _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": seconds})
     return folder
+
+
+def _last_whole(folder: Path, *_: object) -> Path | None:
+    mark, _ = checkpoints.newest_whole(folder)
+    return mark and checkpoints.place(folder, mark.step)
 
 
 def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> checkpoints.Mark | None:
@@ -238,9 +256,11 @@ class _Recorder(TrainerCallback):
         clock: _RewardClock,
         evaluated: Callable[[], Mapping[str, float]] = dict,
         keep: int | None = 2,
+        guard: FiniteGuard | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
-        self.clock, self.evaluated, self.keep = clock, evaluated, keep
+        self.clock, self.evaluated, self.keep, self.guard, self.say = clock, evaluated, keep, guard, say
         self.last = time.monotonic(), clock.seconds
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
@@ -284,6 +304,10 @@ class _Recorder(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """The checkpoint counts from here on; only then may older ones go."""
+        if self.guard is not None and not self.guard.sound:
+            step = f"checkpoint-{state.global_step} has weights that are not finite"
+            self.say(f"{step}: it does not count, and none is deleted for it")
+            return
         PartialState().wait_for_everyone()  # each process writes its random state
         if state.is_world_process_zero:
             seconds = round(time.monotonic() - self.began, 1)
@@ -324,6 +348,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         **({"ddp_find_unused_parameters": True} if count > 1 else {}),
         **config.trainer,
         "trust_region": config.trust_region,
+        "stop_if_not_finite": config.stop_if_not_finite,
         "logging_steps": logging,
         "output_dir": str(folder / "checkpoints"),
         "seed": config.seed,

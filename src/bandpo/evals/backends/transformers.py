@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...data.questions import Content
 from ...errors import UserError
+from ...numerics import not_finite
 from ..samples import Sampling
 from .base import Drawn, Request, cannot_load, opens_thinking, token_ids
 
@@ -46,6 +47,11 @@ class Transformers:
                 model = loaded.to(device)
             except Exception as error:  # a damaged folder fails in many ways
                 raise cannot_load(self.path, error) from error
+        if names := not_finite(model.named_parameters()):
+            raise UserError(
+                f"{self.path} has weights that are not finite ({len(names)}, first {names[0]}): a training broke, and "
+                "a score would mean nothing"
+            )
         self.model, self.tokenizer, self.say = model.eval(), tokenizer, say
         self.device = next(model.parameters()).device
         self.dtype = str(model.dtype).removeprefix("torch.")

@@ -1,0 +1,369 @@
+"""BandPOTrainer ends at the first step after which a loss or a weight is not finite."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from accelerate import Accelerator
+from test_trl import join, leave
+from transformers import PrinterCallback, TrainerCallback
+from transformers.trainer_callback import TrainerControl, TrainerState
+from trl import GRPOTrainer
+
+import tiny
+from bandpo import Band, Clip, Objective, lab
+from bandpo.errors import UserError
+from bandpo.integrations import trl_finite
+from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.integrations.trl_finite import FiniteGuard, NotFiniteError
+
+RULES = {"TRL's clamp": Band("kl", 0.05), "in the place of the clamp": Objective(Clip(0.2, 0.2), apply="mask")}
+
+
+class At(TrainerCallback):
+    """Does something to the model at the beginning of a step, the first of which is 1."""
+
+    def __init__(self, step, do):
+        self.step, self.do = step, do
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        if state.global_step + 1 == self.step:
+            self.do(model)
+
+
+def build(tmp_path, reward=tiny.count_a, rule=RULES["TRL's clamp"], model=None, cls=BandPOTrainer, **changes):
+    args = tiny.settings(tmp_path, kind=BandPOConfig, max_steps=8, **changes)
+    trainer = cls(model or tiny.model(), reward, args, tiny.rows(), processing_class=lab.tokenizer(), trust_region=rule)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def gradients_times(factor):
+    def do(model):
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: gradient * factor)
+
+    return do
+
+
+def spoil(value):
+    def do(model):
+        with torch.no_grad():
+            model.model.norm.weight[3] = value
+
+    return do
+
+
+def steps_logged(trainer):
+    return [row["step"] for row in trainer.state.log_history if "loss" in row]
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule, factor):
+    trainer = build(tmp_path, rule=rule, save_strategy="steps", save_steps=2, save_total_limit=1)
+    trainer.add_callback(At(5, gradients_times(factor)))
+    with pytest.raises(NotFiniteError) as caught:
+        trainer.train()
+    assert steps_logged(trainer) == [1, 2, 3, 4]
+    whole = tmp_path / "checkpoint-4"
+    assert re.fullmatch(
+        rf"step 5: weights \(\d+, first model.embed_tokens.weight\) are not finite; the last whole checkpoint is "
+        rf"{whole}\. Try a smaller learning_rate, .*max_grad_norm, bf16 or float32.*; stop_if_not_finite=False goes on "
+        "all the same",
+        str(caught.value),
+    )
+    assert isinstance(caught.value, UserError)
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4"]
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_single_number_of_a_weight_is_seen_in_its_step(tmp_path, value):
+    trainer = build(tmp_path)
+    trainer.add_callback(At(3, spoil(value)))
+    with pytest.raises(NotFiniteError, match=r"step 3: the loss and weights .* are not finite; there is no whole ch"):
+        trainer.train()
+    model = tiny.model()
+    spoil(value)(model)
+    said = (
+        r"before the first step: weights \(1, first model.norm.weight\) are not finite.*Take a model whose weights are"
+    )
+    with pytest.raises(NotFiniteError, match=said):
+        build(tmp_path, model=model).train()
+
+
+def test_a_weight_is_seen_that_no_loss_reads(tmp_path):
+    model = tiny.model()
+    model.unread = torch.nn.Parameter(torch.ones(3))
+    trainer = build(tmp_path, model=model)
+    trainer.add_callback(At(3, lambda model: model.unread.data.fill_(math.nan)))
+    with pytest.raises(NotFiniteError, match=r"step 3: weights \(1, first unread\)"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_row_of_the_batch_that_is_not_finite_ends_training_in_its_step(tmp_path, rule):
+    class Planted(BandPOTrainer):
+        def _anchored(self, inputs):
+            if self.state.global_step == 2:
+                advantages = inputs["advantages"].clone()
+                advantages[5] = math.nan
+                inputs = inputs | {"advantages": advantages}
+            return super()._anchored(inputs)
+
+    trainer = build(tmp_path, rule=rule, cls=Planted, all_metrics=True)
+    with pytest.raises(NotFiniteError, match=r"step 3: the loss and weights"):
+        trainer.train()
+    (metrics,) = trainer._clip_metrics.values()  # of the step, which has no row
+    mask = trainer._buffered_inputs[2 % 4]["completion_mask"]
+    assert metrics.compute()["not_finite/count"] == mask[5].sum() > 0
+    assert [row["bandpo/not_finite/count"] for row in trainer.state.log_history if "loss" in row] == [0, 0]
+
+
+def test_a_loss_alone_ends_training_also_in_the_first_of_two_micro_batches(tmp_path, monkeypatch):
+    losses, inner = [], GRPOTrainer._compute_loss
+
+    def planted(self, model, inputs):
+        losses.append(inner(self, model, inputs))
+        return losses[-1] + (math.inf if len(losses) == 5 else 0)  # without a gradient
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", planted)
+    trainer = build(tmp_path, gradient_accumulation_steps=2, per_device_train_batch_size=8, steps_per_generation=8)
+    with pytest.raises(NotFiniteError, match=r"step 3: the loss is not finite"):
+        trainer.train()
+    assert len(losses) == 6
+    assert all(weight.isfinite().all() for weight in trainer.model.parameters())
+
+
+def test_who_wants_to_goes_on_is_warned_once_and_keeps_the_checkpoints(tmp_path):
+    changes = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1, "stop_if_not_finite": False}
+    trainer = build(tmp_path, **changes)
+    trainer.add_callback(At(5, gradients_times(math.nan)))
+    with pytest.warns(UserWarning, match="stop_if_not_finite is False") as warned:
+        trainer.train()
+    told = [str(each.message) for each in warned if "stop_if_not_finite" in str(each.message)]
+    assert [text.partition(":")[0] for text in told] == ["step 5", "step 6"]  # then with the loss
+    assert steps_logged(trainer) == [*range(1, 9)]
+    assert [math.isnan(row["loss"]) for row in trainer.state.log_history if "loss" in row] == [False] * 5 + [True] * 3
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{i}" for i in (4, 6, 8)]
+
+
+# ---- rewards
+
+
+def given(values):
+    """A reward that gives these, again and again."""
+
+    def reward(completions, **columns):
+        return [values[i % len(values)] for i in range(len(completions))]
+
+    return reward
+
+
+BAD = {
+    "infinite": ([1.0, math.inf], r"step 1: a reward of 'reward' is infinite, or larger .*Mend the reward function"),
+    "too large for float32": ([1.0, -1e39], r"step 1: a reward of 'reward' is infinite"),
+    "none left": ([None, math.nan], r"step 1: no completion of the batch has a reward: 'reward' gave None or NaN"),
+    "deviation": (
+        [0.0, 1e20],
+        r"step 1: the deviation of a group's rewards overflows float32: they are up to 1e\+20.*S",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:All reward functions returned None")
+@pytest.mark.parametrize(("values", "said"), BAD.values(), ids=BAD)
+def test_rewards_that_nothing_can_be_learned_from_end_training(tmp_path, values, said):
+    trainer = build(tmp_path, given(values))
+    start = [weight.clone() for weight in trainer.model.parameters()]
+    with pytest.raises(NotFiniteError, match=said):
+        trainer.train()
+    assert all(map(torch.equal, start, trainer.model.parameters()))
+    trainer = build(tmp_path, given(values), stop_if_not_finite=False, scale_rewards="none", learning_rate=0.0)
+    with pytest.warns(UserWarning, match=said.partition(" a ")[0].partition(".*")[0]):
+        trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
+
+
+def test_a_large_reward_is_fine_where_no_deviation_is_divided_by(tmp_path):
+    groups = torch.tensor([1e20, -1e20] * 8)
+    trainer = build(tmp_path)
+    guard, state = trainer.finite_guard, TrainerState()
+    guard.check_rewards(trainer.args, state, {"a": groups / 1e10}, groups / 1e10, 8)
+    with pytest.raises(NotFiniteError, match="deviation"):
+        guard.check_rewards(trainer.args, state, {"a": groups}, groups, 8)
+    apart = torch.tensor([1e20] * 8 + [-1e20] * 8)  # each group is even, the batch is not
+    guard.check_rewards(trainer.args, state, {"a": apart}, apart, 8)
+    trainer.args.scale_rewards = "batch"
+    with pytest.raises(NotFiniteError, match="deviation"):
+        guard.check_rewards(trainer.args, state, {"a": apart}, apart, 8)
+
+
+def test_a_missing_reward_is_nobodys_baseline_and_has_no_advantage(tmp_path):
+    values = [None, 2.0, 4.0, math.nan, 2.0, 4.0, 2.0, 4.0]  # a group
+    trainer = build(tmp_path, given(values))
+    seen = []
+    inner = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: seen.append(inner(inputs)) or seen[-1]
+    trainer.train()
+    for advantages in seen[0]["advantages"].view(-1, 8):
+        missing = torch.tensor([value is None or value != value for value in values])
+        assert (advantages[missing] == 0).all()
+        assert (advantages[~missing].sign() == torch.tensor([-1, 1] * 3)).all()
+        torch.testing.assert_close(advantages.sum(), torch.tensor(0.0), atol=1e-5, rtol=0)  # 3 is the mean
+
+
+def test_evaluation_may_have_no_reward(tmp_path):
+    trainer = build(tmp_path, given([None]))
+    trainer.model.eval()
+    trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
+
+
+# ---- what cannot be sampled from
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_probabilities_that_are_not_finite_are_said_before_the_sampler_raises(tmp_path, stops):
+    model = tiny.model()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(3e38)  # finite, and its products are not
+    with pytest.raises(NotFiniteError, match="step 1: the probabilities to sample from are not finite") as caught:
+        build(tmp_path, model=model, stop_if_not_finite=stops).train()
+    assert "goes on" not in str(caught.value)
+
+
+def test_other_errors_of_a_generation_stay_what_they_are(tmp_path):
+    def fails(completions, **columns):
+        raise RuntimeError("out of something")
+
+    with pytest.raises(RuntimeError, match=r"^out of something$"):
+        build(tmp_path, fails).train()
+
+
+# ---- loss scalers
+
+
+class Scaled(BandPOTrainer):
+    """With the scaler that fp16 brings, which accelerate makes on a GPU only."""
+
+    def create_accelerator_and_postprocess(self):
+        super().create_accelerator_and_postprocess()
+        self.accelerator.scaler = torch.amp.GradScaler("cpu")
+
+
+def scaled(tmp_path, bad, steps, **changes):
+    """A trainer whose gradients are infinite in the `bad` steps."""
+    trainer = build(tmp_path, cls=Scaled, **changes)
+    trainer.args.max_steps = steps
+    step = [0]
+
+    class Counting(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            step[0] = state.global_step + 1
+
+    trainer.add_callback(Counting())
+    trainer.model.lm_head.weight.register_hook(lambda g: g * (math.inf if step[0] in bad else 1))
+    return trainer
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])  # the latter skips by itself
+def test_skipped_steps_are_counted_in_the_rows_and_are_no_reason_to_stop(tmp_path, optim):
+    trainer = scaled(tmp_path, {1, 2, 4}, 6, logging_steps=3, optim=optim)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert [row.get("bandpo/skipped_steps") for row in rows] == [2, 1]
+    trainer = scaled(tmp_path, set(), 2, logging_steps=1)
+    trainer.train()
+    assert "bandpo/skipped_steps" not in trainer.state.log_history[0]
+
+
+def test_twenty_skipped_steps_in_a_row_stop(tmp_path):
+    trainer = scaled(tmp_path, {*range(2, 21), *range(22, 60)}, 60)  # 19, then more than 20
+    with pytest.raises(NotFiniteError, match="step 41: the loss scaler has skipped 20 steps in a row, whose gradients"):
+        trainer.train()
+
+
+def test_a_loss_that_is_not_finite_in_a_skipped_step_is_the_scalers(tmp_path, monkeypatch):
+    inner = GRPOTrainer._compute_loss
+
+    def planted(self, model, inputs):
+        return inner(self, model, inputs) * (math.inf if self.state.global_step == 1 else 1)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", planted)
+    trainer = scaled(tmp_path, set(), 3)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert [row.get("bandpo/skipped_steps") for row in rows] == [None, 1, None]
+    assert not math.isfinite(rows[1]["loss"])
+
+
+# ---- several processes
+
+
+class Shard(torch.nn.Module):
+    """A weight as ZeRO-3 leaves it: empty, with the process's own part beside it."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(0))
+        self.weight.ds_tensor = part
+
+
+def test_the_part_of_a_weight_that_zero_3_leaves_a_process_is_looked_at(tmp_path):
+    part, args = torch.ones(4), tiny.settings(tmp_path)  # which resets accelerate
+    guard, state = FiniteGuard(Accelerator(cpu=True), True), TrainerState(global_step=7)
+    guard.on_step_end(args, state, TrainerControl(), model=Shard(part))
+    part[2] = math.nan
+    with pytest.raises(NotFiniteError, match=r"step 7: weights \(1, first weight\)"):
+        guard.on_step_end(args, state, TrainerControl(), model=Shard(part))
+
+
+def look_at_shards(rank, folder):
+    from torch.distributed.fsdp import fully_shard
+
+    join(rank, folder)
+    args = tiny.settings(folder)
+    model = torch.nn.Linear(3, 2, bias=False)  # a row for each process
+    torch.nn.init.ones_(model.weight)
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    guard, said = FiniteGuard(Accelerator(cpu=True), True), []
+    for step, value in enumerate([1.0, math.nan], 1):
+        if rank == 1:
+            with torch.no_grad():
+                model.weight.to_local()[0, 0] = value
+        try:
+            guard.on_step_end(args, TrainerState(global_step=step), TrainerControl(), model=model)
+            said.append("fine")
+        except NotFiniteError as error:
+            said.append(str(error).partition(";")[0])
+    Path(folder, f"said-{rank}").write_text("\n".join(said))
+    dist.barrier()
+    leave()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch was built without gloo")
+def test_each_process_looks_at_its_shard_and_all_end_together(tmp_path):
+    mp.spawn(look_at_shards, (str(tmp_path),), nprocs=2)
+    assert (tmp_path / "said-0").read_text() == "fine\nstep 2: weights of another process are not finite"
+    assert (tmp_path / "said-1").read_text() == "fine\nstep 2: weights (1, first weight) are not finite"
+
+
+def test_what_a_weight_is_frozen_in_is_looked_at_once():
+    model = torch.nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    assert [name for name, _ in trl_finite._shards(model)] == ["weight"]
+    assert [name for name, _ in trl_finite._shards(model, every=True)] == ["weight", "bias"]
+
+
+def test_a_checkpoint_is_whole_when_the_trainers_state_is_there_and_of_this_run_only_until_now(tmp_path):
+    args = tiny.settings(tmp_path)
+    assert trl_finite._last_whole(args, TrainerState(global_step=7)) is None
+    for name in ("checkpoint-4", "checkpoint-6", "checkpoint-9", "checkpoint-x"):
+        (tmp_path / name).mkdir()
+        if name != "checkpoint-6":
+            (tmp_path / name / "trainer_state.json").write_text("{}")
+    assert trl_finite._last_whole(args, TrainerState(global_step=7)) == tmp_path / "checkpoint-4"
