@@ -24,6 +24,7 @@ from ..losses.notation import label_of_objective, short_node
 from ..losses.objective import Objective
 from ..trust_regions.base import TrustRegion
 from .secrets import secret_in
+from .trust import check_mapping
 
 
 class _Node(pydantic.BaseModel):
@@ -179,6 +180,7 @@ FIXED = {
     "save_only_model": "resuming needs whole checkpoints",
     "ignore_data_skip": "resuming goes on with the next prompts",
     "enable_jit_checkpoint": "a checkpoint must be where the next step generates",
+    "auto_find_batch_size": "a step takes the batch of the recipe",
 }
 # What transformers renamed in 5.23; recipes have the new name, and mean the same with an older release.
 FORMERLY = {"activation_checkpointing": "gradient_checkpointing"}
@@ -320,7 +322,7 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
         if key in RESERVED:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
         if key in FIXED:
-            raise UserError(f"trainer.{key} cannot be set: {FIXED[key]}")
+            raise UserError(f"trainer.{key} cannot be set, got {value!r}: {FIXED[key]}; leave it out")
         if key not in hints:
             key = FORMERLY.get(key, key)
         if key not in hints:
@@ -330,7 +332,10 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
         if key.endswith("_strategy") and value is False:
             value = "no"  # which YAML takes for a truth value
         hint = hints[key]
-        simple = set(typing.get_args(hint) or (hint,)) <= {int, float, bool, str, type(None)}
+        types = typing.get_args(hint) or (hint,)
+        if any(dict in (each, typing.get_origin(each)) for each in types):
+            check_mapping(key, value)
+        simple = set(types) <= {int, float, bool, str, type(None)}
         try:
             out[key] = pydantic.TypeAdapter(hint).validate_python(value) if simple else value
         except pydantic.ValidationError as error:
