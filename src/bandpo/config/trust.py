@@ -60,8 +60,8 @@ def check_mapping(key: str, value: Any) -> None:
     for name, given in value.items() if allowed else ():
         if name not in allowed:
             raise UserError(
-                f"trainer.{key}.{name} cannot be set, got {given!r}{nearest(str(name), list(allowed))}: what could "
-                f"load code is not handed on; allowed are {', '.join(allowed)}"
+                f"trainer.{key}.{name} cannot be set, got {given!r}: only what can load no code is handed on, which is "
+                f"{', '.join(allowed)}{nearest(str(name), list(allowed))}"
             )
         if allowed[name] and given not in allowed[name]:
             raise UserError(

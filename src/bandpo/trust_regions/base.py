@@ -12,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import os
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -248,8 +250,9 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
     try:
         module = importlib.import_module(name)
     except Exception as error:  # whatever the module does when it is imported
-        # Not looked for there by ourselves: a folder from elsewhere may be the working directory of who reads its runs.
+        # But for `bandpo train` not looked for there by ourselves: the working directory may be a stranger's folder.
         hint = f"; with PYTHONPATH=. before the command {name!r} is looked for in the working directory too"
+        hint = "" if os.getcwd() in sys.path else hint  # noqa: PTH109
         raise ValueError(
             f"{what_type}: {name!r} cannot be imported: {type(error).__name__}: {error}"
             f"{hint if isinstance(error, ModuleNotFoundError) else ''}"
