@@ -82,8 +82,8 @@ class RunConfig(_Node):
         threads: of torch on the CPU, in each process; None leaves them.
         tokens_share: of the responses so many have their tokens written to `tokens/` in the folder of the run, which
             `bandpo calibrate` and `bandpo report` read; None for none.
-        trainer: any field of TRL's GRPOConfig. The batch sizes per device are those of all processes together: however
-            many they are, a step takes the same batch.
+        trainer: any field of TRL's GRPOConfig, but for what could run code (`trust.ALLOWED`). The batch sizes per
+            device are those of all processes together: however many they are, a step takes the same batch.
     """
 
     label: str | None = None
