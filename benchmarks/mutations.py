@@ -2431,7 +2431,7 @@ FAULTS = [
         "rewards/functions.py",
         "sys.path.append(here)",
         "sys.path.insert(0, here)",
-        "strangers::test_training_finds_a_rule_and_a_reward_in_the_working_directory_behind_all_others",
+        "functions::test_a_module_there_takes_the_place_of_no_other",
     ),
     Fault(
         "strangers: the trainer's mappings are not looked into",

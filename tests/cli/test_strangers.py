@@ -249,7 +249,7 @@ def test_training_finds_a_rule_and_a_reward_in_the_working_directory_behind_all_
     """Under -m, too; and a file there that is called like a library takes its place nowhere."""
     recipe.make(tmp_path)
     mark = str(tmp_path / "ran")
-    for name in ("yaml", "torch"):
+    for name in ("yaml", "torch", "trl", "datasets"):
         (tmp_path / f"{name}.py").write_text(EVIL.format(mark=mark))
     own = "def reward(completions, **columns):\n    return [float(len(text)) for text in completions]\n"
     (tmp_path / "own.py").write_text(EVIL.format(mark=mark) + CLASS + own)
