@@ -134,7 +134,7 @@ def test_a_trainer_key_that_would_break_a_promise_is_refused_with_the_reason(nod
     node["trainer"][key] = True
     with pytest.raises(UserError) as caught:
         build(node)
-    assert str(caught.value) == f"trainer.{key} cannot be set: {FIXED[key]}"
+    assert str(caught.value) == f"trainer.{key} cannot be set, got True: {FIXED[key]}; leave it out"
 
 
 def test_reserved_trainer_keys_exist_and_their_replacements_too():

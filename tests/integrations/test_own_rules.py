@@ -20,6 +20,7 @@ from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.reports.runs import read_runs
 from bandpo.testing import check_trust_region
 from bandpo.training import on_trl
+from bandpo.trust_regions.base import own_type
 
 SOURCE = """
 from dataclasses import dataclass
@@ -119,10 +120,32 @@ def test_what_a_rule_writes_is_read_by_a_process_that_has_not_heard_of_it(module
         ("bandpo:Region", "'Region' is no bandpo.Region"),
     ],
 )
-def test_what_is_no_rule_is_named(module, kind, message):
+def test_what_is_no_rule_is_named(module, kind, message, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     kind, message = kind.replace("{module}", module), message.replace("{module}", module)
     with pytest.raises(ValueError, match=f"^trust_region type {kind!r}: {message}"):
         trust_region({"type": kind})
+
+
+def test_a_hint_of_the_working_directory_is_not_given_where_it_was_looked_into(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    with pytest.raises(ValueError, match=r"No module named 'no_such_module'$"):
+        trust_region({"type": "no_such_module:Evened"})
+
+
+@pytest.mark.parametrize("kind", ["module:Class", "a.b:C"])
+def test_a_type_of_ones_own_is_found_at_any_depth_without_an_import(kind):
+    node = {"type": "objective", "trust_region": {"type": "intersect", "first": {"type": "clip"}}, "apply": "mask"}
+    assert own_type(node) is own_type("module:Class") is own_type(None) is own_type({"name": "module:Class"}) is None
+    for deep in (
+        {"type": kind},
+        [{"type": "clip"}, {"type": kind}],
+        {"x": [{"y": {"type": kind}}]},
+        {"type": ({"type": kind},)},
+    ):
+        assert own_type({**node, "apply": deep}) == kind
 
 
 @pytest.mark.parametrize("kind", ["a:b:c", ":Evened", "module:", "a b:c", "../module:Evened"])
@@ -167,7 +190,10 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
     }
     settings = recipe.node(tmp_path, tmp_path / "run", rounds=2, trust_region=node)
     folder = on_trl.run(build(settings))
-    (run,) = read_runs([folder])
+    (unread,) = read_runs([folder])
+    assert (unread.own, unread.objective, unread.rule) == (f"{module}:Evened", None, node)
+    (run,) = read_runs([folder], trust=True)
+    assert run.rule == run.objective == build(settings).objective
     assert run.region == sys.modules[module].Evened(1.05)
     assert run.total("clip/count").sum() > 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["trust_region"] == node

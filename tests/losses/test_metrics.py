@@ -118,7 +118,8 @@ def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
     """One of a response: with a ratio of tokens it alone, else all of the response. What stands in padding does not
     count, and a log-ratio that is only infinite is clamped."""
     mask = torch.tensor([[1, 1, 1, 0]] * 4).bool()
-    logps, old, advantages, ref = -torch.rand(4, 4), -torch.rand(4, 4), torch.rand(4, 4) + 0.1, -torch.rand(4, 4)
+    logps, old, ref = -torch.rand(4, 4), -torch.rand(4, 4), -torch.rand(4, 4)
+    advantages = torch.rand(4, 1).expand(4, 4) + 0.1
     objective = Objective(Clip(0.2, 0.2), ratio=ratio, beta=0.1)
 
     def count():
@@ -130,12 +131,13 @@ def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
     logps[0, 3] = advantages[0, 3] = ref[0, 3] = bad
     logps[1, 1] = -math.inf
     assert count() == 0
-    advantages[1, 0] = bad
-    assert count() == 1
+    tokens = 1 if ratio == "token" else 3  # a response that has one ratio has one advantage
+    advantages[1, :tokens] = bad
+    assert count() == tokens
     ref[2, 1] = math.nan
-    assert count() == 2
+    assert count() == tokens + 1
     logps[3, 1] = math.nan
-    assert count() == (3 if ratio == "token" else 5)
+    assert count() == 2 * tokens + 1
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-4, 3e-3, 0.1, 2.0, 59.0])

@@ -296,6 +296,16 @@ def test_a_function_of_a_module_in_the_working_directory_is_found(tmp_path, monk
         resolve("my_reward_module:three")
 
 
+def test_a_module_there_takes_the_place_of_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("colorsys.py").write_text("def reward(completions, **columns): ...")
+    with pytest.raises(UserError, match=r"cannot be imported: there is no 'reward' in .*python3\.\d+/colorsys\.py$"):
+        resolve("colorsys:reward")
+    assert sys.path[-1] == str(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -267,3 +267,11 @@ def test_findings_are_as_wide_as_the_terminal(capsys, monkeypatch):
 def test_the_installation_is_reported_on_this_machine(capsys):
     assert main(["doctor", "--no-ray"]) in (0, 1)
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in capsys.readouterr().out
+
+
+def test_a_process_that_is_asked_imports_nothing_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "of_a_stranger.py").write_text("print('loss known')\n")
+    (finding,) = doctor._ask("a fresh process", "import of_a_stranger")
+    assert finding.level == "problem"
+    assert "No module named 'of_a_stranger'" in finding.what

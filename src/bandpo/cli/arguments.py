@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -18,6 +18,12 @@ RULES = (
     "A rule is a short word, its type and its fields (clip:0.2:0.28, dcpo:0.16:0.2:10, band:kl:0.05, "
     "capped:band:kl:0.05:10, relaxed:band:kl:0.05:clip:0.2:0.28), or a YAML node such as '{type: band, delta: 0.05}'."
 )
+
+# Of the commands that read what others wrote, and import nothing that it names.
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="import the module of a rule of one's own, module:Class; this runs what is in it"),
+]
 
 
 def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: str) -> Any:

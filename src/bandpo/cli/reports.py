@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option, Typer
 
 from ..errors import UserError
-from .arguments import RULES, Command, objective, page, picture, probability, region, several
+from .arguments import RULES, Command, Trust, objective, page, picture, probability, region, several
 from .width import width, wrapped
 
 app = Typer()
@@ -25,6 +25,7 @@ def report(
     output: Annotated[Path, Option("-o", "--output", parser=page, metavar="<path>", help="file")] = Path("report.html"),
     png: Annotated[Path | None, Option(parser=picture, metavar="<path>", help="also as a picture")] = None,
     baseline: Annotated[str | None, Option(help="label to compare with [default: what begins with GRPO]")] = None,
+    trust: Trust = False,
 ) -> None:
     """Draw one self-contained HTML page from runs and logs.
 
@@ -33,7 +34,7 @@ def report(
     """
     from ..reports.page import write_report
 
-    print(write_report(runs, output, png=png, baseline=baseline))
+    print(write_report(runs, output, png=png, baseline=baseline, trust=trust))
 
 
 @app.command(cls=Command, epilog=f"Methods are gspo, cispo, clip-higher and others: docs/methods.md. {RULES}")

@@ -16,12 +16,14 @@ from rich.text import Text
 
 from ..config.recipe import load
 from ..config.run_folder import is_finished
+from ..config.trust import sent_away
 from ..errors import UserError
 from ..files.locks import locked
 from ..lab import SCENES
 from ..losses.surrogates import by_sign
 from ..progress import Progress, console
 from ..reports.runs import MIN_SEEDS, Section, ratio_bounds, read_sections
+from ..rewards.functions import look_in_working_directory
 from ..training import processes
 from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
 
@@ -73,8 +75,8 @@ def _compare_and_show(
             progress.update(sum(done.values()))
 
         folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
-    page = write_report(folders, output / f"report-{scene}.html")
-    for section in read_sections(folders):
+    page = write_report(folders, output / f"report-{scene}.html", trust=True)  # they were trained here, by now
+    for section in read_sections(folders, trust=True):
         _print_section(section)
     if cause := _cause(jobs):
         console.print(cause)
@@ -102,6 +104,7 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
 
 
 def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
+    look_in_working_directory()  # for a rule or a reward of one's own
     config = load(recipe, settings)
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
@@ -111,6 +114,9 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
             f" on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}",
         )
     )
+    if sent := sent_away(config.trainer):
+        line = f"This run sends out, with the logins of this machine: {'; '.join(sent)}."
+        console.print(line, style="yellow", soft_wrap=True)
     from ..training.on_trl import run  # slow: it brings TRL
 
     with Progress("rounds", config.rounds, pause=math.inf) as progress:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from typer import Argument, Context, Option, Typer
 
 from ..errors import UserError
-from .arguments import Command, count, seed_list, several
+from .arguments import Command, Trust, count, seed_list, several
 from .width import wrapped
 
 app = Typer()
@@ -101,10 +102,13 @@ def verl(
     verl's own YAML does not have as +key=value.
     """
     from ..training.on_verl import load, plan_text
+    from ..trust_regions.base import own_type
 
     overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
     overrides = [text for text in settings or [] if text not in overlays]
-    run = load([recipe, *overlays], overrides, nodes=nodes, address=address)
+    run = load([recipe, *overlays], overrides, nodes=nodes, address=address, trust=not (plan or command))
+    if (plan or command) and (own := own_type(run.loss.get("trust_region"))) is not None:
+        print(f"trust_region: {own} is not loaded, and so not checked before the run starts", file=sys.stderr)
     if plan:
         print(plan_text(run))
     if command:
@@ -118,6 +122,7 @@ def doctor(
     arguments: Annotated[list[str] | None, Argument(metavar="FILE|key=value", help="what is to be checked")] = None,
     no_ray: Annotated[bool, Option("--no-ray", help="do not look into a Ray worker")] = False,
     as_json: Annotated[bool, Option("--json", help="the findings, for scripts")] = False,
+    trust: Trust = False,
 ) -> int:
     """Check the installation, the settings of a run, or its log.
 
@@ -129,7 +134,7 @@ def doctor(
     from ..training.doctor import examine
 
     rows: list[dict[str, Any]] = []
-    for finding in examine(arguments or [], ray=not no_ray):
+    for finding in examine(arguments or [], ray=not no_ray, trust=trust):
         rows.append(vars(finding))
         if not as_json:  # as they come: some take seconds
             print(wrapped(f"{MARK[finding.level]}  {finding.what}", 6), flush=True)

@@ -18,13 +18,14 @@ import yaml
 
 from ..errors import UserError, nearest
 from ..files.yaml import parse_yaml, read_yaml
-from ..lab import SCENES
 from ..integrations import say_average
+from ..lab import SCENES
 from ..losses.nodes import method_of, objective
 from ..losses.notation import label_of_objective, short_node
 from ..losses.objective import Objective
 from ..trust_regions.base import TrustRegion
 from .secrets import secret_in
+from .trust import check_mapping
 
 
 class _Node(pydantic.BaseModel):
@@ -83,8 +84,8 @@ class RunConfig(_Node):
         tokens_share: of the responses so many have their tokens written to `tokens/` in the folder of the run, which
             `bandpo calibrate` and `bandpo report` read; None for none.
         stop_if_not_finite: end at the first loss, weight or reward that is not finite; see `BandPOConfig`.
-        trainer: any field of TRL's GRPOConfig. The batch sizes per device are those of all processes together: however
-            many they are, a step takes the same batch.
+        trainer: any field of TRL's GRPOConfig, but for what could run code (`trust.ALLOWED`). The batch sizes per
+            device are those of all processes together: however many they are, a step takes the same batch.
     """
 
     label: str | None = None
@@ -183,6 +184,7 @@ FIXED = {
     "save_only_model": "resuming needs whole checkpoints",
     "ignore_data_skip": "resuming goes on with the next prompts",
     "enable_jit_checkpoint": "a checkpoint must be where the next step generates",
+    "auto_find_batch_size": "a step takes the batch of the recipe",
 }
 # What transformers renamed in 5.23; recipes have the new name, and mean the same with an older release.
 FORMERLY = {"activation_checkpointing": "gradient_checkpointing"}
@@ -227,7 +229,6 @@ def build(node: Mapping[str, Any]) -> RunConfig:
         if (named := method_of(node.get("trust_region"))) is not None:
             objective(named)  # raises for a method that is more than its objective
             node = {**node, "trust_region": short_node(named.without_average)}
-            say_average("TRL", named, (node.get("trainer") or {}).get("loss_type", "dapo"))
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     try:
@@ -239,6 +240,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
         found = config.objective
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
+    say_average("TRL", named, config.trainer.get("loss_type", "dapo"))
     _ = config.steps_per_round, config.prompts_per_round
     source = config.data.source
     for key in {"file": ["path"], "hub": ["path"], "reasoning_gym": ["task"]}.get(source, []):
@@ -326,7 +328,7 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
         if key in RESERVED:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
         if key in FIXED:
-            raise UserError(f"trainer.{key} cannot be set: {FIXED[key]}")
+            raise UserError(f"trainer.{key} cannot be set, got {value!r}: {FIXED[key]}; leave it out")
         if key not in hints:
             key = FORMERLY.get(key, key)
         if key not in hints:
@@ -336,7 +338,10 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
         if key.endswith("_strategy") and value is False:
             value = "no"  # which YAML takes for a truth value
         hint = hints[key]
-        simple = set(typing.get_args(hint) or (hint,)) <= {int, float, bool, str, type(None)}
+        types = typing.get_args(hint) or (hint,)
+        if any(dict in (each, typing.get_origin(each)) for each in types):
+            check_mapping(key, value)
+        simple = set(types) <= {int, float, bool, str, type(None)}
         try:
             out[key] = pydantic.TypeAdapter(hint).validate_python(value) if simple else value
         except pydantic.ValidationError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import lab
-from ..config.recipe import RunConfig, load
+from ..config.recipe import RunConfig, build, read_recipe
 from ..errors import UserError
 from ..files.yaml import parse_yaml
 from .evaluation_sets import evaluation_set
@@ -59,13 +59,18 @@ def read(
         rows = [(row["prompt"], row["answer"], {}) for row in lab.prompts(MADE_SIZE, MADE_SEED)]
         found = _distinct("lab", rows, "lab")
     elif spec.endswith((".yaml", ".yml")):
-        found = of_recipe(load(path), spec)
+        found = of_recipe(_without_rule(path), spec)
     elif (path / "config.yaml").is_file():
-        found = of_recipe(load(path / "config.yaml"), spec)
+        found = of_recipe(_without_rule(path / "config.yaml"), spec)
     else:
         found = _of_set(spec, template, copies)
     questions = found.questions[:limit]
     return replace(found, questions=questions if chat else list(map(_as_text, questions)))
+
+
+def _without_rule(path: Path) -> RunConfig:
+    """A recipe, but for its rule: that has nothing to do with its questions, and may be a module to import."""
+    return build({key: value for key, value in read_recipe(path).items() if key != "trust_region"})
 
 
 def of_recipe(config: RunConfig, name: str) -> QuestionSet:

@@ -149,7 +149,7 @@ def token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:
         raise UserError(f"--tokenizer {name} cannot be loaded: {' '.join(str(error).split())}") from error
     if not tokenizer.chat_template:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..errors import UserError
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import TrustRegion, not_loaded
 from .calibration import TAIL, Among, Measured, measure
 from .charts import DOTTED, INK, LIGHT, svg
 from .runs import Section, ratio_bounds
@@ -112,6 +112,9 @@ def of_sections(sections: Sequence[Section]) -> dict[str, Any]:
             name, runs = f"{section.title}: {label}" if sections[1:] else label, [*by_seed.values()]
             paths = [path for run in runs for path in sorted((run.folder / FOLDER).glob("*.jsonl"))]
             if not (files := [path for path in paths if path.stat().st_size]):
+                continue
+            if runs[0].own is not None:
+                notes.append(f"{name}: no map. Its rule is {not_loaded(runs[0].own)}.")
                 continue
             if runs[0].objective is None:
                 cure = f"`bandpo calibrate {files[0]} --map` draws it"

@@ -17,6 +17,7 @@ from ..config.secrets import blanked
 from ..errors import UserError
 from ..files.writing import write_atomically
 from ..statistics.collapse import find_collapse
+from ..trust_regions.base import not_loaded
 from .charts import (
     DARK,
     LIGHT,
@@ -203,9 +204,11 @@ def _tables(section: Section) -> dict[str, Any]:
 def _bounds(sections: Sequence[Section], styles: Styles) -> dict[str, Any]:
     runs = [run for section in sections for run in section.runs]
     rules = {run.label: run.region for run in runs if run.region is not None}
-    logs = sorted({run.label for run in runs if run.objective is None} - {*rules})
-    others = sorted({run.label for run in runs} - {*rules, *logs})
-    notes = [f"One ratio for a whole response, and so no interval per token: {join(others)}."] if others else []
+    own = {run.label: run.own for run in runs if run.own is not None}
+    logs = sorted({run.label for run in runs if run.objective is None} - {*rules, *own})
+    others = sorted({run.label for run in runs} - {*rules, *logs, *own})
+    notes = [f"{label}: {not_loaded(kind)}." for label, kind in own.items()]
+    notes += [f"One ratio for a whole response, and so no interval per token: {join(others)}."] if others else []
     if logs:
         notes.append(f"A log does not say the rule of its run, so that no interval is shown of {join(logs)}.")
     p, rows = np.array([0.01, 0.1, 0.8]), []
@@ -340,16 +343,22 @@ def render(sections: Sequence[Section]) -> str:
 
 
 def write_report(
-    runs: Sequence[Path | str], output: Path, *, png: Path | None = None, baseline: str | None = None
+    runs: Sequence[Path | str],
+    output: Path,
+    *,
+    png: Path | None = None,
+    baseline: str | None = None,
+    trust: bool = False,
 ) -> Path:
     """Write the page, and the picture if `png` is given, about runs: each is PATH or LABEL=PATH of a run folder, of a
     folder that has such below it, or of a log of TRL or verl.
 
-    `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". Raises
+    `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". With
+    `trust`, the module of a rule of one's own is imported; without, the page names the rule and draws no bounds. Raises
     UserError, one line that names the path and what was expected, if a run is missing, corrupt or ambiguous. Then
     nothing is written: an older report is better than half a new one.
     """
-    sections = read_sections(runs, baseline)
+    sections = read_sections(runs, baseline, trust=trust)
     content = {Path(output): render(sections).encode()} | ({Path(png): draw_png(sections)} if png else {})
     for path in content:
         if path.is_dir():

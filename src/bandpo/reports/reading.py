@@ -16,7 +16,7 @@ from ..files.reading import read_json_lines
 from ..files.yaml import read_yaml
 from ..losses.nodes import objective
 from ..losses.objective import Objective
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import TrustRegion, own_type
 from .logs import Curves, by_step, finite, renamed
 
 
@@ -29,7 +29,8 @@ class Run(Curves):
         label: of its method.
         info: its run.json. None, as the two that follow: it is a log of another trainer.
         config: its settings.
-        objective: what it was trained with.
+        objective: what it was trained with; None, too, where that is `own`.
+        own: the type of its rule, `module:Class` of one's own, whose module was not imported.
         finished: it came to its end, or nothing can tell that it did not.
         notes: what one should know of its log.
     """
@@ -39,6 +40,7 @@ class Run(Curves):
     info: Info | None = None
     config: dict[str, Any] | None = None
     objective: Objective | None = None
+    own: str | None = None
     finished: bool = True
     notes: tuple[str, ...] = ()
 
@@ -46,6 +48,11 @@ class Run(Curves):
     def region(self) -> TrustRegion | None:
         """Its rule, if it is known and has an interval for each token."""
         return self.objective.trust_region if self.objective is not None and self.objective.is_per_token else None
+
+    @property
+    def rule(self) -> Any:
+        """What tells whether two runs have the same: the objective, or the node of one that was not loaded."""
+        return (self.config or {}).get("trust_region") if self.own is not None else self.objective
 
     @property
     def seed(self) -> int | None:
@@ -56,8 +63,11 @@ class Run(Curves):
         return f"{self.label} ({self.folder})" if self.seed is None else f"{self.label}, seed {self.seed}"
 
 
-def read_runs(given: Sequence[Path | str]) -> list[Run]:
-    """Read every run at or below each PATH or LABEL=PATH, each once."""
+def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
+    """Read every run at or below each PATH or LABEL=PATH, each once.
+
+    With `trust`, the module of a rule of one's own is imported, which runs what is in it.
+    """
     found: dict[Path, tuple[str | None, Path, Path]] = {}
     for text in given:
         label, path = split_label(str(text))
@@ -71,7 +81,7 @@ def read_runs(given: Sequence[Path | str]) -> list[Run]:
     if not found:
         raise UserError("no runs given; expected at least one run folder or log")
     runs = [
-        _run_of_ours(folder, label) if (folder / "run.json").is_file() else _run_of_a_log(folder, log, label)
+        _run_of_ours(folder, label, trust) if (folder / "run.json").is_file() else _run_of_a_log(folder, log, label)
         for label, folder, log in found.values()
     ]
     named = [name for name, _, _ in found.values()]
@@ -82,13 +92,14 @@ def read_runs(given: Sequence[Path | str]) -> list[Run]:
     ]
 
 
-def _run_of_ours(folder: Path, label: str | None) -> Run:
+def _run_of_ours(folder: Path, label: str | None, trust: bool) -> Run:
     info, path = read_info(folder), folder / "config.yaml"
     config = checked(read_yaml(path), dict[str, Any], str(path))
     if "trust_region" not in config:
         raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
+    own = None if trust else own_type(config["trust_region"])
     try:
-        found = objective(config["trust_region"])
+        found = objective(config["trust_region"]) if own is None else None
     except ValueError as error:
         raise UserError(f"{path}: trust_region: {error}") from error
     path = folder / "metrics.jsonl"
@@ -99,7 +110,7 @@ def _run_of_ours(folder: Path, label: str | None) -> Run:
     axis, x, grouped = by_step(rows, str(path))
     return Run(
         axis=axis, x=x, rows=grouped, folder=folder, label=label or info["label"], info=info, config=config,
-        objective=found, finished=info["finished"] and not lines.rest,
+        objective=found, own=own, finished=info["finished"] and not lines.rest,
         notes=tuple(
             note
             for note in (

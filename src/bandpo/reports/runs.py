@@ -310,8 +310,8 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     rules: dict[str, Run] = {}
     groups: dict[tuple, dict[str, dict[int | Path, Run]]] = {}
     for run in runs:
-        other = rules.setdefault(run.label, run) if run.objective is not None else run
-        if other.objective != run.objective:
+        other = rules.setdefault(run.label, run) if run.rule is not None else run
+        if other.rule != run.rule:
             raise UserError(f"{run.folder}: label {run.label!r} stands for another objective in {other.folder}")
         key = (run.info.get("scene"), run.info["learning_rate"], run.axis) if run.info else (None, None, run.axis)
         seeds = groups.setdefault(key, {}).setdefault(run.label, {})
@@ -336,6 +336,6 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     )
 
 
-def read_sections(given: Sequence[Path | str], baseline: str | None = None) -> list[Section]:
-    """The runs at or below each PATH or LABEL=PATH, as they are compared."""
-    return make_sections(read_runs(given), baseline)
+def read_sections(given: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False) -> list[Section]:
+    """The runs at or below each PATH or LABEL=PATH, as they are compared; for `trust` see `read_runs`."""
+    return make_sections(read_runs(given, trust=trust), baseline)

@@ -135,7 +135,8 @@ def _for_verl(graded: Grade) -> dict[str, Any]:
 def resolve(name: str) -> Reward:
     """The reward function of that name or import path (`module:function`), guarded.
 
-    The names are `exact`, `last-number`, `math` and `dapo-strict`. Modules are looked for in the working directory too.
+    The names are `exact`, `last-number`, `math` and `dapo-strict`. Modules are looked for in the working directory too,
+    last.
     Raises UserError if there is no such function, or a library is missing.
     """
     known = {"exact": exact, "last-number": last_number, "math": math_reward, "dapo-strict": dapo_strict}
@@ -147,15 +148,24 @@ def resolve(name: str) -> Reward:
     if not colon:
         names = ", ".join(map(repr, [*known, "reasoning-gym"]))
         raise UserError(f"reward must be {names} or 'module:function', got {name!r}")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    look_in_working_directory()
     try:
-        found: Reward = getattr(importlib.import_module(module), function)
+        home = importlib.import_module(module)
     except Exception as error:  # whatever the module does when it is imported
         raise UserError(f"reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    found: Reward | None = getattr(home, function, None)
+    if found is None:
+        where = getattr(home, "__file__", module)
+        raise UserError(f"reward {name!r} cannot be imported: there is no {function!r} in {where}")
     if not callable(found):
         raise UserError(f"reward {name!r} must be a function, got {type(found).__name__}")
     return guarded(found, name)
+
+
+def look_in_working_directory() -> None:
+    """Let modules be found in the working directory too, behind all others: there they can take the place of none."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
 
 
 def guarded(reward: Reward, name: str) -> Reward:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files.yaml import parse_yaml, read_yaml
+from ..trust_regions.base import not_loaded, own_type
 from .doctor_logs import logged
 from .doctor_trl import is_of_trl, script_settings, trl_settings
 from .findings import Finding, Level
@@ -131,7 +132,12 @@ def _ask(where: str, script: str) -> Iterator[Finding]:
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, env=environment, check=False
+            [sys.executable, "-P", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=environment,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         yield Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
@@ -183,8 +189,11 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             into[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def verl_settings(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """Settings of a verl run that do nothing, or something else than they say; only keys that are given are judged."""
+def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator[Finding]:
+    """Settings of a verl run that do nothing, or something else than they say; only keys that are given are judged.
+
+    With `trust`, the module of a rule of one's own is imported, which runs what is in it.
+    """
 
     get = partial(_get, config)
     if get("actor_rollout_ref") is _ABSENT:
@@ -192,7 +201,7 @@ def verl_settings(config: Mapping[str, Any]) -> Iterator[Finding]:
         cure = "give verl's overrides, the file .hydra/config.yaml of a run, or settings of GRPOConfig"
         yield Finding("warning", what, cure)
         return
-    yield from _loss_settings(get)
+    yield from _loss_settings(get, trust)
     yield from _clip_settings(get)
     yield from _data_settings(get)
 
@@ -219,7 +228,7 @@ def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
             yield Finding("problem", what, f"'+{text}'")
 
 
-def _loss_settings(get: Any) -> Iterator[Finding]:
+def _loss_settings(get: Any, trust: bool) -> Iterator[Finding]:
     mode, target = get(f"{_LOSS}.loss_mode", "vanilla"), get(f"{_LOSS}._target_", "")
     ours = mode == "bandpo"
     node = get(f"{_LOSS}.trust_region", None)
@@ -234,7 +243,7 @@ def _loss_settings(get: Any) -> Iterator[Finding]:
         what = f"trust_region under {_LOSS}, but the loss is {mode!r}"
         yield Finding("problem", what, f"{_LOSS}.loss_mode=bandpo {_LOSS}._target_={_TARGET}")
     if ours and target == _TARGET:
-        yield from _rule(node, get)
+        yield from _rule(node, get, trust)
     if get("algorithm.rollout_correction.bypass_mode", False):
         what = (
             "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older trainer"
@@ -243,7 +252,7 @@ def _loss_settings(get: Any) -> Iterator[Finding]:
         yield Finding("warning", f"{what} (not the V1 one) calls its own loss in place of {mode!r}", cure)
 
 
-def _rule(node: Any, get: Any) -> Iterator[Finding]:
+def _rule(node: Any, get: Any, trust: bool) -> Iterator[Finding]:
     from ..integrations import objective_for
     from ..integrations.tokens import SHARE, check_tokens
 
@@ -254,6 +263,9 @@ def _rule(node: Any, get: Any) -> Iterator[Finding]:
         check_tokens(get(f"{_LOSS}.tokens_path", None), get(f"{_LOSS}.tokens_share", SHARE))
     except ValueError as error:
         yield Finding("problem", f"{_LOSS}.{error}", "correct it")
+    if not trust and (own := own_type(node)) is not None:
+        yield Finding("note", f"{_LOSS}.trust_region: {not_loaded(own)}")
+        return
     given = {"type": "band", "divergence": "kl", "delta": 0.05} if node is None else node
     try:
         found = objective_for("verl", given, anchor=anchor)
@@ -330,9 +342,9 @@ def _data_settings(get: Any) -> Iterator[Finding]:
 # ---- all of it
 
 
-def examine(arguments: Sequence[str], *, ray: bool = True) -> Iterator[Finding]:
+def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
     """The installation without arguments; else logs (.jsonl, trainer_state.json), a script (.py), or the settings that
-    files and overrides add up to, of verl or of TRL.
+    files and overrides add up to, of verl or of TRL. With `trust`, the module of a rule of one's own is imported.
 
     Raises:
         UserError: a file that is none of them, or cannot be read.
@@ -350,9 +362,9 @@ def examine(arguments: Sequence[str], *, ray: bool = True) -> Iterator[Finding]:
     settings = read_config([text for text in arguments if text not in (*logs, *scripts)])
     if scripts:
         known, unknown = script_settings(Path(scripts[0]))
-        yield from trl_settings({**known, **settings}, unknown - settings.keys())
+        yield from trl_settings({**known, **settings}, unknown - settings.keys(), trust=trust)
     elif "actor_rollout_ref" not in settings and is_of_trl(settings):
-        yield from trl_settings(settings)
+        yield from trl_settings(settings, trust=trust)
     elif len(logs) < len(arguments):
         yield from _refused_by_hydra(arguments)
-        yield from verl_settings(settings)
+        yield from verl_settings(settings, trust=trust)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files.reading import content_of, decoded
+from ..trust_regions.base import not_loaded, own_type
 from .findings import Finding
 
 # What is judged, and TRL's values where nothing is set. A file with one of these names is one of TRL.
@@ -31,19 +32,22 @@ def is_of_trl(config: Mapping[str, Any]) -> bool:
     return not config.keys().isdisjoint({*JUDGED, *OTHERS})
 
 
-def trl_settings(config: Mapping[str, Any], unknown: frozenset[str] = frozenset()) -> Iterator[Finding]:
+def trl_settings(
+    config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), *, trust: bool = False
+) -> Iterator[Finding]:
     """Settings of a GRPOConfig that leave a rule without effect; TRL's own defaults hold for what is not given.
 
     Args:
         config: the settings by name.
         unknown: names whose values are not known; what depends on one of them is not judged.
+        trust: import the module of a rule of one's own, which runs what is in it.
     """
     found = {**JUDGED, **config}
     if hidden := sorted(unknown & JUDGED.keys()):
         yield Finding("note", f"{', '.join(hidden)}: no plain value in the script; what depends on it is not judged")
     yield from _reuse(found, unknown)
     if unknown.isdisjoint({"loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "trust_region"}):
-        yield from _rule(found, config)
+        yield from _rule(found, config, trust)
 
 
 def _reuse(found: Mapping[str, Any], unknown: frozenset[str]) -> Iterator[Finding]:
@@ -70,8 +74,11 @@ def _reuse(found: Mapping[str, Any], unknown: frozenset[str]) -> Iterator[Findin
         yield Finding("ok", f"each batch is used for {steps * iterations / accumulation:g} optimizer steps ({said})")
 
 
-def _rule(found: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
+def _rule(found: Mapping[str, Any], given: Mapping[str, Any], trust: bool) -> Iterator[Finding]:
     if (node := found["trust_region"]) is not None:
+        if not trust and (own := own_type(node)) is not None:
+            yield Finding("note", f"trust_region: {not_loaded(own)}")
+            return
         from ..integrations import objective_for
 
         try:

@@ -25,11 +25,12 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 from .. import lab
 from ..config.recipe import RunConfig
 from ..config.run_folder import check_same_run, is_finished
+from ..config.trust import check_attention
 from ..data.rows import rows_and_reward
 from ..errors import UserError
 from ..files.locks import locked
@@ -380,6 +381,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
 
 def _load_model(path: str, config: RunConfig):
     try:
+        check_attention(AutoConfig.from_pretrained(path, trust_remote_code=False))
         model = AutoModelForCausalLM.from_pretrained(
             path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )

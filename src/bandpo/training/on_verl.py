@@ -27,6 +27,7 @@ from ..files.yaml import parse_yaml
 from ..integrations import objective_for, say_average
 from ..losses.nodes import method_of
 from ..losses.notation import short_node
+from ..trust_regions.base import own_type
 
 # What `integrations.verl.BandPOLossConfig` takes.
 LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor", "tokens_path", "tokens_share")
@@ -113,6 +114,7 @@ def load(
     *,
     nodes: int | None = None,
     address: str | None = None,
+    trust: bool = True,
 ) -> Run:
     """Lay recipes on one another, apply `a.b=value` overrides (values are YAML), and check what can be checked here.
 
@@ -121,6 +123,7 @@ def load(
         overrides: `variant=NAME`, a key of the recipe, or one of verl in Hydra's form (`+a.b=value`, `~a.b`).
         nodes: `trainer.nnodes`.
         address: of a running Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+        trust: import the module of a rule of one's own, which runs what is in it; else such a rule is not checked.
 
     Raises:
         UserError: a file that cannot be read, an unknown key (of verl only where verl is installed), a wrong rule, an
@@ -162,11 +165,14 @@ def load(
     for key in node:
         if key not in ROOTS:
             raise UserError(f"unknown key {key!r}{nearest(key, known)}")
+    rule = loss.get("trust_region")
     try:
-        found = objective_for("verl", loss.get("trust_region"), anchor=loss.get("anchor", "old"))
-        if (named := method_of(loss.get("trust_region"))) is not None:  # the command and verl's record say what it is
-            say_average("verl", named, dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean"))
-            loss["trust_region"] = short_node(found)
+        if trust or own_type(rule) is None:
+            found = objective_for("verl", rule, anchor=loss.get("anchor", "old"))
+            if (named := method_of(rule)) is not None:  # the command and verl's record say what it is
+                mode = dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
+                say_average("verl", named, mode)
+                loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     _check_keys(node)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import os
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -206,11 +208,35 @@ def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
     return cast(TrustRegion, read_node(node, Region))
 
 
+_OWN = r"[\w.]+:\w+"
+
+
+def own_type(node: Any) -> str | None:
+    """Find the first `module:Class` that is the type of a rule, or of a part of one, in a node; None without one.
+
+    `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
+    wrote looks here first.
+    """
+    if isinstance(node, Mapping):
+        values = cast("Mapping[Any, Any]", node)
+        for key, value in values.items():
+            if str(key) == "type" and isinstance(value, str) and re.fullmatch(_OWN, value):
+                return value
+        node = list(values.values())
+    parts = cast("list[Any]", node) if isinstance(node, list | tuple) else []
+    return next((found for each in parts if (found := own_type(each)) is not None), None)
+
+
+def not_loaded(kind: str) -> str:
+    """What a reader shows in the place of such a rule."""
+    return f"a rule of one's own, {kind}, not loaded; --trust loads it"
+
+
 def read_node(node: Mapping[str, Any], base: type[Node]) -> Any:
     """What a node describes, of a family."""
     values = {str(key): value for key, value in node.items()}
     kind, name, known = values.pop("type", None), base.family.replace(" ", "_"), sorted(base.kinds)
-    if isinstance(kind, str) and re.fullmatch(r"[\w.]+:\w+", kind):
+    if isinstance(kind, str) and re.fullmatch(_OWN, kind):
         return made_of(_own(kind, base), values, f"{base.family} {kind!r}", _field)
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(f"{name} type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
@@ -224,8 +250,9 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
     try:
         module = importlib.import_module(name)
     except Exception as error:  # whatever the module does when it is imported
-        # Not looked for there by ourselves: a folder from elsewhere may be the working directory of who reads its runs.
+        # But for `bandpo train` not looked for there by ourselves: the working directory may be a stranger's folder.
         hint = f"; with PYTHONPATH=. before the command {name!r} is looked for in the working directory too"
+        hint = "" if os.getcwd() in sys.path else hint  # noqa: PTH109
         raise ValueError(
             f"{what_type}: {name!r} cannot be imported: {type(error).__name__}: {error}"
             f"{hint if isinstance(error, ModuleNotFoundError) else ''}"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...config.trust import check_attention
 from ...data.questions import Content
 from ...errors import UserError
 from ...numerics import not_finite
@@ -33,7 +34,7 @@ class Transformers:
         batch: int | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
         from transformers.utils import logging
 
         logging.disable_progress_bar()
@@ -42,6 +43,7 @@ class Transformers:
             device = "cuda" if torch.cuda.is_available() else "cpu"
             dtype = torch.float32 if device == "cpu" else "auto"  # half precision is slower there
             try:
+                check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
                 tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
                 loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=False)
                 model = loaded.to(device)

@@ -1,0 +1,134 @@
+"""What a recipe hands on to libraries, what a model of a stranger may name, and where a run would send its data."""
+
+import dataclasses
+
+import pytest
+import recipe
+from transformers import Qwen2Config, Qwen2VLConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+from transformers.trainer_pt_utils import AcceleratorConfig
+
+from bandpo.config.recipe import build
+from bandpo.config.trust import ALLOWED, check_attention, sent_away
+from bandpo.errors import UserError
+from bandpo.integrations.trl import BandPOConfig
+
+TEXTS = ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs", "accelerator_config", "deepspeed",
+         "fsdp_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "liger_kernel_config",
+         "activation_checkpointing_kwargs", "transformers_continuous_batching_config")  # fmt: skip
+
+
+@pytest.fixture
+def node(tmp_path):
+    return recipe.node(tmp_path, tmp_path / "run")
+
+
+def test_the_mappings_of_the_trainer_are_these():
+    """Those that take text as well, which TRL reads as JSON or as the name of a file: a new one is met here first."""
+    hints = {key: str(field.type) for key, field in BandPOConfig.__dataclass_fields__.items()}
+    assert {key for key, hint in hints.items() if "dict" in hint} - {"trust_region"} == set(TEXTS)
+    assert set(ALLOWED) <= set(TEXTS)
+
+
+@pytest.mark.parametrize("key", TEXTS)
+def test_a_mapping_of_the_trainer_is_no_text(node, key):
+    """As text nothing would have checked it: '{"trust_remote_code": true}' ran the code of a model's folder."""
+    for text in ('{"trust_remote_code": true}', "settings.json"):
+        node["trainer"][key] = text
+        with pytest.raises(UserError) as caught:
+            build(node)
+        assert str(caught.value).startswith(f"trainer.{key} must be a mapping of settings, got {text!r}; ")
+    node["trainer"][key] = None
+    assert build(node).trainer[key] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_init_kwargs", {"trust_remote_code": True},
+         "trainer.model_init_kwargs.trust_remote_code cannot be set, got True: only what can load no code is handed "
+         "on, which is dtype, attn_implementation"),
+        ("model_init_kwargs", {"dtype": "float32", "use_kernels": True}, "model_init_kwargs.use_kernels cannot be set"),
+        ("model_init_kwargs", {"attn_implementation": "kernels-community/flash-attn2"},
+         "trainer.model_init_kwargs.attn_implementation must be one of eager, sdpa, flex_attention, got "
+         "'kernels-community/flash-attn2': bandpo runs no code from a repository"),
+        ("model_init_kwargs", {"attn_implementation": {"": "evil/kernel"}}, "attn_implementation must be one of eager"),
+        ("model_init_kwargs", {"dtype": ["float32"]}, "dtype must be one of auto, float32, bfloat16, float16, got ['f"),
+        ("generation_kwargs", {"custom_generate": "evil/repository"},
+         "trainer.generation_kwargs.custom_generate cannot be set, got 'evil/repository'"),
+        ("generation_kwargs", {"top_pp": 0.9}, "use_cache, cache_implementation, did you mean 'top_p'?"),
+        ("accelerator_config", {"splitbatches": True}, "got True: only what can load no code is handed on"),
+        ("gradient_checkpointing_kwargs", {"context_fn": "evil:f"}, "which is use_reentrant, preserve_rng_state"),
+        ("transformers_continuous_batching_config", {"decode_compile_config": {}}, "decode_compile_config cannot be"),
+    ],
+)  # fmt: skip
+def test_what_could_load_code_is_handed_on_to_no_library(node, key, value, message):
+    node["trainer"][key] = value
+    with pytest.raises(UserError) as caught:
+        build(node)
+    assert message in str(caught.value)
+
+
+def test_what_is_harmless_is_handed_on(node):
+    given = {
+        "model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "eager"},
+        "generation_kwargs": {"top_k": 5, "seed": 1},
+        "accelerator_config": {"even_batches": False},
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "chat_template_kwargs": {"enable_thinking": False},
+        "lr_scheduler_kwargs": {"min_lr": 1e-7},
+    }
+    node["trainer"] |= given
+    assert build(node).trainer.items() >= given.items()
+
+
+def test_the_names_that_are_handed_on_are_those_of_the_libraries():
+    """And those of a compiler's settings are not among them."""
+    assert {*ALLOWED["accelerator_config"]} == {field.name for field in dataclasses.fields(AcceleratorConfig)}
+    batching = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+    left_out = {"varlen_compile_config", "decode_compile_config", "default_compile_level"}
+    assert {*ALLOWED["transformers_continuous_batching_config"]} <= batching - left_out
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sent"),
+    [
+        ({}, []),
+        ({"report_to": "none", "hub_model_id": "me/x", "hub_strategy": "end", "log_completions_hub_repo": "me/c"}, []),
+        ({"report_to": None, "vllm_mode": "server", "deepspeed": {"wandb": {"enabled": False}}}, []),
+        ({"push_to_hub": True},
+         ["the model to the Hugging Face hub, as checkpoints in your account (public, unless the account says "
+          "otherwise; at every checkpoint and at the end)"]),
+        ({"push_to_hub": True, "hub_model_id": "evil/x", "hub_private_repo": False, "hub_strategy": "end"},
+         ["the model to the Hugging Face hub, as evil/x (public; at the end)"]),
+        ({"push_to_hub": True, "hub_model_id": "me/x", "hub_private_repo": True, "report_to": ["wandb", "mlflow"]},
+         ["the model to the Hugging Face hub, as me/x (private; at every checkpoint and at the end)",
+          "the log to wandb (project theirs, account evil)", "the log to mlflow (http://host)"]),
+        ({"report_to": "trackio", "project": "p", "trackio_space_id": "evil/s", "run_name": "r"},
+         ["the log to trackio (project p, space evil/s of the Hugging Face hub, run r)"]),
+        ({"report_to": "all"}, ["the log to every tracker that is installed"]),
+        ({"report_to": "tensorboard"}, ["the log to tensorboard (files on this machine)"]),
+        ({"report_to": "swanlab"}, ["the log to swanlab"]),
+        ({"log_completions": True, "log_completions_hub_repo": "evil/c"},
+         ["the completions to the Hugging Face hub, as the data set evil/c"]),
+        ({"deepspeed": {"wandb": {"enabled": True}}}, ["the log to wandb, by DeepSpeed"]),
+        ({"use_vllm": True, "vllm_mode": "server"}, ["prompts and weights to the vLLM server 0.0.0.0:8000"]),
+        ({"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://evil:1"},
+         ["prompts and weights to the vLLM server http://evil:1"]),
+    ],
+)  # fmt: skip
+def test_where_a_run_would_send_data_is_known(node, monkeypatch, trainer, sent):
+    for name, value in (("WANDB_PROJECT", "theirs"), ("WANDB_ENTITY", "evil"), ("MLFLOW_TRACKING_URI", "http://host")):
+        monkeypatch.setenv(name, value)
+    node["trainer"] |= trainer
+    assert sent_away(build(node).trainer) == sent
+
+
+def test_a_kernel_of_the_hub_is_not_loaded_for_a_model():
+    for name in (None, "eager", "sdpa", "flash_attention_2"):
+        check_attention(Qwen2Config(attn_implementation=name))
+    kernel = "evil/kernel@main:f"
+    of_a_part = Qwen2VLConfig(attn_implementation={"text_config": kernel})
+    for config in (Qwen2Config(attn_implementation=kernel), of_a_part):
+        with pytest.raises(ValueError, match=rf"config\.json has '{kernel}' as attn_implementation, a kernel of"):
+            check_attention(config)
