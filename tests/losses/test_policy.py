@@ -807,7 +807,7 @@ def test_what_is_no_log_probability_is_refused_and_asked_about():
     objective, inside = Objective(beta=0.1), arguments["response_mask"].nonzero()[0]
     for name in ("logps", "old_logps", "ref_logps"):
         for passed in (-arguments[name].detach(), arguments[name].detach().exp()):  # cross-entropy, probabilities
-            with pytest.raises(ValueError, match="negative log-likelihood.*negative.*probability.*logarithm"):
+            with pytest.raises(ValueError, match=r"negative log-likelihood.*negative.*probability.*logarithm"):
                 policy_loss(**arguments | {name: passed}, objective=objective)
         one = arguments[name].detach().clone()
         one[tuple(inside)] = 2e-3
