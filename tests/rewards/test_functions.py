@@ -257,7 +257,7 @@ def test_a_reward_that_ends_the_process_is_one_that_raises():
     def leaving(completions, **columns):
         sys.exit()
 
-    with pytest.raises(RewardError, match=r"^reward 'mine' raised SystemExit: at .*test_functions\.py"):
+    with pytest.raises(RewardError, match=r"^reward 'mine' raised SystemExit at .*test_functions\.py"):
         guarded(leaving, "mine")(completions=["a"])
 
 

@@ -196,7 +196,7 @@ def _named(reward: Reward, name: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
 
 
