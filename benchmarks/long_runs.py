@@ -21,7 +21,19 @@ from pathlib import Path
 
 from bandpo.provenance import hardware, source_commit
 
-COLUMNS = ["command", "rows", "numbers", "median_s", "least_s", "most_s", "share", "repeats", "load", "hardware", "commit"]
+COLUMNS = [
+    "command",
+    "rows",
+    "numbers",
+    "median_s",
+    "least_s",
+    "most_s",
+    "share",
+    "repeats",
+    "load",
+    "hardware",
+    "commit",
+]
 BANDPO = [sys.executable, "-m", "bandpo"]
 SIZES = [(10, 12), (5_000, 12), (20_000, 12), (20_000, 75), (400_000, 12)]
 LIVE = [(20_000, 12), (20_000, 75)]

@@ -506,7 +506,9 @@ def test_what_a_library_raises_is_one_line_that_names_it_and_keeps_the_traceback
     monkeypatch.setattr(show_training, "train_and_show", lambda *args: bag(flat, flat))
     assert main(["train", "a=1"]) == 2
     line = one_line(capsys)
-    wanted = r"error: torch raised ValueError: .* \(at torch/nn/functional\.py:\d+, called at bandpo/cli/training\.py:\d"
+    wanted = (
+        r"error: torch raised ValueError: .* \(at torch/nn/functional\.py:\d+, called at bandpo/cli/training\.py:\d"
+    )
     assert re.match(wanted, line), line
     (kept,) = here.glob("bandpo-*.txt")
     assert str(kept) in line

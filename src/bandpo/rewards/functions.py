@@ -205,7 +205,9 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
     wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
     found = list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(found, list) or len(found) != count:
-        raise RewardError(f"{wanted}, got {f'a list of {len(found)}' if isinstance(found, list) else type(values).__name__}")
+        raise RewardError(
+            f"{wanted}, got {f'a list of {len(found)}' if isinstance(found, list) else type(values).__name__}"
+        )
     numbers: list[float | None] = []
     for value in found:
         try:
