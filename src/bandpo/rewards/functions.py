@@ -12,6 +12,7 @@ import importlib
 import inspect
 import math
 import re
+import reprlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import UserError
-from ..files.checks import shortened
 from .grading import Grade, grade
 
 Reward = Callable[..., Sequence[float | None]]
@@ -192,7 +192,7 @@ def guarded(reward: Reward, name: str) -> Reward:
 
 
 @contextlib.contextmanager
-def _named(reward: Reward, name: str) -> Iterator[None]:
+def _named(reward: Any, name: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -215,7 +215,7 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
         except (ArithmeticError, TypeError, ValueError, RuntimeError):  # 10**400, or a tensor of several
             number = None
         if value is not None and (number is None or not math.isfinite(number)):
-            got = "an integer too large for a float" if isinstance(value, int) else shortened(value)
+            got = "an integer too large for a float" if isinstance(value, int) else reprlib.repr(value)
             raise RewardError(f"{wanted} (None where it does not apply), got {got} among them")
         numbers.append(number)
     return numbers
