@@ -1217,7 +1217,7 @@ FAULTS = [
     Fault(
         "the lock is not taken",
         "files/locks.py",
-        "lock.acquire(timeout=1)",
+        "lock.acquire(timeout=timeout)",
         "lock.lock_file",
         "locks",
     ),
