@@ -538,7 +538,10 @@ def test_a_chat_template_that_refuses_the_messages_is_named(here, capsys, monkey
     [
         (RuntimeError("basic_ios::clear: iostream error"), "a file could not be written; is the disk full? (basic_ios"),
         (Exception("I/O error: Input/output error (os error 5)"), "a file could not be read or written; is the disk"),
-        (Exception("I/O error: File too large (os error 27)"), "a file could not be read or written; is the disk"),
+        (OSError(27, "File too large"), "a file could not be read or written; is the disk"),
+        (OSError(28, "No space left on device"), "a file could not be written; is the disk full?"),
+        (OSError(24, "Too many open files"), "Too many open files"),
+        (OSError(28, "No space left on device", "a.txt"), "a.txt: No space left on device"),
         (MemoryError(), "out of memory; smaller batches"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory; smaller batches"),
     ],

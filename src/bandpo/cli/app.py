@@ -176,9 +176,8 @@ def told(error: BaseException) -> str | None:
         return " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
         return f"{error.name} is not installed; pip install 'bandpo[lab]'"
-    if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_MACHINE):
-        where = "" if error.filename is None else f"{error.filename}: "
-        return f"{where}{error.strerror}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve, until Python 3.13
         return str(error)
     # Libraries that write with code of their own (weights, checkpoints) have words of their own for a full disk.
@@ -188,6 +187,8 @@ def told(error: BaseException) -> str | None:
         return f"a file could not be written; is the disk full? ({said[:200]})"
     if any(words in said for words in ("Input/output error", "File too large")):
         return f"a file could not be read or written; is the disk faulty, or a limit of size set? ({said[:200]})"
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return str(error.strerror)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return f"out of memory; smaller batches or shorter completions take less ({said[:200]})"
     # What is called <template>, <string> or <frozen ...> is no file; its caller's is.
