@@ -22,6 +22,18 @@ def counted(count: int, name: str) -> str:
     return f"{count:,} {name if count == 1 else plural}"
 
 
+def printable(text: str) -> str:
+    r"""Return a text as a terminal may have it: of control characters newline and tab stay, and others become \x1b.
+
+    Those of C0, of C1 and of the direction of writing could rewrite what the terminal shows. A carriage return stays at
+    either end of a line, where it is that of a progress bar.
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|(?<=.)\r(?=.)")
+
+
 def without_password(text: str) -> str:
     """A text as it may be shown and written: in an address what stands before the @, and each value of its query, which
     may be a key, are blanked out."""

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from rich import progress
 from rich.console import Console
+from rich.segment import Segment
+
+from .errors import printable
 
 _WIDE = 100_000
 
 
+class _Console(Console):
+    """A console whose own control characters, and no others, reach the terminal."""
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
 def lines(*, stderr: bool = False) -> Console:
     """Where a command prints. Brackets in a label or a path are theirs; where nobody watches no line is wrapped."""
-    console = Console(highlight=False, markup=False, stderr=stderr)
+    console = _Console(highlight=False, markup=False, stderr=stderr)
     if not console.is_terminal:
         console.width = _WIDE
     return console

@@ -1,12 +1,14 @@
 """The command line: what it takes, what it gives back, and one line on stderr for every mistake."""
 
 import importlib
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,12 +16,16 @@ import pytest
 import recipe
 import torch
 import yaml
+from rich.control import Control
+from rich.text import Text
 from typer.main import get_command
 
 import bandpo
 from bandpo import lab
 from bandpo.cli import app, arguments, main, show_training
+from bandpo.cli.ending import lenient_output
 from bandpo.losses.methods import METHODS
+from bandpo.progress import lines
 from bandpo.training.side_by_side import DEFAULT_METHODS
 
 
@@ -180,6 +186,14 @@ def raises(completions, answer, **columns):
 
 def short(completions, **columns):
     return [1.0]
+
+
+def leaves(completions, **columns):
+    exit()
+
+
+async def waits(completions, **columns):
+    return tuple(len(text) for text in completions)
 """
 
 
@@ -191,6 +205,7 @@ def short(completions, **columns):
             "short",
             "reward 'broken_rewards:short' must return a list of 16 numbers, one per completion, got a list of 1",
         ),
+        ("leaves", "reward 'broken_rewards:leaves' raised SystemExit: None at "),
     ],
 )
 def test_a_reward_that_fails_is_one_line_and_the_run_can_be_resumed(here, capsys, monkeypatch, function, message):
@@ -219,6 +234,13 @@ def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys)
     assert main([*RECIPE, "--resume"]) == 0
     assert "run is finished; nothing to resume" in capsys.readouterr().out
     assert everything(here) == before
+
+
+def test_a_run_whose_settings_are_lost_is_not_sent_in_a_circle(here, capsys):
+    Path("run").mkdir()
+    Path("run/run.json").write_text("{}")
+    assert main([*RECIPE, "--resume"]) == 2
+    assert "run/config.yaml is missing, so nobody can tell the settings of the run that is there" in one_line(capsys)
 
 
 # ---- packages that are not installed
@@ -470,12 +492,93 @@ def test_an_interruption_before_there_is_a_command_is_no_fault(here, capsys, mon
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), KeyError("a bug"), OSError("a bug"), Called()])
 def test_a_bug_is_not_hidden_behind_one_line(here, monkeypatch, error):
-    def buggy(*args):
-        raise error
-
-    monkeypatch.setattr(show_training, "train_and_show", buggy)
-    with pytest.raises(type(error)):
+    ours = {"error": error}
+    exec(compile("def buggy(*args):\n    raise error", show_training.__file__, "exec"), ours)
+    monkeypatch.setattr(show_training, "train_and_show", ours["buggy"])
+    with pytest.raises(type(error)) as caught:
         main(["train", "a=1"])
+    assert "fault of bandpo itself" in caught.value.__notes__[0]
+
+
+def test_what_a_library_raises_is_one_line_that_names_it_and_keeps_the_traceback(here, capsys, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
+    bag, flat = torch.nn.functional.embedding_bag, torch.ones(3)
+    monkeypatch.setattr(show_training, "train_and_show", lambda *args: bag(flat, flat))
+    assert main(["train", "a=1"]) == 2
+    line = one_line(capsys)
+    wanted = (
+        r"error: torch raised ValueError: .* \(at torch/nn/functional\.py:\d+, called at bandpo/cli/training\.py:\d"
+    )
+    assert re.match(wanted, line), line
+    (kept,) = here.glob("bandpo-*.txt")
+    assert str(kept) in line
+    assert "Traceback (most recent call last)" in kept.read_text()
+    kept.unlink()
+    monkeypatch.setattr(show_training, "train_and_show", lambda *args: 1 / 0)  # such as a rule of the user's
+    assert main(["train", "a=1"]) == 2
+    assert f"error: {__file__} raised ZeroDivisionError: division by zero (at {__file__}:" in one_line(capsys)
+    monkeypatch.setattr(tempfile, "tempdir", str(here / "none"))
+    assert main(["train", "a=1"]) == 2
+    assert "traceback" not in one_line(capsys)
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('System role not supported') }}", "{{ messages + 1 }}"])
+def test_a_chat_template_that_refuses_the_messages_is_named(here, capsys, monkeypatch, template):
+    tokenizer = lab.tokenizer()
+    tokenizer.chat_template = template
+    messages = [{"role": "system", "content": "Be short."}]
+    monkeypatch.setattr(show_training, "train_and_show", lambda *args: tokenizer.apply_chat_template(messages))
+    assert main(["train", "a=1"]) == 2
+    said = "System role not supported" if "role" in template else "can only concatenate list"
+    assert one_line(capsys).startswith(f"error: the model's chat template refuses these messages: {said}")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("basic_ios::clear: iostream error"), "a file could not be written; is the disk full? (basic_ios"),
+        (Exception("I/O error: Input/output error (os error 5)"), "a file could not be read or written; is the disk"),
+        (OSError(27, "File too large"), "a file could not be read or written; is the disk"),
+        (OSError(28, "No space left on device"), "a file could not be written; is the disk full?"),
+        (OSError(24, "Too many open files"), "Too many open files"),
+        (OSError(28, "No space left on device", "a.txt"), "a.txt: No space left on device"),
+        (MemoryError(), "out of memory; smaller batches"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory; smaller batches"),
+    ],
+)
+def test_what_the_machine_lacks_is_no_fault_of_ours(error, said):
+    assert str(app.told(error)).startswith(said)
+
+
+def test_control_characters_of_others_do_not_reach_a_terminal(here, capsys, monkeypatch):
+    Path("one").mkdir()
+    info = {"label": "\x1b]0;pwned\x07\x1b[2J\u202e\x9b2J", "seed": 0, "finished": False, "learning_rate": 1e-5}
+    Path("one/run.json").write_text(json.dumps(info))
+    Path("one/metrics.jsonl").write_text('{"step": 1, "round": 1, "reward": 0.5}\n')
+    assert main(["watch", "one", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert r"\x1b]0;pwned\x1b[2J\u202e\x9b2J" in out  # rich leaves the bell out
+    assert main(["report", "no\x1b[2J\tthing"]) == 2
+    assert "no\\x1b[2J" in (err := one_line(capsys))
+    Path("rude_reward.py").write_text("raise ValueError('\\x1b[2Jboo\\x07')")
+    monkeypatch.syspath_prepend(here)
+    assert main([*RECIPE, "reward=rude_reward:f"]) == 2
+    assert r"\x1b[2Jboo\x07" in (more := one_line(capsys))
+    assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u202e]", out + err + more)
+
+
+def test_what_rich_draws_keeps_its_own_control_characters(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    with lenient_output():
+        console = lines()
+        console._force_terminal, console.legacy_windows = True, False
+        console.print(Text("a\x1b[2Jb"), style="bold", end="\r")
+        console.control(Control.move(0, -1))
+        print("\r 10 %\r", end="")
+        print("a\rb\x1b")
+    assert screen.getvalue().endswith("\x1b[1A\r 10 %\ra\\rb\\x1b\n")
+    assert r"a\x1b[2Jb" in screen.getvalue()
 
 
 def test_train_prints_rows_and_at_the_end_the_folder(here, capsys):

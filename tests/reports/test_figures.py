@@ -1,5 +1,6 @@
 """The figures: what is drawn, against formulas written here; the same bytes each time; nothing cut off."""
 
+import errno
 import math
 import os
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from matplotlib.path import Path as MplPath
 from matplotlib.text import Text
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
@@ -247,6 +249,20 @@ def test_the_default_of_an_option_in_the_help_is_that_of_the_parameter(capsys, m
     for said in (f"{p.top:g}", f"{p.top_3d:g}", ",".join(p.equal), f"{p.half_width:g}", f"{p.at:g}"):
         assert f"[default: {said}]" in words
     assert all(name in words for name in FIGURES)
+
+
+def test_a_figure_is_whole_or_not_there(tmp_path, capsys, monkeypatch):
+    def full(figure, target, **options):
+        if hasattr(target, "write"):
+            target.write(b"half")
+        else:
+            Path(target).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    assert main(["figures", "--only", "ratio", "-o", str(tmp_path)]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

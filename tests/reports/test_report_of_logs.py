@@ -16,6 +16,8 @@ pytest.importorskip("matplotlib")
 
 from bandpo.cli import main
 from bandpo.errors import UserError
+from bandpo.reports.charts import thinned
+from bandpo.reports.logs import Curves, by_step
 from bandpo.reports.page import write_report
 from bandpo.reports.reading import read_runs
 from bandpo.reports.runs import PANELS, read_sections
@@ -397,6 +399,41 @@ def test_what_is_said_of_a_collapse_is_what_the_notes_say(tmp_path, reward, entr
     write_state(tmp_path / "No clip", rows, most=len(rows) if finished else 200, now=len(rows))
     (section,) = read_sections([tmp_path / "GRPO", tmp_path / "No clip"])
     assert in_short(section)[-1] == said
+
+
+def test_rows_of_a_round_are_summed_and_what_is_not_known_is_left_out():
+    rows = [
+        {"step": 1, "round": 1, "a": 0.1, "v/x/m": 1.0}, {"step": 2, "round": 1, "a": None, "v/y/m": 5.0},
+        {"step": 3, "round": 2}, {"step": 5, "round": 4, "a": 0.2}, {"step": 4, "round": 4, "a": 0.4},
+    ]  # fmt: skip
+    axis, x, ordered = by_step(rows[::-1], "log")
+    run = Curves(axis=axis, x=x, rows=ordered)
+    assert (axis, x.tolist()) == ("round", [1, 2, 4])
+    np.testing.assert_allclose(run.total("a"), [0.1, np.nan, 0.6])
+    np.testing.assert_allclose(run.mean("a"), [0.1, np.nan, 0.3])
+    np.testing.assert_allclose(run.mean("v/*/m"), [3, np.nan, np.nan])
+    assert np.isnan(run.total("none")).all()
+    assert not len(Curves(axis="step", x=np.array([]), rows=[]).mean("v/*/m"))
+
+
+def test_a_long_curve_is_drawn_from_fewer_points_and_keeps_its_extremes():
+    x = np.arange(100_000.0)
+    y = np.sin(x / 3e4) + np.random.default_rng(0).normal(0, 0.01, len(x))
+    y[[50_001, 70_003]] = 9, -9
+    shown, heights = thinned(x, y)
+    assert len(shown) < 8000
+    assert (np.diff(shown) > 0).all()
+    assert (heights == y[shown.astype(int)]).all()
+    columns, kept = ((at * (1600 / 99_999)).astype(int).clip(max=1599) for at in (x, shown))
+    for least_or_most in np.minimum, np.maximum:
+        of_all, of_some = (
+            least_or_most.reduceat(values, np.searchsorted(which, np.arange(1600)))
+            for values, which in ((y, columns), (heights, kept))
+        )
+        assert (of_all == of_some).all()
+    assert (shown[0], shown[-1]) == (0, 99_999)
+    for some in x[:6400], np.r_[x[:6399], 1e9]:
+        assert thinned(some, y[: len(some)])[0] is some
 
 
 def test_collapse_and_the_lack_of_all_are_said(tmp_path, no_drawings):

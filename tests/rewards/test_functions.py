@@ -1,11 +1,14 @@
 """Rewards by hand: what counts as the answer, and what a broken reward function says."""
 
+import asyncio
+import inspect
 import math
 import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -231,6 +234,59 @@ def test_numbers_of_other_libraries_are_numbers():
     assert returns([torch.tensor(0.5), torch.float64.itemsize])(completions=["a", "b"]) == [0.5, 8]
 
 
+@pytest.mark.parametrize("values", [(1, 0.5), np.array([1, 0.5]), torch.tensor([1, 0.5], requires_grad=True)])
+def test_a_tuple_an_array_and_a_tensor_are_lists(values):
+    numbers = returns(values)(completions=["a", "b"])
+    assert numbers == [1.0, 0.5]
+    assert [type(number) for number in numbers] == [float, float]
+
+
+def test_a_reward_may_do_what_it_likes_with_the_lists_it_is_given():
+    def careless(completions, answer, **columns):
+        values = [float(c == a) for c, a in zip(completions, answer, strict=True)]
+        completions.clear()
+        answer.clear()
+        return values
+
+    completions, answer = ["a", "b"], ["a", "c"]
+    assert guarded(careless, "mine")(completions=completions, answer=answer) == [1.0, 0.0]
+    assert (completions, answer) == (["a", "b"], ["a", "c"])
+
+
+def test_a_reward_that_ends_the_process_is_one_that_raises():
+    def leaving(completions, **columns):
+        sys.exit()
+
+    with pytest.raises(RewardError, match=r"^reward 'mine' raised SystemExit at .*test_functions\.py"):
+        guarded(leaving, "mine")(completions=["a"])
+
+
+class Judge:
+    async def __call__(self, completions, **columns):
+        return [0.5] * len(completions)
+
+
+async def waits(completions, answer, **columns):
+    await asyncio.sleep(0)
+    if answer == ["no"]:
+        raise ValueError("no judge")
+    return (1.0,) * len(answer)
+
+
+def test_a_reward_that_is_waited_for_stays_one_and_is_guarded():
+    reward = guarded(waits, "mine")
+    assert inspect.iscoroutinefunction(reward)  # by which TRL knows it
+    assert asyncio.run(reward(completions=["a", "b"], answer=["c", "d"])) == [1.0, 1.0]
+    line = waits.__code__.co_firstlineno + 3
+    with pytest.raises(RewardError, match=rf"^reward 'mine' raised ValueError: no judge at .*functions\.py:{line}$"):
+        asyncio.run(reward(completions=["a"], answer=["no"]))
+    with pytest.raises(RewardError, match=r"^reward 'mine' must return a list of 2 numbers, .*, got a list of 1$"):
+        asyncio.run(reward(completions=["a", "b"], answer=["c"]))
+    judge = guarded(Judge(), "judge")
+    assert inspect.iscoroutinefunction(judge)
+    assert asyncio.run(judge(completions=["a"])) == [0.5]
+
+
 def test_a_reward_that_raises_is_one_line_with_its_name_the_error_and_the_place():
     def bad(completions, **columns):
         raise ValueError("one\n\n  two")
@@ -265,7 +321,12 @@ def test_a_reward_without_room_for_the_columns_is_told_so():
         ([], "a list of 0"),
         (None, "NoneType"),
         (1.0, "float"),
-        ((1.0, 1.0), "tuple"),
+        ({1.0, 2.0}, "set"),
+        ((1.0,), "a list of 1"),
+        (torch.zeros(2, 1), "[0.0] among them"),
+        (torch.tensor(1.0), "Tensor"),
+        ([torch.zeros(2), 1.0], "tensor([0., 0.]) among them"),
+        ([0.0, 10**400], "an integer too large for a float among them"),
         (["a", "b"], "'a' among them"),
         ([0.0, math.nan], "nan among them"),
         ([math.inf, 0.0], "inf among them"),

@@ -12,7 +12,15 @@ import pytest
 from scripts import load
 
 from bandpo.evals.results import read_log
-from bandpo.statistics.collapse import WINDOW, collapse_of, find_collapse, log_of, trailing_mean
+from bandpo.statistics.collapse import (
+    WINDOW,
+    _break,
+    collapse_of,
+    find_collapse,
+    log_of,
+    running_median,
+    trailing_mean,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +48,18 @@ def test_a_collapse_at_step_340_is_told_with_its_step():
     assert found.recovered is None
     assert found.entropy == "fell"
     assert str(found) == "collapsed at step 341: reward 0.19 before, -0.89 after, entropy fell"
+
+
+@pytest.mark.parametrize("digits", [0, 6])
+def test_the_running_median_is_the_median_of_each_beginning(digits):
+    values = np.random.default_rng(0).normal(0, 2, 200).round(digits)
+    assert running_median(values) == [np.median(values[:i]) for i in range(1, 201)]
+
+
+def test_the_break_is_where_two_levels_fit_best():
+    part = np.random.default_rng(0).normal(0, 1, 40)
+    costs = [part[:i].var() * i + part[i:].var() * (40 - i) for i in range(1, 40)]
+    assert _break(np.r_[9.0, part], 1, 40) == 2 + np.argmin(costs)
 
 
 def test_without_a_floor_the_lowest_reward_so_far_is_it():

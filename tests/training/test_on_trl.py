@@ -318,6 +318,20 @@ FILES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [('"wall_seconds": ', '"wall_seconds": -'), ('"wall_seconds": ', '"wall_seconds": 1e400, "was": '),
+     ('"rows": [', '"rows": [-1, '), ('"timing": ', '"timing": -1'), ('"timing": ', '"timing": 9999999999999999999')],
+)  # fmt: skip
+def test_a_mark_with_numbers_that_nobody_writes_is_passed_over(two_saved, was, becomes):
+    file = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
+    text = file.read_text()
+    assert was in text
+    file.write_text(re.sub(r'("rows": \[-1, )\s*\d+,', r"\1", text.replace(was, becomes)))
+    mark, wrong = checkpoints.newest_whole(two_saved.folder)
+    assert (mark.step, wrong) == (8, [f"{file} is not what was written"])
+
+
 @pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, damage, said):
     for name in FILES:

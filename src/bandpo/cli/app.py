@@ -9,7 +9,11 @@ import os
 import shlex
 import signal
 import sys
+import sysconfig
+import tempfile
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from typer import Argument, Context, Exit, Option, Typer, TyperException
@@ -88,8 +92,8 @@ def completion(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0: it went well, 1: the doctor found a problem, 2 and a line on stderr: the user can change
-    something, 128 + n: ended by signal n, 130 if by Ctrl-C."""
+    """Run a command; 0: it went well, 1: the doctor found a problem, 2 and a line on stderr: something that was given,
+    the machine or a library does not work, 128 + n: ended by signal n, 130 if by Ctrl-C."""
     argv = sys.argv[1:] if argv is None else list(argv)
     # The command as it is shown, and kept in the folder.
     command = shlex.join(["bandpo", *(without_password(text) for text in argv if text != "--resume")])
@@ -164,18 +168,62 @@ _OF_THE_MACHINE = {
 
 
 def told(error: BaseException) -> str | None:
-    """What a user is told of an error, in one line; None for a fault of ours, whose traceback is wanted."""
+    """Say in one line what a user is told of an error; None for a fault of ours, whose traceback is wanted.
+
+    It is ours where our own code raised it. Else the line names the library that did.
+    """
     if isinstance(error, UserError):
         return " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
         return f"{error.name} is not installed; pip install 'bandpo[lab]'"
-    if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_MACHINE):
-        where = "" if error.filename is None else f"{error.filename}: "
-        return f"{where}{error.strerror}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve, until Python 3.13
         return str(error)
     # Libraries that write with code of their own (weights, checkpoints) have words of their own for a full disk.
+    said = " ".join(without_password(str(error)).split())[:500]
     full = ("No space left on device", "PytorchStreamWriter failed", "inline_container", "Disk quota exceeded")
-    if any(words in str(error) for words in full):
-        return f"a file could not be written; is the disk full? ({' '.join(str(error).split())[:200]})"
-    return None
+    if any(words in said for words in (*full, "iostream error")):
+        return f"a file could not be written; is the disk full? ({said[:200]})"
+    if any(words in said for words in ("Input/output error", "File too large")):
+        return f"a file could not be read or written; is the disk faulty, or a limit of size set? ({said[:200]})"
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return str(error.strerror)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return f"out of memory; smaller batches or shorter completions take less ({said[:200]})"
+    # What is called <template>, <string> or <frozen ...> is no file; its caller's is.
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    if not frames or Path(frames[-1].filename).is_relative_to(_OURS):
+        return None
+    if any(frame.name == "apply_chat_template" for frame in frames):
+        return f"the model's chat template refuses these messages: {said}"
+    library, place = _library(frames[-1].filename)
+    ours = next((frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(_OURS)), frames[0])
+    called = f"{_library(ours.filename)[1]}:{ours.lineno}"
+    return (
+        f"{library} raised {type(error).__name__}: {said} (at {place}:{frames[-1].lineno}, called at {called})."
+        f"{_kept(error)} If nothing that you gave explains it, please report it"
+    )
+
+
+_OURS = Path(__file__).parents[1]
+
+
+def _library(file: str) -> tuple[str, str]:
+    """The library that a file is of, and the file's place in it; of a file of the user's the file itself."""
+    roots = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
+    inside = (Path(file).relative_to(root) for root in (*roots, _OURS.parent) if Path(file).is_relative_to(root))
+    place = next(inside, None)
+    return (file, file) if place is None else (place.parts[0].removesuffix(".py"), place.as_posix())
+
+
+def _kept(error: BaseException) -> str:
+    """Where its traceback is kept, for which a line has no room."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="bandpo-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            file.write(without_password("".join(traceback.format_exception(error))))
+    except OSError:
+        return ""
+    return f" Its traceback is in {file.name}."

@@ -11,13 +11,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
+from ..errors import printable
+
 
 @contextlib.contextmanager
 def lenient_output() -> Iterator[None]:
     """Whoever reads our output may go (`| head -1`): the work goes on, for what counts is in files. And a character
-    that the terminal does not have is written by its number."""
+    that the terminal does not have, or should not have (`printable`), is written by its number."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (stream and cast("TextIO", _Lenient(stream)) for stream in before)
+    sys.stdout, sys.stderr = (stream and cast("TextIO", _Printable(stream)) for stream in before)
     try:
         yield
     finally:
@@ -59,6 +61,17 @@ class _Lenient:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class _Printable(_Lenient):
+    """The same; others' control characters do not pass. rich, which has its own, writes to `rich_proxied_file`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.rich_proxied_file = _Lenient(stream)
+
+    def write(self, text: str) -> int:
+        return super().write(printable(text))
 
 
 @contextlib.contextmanager

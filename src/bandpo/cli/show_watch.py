@@ -23,6 +23,7 @@ from ..reports.watching import BY_P, PANELS, QUANTILES, Seen, Watch, bin_labels,
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=*#"
 _MOST_LINE = 60  # columns of a curve
+_PAUSE = 100  # between two looks, and two pages, so many times as long as one takes: each has 1 % of a core at most
 # The columns of the table of several runs; from the end of them go those for which there is no room.
 _COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "radius", "P(work)", "good tail cut", "KL")
 
@@ -59,6 +60,8 @@ def _follow(
 ) -> None:  # fmt: skip
     """Until all is finished: a view that is drawn again and again, or where there is no such terminal a line a row."""
     told: dict[str, Any] = {}
+    on_page: dict[str, Any] = {}
+    page_due = began = clock()
     screen = Live(console=console, auto_refresh=False, vertical_overflow="crop")
     with screen if console.is_terminal and not console.is_dumb_terminal else nullcontext():
         if html is not None:
@@ -70,13 +73,16 @@ def _follow(
             for run in seen if not screen.is_started else []:
                 if told.get(run.label) != now[run.label]:
                     console.print(_line(run), soft_wrap=True)
-            if html is not None and now != told:
-                write_page(html, seen, clock())
             told = now
+            pause = max(every, _PAUSE * (clock() - began))
+            if html is not None and now != on_page and (began := clock()) >= page_due:
+                write_page(html, seen, began)
+                on_page, page_due = now, clock() + _PAUSE * (clock() - began)
             if watch.complete and all(run.ended for run in seen):
                 return
-            sleep(every)
-            seen = watch.look(clock())
+            sleep(pause)
+            began = clock()
+            seen = watch.look(began)
 
 
 def view(seen: Sequence[Seen], width: int | None = None) -> Group:

@@ -44,6 +44,11 @@ def read_info(folder: Path) -> Info:
 def check_same_run(folder: Path, config: RunConfig) -> None:
     """Raise UserError unless the folder holds a run of this configuration; its place may differ, and what ends it."""
     if not (folder / "config.yaml").is_file():
+        if (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
+            raise UserError(
+                f"{folder / 'config.yaml'} is missing, so nobody can tell the settings of the run that is there; "
+                "put the file back, or start a new run in another folder"
+            )
         raise UserError(f"{folder} holds no run to resume; start one without --resume")
     stored = _flat(checked(read_yaml(folder / "config.yaml"), dict[str, Any], str(folder / "config.yaml")))
     now = _flat(yaml.safe_load(config.to_yaml()))

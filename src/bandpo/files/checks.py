@@ -72,6 +72,8 @@ def check_value(value: Any, where: str, shown: bool) -> None:
     while level:
         below: list[Any] = []
         for each in level:
+            if type(each) is float or each is None:  # most of a long log
+                continue
             if isinstance(each, dict):
                 below += each.values()
                 if shown:

@@ -31,16 +31,15 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
     """
     folder = file.parent
     made = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file)
     try:
-        lock.acquire(timeout=1)
+        _acquire(lock, folder, 1)
     except Timeout:
         said = f"another process{_holder(file)} is writing to {folder}"
         if waiting is None:
             raise UserError(f"{said}; wait for it to end, or choose another folder") from None
         waiting(said)
-        lock.acquire()
+        _acquire(lock, folder, -1)
     try:
         # Not where a locked file can be opened once only. Nothing is cut off: that takes milliseconds on some disks.
         with contextlib.suppress(OSError), file.open("r+", encoding="utf-8") as text:
@@ -52,6 +51,21 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
             for each in made:
                 each.rmdir()
         lock.release()
+
+
+def _acquire(lock: FileLock, folder: Path, timeout: float) -> None:
+    """Take the lock, in a folder that its last holder, who had made it, may remove at any moment."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=timeout)
+            return
+        except FileNotFoundError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+
+
+_ATTEMPTS = 100
 
 
 def _holder(file: Path) -> str:

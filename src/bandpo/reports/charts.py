@@ -63,6 +63,21 @@ def thick_line(panel: Panel, runs: Iterable[Run]) -> tuple[np.ndarray, np.ndarra
     return mean_curve((run.x, panel.curve(run)) for run in finished or runs)
 
 
+def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A curve of many points as it looks: of each column of the picture the first, lowest, highest and last point."""
+    if len(x) <= 4 * _COLUMNS:
+        return x, y
+    column = np.minimum((x - x[0]) * (_COLUMNS / (x[-1] - x[0])), _COLUMNS - 1).astype(int)
+    first = np.flatnonzero(np.diff(column, prepend=-1))
+    by_height = np.lexsort((y, column))  # within each column from its lowest point to its highest
+    ends = np.append(first[1:], len(x)) - 1
+    shown = np.unique(np.concatenate([first, by_height[first], by_height[ends], ends]))
+    return x[shown], y[shown]
+
+
+_COLUMNS = 1600  # more than any of the pictures has pixels beside one another
+
+
 def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles, ends: bool = False) -> None:
     """Seeds as thin lines, their mean as a thick one; `ends`: with its name beside it, for which there must be room."""
     last: dict[str, tuple[float, float]] = {}
@@ -72,8 +87,9 @@ def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles, ends: b
             known = np.isfinite(y)  # gaps are bridged: a point between two gaps would not be seen
             # No line without a point: unclipped, it would count as one in the corner of the figure for the layout.
             if known.any():
-                ax.plot(run.x[known], y[known], color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
-        x, y = thick_line(panel, runs.values())
+                seed = thinned(run.x[known], y[known])
+                ax.plot(*seed, color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
+        x, y = thinned(*thick_line(panel, runs.values()))
         every = max(1, len(x) // 5)
         start = min(index * every // len(styles), max(0, len(x) - 1))  # markers of two methods do not coincide
         if len(x):

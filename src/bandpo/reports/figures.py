@@ -7,6 +7,7 @@ they can be told apart in grey and by the colour-blind.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from ..band.divergences import divergence
 from ..band.operator import divergence_at
 from ..errors import UserError, nearest
+from ..files.writing import write_atomically
 from ..trust_regions.base import Region, TrustRegion
 from ..trust_regions.combinators import Capped
 from ..trust_regions.notation import label_of
@@ -110,7 +112,9 @@ def write_figures(output: Path, parameters: Parameters, names: Sequence[str] = (
         for name in names or FIGURES:
             figure, caption = FIGURES[name](parameters)
             for kind, metadata in _NO_DATES.items():
-                figure.savefig(output / f"{name}.{kind}", metadata=metadata)
+                file = io.BytesIO()
+                figure.savefig(file, format=kind, metadata=metadata)
+                write_atomically(output / f"{name}.{kind}", file.getvalue())
             written.append((output / name, caption))
     return written
 

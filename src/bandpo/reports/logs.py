@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-import math
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,11 +30,19 @@ _OURS = ("actor/bandpo/", "bandpo/")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Curves:
-    """A run's metrics. `x` are its rounds (or steps, as `axis` says), `rows` the lines of its log for each of them."""
+    """A run's metrics.
+
+    Attributes:
+        axis: "round" or "step".
+        x: its rounds (or steps).
+        rows: the lines of its log in the order of `x`; some may be of the same round.
+        sums: what was summed of them so far, by metric.
+    """
 
     axis: str
     x: np.ndarray
-    rows: list[list[dict[str, Any]]]
+    rows: list[dict[str, Any]]
+    sums: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
     def total(self, key: str) -> np.ndarray:
         """The sum of a metric for each of `x`; NaN where no line has it. A key with * stands for all that it fits."""
@@ -46,18 +53,25 @@ class Curves:
         total, count = self._sums(key)
         return total / np.maximum(count, 1)
 
-    def _sums(self, key: str) -> tuple[np.ndarray, list[int]]:
-        known = [_values(rows, key) for rows in self.rows]
-        total = np.array([math.fsum(values) if values else math.nan for values in known], float)
-        return total, [len(values) for values in known]
+    def _sums(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        if key not in self.sums:
+            names = fnmatch.filter({name for row in self.rows for name in row}, key) if "*" in key else [key]
+            total, count = np.zeros(len(self.x)), np.zeros(len(self.x), int)
+            for name in sorted(names if len(self.x) else ()):
+                values = np.array([row.get(name) for row in self.rows], float)
+                known = np.isfinite(values)
+                total += np.add.reduceat(np.where(known, values, 0.0), self._first)
+                count += np.add.reduceat(known, self._first, dtype=int)
+            self.sums[key] = np.where(count > 0, total, np.nan), count
+        return self.sums[key]
+
+    @functools.cached_property
+    def _first(self) -> np.ndarray:
+        """Which row is the first of each of `x`."""
+        return np.searchsorted(np.array([row[self.axis] for row in self.rows], float), self.x)
 
 
-def _values(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
-    found = (row[k] for row in rows for k in (fnmatch.filter(row, key) if "*" in key else [key]) if k in row)
-    return [value for value in found if value is not None]
-
-
-def by_step(rows: Sequence[dict[str, Any]], name: str) -> tuple[str, np.ndarray, list[list[dict[str, Any]]]]:
+def by_step(rows: Sequence[dict[str, Any]], name: str) -> tuple[str, np.ndarray, list[dict[str, Any]]]:
     """`axis`, `x` and `rows` of `Curves`: by round where all rows have one, else by step.
 
     Raises:
@@ -66,9 +80,8 @@ def by_step(rows: Sequence[dict[str, Any]], name: str) -> tuple[str, np.ndarray,
     axis = "round" if all(row.get("round") is not None for row in rows) else "step"
     if any(row.get(axis) is None for row in rows):
         raise UserError(f"{name}: expected 'round' or 'step' in every line")
-    by_x = groupby(sorted(rows, key=lambda row: row[axis]), key=lambda row: row[axis])
-    grouped = {x: list(lines) for x, lines in by_x}
-    return axis, np.array([*grouped], float), [*grouped.values()]
+    rows = sorted(rows, key=lambda row: row[axis])
+    return axis, np.unique(np.array([row[axis] for row in rows], float)), rows
 
 
 def finite(value: float | None) -> float | None:
@@ -80,9 +93,10 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
     """The numbers of a row under our names. Where both have one it is ours: sums over counts, where TRL has a mean of
     means."""
     numbers = {name: finite(value) for name, value in row.items() if type(value) in (int, float, bool, type(None))}
-    out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers}
-    for name in sorted(numbers, key=lambda name: name.startswith(_OURS)):
-        out[next((name[len(start) :] for start in _OURS if name.startswith(start)), name)] = numbers[name]
+    out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers} | numbers
+    for name in numbers:
+        if name.startswith(_OURS):
+            out[name.partition("bandpo/")[2]] = out.pop(name)
     high, low = (out.get(f"clip/{side}_fraction") for side in ("high", "low"))
     if high is not None and low is not None:  # BandPOTrainer logs the two sides
         out.setdefault("clip/fraction", high + low)

@@ -16,7 +16,6 @@ from markupsafe import Markup
 from ..config.secrets import blanked
 from ..errors import UserError
 from ..files.writing import write_atomically
-from ..statistics.collapse import find_collapse
 from ..trust_regions.base import not_loaded
 from .charts import (
     DARK,
@@ -101,9 +100,8 @@ def _section(section: Section, styles: Styles) -> dict[str, Any]:
             notes.append(f"The log of {run.name}: {join(run.notes)}.")
         elif run.finished and run.notes:
             notes.append(f"{run.name}: {join(run.notes)}.")
-        collapse = find_collapse(run.mean("reward"), run.mean("entropy"), run.x, axis=section.axis)
-        if collapse is not None:
-            notes.append(f"{run.name}: {collapse}.")
+        if run.collapse is not None:
+            notes.append(f"{run.name}: {run.collapse}.")
     notes += _missing(section, panels)
     about = {"title": section.title, "scene": SCENES.get(section.scene or "", "")}
     return {**about, "key": key, "figures": figures, "notes": notes, **_tables(section)}
@@ -116,6 +114,7 @@ def _read(
     lines = {label: thick_line(panel, runs.values()) for label, runs in section.methods.items()}
     at = np.unique(np.concatenate([x for x, _ in lines.values()]))
     at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST_READ)).astype(int))]
+    read = {label: dict(zip(x[there := np.isin(x, at)], y[there], strict=True)) for label, (x, y) in lines.items()}
     if not limits or not len(at):
         return {}
     low, high = limits[0]
@@ -129,8 +128,7 @@ def _read(
                 LIGHT.index(styles[label]["color"]),
                 [f"{number(known[p])}{percent}" if p in known else None for p in at],
             )
-            for label, (x, y) in lines.items()
-            for known in [dict(zip(x, y, strict=True))]
+            for label, known in read.items()
         ],
     }
 

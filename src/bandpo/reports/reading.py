@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..files.reading import read_json_lines
 from ..files.yaml import read_yaml
 from ..losses.nodes import objective
 from ..losses.objective import Objective
+from ..statistics.collapse import Collapse, find_collapse
 from ..trust_regions.base import TrustRegion, own_type
 from .logs import Curves, by_step, finite, renamed
 
@@ -57,6 +59,10 @@ class Run(Curves):
     @property
     def seed(self) -> int | None:
         return None if self.info is None else self.info["seed"]
+
+    @functools.cached_property
+    def collapse(self) -> Collapse | None:
+        return find_collapse(self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis)
 
     @property
     def name(self) -> str:

@@ -215,13 +215,10 @@ def mean_curve(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndar
     """The mean over the seeds that have a value, up to the last round that every seed reached."""
     curves = list(curves)
     end = min(x[-1] if x.size else -math.inf for x, _ in curves)
-    values: dict[float, list[float]] = {}
-    for x, y in curves:
-        for position, value in zip(x, y, strict=True):
-            if position <= end and np.isfinite(value):
-                values.setdefault(float(position), []).append(float(value))
-    points = sorted((x, sum(v) / len(v)) for x, v in values.items())
-    return np.array([x for x, _ in points]), np.array([y for _, y in points])
+    x, y = (np.concatenate(parts) for parts in zip(*curves, strict=True))
+    known = (x <= end) & np.isfinite(y)
+    x, place, count = np.unique(x[known], return_inverse=True, return_counts=True)
+    return x, np.bincount(place, y[known], len(x)) / count
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from .page import PAGES
 from .runs import GOOD_TAIL_CUT, Panel, number
 
 State = Literal["waiting", "running", "finished", "stopped", "silent", "gone"]
-_RECENT = 64  # rows in which a last value is looked for first
 GONE = 0.1  # share of the first entropy below which the latest is told
 SILENT = 600.0  # seconds without a line after which a run is said to have stopped writing
 
@@ -137,11 +136,8 @@ class Seen(Curves):
 
 def last(panel: Panel, run: Curves) -> float:
     """The last value that is known; NaN if none is."""
-    for most in _RECENT, len(run.x):  # which is quicker than the whole curve of a long run
-        y = panel.curve(Curves(axis=run.axis, x=run.x[-most:], rows=run.rows[-most:]))
-        if np.isfinite(y).any():
-            return float(y[np.isfinite(y)][-1])
-    return math.nan
+    known = np.flatnonzero(np.isfinite(y := panel.curve(run)))
+    return float(y[known[-1]]) if len(known) else math.nan
 
 
 def duration(seconds: float) -> str:
@@ -231,7 +227,8 @@ def _measured(log: Followed, name: str) -> dict[str, Any]:
     notes += _hints(curves, log.path)
     collapse = find_collapse(reward, curves.mean("entropy"), x, axis=axis)
     points = int(np.isfinite(reward).sum())
-    return {"axis": axis, "x": x, "rows": rows, "collapse": collapse, "points": points, "notes": tuple(notes)}
+    told = {"collapse": collapse, "points": points, "notes": tuple(notes)}
+    return {"axis": axis, "x": x, "rows": rows, "sums": curves.sums, **told}
 
 
 def _hints(curves: Curves, log: Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..statistics.collapse import WINDOW, find_collapse
+from ..statistics.collapse import WINDOW
 from ..statistics.comparison import sign_flip_p
 from ..statistics.intervals import Interval, Spread, average, training_runs
 from .runs import MIN_SEEDS, NUMBERS, Number, Run, Section, Value, exact, show, subtract
@@ -173,12 +173,10 @@ def _on_collapse(section: Section) -> str:
     lost, points, passing = {}, 0, False
     for label, runs in section.methods.items():
         for run in runs.values():
-            reward = run.mean("reward")
-            points = max(points, int(np.isfinite(reward).sum()))
-            found = find_collapse(reward, run.mean("entropy"), run.x, axis=run.axis)
-            if found is not None and found.certain and found.recovered is None:
+            points = max(points, int(np.isfinite(run.mean("reward")).sum()))
+            if run.collapse is not None and run.collapse.certain and run.collapse.recovered is None:
                 lost[label] = lost.get(label, 0) + 1
-            passing = passing or found is not None
+            passing = passing or run.collapse is not None
     if lost:
         each = (f"{label} in {n} of {_runs(len(section.methods[label]))}" for label, n in lost.items())
         return f"Collapsed: {join(each)}."

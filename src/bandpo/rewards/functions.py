@@ -6,16 +6,19 @@ And two with verl's: `reward.custom_reward_function.path=pkg://bandpo.rewards`, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import inspect
 import math
 import re
+import reprlib
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..errors import UserError
 from .grading import Grade, grade
@@ -151,7 +154,7 @@ def resolve(name: str) -> Reward:
     look_in_working_directory()
     try:
         home = importlib.import_module(module)
-    except Exception as error:  # whatever the module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
         raise UserError(f"reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     found: Reward | None = getattr(home, function, None)
     if found is None:
@@ -169,30 +172,68 @@ def look_in_working_directory() -> None:
 
 
 def guarded(reward: Reward, name: str) -> Reward:
-    """The same reward; what it raises, or a result that is no number per completion, becomes one line that names it."""
+    """Return the same reward, whose every fault is one line that names it.
+
+    A fault is what it raises, `sys.exit()` too, and a result that is no number per completion. A tuple, an array and a
+    tensor of numbers are taken as lists; of a coroutine function the result is one. It works on copies of its lists.
+    """
+
+    def given(completions: list[Any], columns: dict[str, Any]) -> dict[str, Any]:
+        named = {"completions": completions, **columns}
+        return {key: list(value) if isinstance(value, list) else value for key, value in named.items()}
+
+    if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(type(reward).__call__):
+
+        @functools.wraps(reward)
+        async def wait(completions: list[Any], **columns: Any) -> list[float | None]:
+            with _named(reward, name):
+                values = await cast("Any", reward(**given(completions, columns)))
+            return _numbers(values, len(completions), name)
+
+        return cast("Reward", wait)
 
     @functools.wraps(reward)
-    def call(completions: list[Any], **columns: Any) -> Sequence[float | None]:
-        try:
-            values = reward(completions=completions, **columns)
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
-        wanted = f"reward {name!r} must return a list of {len(completions)} numbers, one per completion"
-        if not isinstance(values, list) or len(values) != len(completions):
-            got = f"a list of {len(values)}" if isinstance(values, list) else type(values).__name__
-            raise RewardError(f"{wanted}, got {got}")
-        for value in values:
-            if value is not None and not (hasattr(value, "__float__") and math.isfinite(value)):
-                raise RewardError(f"{wanted} (None where it does not apply), got {value!r} among them")
-        return values
+    def call(completions: list[Any], **columns: Any) -> list[float | None]:
+        with _named(reward, name):
+            values = reward(**given(completions, columns))
+        return _numbers(values, len(completions), name)
 
     return call
 
 
-def _place(error: Exception, reward: Reward) -> str:
+@contextlib.contextmanager
+def _named(reward: Any, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
+
+
+def _numbers(values: Any, count: int, name: str) -> list[float | None]:
+    """What a reward returned, as numbers; raises RewardError."""
+    wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
+    found = list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(found, list) or len(found) != count:
+        raise RewardError(
+            f"{wanted}, got {f'a list of {len(found)}' if isinstance(found, list) else type(values).__name__}"
+        )
+    numbers: list[float | None] = []
+    for value in found:
+        try:
+            number = float(value) if hasattr(value, "__float__") else None
+        except (ArithmeticError, TypeError, ValueError, RuntimeError):  # 10**400, or a tensor of several
+            number = None
+        if value is not None and (number is None or not math.isfinite(number)):
+            got = "an integer too large for a float" if isinstance(value, int) else reprlib.repr(value)
+            raise RewardError(f"{wanted} (None where it does not apply), got {got} among them")
+        numbers.append(number)
+    return numbers
+
+
+def _place(error: BaseException, reward: Reward) -> str:
     """Where it went wrong: the last line of the reward's own file, or of whatever it called."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
+    frames = traceback.extract_tb(error.__traceback__)[2:]  # the first two are ours
     file = getattr(getattr(reward, "__code__", None), "co_filename", None)
     own = [frame for frame in frames if frame.filename == file] or frames
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -12,8 +12,10 @@ docs/evaluation_measured.md has them.
 
 from __future__ import annotations
 
+import functools
+import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -75,13 +77,25 @@ class Collapse:
 def trailing_mean(values: ArrayLike, window: int) -> Floats:
     """The mean of the last `window` values that are known; NaN before there are so many."""
     values = np.asarray(values, np.float64)
-    out, last = np.full(len(values), np.nan), []
-    for i, value in enumerate(values):
-        if math.isfinite(value):
-            last = [*last[-window + 1 :], value]
-        if len(last) == window:
-            out[i] = math.fsum(last) / window
+    finite = np.isfinite(values)
+    known, counts = values[finite].tolist(), np.cumsum(finite)
+    means = np.array([math.fsum(known[i - window : i]) / window for i in range(window, len(known) + 1)])
+    out, there = np.full(len(values), np.nan), counts >= window
+    out[there] = means[counts[there] - window]
     return out
+
+
+def running_median(values: Floats) -> list[float]:
+    """The median of the first, of the first two, of the first three ... values."""
+    low: list[float] = []  # the lower half, negated, and the upper half, each as a heap
+    high: list[float] = []
+    medians = []
+    for value in values.tolist():
+        heapq.heappush(high, -heapq.heappushpop(low, -value))
+        if len(high) > len(low):
+            heapq.heappush(low, -heapq.heappop(high))
+        medians.append(-low[0] if len(low) > len(high) else (high[0] - low[0]) / 2)
+    return medians
 
 
 def find_collapse(
@@ -116,17 +130,19 @@ def find_collapse(
         raise ValueError(f"window must be at least 2 points, got {window}")
     known = np.isfinite(reward)
     reward, entropy, steps = reward[known], entropy[known], steps[known]
-    smooth = trailing_mean(reward, window)
-    best = -math.inf
-    best_at, below, above, found = 0, 0, 0, []
+    smooth = trailing_mean(reward, window).tolist()
+    noise = functools.cache(functools.partial(_noise, reward, smooth, window))
+    best, lowest = -math.inf, 0.0 if floor is None else floor
+    best_at, below, above = 0, 0, 0
+    passing: Collapse | None = None
     current: tuple[Collapse, int, int] | None = None  # with the places of its best point and of its break
     for i in range(window - 1, len(reward)):
         if current is None and smooth[i] > best:
-            best, best_at = float(smooth[i]), i
-        lowest = min(0.0, float(np.nanmin(smooth[: i + 1]))) if floor is None else floor
+            best, best_at = smooth[i], i
+        lowest = min(lowest, smooth[i]) if floor is None else floor
         line = lowest + LOSS * (best - lowest)
-        noise = _noise(reward[: i + 1], smooth[: best_at + 1], window)
-        below = below + 1 if smooth[i] < line and best - smooth[i] > SIGMAS * noise else 0
+        if current is None:
+            below = below + 1 if smooth[i] < line and best - smooth[i] > SIGMAS * noise()(i, best_at) else 0
         above = above + 1 if smooth[i] >= line else 0
         if current is None and below >= window:
             split = _break(reward, max(0, best_at - window + 1), i)
@@ -137,21 +153,27 @@ def find_collapse(
                 split,
             )
         elif current is not None and above >= window:
-            found.append(_with_entropy(*current, entropy[: i + 1], window, float(steps[i])))
-            current, best, best_at, below = None, float(smooth[i]), i, 0
+            passing = passing or _with_entropy(*current, entropy[: i + 1], window, float(steps[i]))
+            current, best, best_at, below = None, smooth[i], i, 0
     if current is not None:
         return _with_entropy(*current, entropy, window, None)
-    return found[0] if found else None
+    return passing
 
 
-def _noise(reward: Floats, smooth: Floats, window: int) -> float:
-    """Standard error of a smoothed reward: from neighbouring points and, once there are enough before the best one
-    (where `smooth` ends), from three windows in a row, which see noise that lasts for some points, and no steady rise.
+def _noise(reward: Floats, smoothed: Sequence[float], window: int) -> Callable[[int, int], float]:
+    """Standard error of a smoothed reward, as known at a point: from neighbouring points and, once there are enough
+    before the best one, from three windows in a row, which see noise that lasts for some points, and no steady rise.
     """
-    points = float(np.median(np.abs(np.diff(reward)))) / math.sqrt(2 * window)
+    smooth = np.asarray(smoothed)
     bends = np.abs(smooth[3 * window - 1 :] - 2 * smooth[2 * window - 1 : -window] + smooth[window - 1 : -2 * window])
-    windows = float(np.median(bends)) / math.sqrt(6) if len(bends) >= 2 * window else 0.0
-    return 1.4826 * max(points, windows)
+    by_point, by_window = running_median(np.abs(np.diff(reward))), running_median(bends)
+
+    def at(now: int, best_at: int) -> float:
+        known = best_at + 2 - 3 * window
+        windows = by_window[known - 1] / math.sqrt(6) if known >= 2 * window else 0.0
+        return 1.4826 * max(by_point[now - 1] / math.sqrt(2 * window), windows)
+
+    return at
 
 
 def _with_entropy(
@@ -173,8 +195,9 @@ def _with_entropy(
 def _break(reward: Floats, first: int, last: int) -> int:
     """Where two levels, one before and one after, fit the reward between the best point and now best."""
     part = reward[first : last + 1]
-    costs = [part[:i].var() * i + part[i:].var() * (len(part) - i) for i in range(1, len(part))]
-    return first + 1 + int(np.argmin(costs))
+    before = np.arange(1, len(part))
+    gains = np.cumsum(part - part.mean())[:-1] ** 2 * (1 / before + 1 / (len(part) - before))
+    return first + 1 + int(np.argmax(gains))
 
 
 # ---------------------------------------------------------------------------------------------------------------- logs

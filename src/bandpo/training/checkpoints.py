@@ -15,16 +15,18 @@ import re
 import shutil
 import zlib
 from pathlib import Path
+from typing import Annotated
 
 import pydantic
 from safetensors import SafetensorError, safe_open
 
-from ..files.writing import write_atomically
+from ..files.writing import sync_folder, write_atomically
 from ..numerics import not_finite
 
 MARK = "bandpo.json"
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 _BLOCK = 1 << 20
+_Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 class Mark(pydantic.BaseModel):
@@ -39,12 +41,12 @@ class Mark(pydantic.BaseModel):
         timing: bytes of timing.jsonl.
     """
 
-    step: int
-    wall_seconds: float
-    processes: int
-    files: dict[str, tuple[int, int]]
-    rows: tuple[int, int]
-    timing: int
+    step: _Count
+    wall_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    processes: _Count
+    files: dict[str, tuple[_Count, _Count]]
+    rows: tuple[_Count, _Count]
+    timing: _Count
 
 
 def step_of(checkpoint: Path) -> int:
@@ -70,6 +72,7 @@ def write_mark(run: Path, step: int, wall_seconds: float, processes: int) -> Non
         timing=settle(run / TIMING)[0],
     )
     write_atomically(folder / MARK, json.dumps(mark.model_dump(), indent=1).encode() + b"\n")
+    sync_folder(folder.parent)
 
 
 def settle(path: Path) -> tuple[int, int]:
