@@ -328,7 +328,6 @@ def test_a_reward_without_room_for_the_columns_is_told_so():
         ([torch.zeros(2), 1.0], "tensor([0., 0.]) among them"),
         ([0.0, 10**400], "an integer too large for a float among them"),
         (["a", "b"], "'a' among them"),
-        ([0.0, math.nan], "nan among them"),
         ([math.inf, 0.0], "inf among them"),
     ],
 )
@@ -338,6 +337,10 @@ def test_a_result_that_is_no_number_per_completion_is_one_line(values, got):
     message = str(caught.value)
     assert message.startswith("reward 'mine' must return a list of 2 numbers, one per completion")
     assert message.endswith(f"got {got}")
+
+
+def test_nan_is_a_reward_that_is_missing():
+    assert returns([0.5, math.nan])(completions=["a", "b"]) == [0.5, None]
 
 
 # ---- resolve

@@ -87,7 +87,7 @@ def _rows_of_state(state: Row, path: Path) -> list[Row]:
 
 # Without them no step is made; what a row has of them without a number was NaN or infinite.
 _NEEDED = ("loss", "grad_norm", "actor/pg_loss", "actor/grad_norm")
-_SPOILT = "not_finite/count"  # tokens
+_SPOILT = ("not_finite/count", "bandpo/not_finite/count", "actor/bandpo/not_finite/count")  # tokens
 
 
 def not_finite(rows: Iterable[Row]) -> str | None:
@@ -98,15 +98,19 @@ def not_finite(rows: Iterable[Row]) -> str | None:
     found: dict[str, list[Any]] = {}
     for row in rows:
         step = row.get("step", row.get("round"))
-        for name, value in row.items():
-            lost = name in _NEEDED and (value is None or (isinstance(value, float) and not math.isfinite(value)))
-            skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
-            if (lost and not (skipped and name == "grad_norm")) or (name.endswith(_SPOILT) and value):
+        skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
+        for name in _NEEDED:
+            value = row.get(name, 0)
+            lost = value is None or (isinstance(value, float) and not math.isfinite(value))
+            if lost and not (skipped and name == "grad_norm"):
+                found.setdefault(name, []).append(step)
+        for name in _SPOILT:
+            if row.get(name):
                 found.setdefault(name, []).append(step)
     if not found:
         return None
     parts = [
-        f"{'tokens' if name.endswith(_SPOILT) else name} in {counted(len(steps), 'row')}, first at step {steps[0]}"
+        f"{'tokens' if name in _SPOILT else name} in {counted(len(steps), 'row')}, first at step {steps[0]}"
         for name, steps in found.items()
     ]
     return f"numbers are not finite: {'; '.join(parts)}"

@@ -224,10 +224,10 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
             number = float(value) if hasattr(value, "__float__") else None
         except (ArithmeticError, TypeError, ValueError, RuntimeError):  # 10**400, or a tensor of several
             number = None
-        if value is not None and (number is None or not math.isfinite(number)):
+        if value is not None and (number is None or math.isinf(number)):
             got = "an integer too large for a float" if isinstance(value, int) else reprlib.repr(value)
-            raise RewardError(f"{wanted} (None where it does not apply), got {got} among them")
-        numbers.append(number)
+            raise RewardError(f"{wanted} (None or NaN where it does not apply), got {got} among them")
+        numbers.append(None if number is None or math.isnan(number) else number)
     return numbers
 
 
