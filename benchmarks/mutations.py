@@ -2871,6 +2871,20 @@ FAULTS = [
         "trust",
     ),
     Fault(
+        "strangers: train loads a kernel that a model names",
+        "training/on_trl.py",
+        "check_attention(AutoConfig.from_pretrained(path, trust_remote_code=False))",
+        "pass",
+        "strangers::test_no_kernel_that_a_models_folder_names_is_loaded",
+    ),
+    Fault(
+        "strangers: eval loads a kernel that a model names",
+        "evals/backends/transformers.py",
+        "check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))",
+        "pass",
+        "strangers::test_no_kernel_that_a_models_folder_names_is_loaded",
+    ),
+    Fault(
         "strangers: an upload is not said",
         "cli/show_training.py",
         "if sent := sent_away(config.trainer):",
