@@ -41,15 +41,17 @@ def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
     Nothing of a tensor's size is made, and the device is waited for once. Integers, and floats of a single byte, which
     have no such reduction, do not count.
     """
-    names, ends = [], []
+    names: list[str] = []
+    ends: list[Tensor] = []
     for name, x in named:
         if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1:
             names.append(name)
             ends += torch.aminmax(x)  # NaN where a number is
     if not names:
         return []
-    fine = torch.stack([end.to(ends[0].device) for end in ends]).isfinite().view(-1, 2).all(1)
-    return [name for name, each in zip(names, fine.tolist(), strict=True) if not each]
+    both = torch.stack([end.to(ends[0].device) for end in ends]).view(-1, 2)
+    fine: list[bool] = both.isfinite().all(1).tolist()
+    return [name for name, each in zip(names, fine, strict=True) if not each]
 
 
 @contextmanager

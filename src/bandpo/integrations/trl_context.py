@@ -38,14 +38,15 @@ class ContextTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args, **named)  # of all processes
-        scores, is_training = self._scores(), cast(torch.nn.Module, self.model).training
-        if is_training:
-            rewards = dict(zip(self.reward_func_names, self._rewards.unbind(1), strict=True))
-            self.finite_guard.check_rewards(self.args, self.state, rewards, scores, self.num_generations)
-        if not _MISSING_IS_ZERO or not is_training:
+        if not cast(torch.nn.Module, self.model).training:
+            return self._rewards
+        scores, size = self._scores(), cast(int, self.num_generations)
+        rewards = dict(zip(self.reward_func_names, self._rewards.unbind(1), strict=True))
+        self.finite_guard.check_rewards(self.args, self.state, rewards, scores, size)
+        if not _MISSING_IS_ZERO:
             return self._rewards
         # With its group's mean a completion has the advantage 0, and the mean stays; the deviation gets smaller.
-        groups = self._rewards.view(-1, self.num_generations, self._rewards.shape[1])
+        groups = self._rewards.view(-1, size, self._rewards.shape[1])
         means = groups.nanmean(1, keepdim=True).expand_as(groups).reshape(self._rewards.shape)
         return torch.where(scores.isnan()[:, None], means, self._rewards)
 
@@ -94,7 +95,7 @@ class ContextTrainer(GRPOTrainer):
                 "0 or 1; here there are others",
                 stacklevel=2,
             )
-        groups = rewards.view(-1, size)
+        groups = rewards.view(-1, cast(int, size))
         mean = groups.nanmean(1, keepdim=True)
         outcomes = {"group_mean": mean, "group_std": (groups - mean).square().nanmean(1, keepdim=True).sqrt()}
         count = len(outputs["completion_ids"])

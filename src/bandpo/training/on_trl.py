@@ -192,7 +192,7 @@ def _run(
     return folder
 
 
-def _last_whole(folder: Path, *_: object) -> Path | None:
+def _last_whole(folder: Path, *unused: object) -> Path | None:
     mark, _ = checkpoints.newest_whole(folder)
     return mark and checkpoints.place(folder, mark.step)
 
