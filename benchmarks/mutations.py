@@ -2085,8 +2085,8 @@ FAULTS = [
     Fault(
         "a reward ends the training without a word",
         "rewards/functions.py",
-        "    except (Exception, SystemExit) as error:\n        reason",
-        "    except Exception as error:\n        reason",
+        "        except (Exception, SystemExit) as error:\n            reason",
+        "        except Exception as error:\n            reason",
         "functions::test_a_reward_that_ends_the_process_is_one_that_raises",
     ),
     Fault(
@@ -2097,18 +2097,11 @@ FAULTS = [
         "functions::test_a_reward_may_do_what_it_likes_with_the_lists_it_is_given",
     ),
     Fault(
-        "a reward that is waited for is not",
+        "each call of a reward that is waited for has a loop of its own",
         "rewards/functions.py",
-        "if inspect.iscoroutinefunction(reward) or",
-        "if",
-        "functions::test_a_reward_that_is_waited_for_stays_one_and_is_guarded",
-    ),
-    Fault(
-        "an object's reward that is waited for is not",
-        "rewards/functions.py",
-        "or inspect.iscoroutinefunction(type(reward).__call__):",
-        ":",
-        "functions::test_a_reward_that_is_waited_for_stays_one_and_is_guarded",
+        "values = _loop().run(values)",
+        "values = asyncio.run(values)",
+        "functions::test_a_coroutine_is_waited_for_and_guarded",
     ),
     Fault(
         "the running median of an even count is the lower one",

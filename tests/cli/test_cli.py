@@ -223,6 +223,16 @@ def test_a_reward_that_fails_is_one_line_and_the_run_can_be_resumed(here, capsys
     assert json.loads(Path("run/run.json").read_text())["finished"]
 
 
+def test_a_reward_that_is_waited_for_trains(here, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "broken_rewards", raising=False)
+    Path("broken_rewards.py").write_text(BROKEN)
+    assert main([*RECIPE, "reward=broken_rewards:waits"]) == 0
+    rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["reward"] > 0
+    assert rows[0]["rewards/waits/mean"] == rows[0]["reward"]
+
+
 def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys):
     assert main(RECIPE) == 0
     capsys.readouterr()

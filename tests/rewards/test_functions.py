@@ -1,7 +1,6 @@
 """Rewards by hand: what counts as the answer, and what a broken reward function says."""
 
 import asyncio
-import inspect
 import math
 import re
 import sys
@@ -262,7 +261,11 @@ def test_a_reward_that_ends_the_process_is_one_that_raises():
 
 
 class Judge:
+    def __init__(self):
+        self.loops = set()
+
     async def __call__(self, completions, **columns):
+        self.loops.add(asyncio.get_running_loop())
         return [0.5] * len(completions)
 
 
@@ -273,18 +276,18 @@ async def waits(completions, answer, **columns):
     return (1.0,) * len(answer)
 
 
-def test_a_reward_that_is_waited_for_stays_one_and_is_guarded():
+def test_a_coroutine_is_waited_for_and_guarded():
     reward = guarded(waits, "mine")
-    assert inspect.iscoroutinefunction(reward)  # by which TRL knows it
-    assert asyncio.run(reward(completions=["a", "b"], answer=["c", "d"])) == [1.0, 1.0]
+    assert reward(completions=["a", "b"], answer=["c", "d"]) == [1.0, 1.0]
     line = waits.__code__.co_firstlineno + 3
     with pytest.raises(RewardError, match=rf"^reward 'mine' raised ValueError: no judge at .*functions\.py:{line}$"):
-        asyncio.run(reward(completions=["a"], answer=["no"]))
+        reward(completions=["a"], answer=["no"])
     with pytest.raises(RewardError, match=r"^reward 'mine' must return a list of 2 numbers, .*, got a list of 1$"):
-        asyncio.run(reward(completions=["a", "b"], answer=["c"]))
-    judge = guarded(Judge(), "judge")
-    assert inspect.iscoroutinefunction(judge)
-    assert asyncio.run(judge(completions=["a"])) == [0.5]
+        reward(completions=["a", "b"], answer=["c"])
+    judge = Judge()
+    guarded(judge, "judge")(completions=["a"])
+    assert guarded(judge, "judge")(completions=["a"]) == [0.5]
+    assert len(judge.loops) == 1
 
 
 def test_a_reward_that_raises_is_one_line_with_its_name_the_error_and_the_place():

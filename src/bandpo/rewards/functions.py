@@ -6,7 +6,8 @@ And two with verl's: `reward.custom_reward_function.path=pkg://bandpo.rewards`, 
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import atexit
 import functools
 import importlib
 import inspect
@@ -15,10 +16,10 @@ import re
 import reprlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ..errors import UserError
 from .grading import Grade, grade
@@ -175,39 +176,32 @@ def guarded(reward: Reward, name: str) -> Reward:
     """Return the same reward, whose every fault is one line that names it.
 
     A fault is what it raises, `sys.exit()` too, and a result that is no number per completion. A tuple, an array and a
-    tensor of numbers are taken as lists; of a coroutine function the result is one. It works on copies of its lists.
+    tensor of numbers are taken as lists, and a coroutine is waited for. It works on copies of its lists.
     """
-
-    def given(completions: list[Any], columns: dict[str, Any]) -> dict[str, Any]:
-        named = {"completions": completions, **columns}
-        return {key: list(value) if isinstance(value, list) else value for key, value in named.items()}
-
-    if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(type(reward).__call__):
-
-        @functools.wraps(reward)
-        async def wait(completions: list[Any], **columns: Any) -> list[float | None]:
-            with _named(reward, name):
-                values = await cast("Any", reward(**given(completions, columns)))
-            return _numbers(values, len(completions), name)
-
-        return cast("Reward", wait)
 
     @functools.wraps(reward)
     def call(completions: list[Any], **columns: Any) -> list[float | None]:
-        with _named(reward, name):
-            values = reward(**given(completions, columns))
+        given = {"completions": completions, **columns}
+        try:
+            values: Any = reward(
+                **{key: list(value) if isinstance(value, list) else value for key, value in given.items()}
+            )
+            if inspect.iscoroutine(values):
+                values = _loop().run(values)
+        except (Exception, SystemExit) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+            raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
         return _numbers(values, len(completions), name)
 
     return call
 
 
-@contextlib.contextmanager
-def _named(reward: Any, name: str) -> Iterator[None]:
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
+@functools.cache
+def _loop() -> asyncio.Runner:
+    """One loop for all calls, in which a client that a reward keeps stays open."""
+    runner = asyncio.Runner()
+    atexit.register(runner.close)
+    return runner
 
 
 def _numbers(values: Any, count: int, name: str) -> list[float | None]:
@@ -233,7 +227,7 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
 
 def _place(error: BaseException, reward: Reward) -> str:
     """Where it went wrong: the last line of the reward's own file, or of whatever it called."""
-    frames = traceback.extract_tb(error.__traceback__)[2:]  # the first two are ours
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
     file = getattr(getattr(reward, "__code__", None), "co_filename", None)
     own = [frame for frame in frames if frame.filename == file] or frames
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
