@@ -423,9 +423,9 @@ def test_a_config_takes_a_region_from_the_command_line(tmp_path):
     assert args.all_metrics
 
 
-@pytest.mark.parametrize(("given", "named"), [("band", "'band'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])
+@pytest.mark.parametrize(("given", "named"), [("bnd", "'bnd'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])
 def test_a_config_names_what_is_no_region(tmp_path, given, named):
-    with pytest.raises(ValueError, match=rf"(must be .*got|no method is called) {re.escape(named)}"):
+    with pytest.raises(ValueError, match=rf"(must be .*got |is called |^){re.escape(named)}"):
         tiny.settings(tmp_path, BandPOConfig, trust_region=given)
 
 

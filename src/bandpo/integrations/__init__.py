@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from ..losses.nodes import method_of, objective
+from ..losses.notation import parse_objective
 from ..losses.objective import Method, Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
@@ -122,13 +123,14 @@ def objective_for(
 
     Args:
         host: the trainer.
-        node: of the objective.
+        node: of the objective; a text as for `parse_objective`.
         anchor: what the trainer was told to take the ratio against, where that can be chosen (`AT_SAMPLER`).
 
     Raises ValueError for a node that is none; for a field that the trainer does not take, with the reason; for a rule
     that must see what the trainer does not show it (`SHOWN`); for a method whose ratio is to the sampler, where the
     trainer's is not. The rule is tried on one token, so that this is known before a run.
     """
+    node = parse_objective(node) if isinstance(node, str) else node
     named = method_of(node)
     whose = "" if named is None else f"method {named.name!r}: "
     if named is not None and named.is_from_sampler and host in AT_SAMPLER:

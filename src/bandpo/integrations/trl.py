@@ -12,10 +12,8 @@ Metrics go to TRL's log under `bandpo/`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,9 +75,9 @@ class BandPOConfig(GRPOConfig):
 
     Args:
         trust_region: a rule, an `Objective`, the node of either such as
-            `{"type": "band", "divergence": "kl", "delta": 0.05}`, the node's JSON text, or a method's name such as
-            "gspo"; kept as the node of it. Not to be confused with `delta`, which in TRL is the upper clip of the
-            two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
+            `{"type": "band", "divergence": "kl", "delta": 0.05}`, the node's JSON text, a short word, "band:kl:0.05",
+            or a method's name such as "gspo"; kept as the node of it. Not to be confused with `delta`, which in TRL is
+            the upper clip of the two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
         all_metrics: log everything in docs/metrics.md, some 50 numbers a row, instead of `MAIN_METRICS`.
         anchor: what ratio and bounds are taken against: "old", the policy before the updates on a batch, by the
             trainer; or "sampler", as vLLM or a `rollout_func` gave its log-probabilities. DIS and KPop are meant for
@@ -117,9 +115,6 @@ class BandPOConfig(GRPOConfig):
         given = self.trust_region
         if given is None:
             return
-        if isinstance(given, str):
-            with contextlib.suppress(ValueError):  # refused below, as what it is
-                given = json.loads(given)
         objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor))
         check_config(self, objective)
         write_rule(self, objective)
@@ -170,11 +165,11 @@ class BandPOTrainer(ContextTrainer):
     Args:
         model: as for `GRPOTrainer`, like everything not named here.
         args: a `GRPOConfig` or `BandPOConfig`; `epsilon` and `epsilon_high` must keep their defaults.
-        trust_region: the rule, an `Objective`, the config node of either, or a method's name such as "gspo"; by default
-            that of `BandPOConfig`, else `Band("kl", 0.05)`. Of an objective the average and the KL penalty are TRL's
-            own (`loss_type`, `beta`), and refused where they are set there too (`bandpo.integrations.REFUSED`). A rule
-            alone is applied by TRL's clamp; an objective with more in it takes the clamp's place, and TRL's
-            `clip_ratio/*`, which are then about nothing, are not logged.
+        trust_region: the rule, an `Objective`, the config node of either, a short word such as "band:kl:0.05", or a
+            method's name such as "gspo"; by default that of `BandPOConfig`, else `Band("kl", 0.05)`. Of an objective
+            the average and the KL penalty are TRL's own (`loss_type`, `beta`), and refused where they are set there too
+            (`bandpo.integrations.REFUSED`). A rule alone is applied by TRL's clamp; an objective with more in it takes
+            the clamp's place, and TRL's `clip_ratio/*`, which are then about nothing, are not logged.
         named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
 
     Raises:

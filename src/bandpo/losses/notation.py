@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import re
 from typing import Any, cast
 
-from ..errors import nearest
-from ..trust_regions.base import kinds
+from ..trust_regions.base import EXAMPLE, Law, Region, trust_region
 from ..trust_regions.notation import label_of, node_of_text
 from .methods import METHODS, method
 from .nodes import method_of, objective
 from .objective import Method, Objective
+from .surrogates import Application
 
 
 def parse_objective(text: str) -> Method | Objective:
-    """What a text describes: a method's name, a rule's short word (see `parse_region`), or a YAML node of any of them.
+    """What a text describes: a method's name, a rule's short word (see `parse_region`), a YAML node of any of them, or
+    Python such as `Band("kl", 0.05)`.
 
     Where a rule and a method have the same name, as `dcpo`, the word alone is the method, the same rule with the
     paper's values.
@@ -23,22 +26,51 @@ def parse_objective(text: str) -> Method | Objective:
 
     >>> parse_objective("gspo").objective == parse_objective("{type: method, name: gspo}").objective
     True
+    >>> parse_objective("band:kl:0.05") == parse_objective('Band("kl", 0.05)')
+    True
     >>> parse_objective("band:kl:0.05")
     Objective(Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None))
     """
-    names = [each.name for each in METHODS]
-    if text in names:
-        return method(text)
-    if re.fullmatch(r"[\w-]+", text) and text not in kinds():
-        raise ValueError(
-            f"{text!r} is no method and no rule{nearest(text, [*names, *kinds()])}; methods are {', '.join(names)}; "
-            f"rules {', '.join(kinds())}"
-        )
     try:
-        node = node_of_text(text)
+        node = _of_python(text) if re.match(r"[\w.]+\(", text) else node_of_text(text)
         return method_of(node) or objective(node)
     except ValueError as error:
-        raise ValueError(f"{text!r}: {error}") from None
+        raise ValueError(str(error) if repr(text) in str(error) else f"{text!r}: {error}") from None
+
+
+def _of_python(text: str) -> Any:
+    try:
+        return read_python(ast.parse(text, mode="eval").body)
+    except (SyntaxError, TypeError) as error:
+        raise ValueError(f"{text!r} cannot be read as Python: {error}{EXAMPLE}") from None
+
+
+def read_python(code: ast.expr) -> Any:
+    """Make what Python code says in plain values and calls of rules, e.g. `Band("kl", 0.05)`; nothing is run.
+
+    Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
+    """
+    if isinstance(code, ast.Call):
+        name = code.func.attr if isinstance(code.func, ast.Attribute) else getattr(code.func, "id", "")
+        makers = {
+            each.__name__: each for each in (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+        }
+        make: Any = {
+            **makers,
+            "Objective": Objective,
+            "method": method,
+            "trust_region": trust_region,
+            "float": float,
+        }.get(name)
+        if make is None or any(keyword.arg is None for keyword in code.keywords):
+            raise ValueError(f"{ast.unparse(code)} is more than plain values and rules, and code is not run{EXAMPLE}")
+        named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
+        return make(*map(read_python, code.args), **named)
+    if isinstance(code, ast.Tuple):
+        return tuple(map(read_python, code.elts))
+    if isinstance(code, ast.Attribute) and code.attr == "inf":
+        return math.inf
+    return ast.literal_eval(code)
 
 
 def label_of_objective(value: Objective) -> str:

@@ -164,7 +164,8 @@ def load(
             raise UserError(f"unknown key {key!r}{nearest(key, known)}")
     try:
         found = objective_for("verl", loss.get("trust_region"), anchor=loss.get("anchor", "old"))
-        if method_of(loss.get("trust_region")) is not None:  # the command and verl's record say what it is
+        rule = loss.get("trust_region")
+        if isinstance(rule, str) or method_of(rule) is not None:  # the command and verl's record say what it is
             loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
