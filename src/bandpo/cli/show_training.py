@@ -19,6 +19,7 @@ from ..config.run_folder import is_finished
 from ..errors import UserError
 from ..files.locks import locked
 from ..lab import SCENES
+from ..losses.notation import in_words
 from ..losses.surrogates import by_sign
 from ..progress import Progress, console
 from ..reports.runs import MIN_SEEDS, Section, ratio_bounds, read_sections
@@ -111,6 +112,7 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
             f" on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}",
         )
     )
+    console.print(f"{in_words(config.objective)}; {config.steps_per_round} steps a batch")
     from ..training.on_trl import run  # slow: it brings TRL
 
     with Progress("rounds", config.rounds, pause=math.inf) as progress:

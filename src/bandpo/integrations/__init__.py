@@ -4,18 +4,24 @@ What of an objective each trainer does itself, or cannot do, stands here, for th
 trainer: what is set to something else than its default is refused by name, never ignored.
 """
 
+import functools
+import logging
+import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
 
 from ..losses.nodes import method_of, objective
-from ..losses.notation import parse_objective
+from ..losses.notation import doubt_of, in_words, parse_objective
 from ..losses.objective import Method, Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.control import controlled_of
+
+RULE = logging.getLogger("bandpo.rule")
 
 
 def _clamps(host: str) -> dict[str, str]:
@@ -160,6 +166,28 @@ def objective_for(
             f"{whose}{missing[1]}, which {host} does not show a rule; take another rule, or {instead}"
         ) from error
     return found
+
+
+def tell(value: Objective, more: str = "") -> Objective:
+    """Say once in a run, by its first process, what the rule allows; warn where an epsilon looks like a bound.
+
+    Args:
+        value: what is trained with.
+        more: said behind it, such as the steps a batch.
+
+    Returns:
+        The objective.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        _tell(f"{in_words(value)}{more}", doubt_of(value.trust_region))
+    return value
+
+
+@functools.cache
+def _tell(words: str, doubt: str) -> None:
+    RULE.warning("%s", words)  # of a lower level than this nothing is shown unless asked for
+    if doubt:
+        warnings.warn(doubt, stacklevel=4)
 
 
 def asked_for(value: Objective, shown: Iterable[str]) -> frozenset[str]:

@@ -29,7 +29,7 @@ from ..losses.metrics import HIGH, LOW, NEGATIVE, POSITIVE
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from . import objective_for
+from . import objective_for, tell
 
 
 class LossOutputs(NamedTuple):
@@ -54,7 +54,7 @@ def loss(
     Raises:
         ValueError: a node that is none, an objective that is not for prime-rl (`REFUSED`).
     """
-    objective = dataclasses.replace(objective_for("prime-rl", trust_region), aggregation="none")
+    objective = dataclasses.replace(tell(objective_for("prime-rl", trust_region)), aggregation="none")
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)
     if kl_tau:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,12 +25,13 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from ..errors import nearest
 from ..losses.metrics import Metrics
 from ..losses.objective import MAX_LOG_RATIO, Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.rules import Clip
-from . import SHOWN, asked_for, objective_for
+from . import SHOWN, asked_for, objective_for, tell
 from .tokens import SHARE, TokenWriter, check_tokens
 from .trl_context import PREFIX, ContextTrainer
 from .trl_control import RadiusController
@@ -37,10 +39,14 @@ from .trl_settings import (
     LOSS_TYPES,
     REPLACED,
     Instead,
+    Replaced,
     check_anchor,
     check_config,
+    check_unchanged,
     is_trls_own,
     node_of,
+    read_once,
+    steps_a_batch,
     warn_of,
     write_rule,
 )  # fmt: skip
@@ -71,7 +77,8 @@ CITATION = f"""\
 
 @dataclass
 class BandPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss.
+    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss, which
+    says so.
 
     Args:
         trust_region: a rule, an `Objective`, the node of either such as
@@ -113,7 +120,9 @@ class BandPOConfig(GRPOConfig):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
         check_tokens(self.tokens_path, self.tokens_share)
         given = self.trust_region
-        if given is None:
+        if given is None:  # that of BandPOTrainer, or else its default
+            if self.epsilon == 0.2 and self.epsilon_high is None:
+                self.epsilon = Replaced("that of BandPOTrainer")
             return
         objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor))
         check_config(self, objective)
@@ -205,6 +214,11 @@ class BandPOTrainer(ContextTrainer):
         if args is None:
             name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "")
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
+        known = inspect.signature(GRPOTrainer.__init__).parameters
+        for name in named:
+            if name not in known:
+                near = nearest(name, [*known, "trust_region"]) or ", the rule is its argument 'trust_region'"
+                raise TypeError(f"BandPOTrainer has no argument {name!r}{near}")
         node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
         self.objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"))
@@ -217,6 +231,7 @@ class BandPOTrainer(ContextTrainer):
         self._asked = asked_for(self.objective, SHOWN["TRL"])
         self._rewards = self._old_pass = None
         self._replaces = bool(self.objective.changed()) and not is_trls_own(args, self.objective)
+        tell(self.objective, f"; {steps_a_batch(args):g} steps a batch")
         warn_of(args, self.trust_region)
         kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
         if type(kept) is GRPOConfig:
@@ -246,6 +261,7 @@ class BandPOTrainer(ContextTrainer):
         )
         if self._controller is not None:
             self.add_callback(self._controller)
+        self._made_with = read_once(self)
 
     @property
     def trust_region(self) -> TrustRegion:
@@ -259,6 +275,10 @@ class BandPOTrainer(ContextTrainer):
 
     def _send_telemetry(self) -> None:
         """Nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        check_unchanged(self, self._made_with)
+        return super()._prepare_inputs(generation_batch)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         args = cast(GRPOConfig, self.args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import warnings
@@ -66,8 +67,9 @@ class Replaced(str):
 
     def __rsub__(self, other: object) -> Any:
         raise TypeError(
-            f"the trust region would be ignored: epsilon is {self}, which only bandpo.integrations.trl.BandPOTrainer "
-            "follows; train with it instead of GRPOTrainer"
+            f"the trust region would be ignored: epsilon is {self}. BandPOConfig is for "
+            "bandpo.integrations.trl.BandPOTrainer, which alone follows it; train with that, or give this trainer a "
+            "GRPOConfig"
         )
 
     __radd__ = __rsub__
@@ -176,6 +178,37 @@ def warn_of(args: GRPOConfig, region: TrustRegion) -> None:
             "4 x gradient_accumulation_steps for 4 steps",
             stacklevel=3,
         )
+
+
+def steps_a_batch(args: Any) -> float:
+    """How many optimizer steps a generated batch is used for."""
+    return (args.steps_per_generation or 1) * args.num_iterations / args.gradient_accumulation_steps
+
+
+# What may be changed in a trainer that is made: what is printed; and what TRL itself moves.
+_FREE = {"all_metrics", "log_completions", "log_multimodal", "log_unique_prompts", "num_completions_to_print"}
+_FREE |= {"log_completions_hub_repo", "entropy_coef"}
+
+
+def read_once(trainer: Any) -> dict[str, Any]:
+    """Collect the settings of GRPO that are read when a trainer is made, of its `args` and its own copies of them."""
+    general = {field.name for field in dataclasses.fields(cast(Any, GRPOConfig.__mro__[-2]))}  # TrainingArguments
+    names = {field.name for field in dataclasses.fields(trainer.args)} - general - _FREE
+    names |= {"gradient_accumulation_steps", "per_device_train_batch_size"}
+    found = {f"args.{name}": getattr(trainer.args, name, None) for name in names}
+    found = {name: value.copy() if isinstance(value, dict | list) else value for name, value in found.items()}
+    own = {name: getattr(trainer, name) for name in {*names, "epsilon_low", "objective"} if hasattr(trainer, name)}
+    return found | {name: x for name, x in own.items() if isinstance(x, int | float | str | Objective | None)}
+
+
+def check_unchanged(trainer: Any, before: dict[str, Any]) -> None:
+    """Raise ValueError for a setting that is another one than when the trainer was made."""
+    for name, value in sorted(read_once(trainer).items()):
+        if value != before.get(name):
+            raise ValueError(
+                f"{name} was {before.get(name)!r} when the trainer was made, and is {value!r} now: it is read once, by "
+                "the trust region or by TRL, so a change would be followed by half; make a new trainer"
+            )
 
 
 def node_of(objective: Objective) -> dict[str, Any] | str:

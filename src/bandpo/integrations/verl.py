@@ -42,7 +42,7 @@ from ..losses.policy import policy_loss
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
 from ..trust_regions.control import controlled_of
-from . import SHOWN, asked_for, objective_for
+from . import SHOWN, asked_for, objective_for, tell
 from .tokens import SHARE, TokenWriter, check_tokens
 from .verl_context import HERE, add_columns, add_mean_weight, known_of
 from .verl_control import RadiusController
@@ -101,7 +101,7 @@ class BandPOLossConfig(PolicyLossConfig):
         except ValueError as error:
             raise ValueError(f"{HERE}.{error}") from None
         try:  # errors show now and not in the first update
-            objective = objective_for("verl", self.trust_region, anchor=cast(Any, self.anchor))
+            objective = tell(objective_for("verl", self.trust_region, anchor=cast(Any, self.anchor)))
         except ValueError as error:
             raise ValueError(f"{HERE}.trust_region: {error}") from error
         limit = objective.max_log_ratio or MAX_LOG_RATIO

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 import re
 from typing import Any, cast
 
-from ..trust_regions.base import EXAMPLE, Law, Region, trust_region
+import torch
+
+from ..trust_regions.base import EXAMPLE, Context, Law, Region, TrustRegion, parts_of, trust_region
 from ..trust_regions.notation import label_of, node_of_text
+from ..trust_regions.rules import Clip
 from .methods import METHODS, method
 from .nodes import method_of, objective
 from .objective import Method, Objective
-from .surrogates import Application
+from .surrogates import Application, by_sign
 
 
 def parse_objective(text: str) -> Method | Objective:
@@ -87,6 +91,70 @@ def label_of_objective(value: Objective) -> str:
 
 def _show(value: Any) -> str:
     return " / ".join(map(str, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else str(value)
+
+
+def as_python(value: Any) -> str:
+    """A rule or an objective as it is written in Python, without names of a rule's fields and without defaults."""
+    if isinstance(value, Objective):
+        fields = [f"{name}={as_python(each)}" for name, each in value.changed().items()]
+        region = as_python(value.trust_region)
+        return f"Objective({', '.join([region, *fields])})" if fields else region
+    if dataclasses.is_dataclass(value):
+        given = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
+        return f"{type(value).__name__}({', '.join(as_python(each) for each in given if each is not None)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(as_python, cast('tuple[Any, ...]', value)))})"
+    return f'"{value}"' if isinstance(value, str) else repr(value).removesuffix(".0")
+
+
+def in_words(value: Objective) -> str:
+    """Say in one line how far a rule lets a token go: its ratio, or where that depends on the probability, two tokens.
+
+    >>> from bandpo import Clip, Objective
+    >>> in_words(Objective(Clip(0.2, 0.28)))
+    "Clip(0.2, 0.28): a token's ratio may go from 0.8 to 1.28"
+    >>> in_words(Objective())
+    'Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up to 0.05355'
+    """
+    if not (said := allowed(value)):
+        return f"{label_of(value.trust_region)}: how far a token may go depends on more than its probability"
+    return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(value)) + f": {said}"
+
+
+def allowed(value: Objective) -> str:
+    """The second half of `in_words`; nothing where a rule sees more than the probability."""
+    log_p = torch.tensor([[0.5, 0.001]], dtype=torch.float64, device="cpu").log()
+    try:
+        bounds = value.trust_region.bounds(log_p, Context())
+    except Exception:  # of a rule of one's own it may be anything
+        return ""
+    (low, rare_low), (high, rare_high) = (x.exp()[0].tolist() for x in (bounds.log_low, bounds.log_high))
+    what = "a token" if value.is_per_token else "a response"
+    if value.ratio == "sequence-mean" or (low, high) == (rare_low, rare_high):
+        mean = " mean" if value.ratio == "sequence-mean" else ""
+        said = f"{what}'s{mean} ratio may go from {low:.5g} to {high:.5g}"
+        if (low, high) == (0.0, math.inf):
+            said = f"no bound on {what}'s ratio"
+    else:
+        high, rare_high = min(0.5 * high, 1.0), min(0.001 * rare_high, 1.0)
+        said = (
+            f"{what} of probability 0.5 may go from {0.5 * low:.4g} to {high:.4g}, one of 0.001 up to {rare_high:.4g}"
+        )
+    if not {*by_sign(value.apply, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:
+        said = f"{said.replace('may go', 'has the interval')}; outside it goes on, by apply {as_python(value.apply)}"
+    return said
+
+
+def doubt_of(region: TrustRegion) -> str:
+    """Say where the epsilons of a clip look like the bounds of the ratio; else nothing."""
+    if isinstance(region, Clip) and 0.5 <= region.eps_low < 1 < region.eps_high <= 2:
+        low, high = region.eps_low, region.eps_high
+        meant = f"Clip({1 - low:.4g}, {high - 1:.4g})"
+        return (
+            f"{as_python(region)} lets the ratio go from {1 - low:.4g} to {1 + high:.4g}: its numbers are distances "
+            f"from 1, not the bounds; did you mean {meant}?"
+        )
+    return next((doubt for part in parts_of(region) if (doubt := doubt_of(part))), "")
 
 
 def short_node(value: Objective) -> dict[str, Any]:

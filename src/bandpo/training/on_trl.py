@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import json
+import logging
 import math
 import shlex
 import shutil
@@ -34,6 +35,7 @@ from ..data.rows import rows_and_reward
 from ..errors import UserError
 from ..files.locks import locked
 from ..files.writing import write_atomically
+from ..integrations import RULE
 from ..integrations.trl import BandPOConfig, BandPOTrainer
 from ..provenance import hardware, source_commit, versions
 from ..rewards.functions import Reward
@@ -74,6 +76,7 @@ def run(
             written then.
     """
     folder = Path(config.output)
+    RULE.setLevel(logging.ERROR)  # the command has said what it allows
     if not processes.is_first():
         say = on_row = _ignore
     if _is_done(folder, config, resume, say):

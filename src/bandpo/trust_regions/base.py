@@ -225,12 +225,13 @@ def instead(value: Any) -> str:
         fields = [field for field in dataclasses.fields(value) if field.init and field.default is not None]
         given = [field.name if field.default is dataclasses.MISSING else repr(field.default) for field in fields]
         return f", which is the class; write {value.__name__}({', '.join(given)})"
-    match value:
+    match cast(Any, value):
         case int() | float() if not isinstance(value, bool):
             return f"; a radius is written Band('kl', {value}), as text band:kl:{value}"
         case ((int() | float() as low), (int() | float() as high)):
             return f"; a clip is written Clip({low}, {high}), as text clip:{low}:{high}"
-    return ""
+        case _:
+            return ""
 
 
 def node_of_word(text: str) -> dict[str, Any]:
