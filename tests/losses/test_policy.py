@@ -636,7 +636,7 @@ def call(**changes):
         ({"response_mask": torch.full((2, 3), -1)}, "response_mask must be bool .* got a -1"),
         ({"response_mask": torch.zeros(2, 3)}, "response_mask is empty"),
         ({"objective": "bnd:kl"}, "no method or rule is called 'bnd:kl', did you mean 'band-kl'"),
-        ({"objective": Band}, "trust_region must be a rule or its node, got <class .*; write Band"),
+        ({"objective": Band}, "^Band is not a trust region, but a class; write Band"),
         ({"normalizer": torch.tensor(0.0)}, r"normalizer must be positive and finite, got tensor\(0\.\)"),
         ({"normalizer": True}, "normalizer must be positive and finite, got True"),
         ({"normalizer": "3"}, "normalizer must be positive and finite, got '3'"),

@@ -165,17 +165,20 @@ def test_the_yaml_that_people_write():
         ({"type": "relaxed", "inner": {"type": "clip"}, "outer": 3}, "outer of Relaxed must be a trust region, got 3"),
         ({"type": "capped", "region": {"type": "clop"}}, "called 'clop', did you mean 'clip'"),
         ("gspo", "no trust region type is called 'gspo'"),
-        (0.05, r"must be a rule or its node, got 0.05; a radius is written Band\('kl', 0.05\), as text band:kl:0.05"),
-        ((0.2, 0.28), r"got \(0.2, 0.28\); a clip is written Clip\(0.2, 0.28\), as text clip:0.2:0.28"),
+        (0.05, r"^0.05 is not a trust region; a radius is written Band\('kl', 0.05\), as text band:kl:0.05"),
+        (
+            (0.2, 0.28),
+            r"^\(0.2, 0.28\) is not a trust region; a clip is written Clip\(0.2, 0.28\), as text clip",
+        ),
         ("(0.2, 0.28)", r"a clip is written Clip\(0.2, 0.28\)"),
-        (True, r"got True; a rule is written Band\('kl', 0.05\), as text band:kl:0.05"),
+        (True, r"^True is not a trust region; a rule is written Band\('kl', 0.05\), as text band:kl:0.05"),
         (
             {"type": "band", "divergence": 0.05},
             r"must be a name, got 0.05; the radius is the second: Band\('kl', 0.05\)",
         ),
         ("band:0.05", "the radius is the second: .*, as text band:kl:0.05"),
-        (Capped, r"which is the class; write Capped\(region, 10.0\)"),
-        (Band, r"must be a rule or its node, got <class .*Band'>, which is the class; write Band\('kl', 0.05\)"),
+        (Capped, r"^Capped is not a trust region, but a class; write Capped\(region, 10.0\)"),
+        (Band, r"^Band is not a trust region, but a class; write Band\('kl', 0.05\)"),
     ],
 )
 def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):

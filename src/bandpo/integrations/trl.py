@@ -122,7 +122,7 @@ class BandPOConfig(GRPOConfig):
         given = self.trust_region
         if given is None:  # that of BandPOTrainer, or else its default
             if self.epsilon == 0.2 and self.epsilon_high is None:
-                self.epsilon = Replaced("that of BandPOTrainer")
+                cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
             return
         objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor))
         check_config(self, objective)

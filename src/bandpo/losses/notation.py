@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from ..trust_regions.base import EXAMPLE, Context, Law, Region, TrustRegion, parts_of, trust_region
+from ..trust_regions.combinators import depends_on_probability
 from ..trust_regions.notation import label_of, node_of_text
 from ..trust_regions.rules import Clip
 from .methods import METHODS, method
@@ -128,18 +129,16 @@ def allowed(value: Objective) -> str:
         bounds = value.trust_region.bounds(log_p, Context())
     except Exception:  # of a rule of one's own it may be anything
         return ""
-    (low, rare_low), (high, rare_high) = (x.exp()[0].tolist() for x in (bounds.log_low, bounds.log_high))
+    low, high = (cast(Any, x.exp()[0]).tolist() for x in (bounds.log_low, bounds.log_high))
     what = "a token" if value.is_per_token else "a response"
-    if value.ratio == "sequence-mean" or (low, high) == (rare_low, rare_high):
+    if value.ratio == "sequence-mean" or not depends_on_probability(value.trust_region):
         mean = " mean" if value.ratio == "sequence-mean" else ""
-        said = f"{what}'s{mean} ratio may go from {low:.5g} to {high:.5g}"
-        if (low, high) == (0.0, math.inf):
+        said = f"{what}'s{mean} ratio may go from {low[0]:.5g} to {high[0]:.5g}"
+        if (low[0], high[0]) == (0.0, math.inf):
             said = f"no bound on {what}'s ratio"
     else:
-        high, rare_high = min(0.5 * high, 1.0), min(0.001 * rare_high, 1.0)
-        said = (
-            f"{what} of probability 0.5 may go from {0.5 * low:.4g} to {high:.4g}, one of 0.001 up to {rare_high:.4g}"
-        )
+        top, rare = min(0.5 * high[0], 1.0), min(0.001 * high[1], 1.0)
+        said = f"{what} of probability 0.5 may go from {0.5 * low[0]:.4g} to {top:.4g}, one of 0.001 up to {rare:.4g}"
     if not {*by_sign(value.apply, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:
         said = f"{said.replace('may go', 'has the interval')}; outside it goes on, by apply {as_python(value.apply)}"
     return said

@@ -349,8 +349,9 @@ def examine(arguments: Sequence[str], *, ray: bool = True) -> Iterator[Finding]:
         raise UserError(f"one script at a time, got {', '.join(scripts)}")
     settings = read_config([text for text in arguments if text not in (*logs, *scripts)])
     if scripts:
-        known, unknown = script_settings(Path(scripts[0]))
-        yield from trl_settings({**known, **settings}, unknown - settings.keys())
+        known, unknown, rule, said = script_settings(Path(scripts[0]), settings.keys())
+        yield from said
+        yield from trl_settings({**known, **settings}, unknown, rule)
     elif "actor_rollout_ref" not in settings and is_of_trl(settings):
         yield from trl_settings(settings)
     elif len(logs) < len(arguments):

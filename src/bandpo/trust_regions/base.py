@@ -211,7 +211,8 @@ def trust_region(node: Mapping[str, Any] | TrustRegion | str) -> TrustRegion:
         return cast(TrustRegion, read_node(node, Region))
     if isinstance(node, TrustRegion) and not isinstance(node, type):
         return node
-    raise ValueError(f"trust_region must be a rule or its node, got {node!r}{instead(node) or EXAMPLE}")
+    shown = node.__name__ if isinstance(node, type) else repr(node)
+    raise ValueError(f"{shown} is not a trust region{instead(node) or EXAMPLE}")
 
 
 def instead(value: Any) -> str:
@@ -224,7 +225,7 @@ def instead(value: Any) -> str:
     if isinstance(value, type) and issubclass(value, Region) and dataclasses.is_dataclass(value):
         fields = [field for field in dataclasses.fields(value) if field.init and field.default is not None]
         given = [field.name if field.default is dataclasses.MISSING else repr(field.default) for field in fields]
-        return f", which is the class; write {value.__name__}({', '.join(given)})"
+        return f", but a class; write {value.__name__}({', '.join(given)})"
     match cast(Any, value):
         case int() | float() if not isinstance(value, bool):
             return f"; a radius is written Band('kl', {value}), as text band:kl:{value}"
