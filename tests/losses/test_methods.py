@@ -17,13 +17,13 @@ from scripts import load as load_script
 from torch import Tensor
 
 import bandpo
-from bandpo import Clip, Objective, method, objective, policy_loss
+from bandpo import Band, BySign, Clip, Decaying, Objective, Preserve, Relaxed, method, objective, policy_loss
 from bandpo.cli import main
 from bandpo.config.recipe import build, load
 from bandpo.errors import UserError
-from bandpo.integrations import REFUSED, SHOWN, objective_for
+from bandpo.integrations import REFUSED, SHOWN, objective_for, tell
 from bandpo.losses.methods import METHODS
-from bandpo.losses.notation import label_of_objective, parse_objective, short_node
+from bandpo.losses.notation import doubt_of, in_words, label_of_objective, parse_objective, short_node
 from bandpo.reports.explanation import explain
 from bandpo.training.on_verl import load as load_for_verl
 from bandpo.training.side_by_side import plan
@@ -805,3 +805,96 @@ def test_the_weight_of_good_tokens_is_explained():
     line = "    where A > 0: all of it times 0.85 (positive_weight)\n"
     assert line in explain(method("weighted-clip"))
     assert line in explain(dataclasses.replace(method("gmpo").objective, positive_weight=0.85))
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("Band-KL", "band-kl"),
+        ("GSPO", "gspo"),
+        ("BandPO", "band-kl"),
+        ("dual_clip", "dual-clip"),
+        ("Dual clip", "dual-clip"),
+    ],
+)
+def test_a_name_is_known_whatever_its_capitals_and_as_its_paper_has_it(text, same):
+    assert method(text) is method(same)
+    assert objective(text) == parse_objective(text).objective == method(same).objective
+
+
+@pytest.mark.parametrize("text", ["band:kl:0.1", "Band:kl:0.1", 'Band("kl", 0.1)', 'bandpo.Band("kl", delta=0.1)'])
+def test_a_rule_is_known_as_a_word_and_as_python(text):
+    assert objective_for("verl", text) == parse_objective(text) == Objective(Band("kl", 0.1))
+    if "(" not in text:
+        assert objective(text) == Objective(Band("kl", 0.1))
+
+
+def test_python_is_read_and_not_run():
+    text = 'Objective(BySign(Clip(0.2, math.inf), Clip(1, float("inf"))), apply=("weight", Preserve(0.5, 1)))'
+    made = Objective(BySign(Clip(0.2, math.inf), Clip(1, math.inf)), apply=("weight", Preserve(0.5, 1)))
+    assert parse_objective(text) == made
+    for bad, message in (
+        ("print(1)", "is more than plain values and rules, and code is not run; a rule is written Band"),
+        ("Band(**{'delta': 1})", "and code is not run"),
+        ('Band("kl", radius=1)', "cannot be read as Python: .*unexpected keyword argument 'radius'; a rule is written"),
+        ("Band(", "cannot be read as Python"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_objective(bad)
+
+
+def test_dapo_is_said_to_be_a_rule_and_an_average():
+    for name in ("dapo", "DAPO"):
+        with pytest.raises(ValueError, match="rule is 'clip-higher', and its average that over all tokens"):
+            objective(name)
+
+
+WORDS = {
+    Clip(0.8, 1.2): "Clip(0.8, 1.2): a token's ratio may go from 0.2 to 2.2",
+    Clip(1.0, math.inf): "Clip(1, inf): no bound on a token's ratio",
+    Band("tv", 0.1): 'Band("tv", 0.1): a token of probability 0.5 may go from 0.4 to 0.6, one of 0.001 up to 0.101',
+    Decaying(Clip(), "eps_high", 0.1, 9): "GRPO 0.2/0.2, eps_high to 0.1 in 9 steps: how far a token may go depends on "
+    "more than its probability",
+    method("gspo"): 'Objective(Clip(0.0003, 0.0004), ratio="sequence-mean"): a response\'s mean ratio may go from '
+    "0.9997 to 1.0004",
+    method("cispo"): 'Objective(Clip(1, 4), apply="weight"): a token\'s ratio has the interval from 0 to 5; outside it '
+    'goes on, by apply "weight"',
+    method(
+        "two-level-clip"
+    ): "ByProbability(0.5, Clip(0.05, 0.7), Clip(0.05, 0.005)): a token of probability 0.5 may go "
+    "from 0.475 to 0.85, one of 0.001 up to 0.0017",
+}
+
+
+@pytest.mark.parametrize("rule", WORDS, ids=str)
+def test_a_rule_in_words(rule):
+    assert in_words(objective(rule)) == WORDS[rule]
+
+
+def test_an_epsilon_that_looks_like_a_bound_is_doubted():
+    assert doubt_of(Clip(0.8, 1.2)).endswith("distances from 1, not the bounds; did you mean Clip(0.2, 0.2)?")
+    assert "did you mean Clip(0.2, 0.28)?" in doubt_of(Relaxed(Band(), Clip(0.8, 1.28)))
+    clips = [part for each in METHODS for part in [each.objective.trust_region]]
+    assert not any(map(doubt_of, [*clips, Clip(0.5, 1.0), Clip(0.2, 1.2), Clip(1.0, 1.5), Clip(0.8, 3.0)]))
+
+
+def test_what_a_rule_allows_is_said_once_and_by_the_first_process(caplog, monkeypatch):
+    rule = Objective(Clip(0.8, 1.21))
+    monkeypatch.setenv("RANK", "1")
+    assert tell(rule) is rule
+    assert not caplog.messages
+    monkeypatch.setenv("RANK", "0")
+    with pytest.warns(UserWarning, match=r"did you mean Clip\(0.2, 0.21\)"):
+        tell(rule, "; 8 steps a batch")
+    tell(rule, "; 8 steps a batch")
+    assert caplog.messages == ["Clip(0.8, 1.21): a token's ratio may go from 0.2 to 2.21; 8 steps a batch"]
+
+
+def test_all_methods_are_listed_in_80_columns(capsys):
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1 : lines.index("")] if line[0] != " "] == [each.name for each in METHODS]
+    average = method("clip-higher").objective.aggregation
+    assert f"clip-higher 2503.14476 {average} ratio from 0.8 to 1.28" in [" ".join(line.split()) for line in lines]
+    assert "band:divergence:delta" in "".join(lines)

@@ -224,7 +224,7 @@ def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozen
                 unknown.add(keyword.arg)
                 continue
             call, hidden = _name(configs[0].func), ast.unparse(keyword.value)
-            what = f"{call}(**{hidden}): {hidden} cannot be read, for the script is not run; plain values there can"
+            what = f"{call}(**{hidden}): {hidden} cannot be read, for the script is not run; plain values in it can"
             cure = f"give what is in it too: bandpo doctor {path.name} epsilon_high=0.28 loss_type=dapo ..."
             said.append(Finding("warning", what, cure))
             hides = TRL.judged.keys() - known.keys()  # it may hold any
