@@ -741,5 +741,5 @@ def test_the_trainer_says_what_the_rule_allows(tmp_path, caplog):
 
 
 def test_a_config_without_a_rule_in_grpo_trainer_says_what_it_is_for(tmp_path):
-    with pytest.raises(TypeError, match="BandPOConfig is for bandpo.integrations.trl.BandPOTrainer, which alone"):
+    with pytest.raises(TypeError, match=r"BandPOConfig is for bandpo.integrations.trl.BandPOTrainer, which alone"):
         train(GRPOTrainer, tiny.settings(tmp_path, BandPOConfig))
