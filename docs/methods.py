@@ -7,13 +7,12 @@ tests/losses/test_methods.py compares the committed page with a new one, and run
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
-from bandpo import Method, Objective, method
+from bandpo import Method, method
 from bandpo.integrations import REFUSED, trainers_that_run
 from bandpo.losses.methods import METHODS
+from bandpo.losses.notation import as_python
 
 PAGE = Path(__file__).parent / "methods.md"
 INTRO = """# The method index
@@ -142,22 +141,6 @@ GRADIENT_ONLY = (
 )
 
 
-def code(value: Any) -> str:
-    """A value as Python, without the names of a rule's fields and without what is an objective's default."""
-    if isinstance(value, Objective):
-        fields = [f"{name}={code(each)}" for name, each in value.changed().items()]
-        region = code(value.trust_region)
-        return f"Objective({', '.join([region, *fields])})" if fields else region
-    if dataclasses.is_dataclass(value):
-        fields = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
-        return f"{type(value).__name__}({', '.join(code(each) for each in fields if each is not None)})"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(code, value))})"
-    if isinstance(value, str):
-        return f'"{value}"'
-    return repr(value).removesuffix(".0")
-
-
 def trainers(method: Method) -> str:
     """Those that run it; the others refuse it by name."""
     reasons = trainers_that_run(method, anchor="sampler")  # where it matters TRL and SkyRL must be told
@@ -225,8 +208,8 @@ def entry(method: Method, sentence: str) -> str:
             *rows,
             *([f"- not in {', '.join(refused)}"] if refused else []),
             "",
-            f"As an objective: `{code(method.objective)}`. *Checked:* {checked(method)}. *Source:* {method.source}."
-            + unchecked,
+            f"As an objective: `{as_python(method.objective)}`. *Checked:* {checked(method)}. "
+            f"*Source:* {method.source}.{unchecked}",
             "",
         ]
     )

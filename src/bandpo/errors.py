@@ -11,9 +11,17 @@ class UserError(ValueError):
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """ ", did you mean ...?" if a known word is close, else nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    """ ", did you mean ...?" if a known word is close, whatever its capitals, else nothing."""
+    folded = {each.lower(): each for each in reversed(known)}
+    close = difflib.get_close_matches(word.lower(), list(folded), n=1)
+    return f", did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def unknown(what: str, word: object, known: list[str]) -> str:
+    """Say that a word is none of the known ones: all of them where they are few, else the nearest."""
+    if len(known) <= 8:
+        return f"{what} must be one of {known}, got {word!r}{nearest(str(word), known)}"
+    return f"no {what} is called {word!r}{nearest(str(word), known) or ';'} `bandpo methods` lists all"
 
 
 def counted(count: int, name: str) -> str:

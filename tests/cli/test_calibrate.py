@@ -323,7 +323,7 @@ ARGUMENTS = {
     "--times -1": "invalid value for '--times': must be a positive number, got '-1'",
     "--rate 0.1 --times 2": "--rate is a rate of its own; leave out --times",
     "--among rare": "invalid value for '--among': 'rare' is not one of 'all', 'tail', 'positive', 'negative'",
-    "--rule bnd": "invalid value for '--rule': 'bnd' is no method and no rule, did you mean 'band'?",
+    "--rule bnd": "invalid value for '--rule': no method or rule is called 'bnd', did you mean 'band'?",
     "--rule gspo": "GSPO has one ratio for a response; a number is found for rules of a token's ratio",
     "--match gspo": "GSPO has one ratio for a response",
     "--parameter delta": "--parameter is a field of one rule; --rule must give one, got 0",

@@ -101,7 +101,7 @@ MISTAKES = {
     "nothing to resume": ([*RECIPE, "--resume"], "run holds no run to resume; start one without --resume"),
     "no runs to draw": (["report", "damaged"], "damaged: no run found"),
     "no folder to draw": (["report", "gone"], "gone: no run found"),
-    "unknown method": (["lab", "--methods", "grpoo"], "method 'grpoo' is no method and no rule, did you mean 'grpo'?"),
+    "unknown method": (["lab", "--methods", "grpoo"], "no method or rule is called 'grpoo', did you mean 'grpo'?"),
     "rule in words": (["lab", "--methods", "clip:2"], "method 'clip:2': eps_low of Clip must be a number in [0, 1]"),
     "method twice": (["lab", "--methods", "grpo,grpo"], "method 'grpo' is given twice"),
     "no rounds": (["lab", "--rounds", "0"], "rounds: Input should be greater than or equal to 1, got 0"),
@@ -142,7 +142,7 @@ ARGUMENTS = {
     "nothing to explain": (["explain"], "missing argument 'RULE' (see bandpo explain --help)"),
     "unknown rule": (
         ["explain", "bnd:kl"],
-        "invalid value for 'RULE': 'bnd:kl': the type must be one of ['adaptive', ",
+        "invalid value for 'RULE': no method or rule is called 'bnd:kl', did you mean 'band-kl'?",
     ),
     "unknown other rule": (
         ["explain", "band", "--vs", "clip:x"],

@@ -22,12 +22,21 @@ def test_a_line_has_what_the_row_has():
         "clip/tail_high_share": 0.6,
     }
     assert show_training._line(row, 30) == (
-        "round  3 of 30  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail share 60 %"
+        "round  3 of 30  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail 60 %"
     )
     assert show_training._line({"round": 1, "reward": None, "clip/fraction": 0.0}, 9) == (
         "round 1 of 9  reward -  clip 0.00 %"
     )
     assert show_training._line({"round": 4, "eval/reward": 0.5}, 9) == "round 4 of 9  held-out reward 0.500"
+
+
+def test_a_row_of_the_lab_fits_80_columns(tmp_path):
+    (job,) = plan("tail", ["relaxed:band:kl:0.05:clip:0.2:0.28"], [12345], tmp_path, {"rounds": 1000})
+    row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0}
+    head = show_training._LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
+    for line in head, show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}):
+        assert len(line) <= 80
+    assert show_training._lab_row(job, row).split()[-6:] == ["999/1000", "1.000", "1.000", "12.35", "100.00", "-"]
 
 
 def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
@@ -55,9 +64,10 @@ def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(on_trl, "run", run)
     monkeypatch.chdir(tmp_path)
-    show_training.train_and_show(None, ["label='mine [/x]'", "output='[runs]'"], False, "bandpo train")
-    first, second, *_ = capsys.readouterr().out.splitlines()
+    show_training.train_and_show(None, ["scene=tail", "label='mine [/x]'", "output='[runs]'"], False, "bandpo train")
+    first, rule, second, *_ = capsys.readouterr().out.splitlines()
     assert first == "mine [/x] on lab, 30 rounds of 64 steps, in [runs]"
+    assert rule.startswith('Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up')
     assert second == "going on in [runs]"
 
 

@@ -77,7 +77,10 @@ def test_a_misspelt_key_is_named_before_the_one_that_is_then_missing(node):
         ("trainer.learning_rate=fast", "trainer.learning_rate: "),
         ("trainer.num_generations=4.5", "trainer.num_generations: "),
         ("trainer.bf16=maybe", "trainer.bf16: "),
-        ("trust_region=band", "trust_region: "),
+        (
+            "trust_region=0.05",
+            "trust_region: 0.05 is not a trust region; a radius is written Band('kl', 0.05)",
+        ),
         ("trust_region.delta=-1", "trust_region: delta "),
         ("trust_region.delta=wide", "trust_region: delta "),
         ("trust_region.divergence=klx", "trust_region: divergence must be one of ['chi2', 'hellinger', "),

@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Band, Capped, Clip, lab
+from bandpo import Band, Capped, Clip, Objective, lab
 from bandpo.integrations.trl import LOSS_TYPES, MAIN_METRICS, BandPOConfig, BandPOTrainer
 from bandpo.losses.metrics import BINS, Metrics
 
@@ -424,9 +424,9 @@ def test_a_config_takes_a_region_from_the_command_line(tmp_path):
     assert args.all_metrics
 
 
-@pytest.mark.parametrize(("given", "named"), [("band", "'band'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])
+@pytest.mark.parametrize(("given", "named"), [("bnd", "'bnd'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])
 def test_a_config_names_what_is_no_region(tmp_path, given, named):
-    with pytest.raises(ValueError, match=rf"(must be .*got|no method is called) {re.escape(named)}"):
+    with pytest.raises(ValueError, match=rf"(must be .*got |is called |^){re.escape(named)}"):
         tiny.settings(tmp_path, BandPOConfig, trust_region=given)
 
 
@@ -672,3 +672,75 @@ def test_trl_still_has_the_private_names_that_we_lean_on():
     assert 'inputs.get("old_per_token_logps")' in loss
     assert "epsilon" not in inspect.getsource(GRPOTrainer._get_per_token_logps_and_entropies)
     assert "self._step % generate_every == 0" in inspect.getsource(GRPOTrainer._prepare_inputs)
+
+
+CHANGED = {
+    "args.epsilon": 0.3,
+    "args.epsilon_high": 0.28,
+    "args.delta": 4.0,
+    "args.loss_type": "dr_grpo",
+    "args.beta": 0.1,
+    "args.num_generations": 4,
+    "args.scale_rewards": "none",
+    "args.importance_sampling_level": "sequence",
+    "args.top_k": 50,
+    "args.top_p": 0.9,
+    "args.generation_kwargs": {"top_k": 3},
+    "args.anchor": "sampler",
+    "args.trust_region": {"type": "clip"},
+    "args.gradient_accumulation_steps": 4,
+    "loss_type": "dr_grpo",
+    "epsilon_low": 0.1,
+    "epsilon_high": 0.1,
+    "beta": 0.1,
+    "num_generations": 4,
+    "scale_rewards": "none",
+    "importance_sampling_level": "sequence",
+    "temperature": 0.5,
+    "objective": Objective(Clip()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_setting_that_is_changed_in_a_made_trainer_is_refused_by_name_at_the_next_step(tmp_path, name):
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path), Band())
+    *through, last = name.split(".")
+    thing = trainer.args if through else trainer
+    if not hasattr(thing, last):
+        pytest.skip("not a setting of this TRL")
+    setattr(thing, last, CHANGED[name])
+    with pytest.raises(ValueError, match=rf"^{re.escape(name)} was .* when the trainer was made, and is .* now: .*new"):
+        trainer.train()
+
+
+def test_what_is_followed_wholly_may_be_changed(tmp_path):
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path), Band())
+    trainer.args.learning_rate, trainer.args.max_steps, trainer.args.all_metrics = 1e-5, 2, True
+    trainer.log_completions = False
+    trainer.train()
+    assert "bandpo/sequences" in trainer.state.log_history[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("region", "BandPOTrainer has no argument 'region', did you mean 'trust_region'?"),
+        ("trust_regions", "BandPOTrainer has no argument 'trust_regions', did you mean 'trust_region'?"),
+        ("objective", "BandPOTrainer has no argument 'objective', the rule is its argument 'trust_region'"),
+    ],
+)
+def test_another_name_for_the_rule_is_told_the_right_one(tmp_path, name, message):
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        build(BandPOTrainer, tiny.settings(tmp_path), **{name: Band()})
+
+
+def test_the_trainer_says_what_the_rule_allows(tmp_path, caplog):
+    build(BandPOTrainer, tiny.settings(tmp_path), Clip(0.21, 0.29))
+    said = [message for message in caplog.messages if message.startswith("Clip(0.21, 0.29)")]
+    assert len(said) == 1
+    assert re.fullmatch(r"Clip\(0.21, 0.29\): a token's ratio may go from 0.79 to 1.29; \d+ steps a batch", said[0])
+
+
+def test_a_config_without_a_rule_in_grpo_trainer_says_what_it_is_for(tmp_path):
+    with pytest.raises(TypeError, match=r"BandPOConfig is for bandpo.integrations.trl.BandPOTrainer, which alone"):
+        train(GRPOTrainer, tiny.settings(tmp_path, BandPOConfig))

@@ -411,7 +411,7 @@ def test_an_anchor_that_is_not_there_is_told_before_a_run_or_at_the_first_loss(t
     with pytest.raises(ValueError, match=r"^anchor = 'sampler' needs .* use_vllm is False, and there is no roll"):
         BandPOTrainer("no/such-model", tiny.count_a, args, None, trust_region=Band())
     trainer = build(BandPOTrainer, full(tmp_path), Band())
-    trainer.args.anchor = "sampler"
+    trainer.args.anchor = trainer._made_with["args.anchor"] = "sampler"
     with pytest.raises(ValueError, match=r"anchor = 'sampler' needs .* there are none in the inputs"):
         trainer.train()
 

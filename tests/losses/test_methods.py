@@ -18,14 +18,26 @@ from scripts import load as load_script
 from torch import Tensor
 
 import bandpo
-from bandpo import Band, Clip, Objective, integrations, method, objective, policy_loss
+from bandpo import (
+    Band,
+    BySign,
+    Clip,
+    Decaying,
+    Objective,
+    Preserve,
+    Relaxed,
+    integrations,
+    method,
+    objective,
+    policy_loss,
+)
 from bandpo.cli import main
 from bandpo.config.recipe import build, load
 from bandpo.errors import UserError
-from bandpo.integrations import REFUSED, SHOWN, objective_for, say_average
+from bandpo.integrations import REFUSED, SHOWN, objective_for, say_average, tell
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.methods import METHODS
-from bandpo.losses.notation import label_of_objective, parse_objective, short_node
+from bandpo.losses.notation import doubt_of, in_words, label_of_objective, parse_objective, short_node
 from bandpo.reports.explanation import explain
 from bandpo.training.on_verl import load as load_for_verl
 from bandpo.training.side_by_side import plan
@@ -587,17 +599,17 @@ def test_a_method_named_like_a_rule_is_that_rule():
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ("gspoo", "no method is called 'gspoo', did you mean 'gspo'.; the methods are .*gspo"),
-        ({"type": "method", "name": "cipso"}, "no method is called 'cipso', did you mean 'cispo'."),
-        ({"type": "method", "name": 3}, "no method is called 3; the methods are "),
+        ("gspoo", "^no method or rule is called 'gspoo', did you mean 'gspo'. `bandpo methods` lists all$"),
+        ({"type": "method", "name": "cipso"}, "no method or rule is called 'cipso', did you mean 'cispo'."),
+        ({"type": "method", "name": 3}, "no method or rule is called 3; `bandpo methods` lists all"),
         ({"type": "method"}, r"a method's node is {type: method, name: ...}, got \[\] beside the type"),
         ({"type": "method", "name": "gspo", "beta": 0.1}, r"got \['beta', 'name'\] beside the type; .* write an obj"),
         (
             {"type": "objectve"},
-            r"must be one of \['adaptive', .*'objective', 'method'\], got .* did you mean 'objective'",
+            "no trust_region type is called 'objectve', did you mean 'objective'",
         ),
-        ({"type": "methd"}, "got 'methd', did you mean 'method'"),
-        ({"type": ["method"]}, r"got \['method'\]"),
+        ({"type": "methd"}, "called 'methd', did you mean 'method'"),
+        ({"type": ["method"]}, r"called \['method'\]"),
     ],
 )
 def test_what_is_no_method_is_named_with_what_is_nearest(node, message):
@@ -610,13 +622,16 @@ def test_what_is_no_method_is_named_with_what_is_nearest(node, message):
     [
         (
             "gspoo",
-            "'gspoo' is no method and no rule, did you mean 'gspo'[?]; methods are grpo, ppo, .*; rules adaptive, ",
+            "^no method or rule is called 'gspoo', did you mean 'gspo'[?] `bandpo methods` lists all$",
         ),
-        ("clp", "'clp' is no method and no rule, did you mean 'clip'?"),
+        ("clp", "no method or rule is called 'clp', did you mean 'clip'?"),
         ("clip:x", "'clip:x': eps_low of Clip must be a number"),
-        ("{type: method, name: gsp}", "'{type: method, name: gsp}': no method is called 'gsp', did you mean 'gspo'"),
+        (
+            "{type: method, name: gsp}",
+            "'{type: method, name: gsp}': no method or rule is called 'gsp', did you mean 'gspo'",
+        ),
         ("{type: objective, aply: mask}", "unknown key 'aply' in objective, did you mean 'apply'"),
-        ("gspo:0.1", "'gspo:0.1': the type must be one of "),
+        ("gspo:0.1", "no method or rule is called 'gspo:0.1', did you mean 'gspo'"),
     ],
 )
 def test_a_wrong_text_is_named(text, message):
@@ -661,10 +676,10 @@ def test_a_trainer_says_which_average_a_method_gets(caplog):
     def said(host: str, name: str, average: str | None) -> str:
         caplog.clear()
         lines: list[str] = []
-        for tell in (None, lines.append):
+        for say in (None, lines.append):
             integrations._say_average.cache_clear()
             for _ in range(2):  # once in a process
-                say_average(host, name, average, tell)
+                say_average(host, name, average, say)
         assert [record.getMessage() for record in caplog.records] == lines
         (line,) = lines
         return line
@@ -714,7 +729,7 @@ def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):
     config = load(None, ["scene=tail", "trust_region={type: method, name: gspo}"])
     assert config.trust_region == method("gspo").without_average.to_config()
     assert config.label == "GSPO"
-    with pytest.raises(UserError, match=r"^trust_region: no method is called .* did you mean 'gspo'"):
+    with pytest.raises(UserError, match=r"^trust_region: no method or rule is called .* did you mean 'gspo'"):
         load(None, ["scene=tail", "trust_region=gsppo"])
 
 
@@ -734,7 +749,7 @@ def test_the_lab_runs_methods_and_refuses_those_that_trl_cannot_run(tmp_path):
     ]
     with pytest.raises(UserError, match="method 'aspo' is more than its objective"):
         plan("tail", ["aspo"], [0], tmp_path)
-    with pytest.raises(UserError, match=r"method 'gsspo' is no method and no rule, did you mean 'gspo'\?; .* topr, "):
+    with pytest.raises(UserError, match=r"^no method or rule is called 'gsspo', did you mean 'gspo'\? "):
         plan("tail", ["gsspo"], [0], tmp_path)
 
 
@@ -879,3 +894,96 @@ def test_the_weight_of_good_tokens_is_explained():
     line = "    where A > 0: all of it times 0.85 (positive_weight)\n"
     assert line in explain(method("weighted-clip"))
     assert line in explain(dataclasses.replace(method("gmpo").objective, positive_weight=0.85))
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("Band-KL", "band-kl"),
+        ("GSPO", "gspo"),
+        ("BandPO", "band-kl"),
+        ("dual_clip", "dual-clip"),
+        ("Dual clip", "dual-clip"),
+    ],
+)
+def test_a_name_is_known_whatever_its_capitals_and_as_its_paper_has_it(text, same):
+    assert method(text) is method(same)
+    assert objective(text) == parse_objective(text).objective == method(same).objective
+
+
+@pytest.mark.parametrize("text", ["band:kl:0.1", "Band:kl:0.1", 'Band("kl", 0.1)', 'bandpo.Band("kl", delta=0.1)'])
+def test_a_rule_is_known_as_a_word_and_as_python(text):
+    assert objective_for("verl", text) == parse_objective(text) == Objective(Band("kl", 0.1))
+    if "(" not in text:
+        assert objective(text) == Objective(Band("kl", 0.1))
+
+
+def test_python_is_read_and_not_run():
+    text = 'Objective(BySign(Clip(0.2, math.inf), Clip(1, float("inf"))), apply=("weight", Preserve(0.5, 1)))'
+    made = Objective(BySign(Clip(0.2, math.inf), Clip(1, math.inf)), apply=("weight", Preserve(0.5, 1)))
+    assert parse_objective(text) == made
+    for bad, message in (
+        ("print(1)", "is more than plain values and rules, and code is not run; a rule is written Band"),
+        ("Band(**{'delta': 1})", "and code is not run"),
+        ('Band("kl", radius=1)', "cannot be read as Python: .*unexpected keyword argument 'radius'; a rule is written"),
+        ("Band(", "cannot be read as Python"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_objective(bad)
+
+
+def test_dapo_is_said_to_be_a_rule_and_an_average():
+    for name in ("dapo", "DAPO"):
+        with pytest.raises(ValueError, match="rule is 'clip-higher', and its average that over all tokens"):
+            objective(name)
+
+
+WORDS = {
+    Clip(0.8, 1.2): "Clip(0.8, 1.2): a token's ratio may go from 0.2 to 2.2",
+    Clip(1.0, math.inf): "Clip(1, inf): no bound on a token's ratio",
+    Band("tv", 0.1): 'Band("tv", 0.1): a token of probability 0.5 may go from 0.4 to 0.6, one of 0.001 up to 0.101',
+    Decaying(Clip(), "eps_high", 0.1, 9): "GRPO 0.2/0.2, eps_high to 0.1 in 9 steps: how far a token may go depends on "
+    "more than its probability",
+    method("gspo"): 'Objective(Clip(0.0003, 0.0004), ratio="sequence-mean"): a response\'s mean ratio may go from '
+    "0.9997 to 1.0004",
+    method("cispo"): 'Objective(Clip(1, 4), apply="weight"): a token\'s ratio has the interval from 0 to 5; outside it '
+    'goes on, by apply "weight"',
+    method(
+        "two-level-clip"
+    ): "ByProbability(0.5, Clip(0.05, 0.7), Clip(0.05, 0.005)): a token of probability 0.5 may go "
+    "from 0.475 to 0.85, one of 0.001 up to 0.0017",
+}
+
+
+@pytest.mark.parametrize("rule", WORDS, ids=str)
+def test_a_rule_in_words(rule):
+    assert in_words(objective(rule)) == WORDS[rule]
+
+
+def test_an_epsilon_that_looks_like_a_bound_is_doubted():
+    assert doubt_of(Clip(0.8, 1.2)).endswith("distances from 1, not the bounds; did you mean Clip(0.2, 0.2)?")
+    assert "did you mean Clip(0.2, 0.28)?" in doubt_of(Relaxed(Band(), Clip(0.8, 1.28)))
+    clips = [part for each in METHODS for part in [each.objective.trust_region]]
+    assert not any(map(doubt_of, [*clips, Clip(0.5, 1.0), Clip(0.2, 1.2), Clip(1.0, 1.5), Clip(0.8, 3.0)]))
+
+
+def test_what_a_rule_allows_is_said_once_and_by_the_first_process(caplog, monkeypatch):
+    rule = Objective(Clip(0.8, 1.21))
+    monkeypatch.setenv("RANK", "1")
+    assert tell(rule) is rule
+    assert not caplog.messages
+    monkeypatch.setenv("RANK", "0")
+    with pytest.warns(UserWarning, match=r"did you mean Clip\(0.2, 0.21\)"):
+        tell(rule, "; 8 steps a batch")
+    tell(rule, "; 8 steps a batch")
+    assert caplog.messages == ["Clip(0.8, 1.21): a token's ratio may go from 0.2 to 2.21; 8 steps a batch"]
+
+
+def test_all_methods_are_listed_in_80_columns(capsys):
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1 : lines.index("")] if line[0] != " "] == [each.name for each in METHODS]
+    average = method("clip-higher").objective.aggregation
+    assert f"clip-higher 2503.14476 {average} ratio from 0.8 to 1.28" in [" ".join(line.split()) for line in lines]
+    assert "band:divergence:delta" in "".join(lines)

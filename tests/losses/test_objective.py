@@ -194,13 +194,16 @@ def test_numbers_of_gates_are_positive_and_finite(value):
     [
         ({"type": "objective", "aply": "mask"}, "unknown key 'aply' in objective, did you mean 'apply'"),
         ({"type": "objective", "preserve": [0.5, 1]}, r"unknown key 'preserve' in objective; it has \['trust_region'"),
-        ({"type": "objective", "trust_region": "clip"}, "trust_region must be a mapping with a type"),
-        ({"type": "objective", "trust_region": {"type": "clipp"}}, "got 'clipp', did you mean 'clip'"),
+        (
+            {"type": "objective", "trust_region": 0.2},
+            "^0.2 is not a trust region; a radius is written",
+        ),
+        ({"type": "objective", "trust_region": {"type": "clipp"}}, "called 'clipp', did you mean 'clip'"),
         (
             {"type": "objective", "trust_region": {"type": "objective"}},
-            "trust_region type must be one of .*'objective'",
+            "no trust_region type is called 'objective'",
         ),
-        ({"type": "objective", "apply": {"type": "preserve", "low": 1}}, "apply 'preserve': .*'high'"),
+        ({"type": "objective", "apply": {"type": "preserve", "low": 1}}, "apply 'preserve' lacks high"),
         (
             {"type": "objective", "apply": {"type": "preserve", "lo": 1}},
             "unknown key 'lo' in apply 'preserve', did you",
@@ -211,11 +214,11 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ),
         ({"type": "objective", "apply": ["clip", {"type": "mask"}]}, "apply type must be one of .*, got 'mask'"),
         ({"type": "objective", "beta": {}}, "beta of Objective must be a number"),
-        ({"type": "bandd"}, "got 'bandd', did you mean 'band'"),
-        ({}, "trust_region type must be one of"),
-        ({"type": "objectve"}, "got .objectve., did you mean .objective."),
-        ("gspoo", "no method is called .gspoo., did you mean .gspo."),
-        (Objective, "trust_region must be a mapping with a type"),
+        ({"type": "bandd"}, "called 'bandd', did you mean 'band'"),
+        ({}, "trust_region: type is missing"),
+        ({"type": "objectve"}, "called .objectve., did you mean .objective."),
+        ("gspoo", "no method or rule is called .gspoo., did you mean .gspo."),
+        (Objective, "^Objective is not a trust region; a rule is written"),
     ],
 )
 def test_a_node_that_is_none_is_named(node, message):
@@ -224,7 +227,7 @@ def test_a_node_that_is_none_is_named(node, message):
 
 
 def test_a_trust_region_is_no_objective():
-    with pytest.raises(ValueError, match=r"trust_region type must be one of .* got 'objective'"):
+    with pytest.raises(ValueError, match="no trust_region type is called 'objective'"):
         trust_region(Objective().to_config())
     with pytest.raises(ValueError, match="region of Capped must be a trust region"):
         Capped(Objective())

@@ -54,7 +54,7 @@ PLANTED = {
         "the loss is 'vanilla', which reads none of the options",
     ),
     "options of another loss": ([*GOOD[2:]], "problem", "trust_region under .* but the loss is 'vanilla'"),
-    "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "got 'bond', did you mean 'band'"),
+    "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "called 'bond', did you mean 'band'"),
     "contradiction": (
         [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, apply: weight, dual_clip: 3}}", *GOOD[3:]],
         "problem",

@@ -10,6 +10,7 @@ from trl import GRPOConfig
 
 from bandpo.cli import main
 from bandpo.training.doctor import examine
+from bandpo.training.doctor_trl import TRL
 
 
 def findings(*arguments):
@@ -50,7 +51,7 @@ PLANTED = {
         "warning",
         "dead clip: epsilon 0.2 and 0.2 for the mean ratio",
     ),
-    "node": (["trust_region={type: bond}"], "problem", "trust_region: .*got 'bond', did you mean 'band'"),
+    "node": (["trust_region={type: bond}"], "problem", "trust_region: .*called 'bond', did you mean 'band'"),
     "processes": (["generation_batch_size=64"], "note", "depends on the number of processes; not judged"),
     "a word": (["num_iterations=two"], "problem", "num_iterations is 'two'"),
     "none": (["num_iterations=0"], "problem", "num_iterations is 0"),
@@ -102,18 +103,85 @@ def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, ca
     assert "cispo" in found[1][1]
     script.write_text("BandPOConfig('out', num_iterations=2, trust_region={'type': 'band'}, **more)\n")
     found = findings(script)
-    assert [f[0] for f in found] == ["note"]  # what is in `more` may change each of them
+    assert [f[0] for f in found] == ["warning", "ok"]  # what is in `more` may change each of the others
+    assert found[0][1] == "BandPOConfig(**more): more cannot be read, for the script is not run; plain values in it can"
+    assert "train.py epsilon_high=" in found[0][2]
+    assert findings(script, "loss_type=sapo")[-1][0] == "problem"  # what is given beside the script is judged
     assert "ran" not in capsys.readouterr().out
     for text, message in (
         ("a = 1\n", "calls GRPOConfig or BandPOConfig not once; one call is expected"),
         ("GRPOConfig()\nGRPOConfig()\n", "calls GRPOConfig or BandPOConfig 2 times; one call is expected"),
-        ("a = = 1\n", "is no Python: invalid syntax"),
+        ("a = = 1\n", "is not Python: invalid syntax"),
     ):
         script.write_text(text)
         assert main(["doctor", str(script)]) == 2
         err = capsys.readouterr().err
         assert message in err
         assert err.count("\n") == 1
+
+
+BESIDE_A_RULE = {
+    "epsilon_high": (
+        "epsilon_high=0.28",
+        "Band('kl', 0.05)",
+        "problem",
+        "epsilon_high = 0.28 beside a trust region are two",
+    ),
+    "epsilon": ("epsilon=0.3", "'gspo'", "problem", "epsilon = 0.3 .* are two rules"),
+    "another loss": ("loss_type='sapo'", "bandpo.Band('kl', 0.05)", "problem", "loss_type must be one of .*got 'sapo'"),
+    "delta beside more": (
+        "delta=4.0",
+        "Objective(Band(), apply='mask')",
+        "problem",
+        "delta must not be set beside Obj",
+    ),
+    "Liger": ("use_liger_kernel=True", "'grpo'", "problem", "use_liger_kernel must be False"),
+    "temperature": ("generation_kwargs={'temperature': 0.7}", "'grpo'", "problem", "tokens sampled at 0.7"),
+    "group": ("num_generations=4", "'gapo'", "problem", "group_size of GroupClip must be num_generations, 4, got 8"),
+    "top_k": ("top_k=50, top_p=0.9", "'grpo'", "warning", "^top_p = 0.9, top_k = 50: tokens are not sampled from"),
+    "delta": ("delta=4.0", "'grpo'", "warning", "^delta = 4.0 is TRL's two-sided clip"),
+    "bounds": ("", "Clip(0.8, eps_high=1.2)", "warning", r"^Clip\(0.8, 1.2\) lets the ratio go from 0.2 to 2.2"),
+    "none": ("", "Band", "problem", "trust_region: .*Band"),
+    "no rule by that name": ("", "'bnd:kl'", "problem", "no method or rule is called 'bnd:kl', did you mean 'band-kl'"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
+def test_what_is_judged_has_trls_own_values(tmp_path):
+    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    own = {name: getattr(args, name) for name in TRL.judged if name not in ("trust_region", "anchor")}
+    expected = {**TRL.judged, "steps_per_generation": 1, "generation_batch_size": 8, "use_liger_kernel": False}
+    assert own == {name: expected[name] for name in own}
+
+
+@pytest.mark.parametrize("name", BESIDE_A_RULE)
+def test_what_the_trainer_refuses_or_warns_of_is_found_in_a_script(tmp_path, name):
+    settings, rule, level, what = BESIDE_A_RULE[name]
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"steps = 4\nrule = {rule}\nargs = GRPOConfig('out', steps_per_generation=steps, {settings})\n"
+        "trainer = BandPOTrainer(model, reward, args, data, trust_region=rule)\n"
+    )
+    found = findings(script)
+    assert found[0] == ("ok", "each batch is used for 4 optimizer steps (steps_per_generation 4 x num_iterations 1, "
+                        "gradient_accumulation_steps 1)", "")  # fmt: skip
+    (blamed,) = [f for f in found if f[0] not in ("ok",)]
+    assert blamed[0] == level
+    assert re.search(what, blamed[1])
+
+
+def test_a_rule_that_a_script_computes_is_said_to_be_unread_and_the_rest_is_judged(tmp_path):
+    script = tmp_path / "train.py"
+    for rule in ("trust_region=make()", "trust_region=rule", "**more"):
+        script.write_text(
+            "for rule in rules:\n    pass\nargs = GRPOConfig(num_iterations=2, epsilon_high=0.28)\n"
+            f"BandPOTrainer(m, r, args, {rule})\n"
+        )
+        assert [f[0] for f in findings(script)] == ["ok", "note", "problem"]
+    script.write_text("args = GRPOConfig(num_iterations=2, epsilon_high=0.28)\nGRPOTrainer(m, r, args)\n")
+    assert [f[0] for f in findings(script)] == ["ok"]  # TRL's own rule
+    script.write_text("args = GRPOConfig(num_iterations=2)\nBandPOTrainer(m, r, args)\n")
+    assert findings(script)[1][1].startswith('the loss of BandPOTrainer is Band("kl", 0.05): a token of')
 
 
 def logs(tmp_path, **numbers):

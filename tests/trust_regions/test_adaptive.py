@@ -240,7 +240,7 @@ def test_words_nodes_and_labels():
         (lambda: Tilt("entropy", 1, 1.0), r"limit of Tilt must be a number in \(1, inf\)"),
         (
             lambda: parse_region("adaptive:band:kl:0.05:tlt:entropy:1"),
-            r"the type must be one of \[.*'tilt'.*, got 'tlt'",
+            r"law type must be one of \[.*'tilt'.*, got 'tlt'",
         ),
         (
             lambda: trust_region({"type": "adaptive", "region": {"type": "band"}, "law": {"type": "tlt"}}),

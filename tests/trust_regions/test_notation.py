@@ -68,7 +68,7 @@ def test_a_text_is_its_rule(text, region):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bnd:kl:0.05", "the type must be one of ['adaptive', "),
+        ("bnd:kl:0.05", "no trust region type is called 'bnd', did you mean 'band'? `bandpo methods` lists all"),
         ("band:chi:0.05", "divergence must be one of ['chi2', 'hellinger', 'jensen_shannon', 'kl', 'neyman_chi2', '"
          "reverse_kl', 'tv'] or a bandpo.Divergence (an own one gets a name by bandpo.register_divergence), got 'chi', "
          "did you mean 'chi2'?"),
@@ -76,10 +76,10 @@ def test_a_text_is_its_rule(text, region):
         ("clip:0.2:0.28:3", "'3' is too much; a rule of type clip is written clip:eps_low:eps_high"),
         ("capped", "region is missing; a rule of type capped is written capped:region:max_ratio"),
         ("relaxed:band:kl:0.05", "outer is missing; a rule of type relaxed is written relaxed:inner:outer"),
-        ("", "a rule is a short word such as band:kl:0.05 or a YAML node"),
+        ("", "no trust region type is called ''; `bandpo methods` lists all"),
         ("{type: band", "a rule is a short word such as band:kl:0.05 or a YAML node"),
-        ("clip/0.2", "the type must be one of ['adaptive', "),
-        ("[band, kl]", "a rule is a short word such as band:kl:0.05 or a YAML node"),
+        ("clip/0.2", "no trust region type is called 'clip/0.2', did you mean 'clip'?"),
+        ("[band, kl]", "no trust region type is called '[band, kl]'"),
         ("{type: band, dleta: 1}", "unknown key 'dleta' in trust region 'band', did you mean 'delta'?"),
     ],
 )  # fmt: skip

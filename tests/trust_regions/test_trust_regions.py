@@ -149,17 +149,36 @@ def test_the_yaml_that_people_write():
     [
         (
             {"type": "bnd"},
-            r"type must be one of \['adaptive', .*\], got 'bnd', did you mean 'band'\?",
+            r"^no trust_region type is called 'bnd', did you mean 'band'\? `bandpo methods` lists all$",
         ),
-        ({}, "type must be one of .*, got None"),
-        ({"type": ["band"]}, "type must be one of .*, got \\['band'\\]"),
+        ({}, "trust_region: type is missing, as in {type: band, delta: 0.05}"),
+        (
+            {"type": ["band"]},
+            "no trust_region type is called \\['band'\\], did you mean 'band'\\? `bandpo methods` lists all",
+        ),
         ({"type": "band", "detla": 1}, r"unknown key 'detla' in trust region 'band', did you mean 'delta'\?"),
         ({"type": "clip", 7: 1}, r"unknown key '7' in trust region 'clip'; it has \['eps_low', 'eps_high'\]"),
-        ({"type": "relaxed", "inner": {"type": "clip"}}, "trust region 'relaxed': .*'outer'"),
+        (
+            {"type": "relaxed", "inner": {"type": "clip"}},
+            r"trust region 'relaxed' lacks outer; it has \['inner', 'outer'\]",
+        ),
         ({"type": "relaxed", "inner": {"type": "clip"}, "outer": 3}, "outer of Relaxed must be a trust region, got 3"),
-        ({"type": "capped", "region": {"type": "clop"}}, "got 'clop', did you mean 'clip'"),
-        ("band", "must be a mapping with a type, one of .*, or a region, got 'band'"),
-        (Band, "must be a mapping with a type"),
+        ({"type": "capped", "region": {"type": "clop"}}, "called 'clop', did you mean 'clip'"),
+        ("gspo", "no trust region type is called 'gspo'"),
+        (0.05, r"^0.05 is not a trust region; a radius is written Band\('kl', 0.05\), as text band:kl:0.05"),
+        (
+            (0.2, 0.28),
+            r"^\(0.2, 0.28\) is not a trust region; a clip is written Clip\(0.2, 0.28\), as text clip",
+        ),
+        ("(0.2, 0.28)", r"a clip is written Clip\(0.2, 0.28\)"),
+        (True, r"^True is not a trust region; a rule is written Band\('kl', 0.05\), as text band:kl:0.05"),
+        (
+            {"type": "band", "divergence": 0.05},
+            r"must be a name, got 0.05; the radius is the second: Band\('kl', 0.05\)",
+        ),
+        ("band:0.05", "the radius is the second: .*, as text band:kl:0.05"),
+        (Capped, r"^Capped is not a trust region, but a class; write Capped\(region, 10.0\)"),
+        (Band, r"^Band is not a trust region, but a class; write Band\('kl', 0.05\)"),
     ],
 )
 def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):

@@ -349,7 +349,7 @@ def test_chance_does_nothing_where_the_rule_cuts_nothing():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"objective": "grppo"}, "no method is called 'grppo'"),
+        ({"objective": "grppo"}, "no method or rule is called 'grppo'"),
         ({"learning_rate": 0}, r"learning_rate of Learner must be a number in \(0, inf\), got 0"),
         ({"positive_weight": -1}, "positive_weight of Learner must be"),
         ({"positive_from": 0.5}, "positive_from of Learner is 0.5, which without a positive_weight other"),

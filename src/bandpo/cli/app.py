@@ -32,7 +32,7 @@ get_command = functools.cache(_get_command)
 
 # What a newcomer looks for, in the order in which it is needed; every command stands under one of them.
 HEADINGS = {
-    "See what a rule does": ("lab", "explain", "figures"),
+    "See what a rule does": ("lab", "explain", "methods", "figures"),
     "Train": ("train", "verl", "data"),
     "Look at a run": ("watch", "report", "calibrate"),
     "Compare rules in earnest": ("bench",),

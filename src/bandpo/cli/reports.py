@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +38,7 @@ def report(
     print(write_report(runs, output, png=png, baseline=baseline, trust=trust))
 
 
-@app.command(cls=Command, epilog=f"Methods are gspo, cispo, clip-higher and others: docs/methods.md. {RULES}")
+@app.command(cls=Command, epilog=f"Methods are gspo, cispo, clip-higher and others: bandpo methods. {RULES}")
 def explain(
     rule: Annotated[Any, Argument(parser=objective, metavar="RULE", help="a method or a rule")],
     p: Annotated[list[float] | None, several("P", "old probabilities [default: 0.001 to 0.99]", probability)] = None,
@@ -69,6 +70,34 @@ def explain(
         print(wrapped(f"\n{name} runs in: {', '.join(hosts.pop('', ['no trainer']))}."))
         for why, names in hosts.items():
             print(wrapped(f"  not in {', '.join(names)}: {why}"))
+
+
+@app.command(cls=Command)
+def methods() -> None:
+    """List all methods by name, and how rules are written.
+
+    Of each its paper on arXiv, the average over tokens of its objective, and what it allows a token.
+    """
+    from ..losses.methods import METHODS
+    from ..losses.notation import allowed
+    from ..trust_regions.base import kinds, usage
+    from ..trust_regions.notation import label_of
+
+    widths, columns = (max(len(each.name) for each in METHODS), 10, 19), min(width(), 80)
+
+    def row(name: str, paper: str, average: str, words: str) -> None:
+        start = "  ".join(cell.ljust(size) for cell, size in zip((name, paper, average), widths, strict=True)) + "  "
+        print(textwrap.fill(words, columns, initial_indent=start, subsequent_indent=" " * len(start)))
+
+    row("name", "arXiv", "average", "what it allows")
+    for each in METHODS:
+        said = allowed(each.objective) or label_of(each.objective.trust_region)
+        for long, short in ("a token's ratio may go ", "ratio "), ("a token of probability ", "p "), ("may go ", ""):
+            said = said.replace(long, short)
+        row(each.name, each.arxiv or "-", each.objective.aggregation, said)
+    print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
+    words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
+    print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 
 @app.command(cls=Command, epilog=RULES)

@@ -20,6 +20,7 @@ from ..config.trust import sent_away
 from ..errors import UserError
 from ..files.locks import locked
 from ..lab import SCENES
+from ..losses.notation import in_words
 from ..losses.surrogates import by_sign
 from ..progress import Progress, console
 from ..reports.runs import MIN_SEEDS, Section, ratio_bounds, read_sections
@@ -59,9 +60,9 @@ def _compare_and_show(
         f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
     )
     console.print(
-        "Each line: the share of right answers (reward), of answers that work step by step (work), how undecided the "
-        "model is (entropy), the share of tokens that the rule stops (clip), and how many of these are rare ones "
-        "(p <= 0.2) on their way up (tail share).",
+        "Each row: the share of right answers (reward), of answers that work step by step (work), how undecided the "
+        "model is (entropy), the share of tokens that the rule stops (clip %), and how many of these are rare ones "
+        "(p <= 0.2) on their way up (tail %).",
         style="dim",
     )
     began = time.monotonic()
@@ -70,7 +71,9 @@ def _compare_and_show(
     with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
 
         def on_row(job: Job, row: dict[str, Any]) -> None:
-            console.print(f"{job.config.label or job.name:>22} seed {job.config.seed}  {_line(row, job.config.rounds)}")
+            if not any(done.values()):
+                console.print(_LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %"))
+            console.print(_lab_row(job, row), soft_wrap=True)
             done[job.folder] = row["round"]
             progress.update(sum(done.values()))
 
@@ -114,6 +117,7 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
             f" on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}",
         )
     )
+    console.print(f"{in_words(config.objective)}; {config.steps_per_round} steps a batch")
     if sent := sent_away(config.trainer):
         line = f"This run sends out, with the logins of this machine: {'; '.join(sent)}."
         console.print(line, style="yellow", soft_wrap=True)
@@ -129,6 +133,22 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
     if processes.is_first():
         console.print(f"Draw it with: bandpo report {folder}")
         print(folder)
+
+
+_LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"
+
+
+def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
+    """A row of at most 80 columns."""
+
+    def cell(key: str, digits: int, scale: float = 1) -> str:
+        value = row.get(key)
+        return "-" if value is None else f"{scale * value:.{digits}f}"
+
+    shares = [cell("reward", 3), cell("lab/work", 3), cell("entropy", 2)]
+    shares += [cell("clip/fraction", 2, 100), cell("clip/tail_high_share", 0, 100)]
+    now = f"{row['round']}/{job.config.rounds}"
+    return _LAB_ROW.format(str(job.config.label or job.name), job.config.seed, now, *shares)
 
 
 def _line(row: Mapping[str, Any], rounds: int) -> str:
@@ -149,7 +169,7 @@ def _line(row: Mapping[str, Any], rounds: int) -> str:
         + part("work", "lab/work")
         + part("entropy", "entropy", digits=2)
         + part("clip", "clip/fraction", 100, " %", 2)
-        + part("tail share", "clip/tail_high_share", 100, " %", 0)
+        + part("tail", "clip/tail_high_share", 100, " %", 0)
     )
 
 

@@ -21,7 +21,7 @@ from ..files.yaml import parse_yaml, read_yaml
 from ..integrations import say_average
 from ..lab import SCENES
 from ..losses.nodes import method_of, objective
-from ..losses.notation import label_of_objective, short_node
+from ..losses.notation import label_of_objective, parse_objective, short_node
 from ..losses.objective import Objective
 from ..trust_regions.base import TrustRegion
 from .secrets import secret_in
@@ -75,7 +75,8 @@ class RunConfig(_Node):
         data: see `DataConfig`.
         reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` with TRL's
             signature.
-        trust_region: the node of the rule, or of an objective. A recipe may name a method, whose objective it becomes.
+        trust_region: the node of the rule, or of an objective. A recipe may name a method or have a short word, such as
+            band:kl:0.05, whose objective it becomes.
         rounds: generate, then learn, so many times.
         seed: of everything.
         output: the folder of the run.
@@ -212,7 +213,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
             if not isinstance(target, dict):
                 raise UserError(f"{key} cannot be set: {parent} is {target!r}, not a mapping")
         target[last] = parse_yaml(value, f"the value of {key}")
-    rule = node.get("trust_region")
+    rule: Any = node.get("trust_region")
     if not has_rule and isinstance(rule, dict) and "type" not in rule:  # trust_region.delta=0.1: of the default rule
         node["trust_region"] = {**RunConfig.model_fields["trust_region"].default, **rule}
     return build(node)
@@ -226,9 +227,12 @@ def build(node: Mapping[str, Any]) -> RunConfig:
             raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
     try:
-        if (named := method_of(node.get("trust_region"))) is not None:
-            objective(named)  # raises for a method that is more than its objective
-            node = {**node, "trust_region": short_node(named.without_average)}
+        rule: Any = node.get("trust_region")
+        rule = parse_objective(rule) if isinstance(rule, str) else rule
+        named = method_of(rule)
+        if "trust_region" in node and (named is not None or not isinstance(rule, Mapping)):
+            found = objective(rule)  # raises for a method that is more than its objective
+            node = {**node, "trust_region": short_node(found if named is None else named.without_average)}
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     try:

@@ -7,7 +7,9 @@ trainer: what is set to something else than its default is refused by name, neve
 import dataclasses
 import functools
 import logging
+import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -16,10 +18,13 @@ import torch
 from ..losses.aggregation import Aggregation
 from ..losses.methods import method
 from ..losses.nodes import method_of, objective
+from ..losses.notation import doubt_of, in_words, parse_objective
 from ..losses.objective import Method, Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.control import controlled_of
+
+RULE = logging.getLogger("bandpo.rule")
 
 
 def _clamps(host: str) -> dict[str, str]:
@@ -149,7 +154,7 @@ def objective_for(
 
     Args:
         host: the trainer.
-        node: of the objective.
+        node: of the objective; a text as for `parse_objective`.
         anchor: what the trainer was told to take the ratio against, where that can be chosen (`AT_SAMPLER`).
         average: the value of the trainer's own setting (`AVERAGES`), where it is known. The objective that is returned
             has none: of a method the paper's is left out (see `say_average`), and one that was written must be that.
@@ -158,6 +163,7 @@ def objective_for(
     that must see what the trainer does not show it (`SHOWN`); for a method whose ratio is to the sampler, where the
     trainer's is not. The rule is tried on one token, so that this is known before a run.
     """
+    node = parse_objective(node) if isinstance(node, str) else node
     named = method_of(node)
     whose = "" if named is None else f"method {named.name!r}: "
     if named is not None and named.is_from_sampler and host in AT_SAMPLER:
@@ -193,8 +199,30 @@ def objective_for(
     return found
 
 
+def tell(value: Objective, more: str = "") -> Objective:
+    """Say once in a run, by its first process, what the rule allows; warn where an epsilon looks like a bound.
+
+    Args:
+        value: what is trained with.
+        more: said behind it, such as the steps a batch.
+
+    Returns:
+        The objective.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        _tell(f"{in_words(value)}{more}", doubt_of(value.trust_region))
+    return value
+
+
+@functools.cache
+def _tell(words: str, doubt: str) -> None:
+    RULE.warning("%s", words)  # of a lower level than this nothing is shown unless asked for
+    if doubt:
+        warnings.warn(doubt, stacklevel=4)
+
+
 def say_average(host: str, node: Any, average: str | None, tell: Callable[[str], None] | None = None) -> None:
-    """Say, once in a process, by which average a trainer takes a method, and whether that is its paper's.
+    """Say once in a run, by its first process, which average a trainer takes for a method; is it its paper's?
 
     Args:
         host: the trainer.
@@ -202,8 +230,9 @@ def say_average(host: str, node: Any, average: str | None, tell: Callable[[str],
         average: the value of the trainer's own setting (`AVERAGES`); None where it is not known yet.
         tell: what says it; by default the logger.
     """
-    if (named := method_of(node)) is not None:
-        _say_average(host, named.name, average, tell or _logger.warning)
+    named = method_of(parse_objective(node) if isinstance(node, str) else node)
+    if named is not None and os.environ.get("RANK", "0") == "0":
+        _say_average(host, named.name, average, tell or RULE.warning)
 
 
 @functools.cache
@@ -221,9 +250,6 @@ def _say_average(host: str, name: str, average: str | None, tell: Callable[[str]
         )
         told = f"its paper takes {wanted!r}{instead}"
     tell(f"{name}: {host} averages by {f'{is_set} ({given})' if given else is_set}; {told}")
-
-
-_logger = logging.getLogger(__name__)
 
 
 def asked_for(value: Objective, shown: Iterable[str]) -> frozenset[str]:

@@ -27,7 +27,7 @@ from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
 from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion
-from . import objective_for, say_average
+from . import objective_for, say_average, tell
 
 # The losses that clamp the ratio of each token between the two epsilons.
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
@@ -59,7 +59,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
                 f"loss_type must be one of {list(LOSS_TYPES)} and importance_sampling_level 'token' for a trust region "
                 f"per token, got {self.loss_type!r} and {self.importance_sampling_level!r}"
             )
-        self.trust_region: TrustRegion = objective_for("Liger", trust_region, average=self.loss_type).trust_region
+        self.trust_region: TrustRegion = tell(objective_for("Liger", trust_region, average=self.loss_type)).trust_region
         say_average("Liger", trust_region, self.loss_type)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:

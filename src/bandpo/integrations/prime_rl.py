@@ -29,7 +29,7 @@ from ..losses.metrics import HIGH, LOW, NEGATIVE, POSITIVE
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from . import objective_for, say_average
+from . import objective_for, say_average, tell
 
 _AVERAGE = "the mean over tokens"
 
@@ -56,7 +56,7 @@ def loss(
     Raises:
         ValueError: a node that is none, an objective that is not for prime-rl (`REFUSED`).
     """
-    objective = objective_for("prime-rl", trust_region, average=_AVERAGE)
+    objective = tell(objective_for("prime-rl", trust_region, average=_AVERAGE))
     say_average("prime-rl", trust_region, _AVERAGE)
     objective = dataclasses.replace(objective, aggregation="none")
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask

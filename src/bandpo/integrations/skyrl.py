@@ -29,7 +29,7 @@ from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry, apply
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from . import objective_for, say_average
+from . import objective_for, say_average, tell
 
 # Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
 COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
@@ -54,7 +54,7 @@ def register_bandpo_loss(
     """
     if anchor not in ("old", "rollout"):
         raise ValueError(f"anchor must be 'old' or 'rollout', got {anchor!r}")
-    objective = objective_for("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old")
+    objective = tell(objective_for("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old"))
     say_average("SkyRL", trust_region, None)
     objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=objective.max_log_ratio or 20.0)
     per_token = functools.partial(policy_loss, objective=objective)

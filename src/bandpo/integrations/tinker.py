@@ -30,7 +30,7 @@ from ..losses.metrics import Metrics
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import TrustRegion
-from . import objective_for, say_average
+from . import objective_for, say_average, tell
 
 
 def bandpo_loss(
@@ -46,7 +46,7 @@ def bandpo_loss(
         ValueError: a node that is none, an objective that is not for tinker (`REFUSED`); of the function: a datum
             without `logprobs` or `advantages`, or with tensors of another shape than `target_tokens`.
     """
-    objective = dataclasses.replace(objective_for("tinker", trust_region), aggregation="none")
+    objective = dataclasses.replace(tell(objective_for("tinker", trust_region)), aggregation="none")
     say_average("tinker", trust_region, None)
     per_token = partial(policy_loss, objective=objective)
 

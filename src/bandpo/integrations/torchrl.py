@@ -26,7 +26,7 @@ from torchrl.objectives.llm import GRPOLoss
 
 from ..losses.objective import Objective
 from ..trust_regions.base import Context, TrustRegion
-from . import objective_for, say_average
+from . import objective_for, say_average, tell
 
 
 class BandPOLoss(GRPOLoss):
@@ -55,7 +55,9 @@ class BandPOLoss(GRPOLoss):
                 "pass trust_region=bandpo.Clip(eps_low, eps_high) instead"
             )
         super().__init__(actor_network, **named)
-        self.trust_region: TrustRegion = objective_for("torchrl", trust_region, average=self.aggregation).trust_region
+        self.trust_region: TrustRegion = tell(
+            objective_for("torchrl", trust_region, average=self.aggregation)
+        ).trust_region
         say_average("torchrl", trust_region, self.aggregation)
         self._bounds: tuple[Tensor, Tensor] | None = None
 

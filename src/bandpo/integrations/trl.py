@@ -12,10 +12,9 @@ Metrics go to TRL's log under `bandpo/`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import json
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,12 +25,13 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from ..errors import nearest
 from ..losses.metrics import Metrics
 from ..losses.objective import MAX_LOG_RATIO, Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
 from ..trust_regions.rules import Clip
-from . import SHOWN, asked_for, objective_for, say_average
+from . import SHOWN, asked_for, objective_for, say_average, tell
 from .tokens import SHARE, TokenWriter, check_tokens
 from .trl_context import PREFIX, ContextTrainer
 from .trl_control import RadiusController
@@ -40,10 +40,14 @@ from .trl_settings import (
     LOSS_TYPES,
     REPLACED,
     Instead,
+    Replaced,
     check_anchor,
     check_config,
+    check_unchanged,
     is_trls_own,
     node_of,
+    read_once,
+    steps_a_batch,
     warn_of,
     write_rule,
 )  # fmt: skip
@@ -74,13 +78,14 @@ CITATION = f"""\
 
 @dataclass
 class BandPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss.
+    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss, which
+    says so.
 
     Args:
         trust_region: a rule, an `Objective`, the node of either such as
-            `{"type": "band", "divergence": "kl", "delta": 0.05}`, the node's JSON text, or a method's name such as
-            "gspo"; kept as the node of it. Not to be confused with `delta`, which in TRL is the upper clip of the
-            two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
+            `{"type": "band", "divergence": "kl", "delta": 0.05}`, the node's JSON text, a short word, "band:kl:0.05",
+            or a method's name such as "gspo"; kept as the node of it. Not to be confused with `delta`, which in TRL is
+            the upper clip of the two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
         all_metrics: log everything in docs/metrics.md, some 50 numbers a row, instead of `MAIN_METRICS`.
         anchor: what ratio and bounds are taken against: "old", the policy before the updates on a batch, by the
             trainer; or "sampler", as vLLM or a `rollout_func` gave its log-probabilities. DIS and KPop are meant for
@@ -122,14 +127,12 @@ class BandPOConfig(GRPOConfig):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
         check_tokens(self.tokens_path, self.tokens_share)
         given = self.trust_region
-        if given is None:
+        if given is None:  # that of BandPOTrainer, or else its default
+            if self.epsilon == 0.2 and self.epsilon_high is None:
+                cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
             return
-        if isinstance(given, str):
-            with contextlib.suppress(ValueError):  # refused below, as what it is
-                given = json.loads(given)
         objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor), average=self.loss_type)
-        if self.process_index == 0:
-            say_average("TRL", given, self.loss_type)
+        say_average("TRL", given, self.loss_type)
         check_config(self, objective)
         write_rule(self, objective)
         if isinstance(self.trust_region, str):
@@ -179,11 +182,11 @@ class BandPOTrainer(ContextTrainer):
     Args:
         model: as for `GRPOTrainer`, like everything not named here.
         args: a `GRPOConfig` or `BandPOConfig`; `epsilon` and `epsilon_high` must keep their defaults.
-        trust_region: the rule, an `Objective`, the config node of either, or a method's name such as "gspo"; by default
-            that of `BandPOConfig`, else `Band("kl", 0.05)`. The average and the KL penalty are TRL's own (`loss_type`,
-            `beta`): an objective with another average or a penalty is refused, and of a method the trainer says at
-            start which average it gets, and whether that is its paper's. A rule
-            alone is applied by TRL's clamp; an objective with more in it takes the clamp's place, and TRL's
+        trust_region: the rule, an `Objective`, the config node of either, a short word such as "band:kl:0.05", or a
+            method's name such as "gspo"; by default that of `BandPOConfig`, else `Band("kl", 0.05)`. The average and
+            the KL penalty are TRL's own (`loss_type`, `beta`): an objective with another average or a penalty is
+            refused, and of a method the trainer says at start which average it gets, and whether that is its paper's. A
+            rule alone is applied by TRL's clamp; an objective with more in it takes the clamp's place, and TRL's
             `clip_ratio/*`, which are then about nothing, are not logged.
         named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
 
@@ -220,11 +223,15 @@ class BandPOTrainer(ContextTrainer):
         if args is None:
             name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "")
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
+        known = inspect.signature(GRPOTrainer.__init__).parameters
+        for name in named:
+            if name not in known:
+                near = nearest(name, [*known, "trust_region"]) or ", the rule is its argument 'trust_region'"
+                raise TypeError(f"BandPOTrainer has no argument {name!r}{near}")
         node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
         self.objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
-        if args.process_index == 0:
-            say_average("TRL", given, args.loss_type)
+        say_average("TRL", given, args.loss_type)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(
                 f"trust_region is given twice, to BandPOTrainer as {trust_region!r} and in its args as {node}; keep one"
@@ -234,6 +241,7 @@ class BandPOTrainer(ContextTrainer):
         self._asked = asked_for(self.objective, SHOWN["TRL"])
         self._rewards = self._old_pass = None
         self._replaces = bool(self.objective.changed()) and not is_trls_own(args, self.objective)
+        tell(self.objective, f"; {steps_a_batch(args):g} steps a batch")
         warn_of(args, self.trust_region)
         kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
         if type(kept) is GRPOConfig:
@@ -266,6 +274,7 @@ class BandPOTrainer(ContextTrainer):
         self.add_callback(self.finite_guard)
         if self._controller is not None:
             self.add_callback(self._controller)
+        self._made_with = read_once(self)
 
     @property
     def trust_region(self) -> TrustRegion:
@@ -279,6 +288,10 @@ class BandPOTrainer(ContextTrainer):
 
     def _send_telemetry(self) -> None:
         """Nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        check_unchanged(self, self._made_with)
+        return super()._prepare_inputs(generation_batch)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         args = cast(GRPOConfig, self.args)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import warnings
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
-from trl.trainer.grpo_config import GRPOConfig
 
 from ..losses.objective import Objective
 from ..trust_regions.adaptive import Adaptive, Tilt
 from ..trust_regions.base import TrustRegion, find_one
 from ..trust_regions.batch import GroupClip
 from ..trust_regions.rules import Clip
+
+if TYPE_CHECKING:  # the doctor asks without TRL
+    from trl.trainer.grpo_config import GRPOConfig
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +70,9 @@ class Replaced(str):
 
     def __rsub__(self, other: object) -> Any:
         raise TypeError(
-            f"the trust region would be ignored: epsilon is {self}, which only bandpo.integrations.trl.BandPOTrainer "
-            "follows; train with it instead of GRPOTrainer"
+            f"the trust region would be ignored: epsilon is {self}. BandPOConfig is for "
+            "bandpo.integrations.trl.BandPOTrainer, which alone follows it; train with that, or give this trainer a "
+            "GRPOConfig"
         )
 
     __radd__ = __rsub__
@@ -97,51 +102,56 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
 
 def check_config(args: GRPOConfig, objective: Objective) -> None:
     """Raise ValueError for settings under which the objective cannot act as written."""
+    for message in refusals(args, objective):
+        raise ValueError(message)
+
+
+def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
+    """Yield what the trainer refuses of its settings beside an objective; None: one that is not known."""
     if not (args.epsilon == 0.2 or isinstance(args.epsilon, Replaced)) or args.epsilon_high is not None:
-        raise ValueError(
+        yield (
             f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; "
             "leave them at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
         )
-    if not is_trls_own(args, objective):
+    if objective is not None and not is_trls_own(args, objective):
         given = args.importance_sampling_level
         if given != "token":
-            raise ValueError(
+            yield (
                 f"importance_sampling_level must be 'token' beside {objective!r}, got {given!r}: TRL's one ratio per "
                 "response has no token probability to take bounds from; write the ratio in the objective (TRL's "
                 "setting may stand beside Objective(Clip(...), ratio='sequence-mean') only)"
             )
         if args.loss_type not in LOSS_TYPES:
             reason = OTHER_LOSSES.get(args.loss_type, "it has another form, without bounds")
-            raise ValueError(
+            yield (
                 f"loss_type must be one of {list(LOSS_TYPES)} beside {objective!r}, got {args.loss_type!r}: {reason}"
             )
         for name, reason in REPLACED.items():
             if objective.changed() and getattr(args, name, None) is not None:
-                raise ValueError(f"{name} must not be set beside {objective!r}: {reason}")
-    elif args.loss_type == "cispo" and args.delta is not None:
-        raise ValueError(f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}")
+                yield f"{name} must not be set beside {objective!r}: {reason}"
+    elif objective is not None and args.loss_type == "cispo" and args.delta is not None:
+        yield f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}"
     for name in ("use_liger_kernel", "use_liger_loss"):  # the latter until TRL 0.27
         if getattr(args, name, False):
-            raise ValueError(f"{name} must be False beside a trust region (deprecated in TRL, and not tested here)")
+            yield f"{name} must be False beside a trust region (deprecated in TRL, and not tested here)"
     sampler = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", args.temperature)
-    if not args.temperature > 0 or sampler != args.temperature:
-        raise ValueError(
+    if not (isinstance(args.temperature, int | float) and args.temperature > 0) or sampler != args.temperature:
+        yield (
             f"temperature must be positive and the sampler's own: log-probabilities are taken at temperature "
             f"{args.temperature}, tokens sampled at {sampler}; a band depends on the probability sampled from"
         )
-    _check_rule(args, objective.trust_region)
+    if objective is not None:
+        yield from _of_rule(args, objective.trust_region)
 
 
-def _check_rule(args: GRPOConfig, region: TrustRegion) -> None:
-    """Raise ValueError for a law that could not tell one token from another here, and for groups of another size."""
+def _of_rule(args: GRPOConfig, region: TrustRegion) -> Iterator[str]:
+    """A law that could not tell one token from another here, and groups of another size."""
     groups = find_one(region, GroupClip)
     if groups is not None and groups.group_size != args.num_generations:
-        raise ValueError(
-            f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
-        )
+        yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
     rule = find_one(region, Adaptive)
     if rule is not None and isinstance(rule.law, Tilt) and rule.law.of == "staleness":
-        raise ValueError(
+        yield (
             f"law of Adaptive must not go by staleness through TRL, got {rule.law!r}: all responses of a batch are of "
             "one age there, so that every token would have the mean radius"
         )
@@ -153,20 +163,22 @@ def check_anchor(args: GRPOConfig, rollout_func: Any) -> None:
         raise ValueError(f"{NO_SAMPLER}use_vllm is False, and there is no rollout_func")
 
 
-def warn_of(args: GRPOConfig, region: TrustRegion) -> None:
-    """Warn of settings under which the region acts on other tokens than it should, or not at all."""
+def doubts(args: GRPOConfig) -> Iterator[str]:
+    """Yield settings under which a rule acts on other tokens than it should."""
     chosen = vars(args) | cast(dict[str, Any], args.generation_kwargs or {})
     if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
-        warnings.warn(
-            f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from",
-            stacklevel=3,
-        )
+        yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
     if args.delta is not None:
-        logger.warning(
-            "delta = %s is TRL's two-sided clip, no radius: the ratio counts as at most that, and so it also stops "
-            "tokens of positive advantage where their bound is wider",
-            args.delta,
+        yield (
+            f"delta = {args.delta} is TRL's two-sided clip, no radius: the ratio counts as at most that, and so it "
+            "also stops tokens of positive advantage where their bound is wider"
         )
+
+
+def warn_of(args: GRPOConfig, region: TrustRegion) -> None:
+    """Warn of settings under which the region acts on other tokens than it should, or not at all."""
+    for doubt in doubts(args):
+        logger.warning("%s", doubt) if doubt.startswith("delta") else warnings.warn(doubt, stacklevel=3)
     reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps
     if accumulation % reuse == 0 and region != Clip(1.0, float("inf")) and getattr(args, "anchor", "old") == "old":
         warnings.warn(
@@ -176,6 +188,38 @@ def warn_of(args: GRPOConfig, region: TrustRegion) -> None:
             "4 x gradient_accumulation_steps for 4 steps",
             stacklevel=3,
         )
+
+
+def steps_a_batch(args: Any) -> float:
+    """How many optimizer steps a generated batch is used for."""
+    return max(1.0, (args.steps_per_generation or 1) * args.num_iterations / args.gradient_accumulation_steps)
+
+
+# What may be changed in a trainer that is made: what is printed; and what TRL itself moves.
+_FREE = {"all_metrics", "log_completions", "log_multimodal", "log_unique_prompts", "num_completions_to_print"}
+_FREE |= {"log_completions_hub_repo", "entropy_coef"}
+
+
+def read_once(trainer: Any) -> dict[str, Any]:
+    """Collect the settings of GRPO that are read when a trainer is made, of its `args` and its own copies of them."""
+    base = next(each for each in type(trainer.args).__mro__ if each.__name__ == "TrainingArguments")
+    general = {field.name for field in dataclasses.fields(cast(Any, base))}
+    names = {field.name for field in dataclasses.fields(trainer.args)} - general - _FREE
+    names |= {"gradient_accumulation_steps", "per_device_train_batch_size"}
+    found = {f"args.{name}": getattr(trainer.args, name, None) for name in names}
+    found = {name: value.copy() if isinstance(value, dict | list) else value for name, value in found.items()}
+    own = {name: getattr(trainer, name) for name in {*names, "epsilon_low", "objective"} if hasattr(trainer, name)}
+    return found | {name: x for name, x in own.items() if isinstance(x, int | float | str | Objective | None)}
+
+
+def check_unchanged(trainer: Any, before: dict[str, Any]) -> None:
+    """Raise ValueError for a setting that is another one than when the trainer was made."""
+    for name, value in sorted(read_once(trainer).items()):
+        if value != before.get(name):
+            raise ValueError(
+                f"{name} was {before.get(name)!r} when the trainer was made, and is {value!r} now: it is read once, by "
+                "the trust region or by TRL, so a change would be followed by half; make a new trainer"
+            )
 
 
 def node_of(objective: Objective) -> dict[str, Any] | str:

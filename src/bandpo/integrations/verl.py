@@ -42,7 +42,7 @@ from ..losses.policy import policy_loss
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
 from ..trust_regions.control import controlled_of
-from . import SHOWN, asked_for, objective_for, say_average
+from . import SHOWN, asked_for, objective_for, say_average, tell
 from .tokens import SHARE, TokenWriter, check_tokens
 from .verl_context import HERE, add_columns, add_mean_weight, known_of
 from .verl_control import RadiusController
@@ -101,7 +101,7 @@ class BandPOLossConfig(PolicyLossConfig):
         except ValueError as error:
             raise ValueError(f"{HERE}.{error}") from None
         try:  # errors show now and not in the first update
-            objective = objective_for("verl", self.trust_region, anchor=cast(Any, self.anchor))
+            objective = tell(objective_for("verl", self.trust_region, anchor=cast(Any, self.anchor)))
         except ValueError as error:
             raise ValueError(f"{HERE}.trust_region: {error}") from error
         limit = objective.max_log_ratio or MAX_LOG_RATIO
@@ -179,8 +179,7 @@ def bandpo_loss(
     if config is None:
         raise ValueError("config must be verl's ActorConfig, got None")
     options = config.policy_loss if isinstance(config.policy_loss, BandPOLossConfig) else _defaults()
-    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-        say_average("verl", options.trust_region, loss_agg_mode, print)  # Ray's workers show no warnings of loggers
+    say_average("verl", options.trust_region, loss_agg_mode, print)  # Ray's workers show no warnings of loggers
     per_token, metrics = options.surrogate(log_prob, old_log_prob, advantages, response_mask, rollout_is_weights)
     loss = agg_loss(
         loss_mat=per_token, loss_mask=response_mask, loss_agg_mode=loss_agg_mode, **config.global_batch_info

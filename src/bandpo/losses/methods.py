@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import nearest
+from ..errors import unknown
 from ..trust_regions.base import kinds
 from ..trust_regions.combinators import TRGPPO, ByProbability, BySign, Decaying, Intersect, Relaxed
 from ..trust_regions.exact import Exact
@@ -402,10 +402,20 @@ METHODS: tuple[Method, ...] = (
 )
 
 
+def find_method(name: object) -> Method | None:
+    """The method of that name, or whose paper calls it so, whatever the capitals."""
+    key = _key(str(name))
+    return next((each for each in METHODS if key in (each.name, _key(each.title))), None)
+
+
+def _key(text: str) -> str:
+    return "-".join(text.lower().replace("_", " ").split())
+
+
 def method(name: str) -> Method:
     """The method of that name.
 
-    Raises ValueError with the nearest name, and all.
+    Raises ValueError with the nearest name.
 
     >>> import bandpo
     >>> bandpo.method("gspo").objective
@@ -413,10 +423,9 @@ def method(name: str) -> Method:
     >>> bandpo.objective("gspo") == bandpo.method("gspo").objective
     True
     """
-    for each in METHODS:
-        if each.name == name:
-            return each
-    known = [each.name for each in METHODS]
-    rule = str(name).partition(":")[0]
-    hint = f"; a rule's node is {{type: {rule}, ...}}" if rule in kinds() else nearest(str(name), known)
-    raise ValueError(f"no method is called {name!r}{hint}; the methods are {', '.join(known)}")
+    if (found := find_method(name)) is not None:
+        return found
+    rule = str(name).partition(":")[0].lower()
+    if rule in kinds():
+        raise ValueError(f"{name!r} is not a method but a rule, which bandpo.objective({name!r}) takes")
+    raise ValueError(unknown("method or rule", name, [*(each.name for each in METHODS), *kinds()]))

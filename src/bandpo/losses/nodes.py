@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..errors import nearest
-from ..trust_regions.base import TrustRegion, kinds, made_of, read_node, trust_region
-from .methods import method
+from ..errors import unknown
+from ..trust_regions.base import TrustRegion, instead, kinds, made_of, read_node, trust_region
+from .methods import find_method, method
 from .objective import Method, Objective
 from .surrogates import Application
 
 
 def method_of(node: Any) -> Method | None:
-    """The method that stands here, by itself, by its name or as its node; None where something else stands."""
+    """The method that stands here, by itself, by its name or as its node; None where something else stands, such as the
+    short word of a rule. Raises ValueError for a text that is neither."""
     if isinstance(node, Method):
         return node
     if isinstance(node, str):
-        return method(node)
+        is_rule = node.partition(":")[0].lower() in kinds() or instead(node)
+        return find_method(node) if is_rule else method(node)
     values = {str(key): x for key, x in cast("Mapping[Any, Any]", node).items()} if isinstance(node, Mapping) else {}
     if values.pop("type", None) != "method":
         return None
@@ -31,7 +33,7 @@ def method_of(node: Any) -> Method | None:
 
 def objective(node: Mapping[str, Any] | str | TrustRegion | Method | Objective) -> Objective:
     """The objective that a config node describes, or that a method has, given by name, node or itself; of a trust
-    region, or the node of one, the paper's with that region.
+    region, its node or its short word, e.g. "band:kl:0.05", the paper's with that region.
 
     Raises ValueError naming the key and the nearest known one, and for a method that is more than its objective.
 
@@ -60,8 +62,8 @@ def objective(node: Mapping[str, Any] | str | TrustRegion | Method | Objective) 
     if kind == "objective":
         return made_of(Objective, values, "objective", _field)
     known = [*kinds(), "objective", "method"]
-    if kind not in known and ":" not in str(kind):  # module:Class is a rule of one's own
-        raise ValueError(f"trust_region type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
+    if kind not in (*known, None) and ":" not in str(kind):  # module:Class is a rule of one's own
+        raise ValueError(unknown("trust_region type", kind, known))
     return Objective(trust_region(node))
 
 

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import math
 import re
 from typing import Any, cast
 
-from ..errors import nearest
-from ..trust_regions.base import kinds
+import torch
+
+from ..trust_regions.base import (
+    EXAMPLE,
+    Context,
+    Law,
+    Region,
+    TrustRegion,
+    not_loaded,
+    own_type,
+    parts_of,
+    trust_region,
+)
+from ..trust_regions.combinators import depends_on_probability
 from ..trust_regions.notation import label_of, node_of_text
+from ..trust_regions.rules import Clip
 from .methods import METHODS, method
 from .nodes import method_of, objective
 from .objective import Method, Objective
+from .surrogates import Application, by_sign
 
 
 def parse_objective(text: str) -> Method | Objective:
-    """What a text describes: a method's name, a rule's short word (see `parse_region`), or a YAML node of any of them.
+    """What a text describes: a method's name, a rule's short word (see `parse_region`), a YAML node of any of them, or
+    Python such as `Band("kl", 0.05)`.
 
     Where a rule and a method have the same name, as `dcpo`, the word alone is the method, the same rule with the
     paper's values.
@@ -24,22 +41,53 @@ def parse_objective(text: str) -> Method | Objective:
 
     >>> parse_objective("gspo").objective == parse_objective("{type: method, name: gspo}").objective
     True
+    >>> parse_objective("band:kl:0.05") == parse_objective('Band("kl", 0.05)')
+    True
     >>> parse_objective("band:kl:0.05")
     Objective(Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None))
     """
-    names = [each.name for each in METHODS]
-    if text in names:
-        return method(text)
-    if re.fullmatch(r"[\w-]+", text) and text not in kinds():
-        raise ValueError(
-            f"{text!r} is no method and no rule{nearest(text, [*names, *kinds()])}; methods are {', '.join(names)}; "
-            f"rules {', '.join(kinds())}"
-        )
     try:
-        node = node_of_text(text)
+        node = _of_python(text) if re.match(r"[\w.]+\(", text) else node_of_text(text)
         return method_of(node) or objective(node)
     except ValueError as error:
-        raise ValueError(f"{text!r}: {error}") from None
+        raise ValueError(str(error) if repr(text) in str(error) else f"{text!r}: {error}") from None
+
+
+def _of_python(text: str) -> Any:
+    try:
+        return read_python(ast.parse(text, mode="eval").body)
+    except (SyntaxError, TypeError) as error:
+        raise ValueError(f"{text!r} cannot be read as Python: {error}{EXAMPLE}") from None
+
+
+def read_python(code: ast.expr) -> Any:
+    """Make what Python code says in plain values and calls of rules, e.g. `Band("kl", 0.05)`; nothing is run.
+
+    Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
+    """
+    if isinstance(code, ast.Call):
+        name = code.func.attr if isinstance(code.func, ast.Attribute) else getattr(code.func, "id", "")
+        makers = {
+            each.__name__: each for each in (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+        }
+        make: Any = {
+            **makers,
+            "Objective": Objective,
+            "method": method,
+            "trust_region": trust_region,
+            "float": float,
+        }.get(name)
+        if make is None or any(keyword.arg is None for keyword in code.keywords):
+            raise ValueError(f"{ast.unparse(code)} is more than plain values and rules, and code is not run{EXAMPLE}")
+        if name == "trust_region" and (own := own_type([ast.literal_eval(each) for each in code.args])) is not None:
+            raise ValueError(not_loaded(own))
+        named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
+        return make(*map(read_python, code.args), **named)
+    if isinstance(code, ast.Tuple):
+        return tuple(map(read_python, code.elts))
+    if isinstance(code, ast.Attribute) and code.attr == "inf":
+        return math.inf
+    return ast.literal_eval(code)
 
 
 def label_of_objective(value: Objective) -> str:
@@ -59,6 +107,68 @@ def label_of_objective(value: Objective) -> str:
 
 def _show(value: Any) -> str:
     return " / ".join(map(str, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else str(value)
+
+
+def as_python(value: Any) -> str:
+    """A rule or an objective as it is written in Python, without names of a rule's fields and without defaults."""
+    if isinstance(value, Objective):
+        fields = [f"{name}={as_python(each)}" for name, each in value.changed().items()]
+        region = as_python(value.trust_region)
+        return f"Objective({', '.join([region, *fields])})" if fields else region
+    if dataclasses.is_dataclass(value):
+        given = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
+        return f"{type(value).__name__}({', '.join(as_python(each) for each in given if each is not None)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(as_python, cast('tuple[Any, ...]', value)))})"
+    return f'"{value}"' if isinstance(value, str) else repr(value).removesuffix(".0")
+
+
+def in_words(value: Objective) -> str:
+    """Say in one line how far a rule lets a token go: its ratio, or where that depends on the probability, two tokens.
+
+    >>> from bandpo import Clip, Objective
+    >>> in_words(Objective(Clip(0.2, 0.28)))
+    "Clip(0.2, 0.28): a token's ratio may go from 0.8 to 1.28"
+    >>> in_words(Objective())
+    'Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up to 0.05355'
+    """
+    if not (said := allowed(value)):
+        return f"{label_of(value.trust_region)}: how far a token may go depends on more than its probability"
+    return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(value)) + f": {said}"
+
+
+def allowed(value: Objective) -> str:
+    """The second half of `in_words`; nothing where a rule sees more than the probability."""
+    log_p = torch.tensor([[0.5, 0.001]], dtype=torch.float64, device="cpu").log()
+    try:
+        bounds = value.trust_region.bounds(log_p, Context())
+    except Exception:  # of a rule of one's own it may be anything
+        return ""
+    low, high = (cast(Any, x.exp()[0]).tolist() for x in (bounds.log_low, bounds.log_high))
+    what = "a token" if value.is_per_token else "a response"
+    if value.ratio == "sequence-mean" or not depends_on_probability(value.trust_region):
+        mean = " mean" if value.ratio == "sequence-mean" else ""
+        said = f"{what}'s{mean} ratio may go from {low[0]:.5g} to {high[0]:.5g}"
+        if (low[0], high[0]) == (0.0, math.inf):
+            said = f"no bound on {what}'s ratio"
+    else:
+        top, rare = min(0.5 * high[0], 1.0), min(0.001 * high[1], 1.0)
+        said = f"{what} of probability 0.5 may go from {0.5 * low[0]:.4g} to {top:.4g}, one of 0.001 up to {rare:.4g}"
+    if not {*by_sign(value.apply, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:
+        said = f"{said.replace('may go', 'has the interval')}; outside it goes on, by apply {as_python(value.apply)}"
+    return said
+
+
+def doubt_of(region: TrustRegion) -> str:
+    """Say where the epsilons of a clip look like the bounds of the ratio; else nothing."""
+    if isinstance(region, Clip) and 0.5 <= region.eps_low < 1 < region.eps_high <= 2:
+        low, high = region.eps_low, region.eps_high
+        meant = f"Clip({1 - low:.4g}, {high - 1:.4g})"
+        return (
+            f"{as_python(region)} lets the ratio go from {1 - low:.4g} to {1 + high:.4g}: its numbers are distances "
+            f"from 1, not the bounds; did you mean {meant}?"
+        )
+    return next((doubt for part in parts_of(region) if (doubt := doubt_of(part))), "")
 
 
 def short_node(value: Objective) -> dict[str, Any]:

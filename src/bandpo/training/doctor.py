@@ -361,8 +361,9 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         raise UserError(f"one script at a time, got {', '.join(scripts)}")
     settings = read_config([text for text in arguments if text not in (*logs, *scripts)])
     if scripts:
-        known, unknown = script_settings(Path(scripts[0]))
-        yield from trl_settings({**known, **settings}, unknown - settings.keys(), trust=trust)
+        known, unknown, rule, said = script_settings(Path(scripts[0]), settings.keys())
+        yield from said
+        yield from trl_settings({**known, **settings}, unknown, rule, trust=trust)
     elif "actor_rollout_ref" not in settings and is_of_trl(settings):
         yield from trl_settings(settings, trust=trust)
     elif len(logs) < len(arguments):

@@ -3,51 +3,140 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from ..errors import UserError
 from ..files.reading import content_of, decoded
 from ..trust_regions.base import not_loaded, own_type
-from .findings import Finding
+from .findings import Finding, Level
 
-# What is judged, and TRL's values where nothing is set. A file with one of these names is one of TRL.
-JUDGED: dict[str, Any] = {
-    "gradient_accumulation_steps": 1,
-    "steps_per_generation": None,
-    "generation_batch_size": None,
-    "num_iterations": 1,
-    "loss_type": "dapo",
-    "importance_sampling_level": "token",
-    "epsilon": 0.2,
-    "epsilon_high": None,
-    "trust_region": None,
+
+@dataclass(frozen=True)
+class Facts:
+    """What the doctor knows of a trainer; another trainer is another row of `TRAINERS`.
+
+    Attributes:
+        configs: classes that a script gives its settings to.
+        trainers: classes that follow a trust region, their argument `trust_region`.
+        judged: the settings that are judged, with the trainer's values where nothing is set.
+        others: further names by which a file is known to be of this trainer.
+        refused: what the trainer refuses beside an objective, which is None where it is not known.
+        doubted: what it warns of.
+    """
+
+    configs: tuple[str, ...]
+    trainers: tuple[str, ...]
+    judged: Mapping[str, Any]
+    others: frozenset[str]
+    refused: Callable[[Any, Any], Iterable[str]]
+    doubted: Callable[[Any], Iterable[str]]
+
+
+def _refused_by_trl(args: Any, objective: Any) -> Iterable[str]:
+    from ..integrations.trl_settings import refusals
+
+    return refusals(args, objective)
+
+
+def _doubted_by_trl(args: Any) -> Iterable[str]:
+    from ..integrations.trl_settings import doubts
+
+    return doubts(args)
+
+
+TRAINERS = {
+    "TRL": Facts(
+        configs=("GRPOConfig", "BandPOConfig"),
+        trainers=("BandPOTrainer",),
+        judged={
+            "gradient_accumulation_steps": 1,
+            "steps_per_generation": None,
+            "generation_batch_size": None,
+            "num_iterations": 1,
+            "loss_type": "dapo",
+            "importance_sampling_level": "token",
+            "epsilon": 0.2,
+            "epsilon_high": None,
+            "trust_region": None,
+            "anchor": "old",
+            "delta": None,
+            "off_policy_mask_threshold": None,
+            "num_generations": 8,
+            "use_liger_kernel": False,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": None,
+            "repetition_penalty": 1.0,
+            "generation_kwargs": None,
+            "vllm_structured_outputs_regex": None,
+        },
+        others=frozenset({"max_completion_length", "per_device_train_batch_size", "scale_rewards", "use_vllm"}),
+        refused=_refused_by_trl,
+        doubted=_doubted_by_trl,
+    )
 }
-OTHERS = {"num_generations", "max_completion_length", "per_device_train_batch_size", "scale_rewards", "use_vllm"}
-CONFIGS = ("GRPOConfig", "BandPOConfig")
+TRL = TRAINERS["TRL"]
+NO_RULE: Any = object()  # nobody follows a trust region here
 
 
 def is_of_trl(config: Mapping[str, Any]) -> bool:
-    return not config.keys().isdisjoint({*JUDGED, *OTHERS})
+    return not config.keys().isdisjoint({*TRL.judged, *TRL.others})
 
 
 def trl_settings(
-    config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), *, trust: bool = False
+    config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), rule: Any = NO_RULE, *, trust: bool = False
 ) -> Iterator[Finding]:
-    """Settings of a GRPOConfig that leave a rule without effect; TRL's own defaults hold for what is not given.
+    """Settings of a GRPOConfig that leave a rule without effect, or that BandPOTrainer refuses; TRL's own defaults hold
+    for what is not given.
 
     Args:
         config: the settings by name.
         unknown: names whose values are not known; what depends on one of them is not judged.
+        rule: what `BandPOTrainer` is given; None: nothing.
         trust: import the module of a rule of one's own, which runs what is in it.
     """
-    found = {**JUDGED, **config}
-    if hidden := sorted(unknown & JUDGED.keys()):
-        yield Finding("note", f"{', '.join(hidden)}: no plain value in the script; what depends on it is not judged")
+    found = {**TRL.judged, **config}
     yield from _reuse(found, unknown)
-    if unknown.isdisjoint({"loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "trust_region"}):
-        yield from _rule(found, config, trust)
+    if rule is not NO_RULE or found["trust_region"] is not None:
+        given = found["trust_region"] if rule in (NO_RULE, None) else rule
+        yield from _beside_rule(found, unknown, given, trust)
+    elif unknown.isdisjoint({"loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "trust_region"}):
+        yield from _own_rule(found, config)
+
+
+def _beside_rule(found: Mapping[str, Any], unknown: frozenset[str], rule: Any, trust: bool) -> Iterator[Finding]:
+    """What the trainer refuses and warns of. A setting that is not known counts as TRL's own, and passes."""
+    from ..integrations import objective_for
+    from ..losses.notation import doubt_of, in_words
+
+    objective = None
+    if rule is UNREADABLE or (rule is None and "trust_region" in unknown):
+        yield Finding("note", "the trust region is not a plain value in the script; what depends on it is not judged")
+    elif not trust and (own := own_type(rule)) is not None:
+        yield Finding("note", f"trust_region: {not_loaded(own)}")
+    else:
+        try:
+            objective = objective_for("TRL", rule, anchor=found["anchor"], average=found["loss_type"])
+            yield Finding("ok", f"the loss of BandPOTrainer is {in_words(objective)}")
+            if doubt := doubt_of(objective.trust_region):
+                yield Finding("warning", *_cured(doubt))
+        except ValueError as error:
+            yield Finding("problem", f"trust_region: {error}", "correct the node")
+    args = SimpleNamespace(**found)
+    for level, messages in ("problem", TRL.refused(args, objective)), ("warning", TRL.doubted(args)):
+        for message in messages:
+            yield Finding(cast(Level, level), *_cured(message))
+
+
+def _cured(message: str) -> tuple[str, str]:
+    what, _, cure = message.partition("; ")
+    return what, cure
 
 
 def _reuse(found: Mapping[str, Any], unknown: frozenset[str]) -> Iterator[Finding]:
@@ -74,18 +163,8 @@ def _reuse(found: Mapping[str, Any], unknown: frozenset[str]) -> Iterator[Findin
         yield Finding("ok", f"each batch is used for {steps * iterations / accumulation:g} optimizer steps ({said})")
 
 
-def _rule(found: Mapping[str, Any], given: Mapping[str, Any], trust: bool) -> Iterator[Finding]:
-    if (node := found["trust_region"]) is not None:
-        if not trust and (own := own_type(node)) is not None:
-            yield Finding("note", f"trust_region: {not_loaded(own)}")
-            return
-        from ..integrations import objective_for
-
-        try:
-            yield Finding("ok", f"the loss of BandPOTrainer is {objective_for('TRL', node)!r}")
-        except ValueError as error:
-            yield Finding("problem", f"trust_region: {error}", "correct the node")
-        return
+def _own_rule(found: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
+    """What TRL's own losses do not read."""
     loss, low = found["loss_type"], found["epsilon"]
     high = low if found["epsilon_high"] is None else found["epsilon_high"]
     if loss in ("sapo", "vespo"):
@@ -102,31 +181,87 @@ def _rule(found: Mapping[str, Any], given: Mapping[str, Any], trust: bool) -> It
         yield Finding("warning", what, "epsilon=3e-4 epsilon_high=4e-4, as the paper of GSPO")
 
 
-def script_settings(path: Path) -> tuple[dict[str, Any], frozenset[str]]:
-    """What a Python script gives to GRPOConfig or BandPOConfig in plain values, and the names of other arguments. The
-    script is read and not run.
+UNREADABLE: Any = object()
+
+
+def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], Any, list[Finding]]:
+    """Read what a Python script gives to GRPOConfig or BandPOConfig in plain values; it is not run.
+
+    Args:
+        path: the script.
+        given: names that are known without it.
+
+    Returns:
+        The settings by name; the names of arguments that are not plain values; the trust region that BandPOTrainer is
+        given, None without one, `NO_RULE` without such a trainer, `UNREADABLE`; and what is to be said of the reading.
 
     Raises:
-        UserError: it is no Python, or calls neither, or more than once.
+        UserError: it is not Python, or calls neither config, or more than one.
     """
+    from ..losses.notation import read_python
+
     try:
         tree = ast.parse(decoded(content_of(path), str(path)))
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no Python: {error}") from None
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) in CONFIGS]
-    if len(calls) != 1:
-        raise UserError(f"{path} calls {' or '.join(CONFIGS)} {len(calls) or 'not once'}{' times' if calls else ''}; "
-                        "one call is expected; settings can be given as key=value, too")  # fmt: skip
+        raise UserError(f"{path} is not Python: {error}") from None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    configs, trainers = ([call for call in calls if _name(call.func) in names] for names in (TRL.configs, TRL.trainers))
+    if len(configs) != 1:
+        count = f"{len(configs)} times" if configs else "not once"
+        raise UserError(
+            f"{path} calls {' or '.join(TRL.configs)} {count}; one call is expected; settings can be given as "
+            "key=value, too"
+        )
+    once = _set_once(tree)
+
+    def read(code: ast.expr) -> Any:
+        return read_python(once.get(code.id, code) if isinstance(code, ast.Name) else code)
+
     known: dict[str, Any] = {}
     unknown: set[str] = set()
-    for keyword in calls[0].keywords:
+    hides: Set[str] = set()
+    said: list[Finding] = []
+    for keyword in configs[0].keywords:
         try:
-            known[keyword.arg or ""] = ast.literal_eval(keyword.value)
+            known[keyword.arg or ""] = read(keyword.value) if keyword.arg else ast.literal_eval(keyword.value)
         except (ValueError, TypeError, RecursionError):
-            unknown |= {keyword.arg} if keyword.arg else JUDGED.keys() - known.keys()  # **settings may hold any
+            if keyword.arg:
+                unknown.add(keyword.arg)
+                continue
+            call, hidden = _name(configs[0].func), ast.unparse(keyword.value)
+            what = f"{call}(**{hidden}): {hidden} cannot be read, for the script is not run; plain values in it can"
+            cure = f"give what is in it too: bandpo doctor {path.name} epsilon_high=0.28 loss_type=dapo ..."
+            said.append(Finding("warning", what, cure))
+            hides = TRL.judged.keys() - known.keys()  # it may hold any
     if isinstance(more := known.pop("", None), dict):  # **{...}
         known |= more
-    return known, frozenset(unknown - known.keys())
+    rules = [keyword.value for call in trainers for keyword in call.keywords if keyword.arg == "trust_region"]
+    rule: Any = None if trainers else NO_RULE
+    if len(trainers) > 1 or any(keyword.arg is None for call in trainers for keyword in call.keywords):
+        rule = UNREADABLE
+    elif rules:
+        try:
+            rule = read(rules[0])
+        except (ValueError, TypeError, RecursionError):
+            rule = UNREADABLE
+    if plain := sorted((unknown & TRL.judged.keys()) - given):
+        what = f"{', '.join(plain)}: no plain value in the script; what depends on it is not judged"
+        said.append(Finding("note", what))
+    return known, frozenset((unknown | hides) - known.keys() - given), rule, said
+
+
+def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
+    """The values of names that are set once in a script, and by a plain assignment."""
+    names = [each for each in ast.walk(tree) if isinstance(each, ast.Name)]
+    stored = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+    return {
+        node.targets[0].id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and stored[node.targets[0].id] == 1
+        and not isinstance(node.value, ast.Dict | ast.List)  # which may be added to
+    }
 
 
 def _name(function: ast.expr) -> str:

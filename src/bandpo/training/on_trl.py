@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import json
+import logging
 import math
 import shlex
 import shutil
@@ -35,6 +36,7 @@ from ..data.rows import rows_and_reward
 from ..errors import UserError
 from ..files.locks import locked
 from ..files.writing import write_atomically
+from ..integrations import RULE
 from ..integrations.trl import BandPOConfig, BandPOTrainer
 from ..integrations.trl_finite import FiniteGuard, NotFiniteError
 from ..provenance import hardware, source_commit, versions
@@ -77,6 +79,7 @@ def run(
         NotFiniteError: a loss, weight or reward is not finite; run.json has it as `stopped`.
     """
     folder = Path(config.output)
+    RULE.setLevel(logging.ERROR)  # the command has said what it allows
     if not processes.is_first():
         say = on_row = _ignore
     if _is_done(folder, config, resume, say):

@@ -169,9 +169,8 @@ def load(
     try:
         if trust or own_type(rule) is None:
             found = objective_for("verl", rule, anchor=loss.get("anchor", "old"))
-            if (named := method_of(rule)) is not None:  # the command and verl's record say what it is
-                mode = dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
-                say_average("verl", named, mode)
+            say_average("verl", rule, dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean"))
+            if isinstance(rule, str) or method_of(rule) is not None:  # the command and verl's record say what it is
                 loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None

@@ -92,7 +92,7 @@ def _rule(text: str) -> tuple[str, dict[str, Any]]:
     try:
         found = parse_objective(text)
     except ValueError as error:
-        raise UserError(f"method {error}") from None
+        raise UserError(str(error)) from None
     try:
         value = objective_for("TRL", found)
     except ValueError as error:

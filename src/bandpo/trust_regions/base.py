@@ -9,6 +9,7 @@ type of a rule of one's own is `module:Class`: the module is imported.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import math
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..errors import nearest
+from ..errors import nearest, unknown
 from ..numerics import LOWEST, listed
 
 
@@ -189,23 +190,91 @@ def kinds() -> list[str]:
     return sorted(Region.kinds)
 
 
-def trust_region(node: Mapping[str, Any] | TrustRegion) -> TrustRegion:
-    """The rule described by a config node, e.g. `{"type": "band", "divergence": "kl", "delta": 0.05}`.
+EXAMPLE = "; a rule is written Band('kl', 0.05), as text band:kl:0.05"
+
+
+def trust_region(node: Mapping[str, Any] | TrustRegion | str) -> TrustRegion:
+    """Make the rule of a config node, e.g. `{"type": "band", "divergence": "kl", "delta": 0.05}`, or of a short word,
+    such as "band:kl:0.05": a kind and its fields in their order.
 
     The type may be `module:Class`, a `Region` of one's own: the module is imported, which runs what is in it.
 
-    Raises ValueError naming the key and the nearest known one, or what a module lacks.
+    Raises ValueError naming the key and the nearest known one, or what a module lacks; of anything else what to write
+    in its place.
 
     >>> import bandpo
     >>> region = bandpo.trust_region({"type": "capped", "region": {"type": "band", "delta": 0.05}, "max_ratio": 10})
     >>> region == bandpo.Capped(bandpo.Band("kl", 0.05), 10.0) and bandpo.trust_region(region.to_config()) == region
     True
     """
-    if not isinstance(node, Mapping):
-        if isinstance(node, TrustRegion) and not isinstance(node, type):
-            return node
-        raise ValueError(f"trust_region must be a mapping with a type, one of {kinds()}, or a region, got {node!r}")
-    return cast(TrustRegion, read_node(node, Region))
+    if isinstance(node, str) and not instead(node):
+        node = node_of_word(node)
+    if isinstance(node, Mapping):
+        return cast(TrustRegion, read_node(node, Region))
+    if isinstance(node, TrustRegion) and not isinstance(node, type):
+        return node
+    shown = node.__name__ if isinstance(node, type) else repr(node)
+    raise ValueError(f"{shown} is not a trust region{instead(node) or EXAMPLE}")
+
+
+def instead(value: Any) -> str:
+    """What to write in the place of a class, or of numbers, which do not say of which rule they are; else nothing."""
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return ""
+    if isinstance(value, type) and issubclass(value, Region) and dataclasses.is_dataclass(value):
+        fields = [field for field in dataclasses.fields(value) if field.init and field.default is not None]
+        given = [field.name if field.default is dataclasses.MISSING else repr(field.default) for field in fields]
+        return f", but a class; write {value.__name__}({', '.join(given)})"
+    match cast(Any, value):
+        case int() | float() if not isinstance(value, bool):
+            return f"; a radius is written Band('kl', {value}), as text band:kl:{value}"
+        case ((int() | float() as low), (int() | float() as high)):
+            return f"; a clip is written Clip({low}, {high}), as text clip:{low}:{high}"
+        case _:
+            return ""
+
+
+def node_of_word(text: str) -> dict[str, Any]:
+    """Make the node that a short word stands for: a kind and its fields in their order, `kind:field:field`.
+
+    The last fields may be left out. A rule in a rule stands in the place of the field, with all of its own:
+    `capped:band:kl:0.05:10`. Raises ValueError naming what is too much, missing, or not known.
+    """
+    words = text.split(":")
+    node = _take(words)
+    if words:
+        raise ValueError(f"{':'.join(words)!r} is too much; {usage(node['type'])}")
+    return node
+
+
+def _take(words: list[str], family: type[Node] = Region) -> dict[str, Any]:
+    """The node of the rule, or the law, at the beginning of `words`, which loses what it takes."""
+    kind, known = words.pop(0), sorted(family.kinds)
+    if kind.lower() not in known:
+        raise ValueError(unknown(f"{family.family} type", kind, known))
+    node: dict[str, Any] = {"type": (kind := kind.lower())}
+    for field in _fields(kind, family):
+        if words and field.name == "law":
+            node[field.name] = _take(words, Law)
+        elif words:
+            node[field.name] = _take(words) if words[0].lower() in Region.kinds else words.pop(0)
+        elif field.default is dataclasses.MISSING:
+            raise ValueError(f"{field.name} is missing; {usage(kind, family)}")
+    return node
+
+
+def _fields(kind: str, family: type[Node]) -> list[dataclasses.Field[Any]]:
+    """What a short word gives; options that are None unless set are for YAML nodes."""
+    return [field for field in dataclasses.fields(family.kinds[kind]) if field.init and field.default is not None]
+
+
+def usage(kind: str, family: type[Node] = Region) -> str:
+    """How a short word of that kind is written."""
+    words = ":".join([kind, *(field.name for field in _fields(kind, family))])
+    return f"a {'law' if family is Law else 'rule'} of type {kind} is written {words}"
 
 
 _OWN = r"[\w.]+:\w+"
@@ -217,6 +286,13 @@ def own_type(node: Any) -> str | None:
     `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
     wrote looks here first.
     """
+    if isinstance(node, str):
+        from .notation import node_of_text
+
+        try:
+            node = node_of_text(node)
+        except ValueError:
+            return None
     if isinstance(node, Mapping):
         values = cast("Mapping[Any, Any]", node)
         for key, value in values.items():
@@ -238,8 +314,12 @@ def read_node(node: Mapping[str, Any], base: type[Node]) -> Any:
     kind, name, known = values.pop("type", None), base.family.replace(" ", "_"), sorted(base.kinds)
     if isinstance(kind, str) and re.fullmatch(_OWN, kind):
         return made_of(_own(kind, base), values, f"{base.family} {kind!r}", _field)
+    if kind is None:
+        raise ValueError(
+            f"{name}: type is missing, as in {{type: {'band, delta: 0.05' if base is Region else known[0]}}}"
+        )
     if not isinstance(kind, str) or kind not in known:
-        raise ValueError(f"{name} type must be one of {known}, got {kind!r}{nearest(str(kind), known)}")
+        raise ValueError(unknown(f"{name} type", kind, known))
     return made_of(base.kinds[kind], values, f"{base.family} {kind!r}", _field)
 
 
@@ -329,11 +409,13 @@ def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable
     for key in values:
         if key not in known:
             raise ValueError(f"unknown key {key!r} in {what}{nearest(key, known)}; it has {known}")
-    fields = {key: read(key, value) for key, value in values.items()}
-    try:
-        return cls(**fields)
-    except TypeError as error:  # a missing field: the only one that can be left
-        raise ValueError(f"{what}: {error}") from error
+    empty = dataclasses.MISSING
+    needed = [
+        each.name for each in dataclasses.fields(cls) if each.init and each.default is each.default_factory is empty
+    ]
+    if missing := [name for name in needed if name not in values]:
+        raise ValueError(f"{what} lacks {', '.join(missing)}; it has {known}")
+    return cls(**{key: read(key, value) for key, value in values.items()})
 
 
 def check_number(
@@ -394,4 +476,6 @@ def check_law(thing: object, of: type[Law]) -> None:
 def check_region(thing: object, name: str) -> None:
     value = getattr(thing, name)
     if isinstance(value, type) or not isinstance(value, TrustRegion):
-        raise ValueError(f"{name} of {type(thing).__name__} must be a trust region, got {value!r}")
+        is_rule = isinstance(value, Mapping) or str(value).partition(":")[0] in kinds()
+        hint = instead(value) or (f"; bandpo.trust_region({value!r}) makes one" if is_rule else EXAMPLE)
+        raise ValueError(f"{name} of {type(thing).__name__} must be a trust region, got {value!r}{hint}")

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..band.divergences import Divergence
-from ..errors import UserError, nearest
+from ..errors import UserError
 from ..files.yaml import parse_yaml
 from ..numerics import listed
 from .adaptive import Adaptive, Tilt
-from .base import Law, Node, Region, TrustRegion, trust_region
+from .base import Law, Region, TrustRegion, trust_region
 from .batch import ByEntropy, EntropyRatio, GroupClip, Stale, TailContracted
 from .budget import Budget, PrefixBudget
 from .combinators import TRGPPO, ByProbability, BySign, Capped, Decaying, Intersect, Relaxed, Table, Union
@@ -43,55 +43,19 @@ def parse_region(text: str) -> Region:
         raise ValueError(f"{text!r}: {error}") from None
 
 
-def node_of_text(text: str) -> Mapping[str, Any]:
-    """The node that a short word stands for, or that a text is."""
-    return _of_word(text) if re.fullmatch(r"[\w.:+()/-]+", text) else _of_yaml(text)
-
-
-def _of_word(text: str) -> dict[str, Any]:
-    words = text.split(":")
-    node = _take(words)
-    if words:
-        raise ValueError(f"{':'.join(words)!r} is too much; {_usage(node['type'])}")
-    return node
-
-
-def _take(words: list[str], family: type[Node] = Region) -> dict[str, Any]:
-    """The node of the rule, or the law, at the beginning of `words`, which loses what it takes."""
-    kind, known = words.pop(0), sorted(family.kinds)
-    if kind not in known:
-        raise ValueError(f"the type must be one of {known}, got {kind!r}{nearest(kind, known)}")
-    node: dict[str, Any] = {"type": kind}
-    for field in _fields(kind, family):
-        if words and field.name == "law":
-            node[field.name] = _take(words, Law)
-        elif words:
-            node[field.name] = _take(words) if words[0] in Region.kinds else words.pop(0)
-        elif field.default is dataclasses.MISSING:
-            raise ValueError(f"{field.name} is missing; {_usage(kind, family)}")
-    return node
-
-
-def _fields(kind: str, family: type[Node]) -> list[dataclasses.Field[Any]]:
-    """What a short word gives; options that are None unless set are for YAML nodes."""
-    return [field for field in dataclasses.fields(family.kinds[kind]) if field.init and field.default is not None]
-
-
-def _usage(kind: str, family: type[Node] = Region) -> str:
-    words = ":".join([kind, *(field.name for field in _fields(kind, family))])
-    return f"a {'law' if family is Law else 'rule'} of type {kind} is written {words}"
-
-
-def _of_yaml(text: str) -> Mapping[str, Any]:
+def node_of_text(text: str) -> Mapping[str, Any] | str:
+    """The node that a text is, or else the text, for a short word."""
+    if re.fullmatch(r"[\w.:+()/-]+", text):
+        return text
     try:
         node = parse_yaml(text, "the node")  # a short word must do without a library for it
     except UserError:
         node = None
     except ModuleNotFoundError:
         raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
-    if not isinstance(node, dict):
+    if not isinstance(node, dict) and re.search("[{:]", text):
         raise ValueError("a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}")
-    return node
+    return node if isinstance(node, dict) else text
 
 
 def label_of(region: TrustRegion) -> str:

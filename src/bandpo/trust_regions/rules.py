@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -185,6 +186,11 @@ class Band(Region):
     delta_high: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.divergence, int | float) or re.fullmatch(r"[\d.e+-]+", str(self.divergence)):
+            raise ValueError(
+                f"divergence of Band must be a name, got {self.divergence!r}; the radius is the second: "
+                f"Band('kl', {self.divergence}), as text band:kl:{self.divergence}"
+            )
         if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
             object.__setattr__(self, "divergence", kind.name)
         for name in ("delta", "delta_low", "delta_high"):
