@@ -27,8 +27,8 @@ token, r = pi / p is the ratio, A the advantage; sg(...) is a number without a g
 min(r A, clip(r, r_low, r_high) A). pi_rollout is the sampler's probability.
 
 **The average** is that of the paper over the tokens of a batch, in verl's words
-([`aggregate`](api.md)); "-" is a method that names none, for which `policy_loss` takes `seq-mean-token-mean`. A
-trainer averages itself: it takes the method, and says in one line which average it gets and whether that is the paper's.
+([`aggregate`](api.md)); "-" is a method that names none, for which `policy_loss` takes `seq-mean-token-mean`.
+Trainers average themselves: they take a method, and say in a line which average it gets and whether it is the paper's.
 
 **How to use a line.**
 

@@ -134,7 +134,8 @@ def in_words(value: Objective) -> str:
     """
     if not (said := allowed(value)):
         return f"{label_of(value.trust_region)}: how far a token may go depends on more than its probability"
-    return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(value)) + f": {said}"
+    bare = dataclasses.replace(value, aggregation=None)
+    return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(bare)) + f": {said}"
 
 
 def allowed(value: Objective) -> str:
