@@ -50,7 +50,7 @@ def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
     if not names:
         return []
     both = torch.stack([end.to(ends[0].device) for end in ends]).view(-1, 2)
-    fine: list[bool] = both.isfinite().all(1).tolist()
+    fine: list[bool] = cast(Any, both.isfinite().all(1)).tolist()
     return [name for name, each in zip(names, fine, strict=True) if not each]
 
 
