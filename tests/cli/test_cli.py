@@ -115,6 +115,10 @@ ARGUMENTS = {
     "misspelt command": (["trian"], "no such command 'trian'. Did you mean 'train'? (see bandpo --help)"),
     "no recipe": (["train"], "no recipe is given; try bandpo train recipes/lab/band-kl.yaml, or bandpo lab"),
     "no recipe to resume": (["train", "--resume"], "no recipe is given"),
+    "no recipe, and the lab is not asked for": (
+        ["train", "rounds=3"],
+        "no recipe is given, and no model: name one with",
+    ),
     "no command": (["data"], "missing command (see bandpo data --help)"),
     "unknown option": (["train", "--fast"], "no such option: --fast (see bandpo train --help)"),
     "option of all": (["--fast"], "no such option: --fast (see bandpo --help)"),
