@@ -74,7 +74,7 @@ MISTAKES = {
     "misspelt key": (["train", "misspelt.yaml"], "unknown key 'ronuds', did you mean 'rounds'?"),
     "misspelt setting": ([*RECIPE, "trainer.learning_rte=1"], "unknown key 'trainer.learning_rte', did you mean"),
     "no recipe": (["train", "gone.yaml"], "recipe gone.yaml does not exist"),
-    "no setting": ([*RECIPE, "rounds"], "'rounds' is no setting; write key=value"),
+    "no setting": ([*RECIPE, "rounds"], "'rounds' is not a setting; write key=value"),
     "no data": ([*RECIPE, "data.path=gone.jsonl"], "data.path 'gone.jsonl' is not a file"),
     "empty data": ([*RECIPE, "data.path=empty.jsonl"], "data.path 'empty.jsonl' has no rows"),
     "corrupt data": ([*RECIPE, "data.path=corrupt.jsonl"], "data.path 'corrupt.jsonl' cannot be read: line 2"),
