@@ -226,7 +226,7 @@ YAML = {
     "NUL": ('output: "a\\0b"\n', "holds a character that no text can have"),
     "half a character": ('"a\\ud800": 1\n', "is not YAML: while parsing a quoted scalar"),
     "a list as a key": ("? [1]\n: 2\n", "is not YAML: while constructing a mapping"),
-    "a number as a key": ("1: 2\n", "1 is no name of a setting"),
+    "a number as a key": ("1: 2\n", "1 is not the name of a setting"),
     "numbers among keys": ("trust_region: {type: band, 1: 2}\n", ""),
 }
 
@@ -236,7 +236,7 @@ def test_yaml_that_will_not_do_is_one_line(here, capsys, text, message):
     for name in ("recipe.yaml", "verl.yaml", "run/config.yaml"):
         Path(name).write_text(text)
         for args in READERS[name]:
-            if not (name == "verl.yaml" and args[0] == "doctor" and message in ("", "1 is no name of a setting")):
+            if not (name == "verl.yaml" and args[0] == "doctor" and message in ("", "1 is not the name of a setting")):
                 code = main(args)
                 err = capsys.readouterr().err
                 assert (code, err.count("\n")) == (2, 1), err

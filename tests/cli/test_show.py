@@ -99,7 +99,8 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     assert page == str(tmp_path / "report-tail.html")
     assert "<svg" in (tmp_path / "report-tail.html").read_text()
     assert "about 1 min" in out
-    assert "GRPO 0.2/0.2 seed 0  round 2 of 2  reward 0.200" in out
+    assert "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n" in out
+    assert out.count("                  rule seed   round  reward   work  entropy  clip %  tail %\n") == 1
     assert "> 2 (1 of 1 not reached)" in out
     assert "Spread is not estimated" in out
     assert "--scene storm" in out

@@ -113,11 +113,11 @@ def test_what_a_rule_writes_is_read_by_a_process_that_has_not_heard_of_it(module
         ("no_such_module:Evened", "'no_such_module' cannot be imported: ModuleNotFoundError: .*PYTHONPATH=. before"),
         ("{module}_broken:Evened", "'{module}_broken' cannot be imported: ZeroDivisionError: division by zero$"),
         ("{module}:Evend", "there is no 'Evend' in '{module}', did you mean 'Evened'?"),
-        ("{module}:Plain", "'Plain' is no bandpo.Region"),
-        ("{module}:NUMBER", "'NUMBER' is no bandpo.Region"),
+        ("{module}:Plain", "'Plain' is not a bandpo.Region"),
+        ("{module}:NUMBER", "'NUMBER' is not a bandpo.Region"),
         ("{module}:Bare", "'Bare' must be a frozen dataclass"),
-        ("{module}:bandpo", "'bandpo' is no bandpo.Region"),
-        ("bandpo:Region", "'Region' is no bandpo.Region"),
+        ("{module}:bandpo", "'bandpo' is not a bandpo.Region"),
+        ("bandpo:Region", "'Region' is not a bandpo.Region"),
     ],
 )
 def test_what_is_no_rule_is_named(module, kind, message, tmp_path, monkeypatch):

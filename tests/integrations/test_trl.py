@@ -731,7 +731,7 @@ def test_what_is_followed_wholly_may_be_changed(tmp_path):
 )
 def test_another_name_for_the_rule_is_told_the_right_one(tmp_path, name, message):
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        build(BandPOTrainer, tiny.settings(tmp_path), **{name: Band()})
+        BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), **{name: Band()})
 
 
 def test_the_trainer_says_what_the_rule_allows(tmp_path, caplog):

@@ -759,7 +759,8 @@ def test_a_method_is_explained(name, capsys):
     out = capsys.readouterr().out
     text, found = " ".join(out.split()), method(name)
     title = f"{found.title}{'' if found.arxiv is None else f' (arXiv {found.arxiv})'}: {found.formula}"
-    assert text.startswith(" ".join(title.split()))
+    assert text.startswith(" ".join(in_words(found.objective).split()))
+    assert f" {' '.join(title.split())} " in text
     for part in (found.source, found.unchecked, found.arguments):
         assert " ".join(part.split()) in text
     node = out.split(f"method {name}: ")[1].split("\n  formula and values")[0]

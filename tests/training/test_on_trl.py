@@ -411,7 +411,7 @@ LINES = {
 def test_rows_that_are_damaged_are_named_before_anything_is_done(two_saved, change):
     change_line(two_saved.folder, 3, change)
     damaged = (two_saved.folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"no checkpoint of .* is whole: line 3 of .*metrics.jsonl is no row"):
+    with pytest.raises(UserError, match=r"no checkpoint of .* is whole: line 3 of .*metrics.jsonl is not a row"):
         run(two_saved.node, resume=True)
     assert (two_saved.folder / "metrics.jsonl").read_bytes() == damaged
 

@@ -212,7 +212,7 @@ def error_of(capsys, *arguments):
             ["variant=public", "trust_region.aggregation=token-mean"],
             "trust_region: aggregation must be 'seq-mean-token-mean' through verl, got 'token-mean': the average is",
         ),
-        (["something"], "'something' is no setting; write key=value"),
+        (["something"], "'something' is not a setting; write key=value"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["--nodes", "2"], "--nodes 2 needs --address"),
         (

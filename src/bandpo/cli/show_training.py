@@ -68,11 +68,12 @@ def _compare_and_show(
     began = time.monotonic()
     done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
     total = sum(job.config.rounds for job in jobs)
+    heads = [_LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")]
     with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
 
         def on_row(job: Job, row: dict[str, Any]) -> None:
-            if not any(done.values()):
-                console.print(_LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %"))
+            while heads:
+                console.print(heads.pop())
             console.print(_lab_row(job, row), soft_wrap=True)
             done[job.folder] = row["round"]
             progress.update(sum(done.values()))
@@ -108,6 +109,11 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
 
 def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
     look_in_working_directory()  # for a rule or a reward of one's own
+    if recipe is None and not any(text.partition("=")[0] in ("model", "scene") for text in settings):
+        raise UserError(
+            "no recipe is given, and no model: name one with model=..., or take the lab's tiny one with scene=tail; a "
+            "recipe is, for example, recipes/lab/band-kl.yaml"
+        )
     config = load(recipe, settings)
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)

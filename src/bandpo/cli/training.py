@@ -81,11 +81,8 @@ def train(
     settings = settings or []
     if recipe is not None and "=" in recipe and not Path(recipe).exists():
         recipe, settings = None, [recipe, *settings]
-    if recipe is None and not any(text.partition("=")[0] in ("model", "scene") for text in settings):
-        raise UserError(
-            "no recipe is given, and no model; try bandpo train recipes/lab/band-kl.yaml, name a model with model=..., "
-            "or take the lab's tiny one with scene=tail (bandpo lab compares rules)"
-        )
+    if recipe is None and not settings:
+        raise UserError("no recipe is given; try bandpo train recipes/lab/band-kl.yaml, or bandpo lab to compare rules")
     return train_and_show(recipe, settings, resume, ctx.obj)
 
 

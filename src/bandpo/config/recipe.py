@@ -205,7 +205,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UserError(f"{text!r} is no setting; write key=value, e.g. trust_region.delta=0.1")
+            raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
         target = node
         *parents, last = key.split(".")
         for parent in parents:
@@ -304,7 +304,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(node, dict):
         raise UserError(f"recipe {path} must hold a mapping of settings, got {type(node).__name__}")
     if unnamed := [key for key in node if not isinstance(key, str)]:
-        raise UserError(f"recipe {path}: {unnamed[0]!r} is no name of a setting")
+        raise UserError(f"recipe {path}: {unnamed[0]!r} is not the name of a setting")
     bases = node.pop("base", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):

@@ -65,24 +65,20 @@ def read_python(code: ast.expr) -> Any:
 
     Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
     """
+    kinds = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+    makers: dict[str, Any] = {each.__name__: each for each in kinds}
+    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
+    called = code.func if isinstance(code, ast.Call) else code
+    make = makers.get(called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
     if isinstance(code, ast.Call):
-        name = code.func.attr if isinstance(code.func, ast.Attribute) else getattr(code.func, "id", "")
-        makers = {
-            each.__name__: each for each in (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
-        }
-        make: Any = {
-            **makers,
-            "Objective": Objective,
-            "method": method,
-            "trust_region": trust_region,
-            "float": float,
-        }.get(name)
         if make is None or any(keyword.arg is None for keyword in code.keywords):
             raise ValueError(f"{ast.unparse(code)} is more than plain values and rules, and code is not run{EXAMPLE}")
         if name == "trust_region" and (own := own_type([ast.literal_eval(each) for each in code.args])) is not None:
             raise ValueError(not_loaded(own))
         named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
         return make(*map(read_python, code.args), **named)
+    if make is not None:
+        return make
     if isinstance(code, ast.Tuple):
         return tuple(map(read_python, code.elts))
     if isinstance(code, ast.Attribute) and code.attr == "inf":

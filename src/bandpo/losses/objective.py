@@ -106,7 +106,7 @@ class Objective:
         if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
             raise ValueError(
                 f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a geometric "
-                "mean of ratios is no ratio of probabilities, so no divergence ball is defined for it; take ratio "
+                "mean of ratios is not a ratio of probabilities, so no divergence ball is defined for it; take ratio "
                 "'sequence' or 'token'"
             )
         if isinstance(positive, Sapo) and isinstance(negative, Sapo) and self.trust_region != Clip(1.0, math.inf):

@@ -311,7 +311,7 @@ def sigmoid_fit(curve: ArrayLike, compute: ArrayLike | None = None) -> SigmoidFi
     reached = (float(fitted(best.x)[-1]) - start) / (top - start) if top != start else 0.0
     why = ""
     if residual > 0.25 * float(y.std()):
-        why = "the curve is no sigmoid: more than 1/16 of its variance is left"
+        why = "the curve is not a sigmoid: more than 1/16 of its variance is left"
     elif top <= start:
         why = "the curve does not rise"
     elif not math.log(c[0]) <= middle <= math.log(c[-1]):

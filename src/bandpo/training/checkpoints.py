@@ -118,7 +118,7 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
         with (run / METRICS).open("rb") as file:
             for number, line in enumerate(iter(file.readline, b""), 1):
                 if not _is_row(line):
-                    return f"line {number} of {run / METRICS} is no row: {line[:60]!r}"
+                    return f"line {number} of {run / METRICS} is not a row: {line[:60]!r}"
                 if file.tell() >= mark.rows[0]:
                     break
     return fault or _broken(folder)

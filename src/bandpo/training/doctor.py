@@ -197,7 +197,7 @@ def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator
 
     get = partial(_get, config)
     if get("actor_rollout_ref") is _ABSENT:
-        what = "no key actor_rollout_ref: this is no configuration of verl, and no name of TRL's GRPOConfig is there"
+        what = "no key actor_rollout_ref: this is not a configuration of verl, and no name of TRL's GRPOConfig is there"
         cure = "give verl's overrides, the file .hydra/config.yaml of a run, or settings of GRPOConfig"
         yield Finding("warning", what, cure)
         return

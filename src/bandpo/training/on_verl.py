@@ -323,7 +323,7 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 def _change(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UserError(f"{text!r} is no setting; write key=value, e.g. trust_region.delta=0.1")
+        raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
     return key, parse_yaml(value, f"the value of {key}")
 
 

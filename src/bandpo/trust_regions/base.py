@@ -341,7 +341,9 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
     if not isinstance(found, type) or not issubclass(found, base) or found is base:
         there = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)]
         what = (
-            f"there is no {of_class!r} in {name!r}" if found is None else f"{of_class!r} is no bandpo.{base.__name__}"
+            f"there is no {of_class!r} in {name!r}"
+            if found is None
+            else f"{of_class!r} is not a bandpo.{base.__name__}"
         )
         raise ValueError(f"{what_type}: {what}{nearest(of_class, there)}")
     if not dataclasses.is_dataclass(found):

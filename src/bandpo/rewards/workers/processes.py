@@ -69,7 +69,7 @@ class Line:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):  # no message of ours, and the next ones cannot be told from others
-            raise Lost("it sent what is no message")
+            raise Lost("it sent what is not a message")
         return message
 
     def _lost(self, error: OSError, seconds: float) -> Lost:
