@@ -171,19 +171,22 @@ def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
         per_token = negative_surrogate(moving, tokens, by_sign(objective.apply, dual_clip), dual_clip)
 
     sums = {"saturated": ((log_ratio.abs() > limit) & mask).sum()}
+    # By what the loss is made of: a sum over the loss itself would keep a compiled graph from making it in one go.
+    broken = log_ratio.isnan() | ~weights.isfinite()
     if capped is not None:
         sums["capped"] = (capped & mask).sum()
     if ref_logps is not None:
         current, reference = torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0)
         kl = kl_penalty(current, reference, objective.kl_penalty) * mask
         per_token = per_token + objective.beta * kl
+        broken = broken | ~kl.detach().isfinite()
         sums |= {"kl_ref": kl.detach().sum(), "kl_ref_tokens": mask.sum()}
     if dual_clip is not None:
         sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0) & mask).sum()
     if entropies is not None:
         entropy = torch.where(mask, entropies.detach().to(old_logps.dtype), 0.0).sum()
         sums |= {"entropy": entropy, "entropy_tokens": mask.sum()}
-    sums["not_finite"] = (~per_token.detach().isfinite() & mask).sum()
+    sums["not_finite"] = (broken & mask).sum()
     return per_token, Metrics.of(limited, clipped, old_logps, advantages, mask, sums, own=own)
 
 
