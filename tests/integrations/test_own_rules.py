@@ -20,7 +20,7 @@ from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.reports.runs import read_runs
 from bandpo.testing import check_trust_region
 from bandpo.training import on_trl
-from bandpo.trust_regions.base import own_type
+from bandpo.trust_regions.notation import own_type
 
 SOURCE = """
 from dataclasses import dataclass

@@ -94,7 +94,7 @@ def methods() -> None:
         said = allowed(each.objective) or label_of(each.objective.trust_region)
         for long, short in ("a token's ratio may go ", "ratio "), ("a token of probability ", "p "), ("may go ", ""):
             said = said.replace(long, short)
-        row(each.name, each.arxiv or "-", each.objective.aggregation, said)
+        row(each.name, each.arxiv or "-", each.objective.aggregation or "-", said)
     print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
     words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))

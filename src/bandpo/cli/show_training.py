@@ -19,6 +19,7 @@ from ..config.run_folder import is_finished
 from ..config.trust import sent_away
 from ..errors import UserError
 from ..files.locks import locked
+from ..integrations import say_average
 from ..lab import SCENES
 from ..losses.notation import in_words
 from ..losses.surrogates import by_sign
@@ -124,6 +125,7 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
         )
     )
     console.print(f"{in_words(config.objective)}; {config.steps_per_round} steps a batch")
+    say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
     if sent := sent_away(config.trainer):
         line = f"This run sends out, with the logins of this machine: {'; '.join(sent)}."
         console.print(line, style="yellow", soft_wrap=True)

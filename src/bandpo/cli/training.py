@@ -102,7 +102,7 @@ def verl(
     verl's own YAML does not have as +key=value.
     """
     from ..training.on_verl import load, plan_text
-    from ..trust_regions.base import own_type
+    from ..trust_regions.notation import own_type
 
     overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
     overrides = [text for text in settings or [] if text not in overlays]

@@ -18,7 +18,6 @@ import yaml
 
 from ..errors import UserError, nearest
 from ..files.yaml import parse_yaml, read_yaml
-from ..integrations import say_average
 from ..lab import SCENES
 from ..losses.nodes import method_of, objective
 from ..losses.notation import label_of_objective, parse_objective, short_node
@@ -103,6 +102,12 @@ class RunConfig(_Node):
     tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(default=None, gt=0, le=1)
     stop_if_not_finite: pydantic.StrictBool = True
     trainer: dict[str, Any] = {}
+    _method: str | None = None
+
+    @property
+    def method(self) -> str | None:
+        """The name of the method that the recipe names; a stored configuration has its objective alone."""
+        return self._method
 
     @property
     def objective(self) -> Objective:
@@ -244,7 +249,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
         found = config.objective
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
-    say_average("TRL", named, config.trainer.get("loss_type", "dapo"))
+    config._method = named and named.name
     _ = config.steps_per_round, config.prompts_per_round
     source = config.data.source
     for key in {"file": ["path"], "hub": ["path"], "reasoning_gym": ["task"]}.get(source, []):

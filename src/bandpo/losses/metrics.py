@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed
@@ -135,7 +136,8 @@ class Metrics:
         That are log-probabilities above 0.001, and, under a ratio of whole responses, responses whose tokens have
         different advantages.
         """
-        check_sums(dict(zip(SUMS, self.sums.tolist(), strict=True)))
+        values: list[float] = self.sums.tolist()
+        check_sums(dict(zip(SUMS, values, strict=True)))
 
     def compute(self) -> dict[str, float]:
         """The numbers to log; NaN where there is nothing to divide by. This and `check`, which it calls, are the only
@@ -229,7 +231,7 @@ class Metrics:
         return out
 
 
-def check_sums(sums: Mapping[str, float]) -> None:
+def check_sums(sums: Mapping[Any, float]) -> None:
     """Raise ValueError as `Metrics.check` does, of the sums by name."""
     if sums["far_above_zero"]:
         raise ValueError(

@@ -16,13 +16,11 @@ from ..trust_regions.base import (
     Law,
     Region,
     TrustRegion,
-    not_loaded,
-    own_type,
     parts_of,
     trust_region,
 )
 from ..trust_regions.combinators import depends_on_probability
-from ..trust_regions.notation import label_of, node_of_text
+from ..trust_regions.notation import label_of, node_of_text, not_loaded, own_type
 from ..trust_regions.rules import Clip
 from .methods import METHODS, method
 from .nodes import method_of, objective
@@ -73,7 +71,7 @@ def read_python(code: ast.expr) -> Any:
     if isinstance(code, ast.Call):
         if make is None or any(keyword.arg is None for keyword in code.keywords):
             raise ValueError(f"{ast.unparse(code)} is more than plain values and rules, and code is not run{EXAMPLE}")
-        if name == "trust_region" and (own := own_type([ast.literal_eval(each) for each in code.args])) is not None:
+        if make is trust_region and (own := own_type([ast.literal_eval(each) for each in code.args])) is not None:
             raise ValueError(not_loaded(own))
         named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
         return make(*map(read_python, code.args), **named)

@@ -1,6 +1,10 @@
 """Packed rows: several responses in one row of tokens, laid out as a batch with one response in each row."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +43,10 @@ class Packing:
         run, inside = begins.flatten().cumsum(0) - 1, mask.flatten()
         tokens = torch.zeros_like(run).scatter_add(0, run, inside.long())  # of each run of equal ids
         if longest is None or responses is None or mask.device.type == "cpu":
-            found, most = torch.stack([(tokens > 0).sum(), tokens.amax() if len(tokens) else tokens.sum()]).tolist()
+            most: int
+            found: int
+            looked_at: Any = torch.stack([(tokens > 0).sum(), tokens.amax() if len(tokens) else tokens.sum()])
+            found, most = looked_at.tolist()
             _check_together(sequence_ids, begins, tokens, run, found)
             longest, responses = max(1, most) if longest is None else longest, found if responses is None else responses
             if most > longest:

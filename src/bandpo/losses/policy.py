@@ -158,7 +158,7 @@ def _of_packed_rows(
 ) -> tuple[Tensor, Metrics]:
     """The loss of the same tokens with one response in each row."""
     shape = tuple(tensors["logps"].shape)
-    given = tensors | known | {"sequence_ids": sequence_ids}
+    given: dict[str, Any] = {**tensors, **known, "sequence_ids": sequence_ids}
     if len(shape) == 1:
         given = {name: x[None] if _shape(x) == shape else x for name, x in given.items()}
     ids, advantages = given.pop("sequence_ids"), given["advantages"]
@@ -229,19 +229,25 @@ def _per_token(batch: _Batch, objective: Objective) -> tuple[Tensor, Metrics]:
     if ratio != "token" and advantages.shape[1] > 1:
         top, bottom = (torch.where(mask, x, -torch.inf).amax(-1) for x in (advantages, -advantages))
         sums["mixed"] = (top > -bottom).sum()
+    broken = log_ratio.isnan()
     if capped is not None:
         sums["capped"] = (capped & mask).sum()
     if ref_logps is not None:
         current, reference = torch.where(mask, logps, -1.0), torch.where(mask, ref_logps.detach(), -1.0)
         kl = kl_penalty(current, reference, objective.kl_penalty) * mask
         per_token = per_token + objective.beta * kl
+        broken = broken | ~kl.detach().isfinite()
         sums |= {"kl_ref": kl.detach().sum(), "kl_ref_tokens": mask.sum()}
     if dual_clip is not None:
         sums["dual_clipped"] = ((log_ratio > math.log(dual_clip)) & (advantages < 0) & mask).sum()
     if entropies is not None:
         entropy = torch.where(mask, entropies.detach().to(old_logps.dtype), 0.0).sum()
         sums |= {"entropy": entropy, "entropy_tokens": mask.sum()}
-    sums["not_finite"] = (~per_token.detach().isfinite() & mask).sum()
+    if weights.shape[1] == 1:  # by response: else a compiled graph would keep one more tensor of the batch
+        counts = torch.where(weights.isfinite(), (broken & mask).sum(-1, keepdim=True), mask.sum(-1, keepdim=True))
+    else:
+        counts = (broken | ~weights.isfinite()) & mask
+    sums["not_finite"] = counts.sum()
     return per_token, Metrics.of(limited, clipped, old_logps, advantages, mask, sums, own=own)
 
 

@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..errors import UserError
-from ..trust_regions.base import TrustRegion, not_loaded
+from ..trust_regions.base import TrustRegion
+from ..trust_regions.notation import not_loaded
 from .calibration import TAIL, Among, Measured, measure
 from .charts import DOTTED, INK, LIGHT, svg
 from .runs import Section, ratio_bounds

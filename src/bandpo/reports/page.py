@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ..config.secrets import blanked
 from ..errors import UserError
 from ..files.writing import write_atomically
-from ..trust_regions.base import not_loaded
+from ..trust_regions.notation import not_loaded
 from .charts import (
     DARK,
     LIGHT,

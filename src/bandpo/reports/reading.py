@@ -18,7 +18,8 @@ from ..files.yaml import read_yaml
 from ..losses.nodes import objective
 from ..losses.objective import Objective
 from ..statistics.collapse import Collapse, find_collapse
-from ..trust_regions.base import TrustRegion, own_type
+from ..trust_regions.base import TrustRegion
+from ..trust_regions.notation import own_type
 from .logs import Curves, by_step, finite, renamed
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files.yaml import parse_yaml, read_yaml
-from ..trust_regions.base import not_loaded, own_type
+from ..trust_regions.notation import not_loaded, own_type
 from .doctor_logs import logged
 from .doctor_trl import is_of_trl, script_settings, trl_settings
 from .findings import Finding, Level

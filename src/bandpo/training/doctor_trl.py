@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ..errors import UserError
 from ..files.reading import content_of, decoded
-from ..trust_regions.base import not_loaded, own_type
+from ..trust_regions.notation import not_loaded, own_type
 from .findings import Finding, Level
 
 

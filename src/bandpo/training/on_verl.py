@@ -27,7 +27,7 @@ from ..files.yaml import parse_yaml
 from ..integrations import objective_for, say_average
 from ..losses.nodes import method_of
 from ..losses.notation import short_node
-from ..trust_regions.base import own_type
+from ..trust_regions.notation import own_type
 
 # What `integrations.verl.BandPOLossConfig` takes.
 LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor", "tokens_path", "tokens_share")

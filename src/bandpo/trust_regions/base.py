@@ -277,42 +277,14 @@ def usage(kind: str, family: type[Node] = Region) -> str:
     return f"a {'law' if family is Law else 'rule'} of type {kind} is written {words}"
 
 
-_OWN = r"[\w.]+:\w+"
-
-
-def own_type(node: Any) -> str | None:
-    """Find the first `module:Class` that is the type of a rule, or of a part of one, in a node; None without one.
-
-    `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
-    wrote looks here first.
-    """
-    if isinstance(node, str):
-        from .notation import node_of_text
-
-        try:
-            node = node_of_text(node)
-        except ValueError:
-            return None
-    if isinstance(node, Mapping):
-        values = cast("Mapping[Any, Any]", node)
-        for key, value in values.items():
-            if str(key) == "type" and isinstance(value, str) and re.fullmatch(_OWN, value):
-                return value
-        node = list(values.values())
-    parts = cast("list[Any]", node) if isinstance(node, list | tuple) else []
-    return next((found for each in parts if (found := own_type(each)) is not None), None)
-
-
-def not_loaded(kind: str) -> str:
-    """What a reader shows in the place of such a rule."""
-    return f"a rule of one's own, {kind}, not loaded; --trust loads it"
+OWN = r"[\w.]+:\w+"  # the type of a rule of one's own, module:Class
 
 
 def read_node(node: Mapping[str, Any], base: type[Node]) -> Any:
     """What a node describes, of a family."""
     values = {str(key): value for key, value in node.items()}
     kind, name, known = values.pop("type", None), base.family.replace(" ", "_"), sorted(base.kinds)
-    if isinstance(kind, str) and re.fullmatch(_OWN, kind):
+    if isinstance(kind, str) and re.fullmatch(OWN, kind):
         return made_of(_own(kind, base), values, f"{base.family} {kind!r}", _field)
     if kind is None:
         raise ValueError(
