@@ -1853,7 +1853,7 @@ FAULTS = [
         "cli/show_training.py",
         'in ("model", "scene") for text in settings):',
         'in ("model", "scene", "rounds") for text in settings):',
-        "cli::test_a_mistake_is_one_line_and_nothing_is_written",
+        "cli::test_wrong_arguments_are_one_line",
     ),
     Fault(
         "a row of the lab is wider than 80 columns",
