@@ -102,7 +102,7 @@ MISTAKES = {
     "no runs to draw": (["report", "damaged"], "damaged: no run found"),
     "no folder to draw": (["report", "gone"], "gone: no run found"),
     "unknown method": (["lab", "--methods", "grpoo"], "no method or rule is called 'grpoo', did you mean 'grpo'?"),
-    "rule in words": (["lab", "--methods", "clip:2"], "method 'clip:2': eps_low of Clip must be a number in [0, 1]"),
+    "rule in words": (["lab", "--methods", "clip:2"], "error: 'clip:2': eps_low of Clip must be a number in [0, 1]"),
     "method twice": (["lab", "--methods", "grpo,grpo"], "method 'grpo' is given twice"),
     "no rounds": (["lab", "--rounds", "0"], "rounds: Input should be greater than or equal to 1, got 0"),
 }
