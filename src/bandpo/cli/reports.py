@@ -83,7 +83,7 @@ def methods() -> None:
     from ..trust_regions.base import kinds, usage
     from ..trust_regions.notation import label_of
 
-    widths, columns = (max(len(each.name) for each in METHODS), 10, 19), min(width(), 80)
+    widths, columns = (max(len(each.name) for each in METHODS), 10, 23), min(width(), 80)
 
     def row(name: str, paper: str, average: str, words: str) -> None:
         start = "  ".join(cell.ljust(size) for cell, size in zip((name, paper, average), widths, strict=True)) + "  "

@@ -165,7 +165,7 @@ def _of_packed_rows(
     _check_shapes({name: given[name] for name in tensors if name != "advantages"})
     given["response_mask"] = mask = as_mask(given["response_mask"], may_be_empty=True)
     packing = Packing(ids, mask, longest=longest, responses=len(advantages) if advantages.dim() == 1 else None)
-    laid_out = {name: packing.pad(x) if _shape(x) == mask.shape else x for name, x in given.items()}
+    laid_out: dict[str, Any] = {name: packing.pad(x) if _shape(x) == mask.shape else x for name, x in given.items()}
     loss, metrics = policy_loss(**laid_out, objective=objective, normalizer=normalizer)
     return loss if loss.dim() == 0 else packing.pack(loss).view(shape), metrics
 
