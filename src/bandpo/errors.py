@@ -17,9 +17,9 @@ def nearest(word: str, known: list[str]) -> str:
     return f", did you mean {folded[close[0]]!r}?" if close else ""
 
 
-def unknown(what: str, word: object, known: list[str]) -> str:
-    """Say that a word is none of the known ones: all of them where they are few, else the nearest."""
-    if len(known) <= 8:
+def unknown(what: str, word: object, known: list[str], *, most: int = 8) -> str:
+    """Say that a word is none of the known ones: all of them where they are at most so many, else the nearest."""
+    if len(known) <= most:
         return f"{what} must be one of {known}, got {word!r}{nearest(str(word), known)}"
     return f"no {what} is called {word!r}{nearest(str(word), known) or ';'} `bandpo methods` lists all"
 

@@ -63,13 +63,19 @@ def refusal(name: str) -> str | None:
 REFUSED = [name for name in NAMES if refusal(name)]
 
 
+SAME = {"dapo": "clip-higher", "dr-grpo": "grpo"}  # but for the average, which is the world's
+# As they were known when the contests were run.
+PUBLISHED = {"gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.Preserve(1.0, 1.0))}
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
 def test_a_method_takes_part_with_its_published_values(name):
-    learner = Learner(name, 0.02)
-    holding = [(file, family) for file in FILES for family in objectives(file) if name in named_by(family)]
+    learner, value = Learner(name, 0.02), PUBLISHED.get(name, bandpo.method(name).without_average)
+    family_of = SAME.get(name, name)
+    holding = [(file, family) for file in FILES for family in objectives(file) if family_of in named_by(family)]
     wanted = "methods" if why_not_numba(learner) is None else "slow_methods"
     assert wanted in [file for file, _ in holding]
-    assert all(bandpo.method(name).objective in objectives(file)[family] for file, family in holding)
+    assert all(value in objectives(file)[family] for file, family in holding)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -123,7 +123,7 @@ def test_trust_imports_it(here, capsys, args):
     shown = Path("report.html").read_text() if args[0] == "report" else capsys.readouterr().out
     assert "not loaded" not in shown
     if args[0] == "doctor":
-        assert "X(eps=0.1)" in shown
+        assert "X(0.1)" in shown or "X(eps=0.1)" in shown
 
 
 def test_two_rules_under_one_label_are_two_where_neither_is_loaded(here, tmp_path, capsys):
@@ -200,7 +200,7 @@ def test_a_recipe_that_sends_data_out_is_said_before_it_starts(tmp_path, capsys,
          "This run sends out, with the logins of this machine: the model to the Hugging Face hub, as evil/x (public, "
          "unless the account says otherwise; at every checkpoint and at the end); the log to wandb (project "
          "huggingface, run [bold]).\nIT STARTS\n"),
-        ({}, "/out\nIT STARTS\n"),
+        ({}, " steps a batch\nIT STARTS\n"),
     ):  # fmt: skip
         monkeypatch.chdir(tmp_path)
         assert train(tmp_path, **trainer) == 0

@@ -151,7 +151,7 @@ def test_wrong_input_is_named_at_registration():
         (None, {"anchor": "sampler"}, "anchor must be 'old' or 'rollout', got 'sampler'"),
         ({"type": "objective", "apply": "cut"}, {}, "apply must be one of"),
         ({"type": "objective", "dualclip": 3}, {}, "unknown key 'dualclip' in objective, did you mean 'dual_clip'"),
-        (bandpo.Objective(aggregation="token-mean"), {}, "aggregation must be 'seq-mean-token-mean' through SkyRL"),
+        (bandpo.Objective(aggregation="token-mean"), {}, "aggregation must be None through SkyRL"),
         (decaying, {}, "Decaying needs context.step"),
     ]:
         with pytest.raises(ValueError, match=message):

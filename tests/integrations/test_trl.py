@@ -384,7 +384,7 @@ NODE = {"type": "band", "divergence": "tv", "delta": 0.1}
 
 
 @pytest.mark.parametrize(
-    "fields", [{"beta": 0.1}, {"beta": 0.1, "kl_penalty": "k2"}, {"aggregation": "token-mean"}], ids=str
+    "fields", [{"beta": 0.1}, {"beta": 0.1, "kl_penalty": "k2"}, {"aggregation": "seq-mean-token-mean"}], ids=str
 )
 def test_what_trl_does_itself_is_refused_by_name(tmp_path, fields):
     value, name = bandpo.Objective(**fields), next(iter(fields))

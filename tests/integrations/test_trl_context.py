@@ -289,7 +289,7 @@ def rollout(prompts, trainer):
         mask = torch.cat([ids["attention_mask"], torch.ones_like(tokens)], 1)
         logits = model(input_ids=both, attention_mask=mask).logits[:, -tokens.shape[1] - 1 : -1]
     noise = 0.2 * torch.randn(tokens.shape, generator=torch.Generator().manual_seed(trainer.state.global_step))
-    logps = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] + noise
+    logps = (logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] + noise).clamp(max=0)
     lengths = [(row.tolist().index(lab.END) + 1 if lab.END in row else len(row)) for row in tokens]
     return {
         "prompt_ids": [row[kept.bool()].tolist() for row, kept in zip(*ids.values(), strict=True)],
@@ -399,7 +399,7 @@ def test_a_method_of_the_sampler_is_refused_where_the_anchor_is_not_and_says_wha
     with pytest.raises(ValueError, match="set anchor='sampler' of BandPOConfig"):
         BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), None, trust_region="dis")
     args = tiny.settings(tmp_path, BandPOConfig, trust_region="dis", anchor="sampler")
-    assert args.trust_region == bandpo.method("dis").objective.to_config()
+    assert args.trust_region == bandpo.method("dis").without_average.to_config()
     with pytest.raises(ValueError, match="method 'dppo' is more than its objective"):  # its weight is capped
         tiny.settings(tmp_path, BandPOConfig, trust_region="dppo", anchor="sampler")
     with pytest.raises(ValueError, match="anchor must be 'old' or 'sampler', got 'rollout'"):

@@ -262,7 +262,7 @@ def test_a_curve_that_allows_no_sigmoid_is_flagged():
     assert "does not rise" in sigmoid_fit(sigmoid(c, 0.9, 0.1, 3, 15)).why_not
     assert sigmoid_fit(sigmoid(c, 0.1, 0.9, 3, 90)).why_not != ""  # it ends before the bend
     assert "% of the gain only" in sigmoid_fit(sigmoid(c, 0.1, 0.9, 2, 55)).why_not
-    assert "no sigmoid" in sigmoid_fit(np.sin(c)).why_not
+    assert "not a sigmoid" in sigmoid_fit(np.sin(c)).why_not
     for curve, compute in (([1, 2], None), ([0.0] * 5 + [math.nan], None), (np.zeros(6), [1, 2, 3, 3, 4, 5])):
         with pytest.raises(ValueError, match=r"curve must|compute must"):
             sigmoid_fit(curve, compute)

@@ -210,7 +210,7 @@ def error_of(capsys, *arguments):
         (["variant=public", "trust_region.beta=0.1"], "trust_region: beta must be 0.0 through verl, got 0.1: the KL"),
         (
             ["variant=public", "trust_region.aggregation=token-mean"],
-            "trust_region: aggregation must be 'seq-mean-token-mean' through verl, got 'token-mean': the average is",
+            "trust_region: aggregation must be None through verl, got 'token-mean': the average is",
         ),
         (["something"], "'something' is not a setting; write key=value"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),

@@ -5,6 +5,7 @@ docs/command_line.md and benchmarks/contest/both.yaml show one; `reading.py` rea
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import pydantic
 
 from ..errors import UserError, nearest
 from ..files.checks import shortened
-from ..losses.nodes import objective
+from ..losses.nodes import method_of, objective
 from .labs import is_lab
 
 LEARNING_RATE = "learning_rate"
@@ -237,7 +238,11 @@ def learner_of(family: Family, control: Control, point: Mapping[str, Value]) -> 
     Raises:
         ValueError: no objective has these parameters.
     """
-    made = objective(_filled(family.objective, {k: v for k, v in point.items() if k != LEARNING_RATE})).to_config()
+    node = _filled(family.objective, {k: v for k, v in point.items() if k != LEARNING_RATE})
+    value = objective(node)
+    if method_of(node) is not None:  # whose average is a trainer's; here it is the world's
+        value = dataclasses.replace(value, aggregation=None)
+    made = value.to_config()
     if control.objective is not None:
         made["trust_region"] = _filled(control.objective, {"rule": made["trust_region"]})
         made = objective(made).to_config()

@@ -419,7 +419,7 @@ def method(name: str) -> Method:
 
     >>> import bandpo
     >>> bandpo.method("gspo").objective
-    Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean')
+    Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean', aggregation='seq-mean-token-mean')
     >>> bandpo.objective("gspo") == bandpo.method("gspo").objective
     True
     """

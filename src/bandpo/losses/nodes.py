@@ -44,7 +44,7 @@ def objective(node: Mapping[str, Any] | str | TrustRegion | Method | Objective) 
     >>> bandpo.objective(bandpo.objective(node).to_config()) == bandpo.objective(node)
     True
     >>> bandpo.objective({"type": "method", "name": "cispo"})
-    Objective(Clip(eps_low=1.0, eps_high=4.0), apply='weight')
+    Objective(Clip(eps_low=1.0, eps_high=4.0), apply='weight', aggregation='token-mean')
     """
     if isinstance(node, Objective):
         return node

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..band.divergences import divergence
 from ..losses.nodes import objective
-from ..losses.notation import doubt_of, in_words, label_of_objective, short_node
+from ..losses.notation import allowed, doubt_of, in_words, label_of_objective, short_node
 from ..losses.objective import Method, Objective
 from ..losses.surrogates import Apply
 from ..numerics import expm1, listed
@@ -73,7 +73,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     lines: list[str] = []
     for found, given, of in zip(objectives, values, cases, strict=True):
         doubt = doubt_of(found.trust_region)
-        lines += [in_words(found), *([f"  {doubt}"] if doubt else []), *_head(given, of)]
+        lines += [*([in_words(found)] if allowed(found) else []), *([f"  {doubt}"] if doubt else []), *_head(given, of)]
     # A geometric mean of ratios has no p.
     shown = [c for of, each in zip(cases, objectives, strict=True) if each.ratio != "sequence-mean" for c in of]
     if shown:

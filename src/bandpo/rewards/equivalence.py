@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import math
 import re
 import traceback
@@ -23,7 +22,6 @@ from latex2sympy2_extended import NormalizationConfig, latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy.core import cache, random
 
-logging.disable(logging.CRITICAL)  # it warns that it has no limit of time; the worker's own is a hard one
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|\\\[(?:(?!\\\]).)+\\\])"
 _LIST = re.compile(rf"{_FORMULA}(?:\s*(?:[,;]|[,;]?\s*(?:and|or))\s*{_FORMULA})*")
 _DELIMITER = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]")

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,18 @@ from .validation import ACCURACIES, Validation, validation_rows
 Row = dict[str, Any]
 
 
+@contextlib.contextmanager
+def _rule_is_told() -> Iterator[None]:
+    """The command has said what the rule allows: the trainer does not say it again."""
+    level = RULE.level
+    RULE.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        RULE.setLevel(level)
+
+
+@_rule_is_told()
 def run(
     config: RunConfig,
     *,
@@ -79,7 +91,6 @@ def run(
         NotFiniteError: a loss, weight or reward is not finite; run.json has it as `stopped`.
     """
     folder = Path(config.output)
-    RULE.setLevel(logging.ERROR)  # the command has said what it allows
     if not processes.is_first():
         say = on_row = _ignore
     if _is_done(folder, config, resume, say):

@@ -254,7 +254,7 @@ def _take(words: list[str], family: type[Node] = Region) -> dict[str, Any]:
     """The node of the rule, or the law, at the beginning of `words`, which loses what it takes."""
     kind, known = words.pop(0), sorted(family.kinds)
     if kind.lower() not in known:
-        raise ValueError(unknown(f"{family.family} type", kind, known))
+        raise ValueError(unknown(f"{family.family} type", kind, known, most=8 if family is Region else len(known)))
     node: dict[str, Any] = {"type": (kind := kind.lower())}
     for field in _fields(kind, family):
         if words and field.name == "law":
@@ -291,7 +291,7 @@ def read_node(node: Mapping[str, Any], base: type[Node]) -> Any:
             f"{name}: type is missing, as in {{type: {'band, delta: 0.05' if base is Region else known[0]}}}"
         )
     if not isinstance(kind, str) or kind not in known:
-        raise ValueError(unknown(f"{name} type", kind, known))
+        raise ValueError(unknown(f"{name} type", kind, known, most=8 if base is Region else len(known)))
     return made_of(base.kinds[kind], values, f"{base.family} {kind!r}", _field)
 
 
