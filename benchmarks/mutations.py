@@ -2500,8 +2500,8 @@ FAULTS = [
     Fault(
         "padding counts as tokens that are not finite",
         "losses/policy.py",
-        "(broken & mask).sum()",
-        "broken.sum()",
+        "(broken & mask).sum(-1, keepdim=True)",
+        "broken.sum(-1, keepdim=True)",
         "metrics::test_tokens_whose_loss_is_not_finite_are_counted",
     ),
     Fault(
@@ -2831,8 +2831,8 @@ FAULTS = [
     Fault(
         "strangers: doctor imports the rule of TRL's settings",
         "training/doctor_trl.py",
-        "if not trust and (own := own_type(node)) is not None:",
-        "if (own := None) is not None:",
+        "elif not trust and (own := own_type(rule)) is not None:",
+        "elif (own := None) is not None:",
         "strangers::test_no_command_that_reads_imports_what_is_named",
     ),
     Fault(
@@ -2864,8 +2864,22 @@ FAULTS = [
         "strangers::test_no_command_that_reads_imports_what_is_named",
     ),
     Fault(
+        "strangers: a node that is written as text is not looked into",
+        "trust_regions/notation.py",
+        "            node = node_of_text(node)",
+        "            pass",
+        "own_rules::test_a_type_of_ones_own_is_found_in_a_text",
+    ),
+    Fault(
+        "strangers: Python code that makes a rule imports its module",
+        "losses/notation.py",
+        "if make is trust_region and",
+        "if make is None and",
+        "own_rules::test_a_type_of_ones_own_is_found_in_a_text",
+    ),
+    Fault(
         "strangers: rules within rules are not looked into",
-        "trust_regions/base.py",
+        "trust_regions/notation.py",
         'parts = cast("list[Any]", node) if isinstance(node, list | tuple) else []',
         "parts: list[Any] = []",
         "own_rules::test_a_type_of_ones_own_is_found_at_any_depth_without_an_import",

@@ -17,6 +17,7 @@ from bandpo import Capped, Objective, objective, trust_region
 from bandpo.config import build
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.losses.notation import parse_objective
 from bandpo.reports.runs import read_runs
 from bandpo.testing import check_trust_region
 from bandpo.training import on_trl
@@ -200,3 +201,16 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
     settings = recipe.node(tmp_path, tmp_path / "other", trust_region=node, trainer={"delta": 2.0})
     with pytest.raises(UserError, match=r"^trainer: delta must not be set beside .*dual_clip"):
         on_trl.run(build(settings))
+
+
+def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
+    """Nodes may be written as text; who only reads looks into it, and Python code is not run for it."""
+    (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for text in ('{type: "evilmod:X"}', '{"type": "evilmod:X"}', "{type: capped, region: {type: evilmod:X}}"):
+        assert own_type(text) == "evilmod:X"
+        assert own_type({"trust_region": text}) == "evilmod:X"
+    assert own_type("band:kl:0.05") is own_type('Band("kl", 0.05)') is own_type("{") is None
+    for text in ('trust_region({"type": "evilmod:X"})', 'Objective(bandpo.trust_region({"type": "evilmod:X"}))'):
+        with pytest.raises(ValueError, match="a rule of one's own, evilmod:X, not loaded"):
+            parse_objective(text)

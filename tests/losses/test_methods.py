@@ -651,6 +651,10 @@ def test_a_label_is_the_rules_or_the_methods_or_says_what_differs():
     assert label_of_objective(Objective(Clip(0.2, 0.28), dual_clip=3.0)) == "Clip-Higher 0.2/0.28, dual_clip 3.0"
     pair = Objective(Clip(0.2, 0.2), apply=("mask", "clip"))
     assert label_of_objective(pair) == "GRPO 0.2/0.2, apply mask / clip"  # ASPO is more than that
+    assert label_of_objective(method("dis").without_average) == "Clip 0.3/5.0, apply mask_two_sided"
+    assert label_of_objective(method("dapo").objective) == "Clip-Higher 0.2/0.28"
+    mean = Objective(Clip(0.2, 0.28), aggregation="seq-mean-token-sum")
+    assert label_of_objective(mean) == "Clip-Higher 0.2/0.28, aggregation seq-mean-token-sum"
 
 
 # ---- trainers, recipes and commands

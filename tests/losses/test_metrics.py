@@ -138,6 +138,9 @@ def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
     assert count() == tokens + 1
     logps[3, 1] = math.nan
     assert count() == 2 * tokens + 1
+    alone = torch.tensor([1.0, bad, -1.0, 1.0])  # one for each response
+    found = policy_loss(logps, old, alone, mask, Objective(Clip(0.2, 0.2), ratio=ratio))[1].compute()
+    assert found["not_finite/count"] == 3 + tokens
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-4, 3e-3, 0.1, 2.0, 59.0])
