@@ -171,7 +171,7 @@ def test_different_advantages_under_one_ratio_ask_for_sequence_ids(ratio):
     new, old, mask = torch.full((1, 6), -1.0), torch.full((1, 6), -1.1), torch.ones(1, 6)
     advantages = torch.tensor([[1.0, 1, 1, -1, -1, -1]])
     objective = Objective(Clip(0.2, 0.2), ratio=ratio)
-    with pytest.raises(ValueError, match=r"vary in 1 rows\. Are several responses packed into a row.* sequence_ids"):
+    with pytest.raises(ValueError, match=r"vary in 1 row\. Are several responses packed into a row.* sequence_ids"):
         policy_loss(new, old, advantages, mask, objective)
     _, later = policy_loss(new, old, advantages, mask.bool(), objective, normalizer=1.0)  # which reads nothing
     with pytest.raises(ValueError, match="sequence_ids"):

@@ -811,7 +811,7 @@ def test_what_is_no_log_probability_is_refused_and_asked_about():
                 policy_loss(**arguments | {name: passed}, objective=objective)
         one = arguments[name].detach().clone()
         one[tuple(inside)] = 2e-3
-        with pytest.raises(ValueError, match=r"at 1 response tokens one is above 0\.001"):
+        with pytest.raises(ValueError, match=r"at 1 response token one is above 0\.001"):
             policy_loss(**arguments | {name: one}, objective=objective)
         one[tuple(inside)] = 1e-4  # what a sampler rounds to
         _, metrics = policy_loss(**arguments | {name: one}, objective=objective)

@@ -13,6 +13,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from ..errors import counted
+
 # Right-closed bins of the old probability: (0, .2], (.2, .4], ... The first is the paper's tail.
 EDGES = (0.2, 0.4, 0.6, 0.8)
 ALL_BINS = range(len(EDGES) + 1)
@@ -234,16 +236,18 @@ class Metrics:
 def check_sums(sums: Mapping[Any, float]) -> None:
     """Raise ValueError as `Metrics.check` does, of the sums by name."""
     if sums["far_above_zero"]:
+        tokens = counted(int(sums["far_above_zero"]), "response token")
         raise ValueError(
-            f"logps, old_logps and ref_logps must be log-probabilities, at most 0; at {sums['far_above_zero']:g} "
-            f"response tokens one is above {NO_LOGPS:g}. Is it the negative log-likelihood, as cross_entropy returns "
-            "it? Then pass its negative. Is it a probability? Then pass its logarithm"
+            f"logps, old_logps and ref_logps must be log-probabilities, at most 0; at {tokens} one is above "
+            f"{NO_LOGPS:g}. Is it the negative log-likelihood, as cross_entropy returns it? Then pass its negative. Is "
+            "it a probability? Then pass its logarithm"
         )
     if sums["mixed"]:
+        rows = counted(int(sums["mixed"]), "row")
         raise ValueError(
-            f"advantages must be the same for all tokens of a response, which has one ratio under this objective; they "
-            f"vary in {sums['mixed']:g} rows. Are several responses packed into a row? Then pass sequence_ids, the "
-            "response of each token"
+            "advantages must be the same for all tokens of a response, which has one ratio under this objective; they "
+            f"vary in {rows}. Are several responses packed into a row? Then pass sequence_ids, the response of each "
+            "token"
         )
 
 
