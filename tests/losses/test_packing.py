@@ -183,6 +183,12 @@ def test_different_advantages_under_one_ratio_ask_for_sequence_ids(ratio):
     policy_loss(new, old, advantages.where(mask.bool(), math.nan), torch.tensor([[1, 1, 1, 0, 0, 0]]), objective)
 
 
+def test_ids_that_are_no_tensor_get_a_sentence():
+    row = torch.full((1, 3), -1.0)
+    with pytest.raises(TypeError, match=r"sequence_ids must be a torch.Tensor, got list; torch.as_tensor"):
+        policy_loss(row, row, torch.ones(1), torch.ones(1, 3), "grpo", sequence_ids=[[0, 0, 0]])
+
+
 def test_a_flat_row_alone_is_said_to_be_packed():
     row = torch.full((6,), -1.0)
     with pytest.raises(ValueError, match=r"logps must be \(B, T\), got \(6,\); a packed row goes with sequence_ids"):

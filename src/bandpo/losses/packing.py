@@ -31,7 +31,8 @@ class Packing:
     def __init__(
         self, sequence_ids: Tensor, mask: Tensor, *, longest: int | None = None, responses: int | None = None
     ) -> None:
-        if sequence_ids.shape != mask.shape or sequence_ids.is_floating_point() or sequence_ids.is_complex():
+        is_other = sequence_ids.is_floating_point() or sequence_ids.is_complex() or sequence_ids.dtype == torch.bool
+        if sequence_ids.shape != mask.shape or is_other:
             raise ValueError(
                 f"sequence_ids must be integers {tuple(mask.shape)}, the response of each token, got "
                 f"{sequence_ids.dtype} {tuple(sequence_ids.shape)}"

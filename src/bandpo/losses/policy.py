@@ -105,6 +105,7 @@ def policy_loss(
     }
     _check_types(tensors)
     if sequence_ids is not None:
+        _check_types({"sequence_ids": sequence_ids})
         return _of_packed_rows(tensors, objective, normalizer, sequence_ids, longest, known)
     if longest is not None:
         raise ValueError(f"longest goes with sequence_ids, of packed rows; got {longest!r} without them")
