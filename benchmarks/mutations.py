@@ -795,6 +795,27 @@ FAULTS = [
     ),
     # ---- losses/packing.py
     Fault(
+        "on a GPU, advantages that do not fit packed rows go to the next response in silence",
+        "losses/packing.py",
+        "self.misfit = (found != responses) | (most > longest) | again.any()",
+        "self.misfit = (most > longest) | again.any()",
+        "packing",
+    ),
+    Fault(
+        "on a GPU, an id of packed rows that comes back is not seen",
+        "losses/packing.py",
+        "(most > longest) | again.any()",
+        "(most > longest)",
+        "packing",
+    ),
+    Fault(
+        "of packed rows with a mask of numbers nothing is looked at where a normalizer is given",
+        "losses/policy.py",
+        "if was_looked_at and not torch.compiler.is_compiling():",
+        "if normalizer is None and not torch.compiler.is_compiling():",
+        "packing",
+    ),
+    Fault(
         "every position begins anew at a row, not at a response",
         "losses/packing.py",
         "- (tokens.cumsum(0) - tokens)[run]",
@@ -804,8 +825,8 @@ FAULTS = [
     Fault(
         "prompts between packed responses count as responses",
         "losses/packing.py",
-        "place = ((tokens > 0).cumsum(0) - 1)[run] * longest",
-        "place = run * longest",
+        "((tokens > 0).cumsum(0) - 1)[run]",
+        "run",
         "packing",
     ),
     Fault(
@@ -818,8 +839,8 @@ FAULTS = [
     Fault(
         "an id may come back in its row",
         "losses/packing.py",
-        "if distinct.shape[1] != found:",
-        "if distinct.shape[1] > found:",
+        "& (run[:, 1:] != run[:, :-1])",
+        "& (run[:, 1:] < run[:, :-1])",
         "packing",
     ),
     Fault(
@@ -832,8 +853,8 @@ FAULTS = [
     Fault(
         "one advantage for each packed row, not for each response, is taken",
         "losses/packing.py",
-        "if found != responses:",
-        "if found < responses:",
+        "if count != responses:",
+        "if count < responses:",
         "packing",
     ),
     Fault(
@@ -854,8 +875,8 @@ FAULTS = [
     Fault(
         "what cannot be is not looked for before the metrics are read",
         "losses/policy.py",
-        "        metrics.check()",
-        "        metrics.counts",
+        "        metrics.check()\n    return aggregate_masked",
+        "        metrics.counts\n    return aggregate_masked",
         "policy",
     ),
     Fault(
@@ -2493,8 +2514,8 @@ FAULTS = [
     Fault(
         "TRL's clamp: tokens that are not finite are not counted",
         "integrations/trl.py",
-        "(~(log_ratio.isfinite() & advantages.isfinite()) & mask)",
-        "(~log_ratio.isfinite() & mask)",
+        "((log_ratio.isnan() | ~advantages.isfinite()) & mask)",
+        "(log_ratio.isnan() & mask)",
         "trl_finite::test_a_row_of_the_batch_that_is_not_finite_ends_training_in_its_step",
     ),
     Fault(

@@ -56,7 +56,7 @@ def test_a_mapping_of_the_trainer_is_no_text(node, key):
         ("model_init_kwargs", {"dtype": ["float32"]}, "dtype must be one of auto, float32, bfloat16, float16, got ['f"),
         ("generation_kwargs", {"custom_generate": "evil/repository"},
          "trainer.generation_kwargs.custom_generate cannot be set, got 'evil/repository'"),
-        ("generation_kwargs", {"top_pp": 0.9}, "use_cache, cache_implementation, did you mean 'top_p'?"),
+        ("generation_kwargs", {"top_pp": 0.9}, "can load no code is handed on, did you mean 'top_p'?"),
         ("accelerator_config", {"splitbatches": True}, "got True: only what can load no code is handed on"),
         ("gradient_checkpointing_kwargs", {"context_fn": "evil:f"}, "which is use_reentrant, preserve_rng_state"),
         ("transformers_continuous_batching_config", {"decode_compile_config": {}}, "decode_compile_config cannot be"),

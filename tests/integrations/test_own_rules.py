@@ -211,6 +211,11 @@ def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
         assert own_type(text) == "evilmod:X"
         assert own_type({"trust_region": text}) == "evilmod:X"
     assert own_type("band:kl:0.05") is own_type('Band("kl", 0.05)') is own_type("{") is None
-    for text in ('trust_region({"type": "evilmod:X"})', 'Objective(bandpo.trust_region({"type": "evilmod:X"}))'):
+    for text in (
+        'trust_region({"type": "evilmod:X"})',
+        'trust_region(node={"type": "evilmod:X"})',
+        "trust_region(\"{type: 'evilmod:X'}\")",
+        'Objective(bandpo.trust_region({"type": "evilmod:X"}))',
+    ):
         with pytest.raises(ValueError, match="a rule of one's own, evilmod:X, not loaded"):
             parse_objective(text)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bandpo import Band, Clip, Objective, method, policy_loss
+from bandpo.losses import packing
 from bandpo.losses.methods import METHODS
 
 F64 = torch.float64
@@ -146,6 +147,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "advantages of another number": ({"advantages": torch.ones(3)}, r"advantages must be one per response, \(2,\)"),
     "one advantage of the row": ({"advantages": torch.ones(1)}, r"one per response, \(2,\) .*, got 1 of them"),
     "too short": ({"longest": 3}, "longest must be the most tokens of a response, 4 here, got 3"),
+    "half a length": ({"longest": 4.0}, "longest must be .* a positive integer, got 4.0"),
     "no length": ({"longest": 0}, "longest must be .* a positive integer, got 0"),
     "no ids": ({"sequence_ids": None, "longest": 4}, "longest goes with sequence_ids"),
 }
@@ -181,6 +183,37 @@ def test_different_advantages_under_one_ratio_ask_for_sequence_ids(ratio):
     alone, _ = policy_loss(new.view(2, 3), old.view(2, 3), torch.tensor([1.0, -1.0]), mask.view(2, 3), objective)
     assert of_rows == alone
     policy_loss(new, old, advantages.where(mask.bool(), math.nan), torch.tensor([[1, 1, 1, 0, 0, 0]]), objective)
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "advantages", "longest"),
+    [
+        ([1, 1, 2, 2, 2, 3], [1] * 6, [1.0, -1.0], 3),  # one response more than advantages
+        ([1, 1, 2, 2, 2, 3], [0, 0, 1, 1, 1, 1], [1.0, -1.0, 1.0], 3),  # one of them has no token in the mask
+        ([1, 1, 2, 2, 2, 3], [1] * 6, [1.0, -1.0, 1.0], 2),  # a longer one
+        ([1, 1, 2, 2, 1, 1], [1] * 6, [1.0, -1.0, 1.0], 2),  # an id that comes back
+    ],
+)
+def test_what_does_not_fit_is_found_later_where_nothing_is_looked_at(monkeypatch, ids, mask, advantages, longest):
+    monkeypatch.setattr(packing, "_FREE", ())  # as on a GPU
+    row = torch.full((1, 6), -1.0)
+    given = (row, row, torch.tensor(advantages), torch.tensor([mask], dtype=torch.bool), "grpo")
+    _, metrics = policy_loss(*given, normalizer=3.0, sequence_ids=torch.tensor([ids]), longest=longest)
+    for read in (metrics.check, metrics.compute):
+        with pytest.raises(ValueError, match="longest and advantages must fit sequence_ids"):
+            read()
+    with pytest.raises(ValueError, match="longest and advantages must fit sequence_ids"):
+        policy_loss(*given, sequence_ids=torch.tensor([ids]), longest=longest)  # which waits for the device anyway
+    fitting = torch.tensor([[1, 1, 1, 2, 2, 3]]), torch.tensor([1.0, -1.0, 1.0])
+    _, metrics = policy_loss(row, row, fitting[1], row < 0, "grpo", normalizer=3.0, sequence_ids=fitting[0], longest=3)
+    assert metrics.compute()["sequences"] == 3
+
+
+def test_a_packed_row_of_negative_log_likelihoods_is_asked_about():
+    row, ids = torch.full((1, 6), 1.0), torch.tensor([[0, 0, 0, 1, 1, 1]])
+    for mask, normalizer in ((torch.ones(1, 6), 1.0), (torch.ones(1, 6, dtype=torch.bool), None)):
+        with pytest.raises(ValueError, match="must be log-probabilities"):
+            policy_loss(row, row, torch.ones(2), mask, "grpo", normalizer=normalizer, sequence_ids=ids)
 
 
 def test_ids_that_are_no_tensor_get_a_sentence():

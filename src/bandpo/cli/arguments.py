@@ -41,10 +41,10 @@ def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: s
 
 
 def split(text: str) -> list[str]:
-    """What stands between commas; those in {...} or [...] belong to a node."""
+    """What stands between commas; those in {...}, [...] or (...) belong to a rule."""
     parts, depth = [""], 0
     for letter in text:
-        depth = max(0, depth + (letter in "{[") - (letter in "}]"))
+        depth = max(0, depth + (letter in "{[(") - (letter in "}])"))
         if letter == "," and not depth:
             parts.append("")
         else:

@@ -59,9 +59,10 @@ def check_mapping(key: str, value: Any) -> None:
     allowed = ALLOWED.get(key, {})
     for name, given in value.items() if allowed else ():
         if name not in allowed:
+            known = f", which is {', '.join(allowed)}" if len(allowed) <= 8 else ""
+            known += nearest(str(name), list(allowed))
             raise UserError(
-                f"trainer.{key}.{name} cannot be set, got {given!r}: only what can load no code is handed on, which is "
-                f"{', '.join(allowed)}{nearest(str(name), list(allowed))}"
+                f"trainer.{key}.{name} cannot be set, got {given!r}: only what can load no code is handed on{known}"
             )
         if allowed[name] and given not in allowed[name]:
             raise UserError(

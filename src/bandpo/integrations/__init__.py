@@ -183,6 +183,10 @@ def objective_for(
     for name, reason in REFUSED[host].items():
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
+            if name == "aggregation":
+                setting, names = AVERAGES[host]
+                its = [f"{setting}={value!r}" for value, of in names.items() if setting and of == changed[name]]
+                reason += f", of which {its[0]} is that average" if its else ""
             raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
     shown = SHOWN.get(host, ())
     try:

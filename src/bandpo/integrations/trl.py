@@ -26,7 +26,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..errors import nearest
-from ..losses.metrics import Metrics
+from ..losses.metrics import NO_LOGPS, ROUNDED, Metrics
 from ..losses.objective import MAX_LOG_RATIO, Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, TrustRegion
@@ -389,8 +389,13 @@ class BandPOTrainer(ContextTrainer):
         self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
 
         log_ratio = torch.where(mask, logps.float() - old_logps, 0.0)
-        sums = {"saturated": (log_ratio.abs() > MAX_LOG_RATIO).sum()}
-        sums["not_finite"] = (~(log_ratio.isfinite() & advantages.isfinite()) & mask).sum()
+        highest = torch.maximum(logps.float(), old_logps)
+        sums = {
+            "saturated": (log_ratio.abs() > MAX_LOG_RATIO).sum(),
+            "above_zero": ((highest > ROUNDED) & mask).sum(),
+            "far_above_zero": ((highest > NO_LOGPS) & mask).sum(),
+            "not_finite": ((log_ratio.isnan() | ~advantages.isfinite()) & mask).sum(),
+        }
         if entropies is not None:
             sums |= {"entropy": torch.where(mask, entropies.float(), 0.0).sum(), "entropy_tokens": mask.sum()}
         if bounds.capped is not None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
@@ -113,6 +113,12 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
             f"epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high} beside a trust region are two rules; "
             "leave them at their defaults (0.2, None) and pass bandpo.Clip(eps_low, eps_high) as the trust region"
         )
+    if not isinstance(args.generation_kwargs, Mapping | None) or not isinstance(args.loss_type, str):
+        yield (
+            f"loss_type must be text and generation_kwargs a mapping, got {args.loss_type!r} and "
+            f"{args.generation_kwargs!r}"
+        )
+        return
     if objective is not None and not is_trls_own(args, objective):
         given = args.importance_sampling_level
         if given != "token":

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ SUMS = (
     "saturated",  # tokens whose log-ratio had to be clamped to a finite range
     "above_zero",  # tokens with a log-probability above ROUNDED
     "far_above_zero",  # tokens with one above NO_LOGPS
+    "misfit",  # batches of packed rows whose ids do not go with the numbers given beside them
     "mixed",  # responses with one ratio whose tokens have different advantages
     "capped",  # tokens whose upper bound is a ratio cap's
     "not_finite",  # tokens whose loss is infinite or NaN
@@ -132,11 +134,16 @@ class Metrics:
         counts, histogram, sums = torch.split(flat, sizes)
         return Metrics(counts.to(torch.int64).view_as(self.counts), histogram.to(torch.int64), sums, maxima)
 
+    def with_misfit(self, misfit: Tensor) -> Metrics:
+        """Return the same with what `Packing` could not look at."""
+        index = torch.tensor(SUMS.index("misfit"), device=self.sums.device)
+        return dataclasses.replace(self, sums=self.sums.index_add(0, index, misfit.to(self.sums.dtype)[None]))
+
     def check(self) -> None:
         """Raise ValueError for a batch that cannot be what it was given as; waits for the device.
 
-        That are log-probabilities above 0.001, and, under a ratio of whole responses, responses whose tokens have
-        different advantages.
+        That are log-probabilities above 0.001, under a ratio of whole responses those whose tokens have different
+        advantages, and packed rows that `longest` or the advantages do not fit.
         """
         values: list[float] = self.sums.tolist()
         check_sums(dict(zip(SUMS, values, strict=True)))
@@ -241,6 +248,11 @@ def check_sums(sums: Mapping[Any, float]) -> None:
             f"logps, old_logps and ref_logps must be log-probabilities, at most 0; at {tokens} one is above "
             f"{NO_LOGPS:g}. Is it the negative log-likelihood, as cross_entropy returns it? Then pass its negative. Is "
             "it a probability? Then pass its logarithm"
+        )
+    if sums["misfit"]:
+        raise ValueError(
+            "longest and advantages must fit sequence_ids: the tokens of the longest response, and one number for each "
+            "response that has a token in the mask, whose ids stand together in a row"
         )
     if sums["mixed"]:
         rows = counted(int(sums["mixed"]), "row")

@@ -26,7 +26,7 @@ def method_of(node: Any) -> Method | None:
     if set(values) != {"name"}:
         raise ValueError(
             f"a method's node is {{type: method, name: ...}}, got {sorted(values)} beside the type; for other values "
-            "write an objective, beginning with bandpo.method(name).objective.to_config()"
+            "write an objective, beginning with bandpo.method(name).without_average.to_config()"
         )
     return method(values["name"])
 

@@ -56,6 +56,8 @@ def _of_python(text: str) -> Any:
         return read_python(ast.parse(text, mode="eval").body)
     except (SyntaxError, TypeError) as error:
         raise ValueError(f"{text!r} cannot be read as Python: {error}{EXAMPLE}") from None
+    except (RecursionError, MemoryError):
+        raise ValueError(f"a text of {len(text)} characters is too deep to be a rule{EXAMPLE}") from None
 
 
 def read_python(code: ast.expr) -> Any:
@@ -67,11 +69,13 @@ def read_python(code: ast.expr) -> Any:
     makers: dict[str, Any] = {each.__name__: each for each in kinds}
     makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
     called = code.func if isinstance(code, ast.Call) else code
-    make = makers.get(called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
+    name = called.attr if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else ""
+    make = makers.get(getattr(called, "id", name))
     if isinstance(code, ast.Call):
         if make is None or any(keyword.arg is None for keyword in code.keywords):
-            raise ValueError(f"{ast.unparse(code)} is more than plain values and rules, and code is not run{EXAMPLE}")
-        if make is trust_region and (own := own_type([ast.literal_eval(each) for each in code.args])) is not None:
+            raise ValueError(_more(code))
+        given = [*code.args, *(keyword.value for keyword in code.keywords)]
+        if make is trust_region and (own := own_type([ast.literal_eval(each) for each in given])) is not None:
             raise ValueError(not_loaded(own))
         named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
         return make(*map(read_python, code.args), **named)
@@ -81,7 +85,14 @@ def read_python(code: ast.expr) -> Any:
         return tuple(map(read_python, code.elts))
     if isinstance(code, ast.Attribute) and code.attr == "inf":
         return math.inf
-    return ast.literal_eval(code)
+    try:
+        return ast.literal_eval(code)
+    except ValueError:
+        raise ValueError(_more(code)) from None
+
+
+def _more(code: ast.expr) -> str:
+    return f"{ast.unparse(code)} is more than plain values and rules, and code is not run{EXAMPLE}"
 
 
 def label_of_objective(value: Objective) -> str:

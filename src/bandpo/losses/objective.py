@@ -166,7 +166,7 @@ class Method:
     It is what the method does with a token's ratio, and its paper's average over tokens, where the paper names one. The
     KL penalty and the advantages are separate choices. Most trainers keep the average for themselves too: they take a
     method, and say which average it gets. Its node is `{type: method, name: gspo}`; for other
-    values write the objective, beginning with `bandpo.method("gspo").objective.to_config()`.
+    values write the objective, beginning with `bandpo.method("gspo").without_average.to_config()`.
 
     Args:
         name: as it is written in nodes and on the command line.

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_FREE = ("cpu",)  # devices at which looking waits for nothing
+
 
 class Packing:
     """Lay out the tokens of packed rows as a batch (N, L): N responses of at most L tokens, one in each row.
@@ -22,10 +24,12 @@ class Packing:
         longest: L; None: what the longest response has. Looking waits for the device.
         responses: N; None: as many as there are. Looking waits for the device.
 
+    Attributes:
+        misfit: 1 where ids of one response do not stand together, or `longest` or `responses` are not theirs, else 0.
+
     Raises:
-        ValueError: ids that are not integers (B, T); ids of one response that do not stand together; a response longer
-            than `longest`, or not `responses` of them. On a GPU with both numbers given nothing is looked at: tokens
-            that do not fit end in an assertion of the device then.
+        ValueError: ids that are not integers (B, T); and for a misfit, unless both numbers are given on a GPU, where
+            nothing is looked at.
     """
 
     def __init__(
@@ -37,30 +41,39 @@ class Packing:
                 f"sequence_ids must be integers {tuple(mask.shape)}, the response of each token, got "
                 f"{sequence_ids.dtype} {tuple(sequence_ids.shape)}"
             )
-        if longest is not None and (isinstance(longest, bool) or not longest > 0):
+        if longest is not None and (not isinstance(longest, int) or isinstance(longest, bool) or longest < 1):
             raise ValueError(f"longest must be the most tokens of a response, a positive integer, got {longest!r}")
         begins = torch.ones_like(mask)
         begins[:, 1:] = sequence_ids[:, 1:] != sequence_ids[:, :-1]
         run, inside = begins.flatten().cumsum(0) - 1, mask.flatten()
         tokens = torch.zeros_like(run).scatter_add(0, run, inside.long())  # of each run of equal ids
-        if longest is None or responses is None or mask.device.type == "cpu":
-            most: int
-            found: int
-            looked_at: Any = torch.stack([(tokens > 0).sum(), tokens.amax() if len(tokens) else tokens.sum()])
-            found, most = looked_at.tolist()
-            _check_together(sequence_ids, begins, tokens, run, found)
-            longest, responses = max(1, most) if longest is None else longest, found if responses is None else responses
-            if most > longest:
-                raise ValueError(f"longest must be the most tokens of a response, {most} here, got {longest}")
-            if found != responses:
+        found, most = (tokens > 0).sum(), tokens.amax() if len(tokens) else tokens.sum()
+        again = _comes_back(sequence_ids.long(), mask, run.view(mask.shape))
+        if longest is None or responses is None or mask.device.type in _FREE:
+            looked_at: Any = torch.stack([found, most, again.any().long()])
+            count, length, is_again = looked_at.tolist()
+            longest = max(1, length) if longest is None else longest
+            responses = count if responses is None else responses
+            if is_again:
+                row, column = again.nonzero()[0].tolist()
                 raise ValueError(
-                    f"advantages must be one per response, ({found},) by sequence_ids, or one per token, "
-                    f"{tuple(mask.shape)}, got {responses} of them"
+                    f"sequence_ids must be one run of equal numbers for each response of a row, got "
+                    f"{sequence_ids[row, column].item()} again in row {row} after other ids"
+                )
+            if length > longest:
+                raise ValueError(f"longest must be the most tokens of a response, {length} here, got {longest}")
+            if count != responses:
+                raise ValueError(
+                    f"advantages must be one per response, ({count},) by sequence_ids, or one per token, "
+                    f"{tuple(mask.shape)}, got {responses} of them; a response that has no token in the mask does not "
+                    "count"
                 )
         self.longest, self.responses, self.mask = longest, responses, mask
-        position = inside.cumsum(0) - 1 - (tokens.cumsum(0) - tokens)[run]
-        place = ((tokens > 0).cumsum(0) - 1)[run] * longest + torch.where(position < longest, position, 1 << 40)
-        self._place = torch.where(inside, place, responses * longest)  # the last is for what is outside the mask
+        self.misfit = (found != responses) | (most > longest) | again.any()
+        position, response = inside.cumsum(0) - 1 - (tokens.cumsum(0) - tokens)[run], ((tokens > 0).cumsum(0) - 1)[run]
+        fits = inside & (position < longest) & (response < responses)
+        # The last place is for what is outside the mask.
+        self._place = torch.where(fits, response * longest + position, responses * longest)
 
     def pad(self, x: Tensor) -> Tensor:
         """Lay out (B, T) as (N, L); 0 where there is no token."""
@@ -72,15 +85,10 @@ class Packing:
         return torch.cat([x.flatten(), x.new_zeros(1)])[self._place].view(self.mask.shape)
 
 
-def _check_together(ids: Tensor, begins: Tensor, tokens: Tensor, run: Tensor, found: int) -> None:
-    """Raise ValueError where an id comes back in its row after others."""
-    rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
-    first = begins.flatten() & (tokens[run] > 0)
-    named = torch.stack([rows.flatten()[first], ids.flatten()[first].long()])
-    distinct, times = torch.unique(named, dim=1, return_counts=True)
-    if distinct.shape[1] != found:
-        row, again = distinct[:, times.argmax()].tolist()
-        raise ValueError(
-            f"sequence_ids must be one run of equal numbers for each response of a row, got {again} again in row {row} "
-            "after other ids"
-        )
+def _comes_back(ids: Tensor, mask: Tensor, run: Tensor) -> Tensor:
+    """True at tokens whose id stands in their row in an earlier run, too, (B, T)."""
+    order = torch.where(mask, ids, torch.iinfo(ids.dtype).max).sort(dim=1, stable=True).indices
+    ids, mask, run = (x.gather(1, order) for x in (ids, mask, run))
+    back = torch.zeros_like(mask)
+    back[:, 1:] = (ids[:, 1:] == ids[:, :-1]) & mask[:, 1:] & mask[:, :-1] & (run[:, 1:] != run[:, :-1])
+    return torch.zeros_like(back).scatter(1, order, back)

@@ -67,7 +67,7 @@ def policy_loss(
             row, and the result is that batch's. `advantages` and what else is one number per response may be (N,), in
             the order of the rows then. Tensors of one long row may be (T,) instead of (1, T).
         longest: L, by default the tokens of the longest response, which is read from the device. On a GPU nothing is
-            read where it is given and the advantages are (N,).
+            read where it is given and the advantages are (N,); `Metrics.compute` objects to numbers that do not fit.
         known: what a rule asks for beside these tensors, as a field of `Context` with that name, such as `step=100` for
             `Decaying`; of a tensor (B, T), (B, 1) or (B,). `entropies` are measured too.
 
@@ -164,10 +164,14 @@ def _of_packed_rows(
         given = {name: x[None] if _shape(x) == shape else x for name, x in given.items()}
     ids, advantages = given.pop("sequence_ids"), given["advantages"]
     _check_shapes({name: given[name] for name in tensors if name != "advantages"})
+    was_looked_at = normalizer is None or given["response_mask"].dtype != torch.bool
     given["response_mask"] = mask = as_mask(given["response_mask"], may_be_empty=True)
     packing = Packing(ids, mask, longest=longest, responses=len(advantages) if advantages.dim() == 1 else None)
     laid_out: dict[str, Any] = {name: packing.pad(x) if _shape(x) == mask.shape else x for name, x in given.items()}
     loss, metrics = policy_loss(**laid_out, objective=objective, normalizer=normalizer)
+    metrics = metrics.with_misfit(packing.misfit)
+    if was_looked_at and not torch.compiler.is_compiling():
+        metrics.check()
     return loss if loss.dim() == 0 else packing.pack(loss).view(shape), metrics
 
 

@@ -8,7 +8,6 @@ train another model.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -91,8 +90,7 @@ def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
     wrong = []
     for folder in _newest_first(run):
         if not (folder / MARK).is_file():
-            with contextlib.suppress(SafetensorError, OSError):  # half written
-                wrong += filter(None, [_broken(folder)])
+            wrong += filter(None, [_broken(folder, whole=False)])
             continue
         try:
             mark = Mark.model_validate_json((folder / MARK).read_bytes())
@@ -124,12 +122,15 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
     return fault or _broken(folder)
 
 
-def _broken(folder: Path) -> str | None:
-    """What is wrong with the weights of a checkpoint, which numbers that are not finite have spoilt for good."""
+def _broken(folder: Path, whole: bool = True) -> str | None:
+    """Say what is wrong with the weights of a checkpoint: not finite, or, where it was `whole`, not to be read."""
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            if names := not_finite((name, file.get_tensor(name)) for name in file.keys()):  # noqa: SIM118
-                return f"{folder} has weights that are not finite ({len(names)}, first {names[0]})"
+        try:
+            with safe_open(path, "pt") as file:
+                if names := not_finite((name, file.get_tensor(name)) for name in file.keys()):  # noqa: SIM118
+                    return f"{folder} has weights that are not finite ({len(names)}, first {names[0]})"
+        except (SafetensorError, OSError) as error:
+            return f"{path} cannot be read: {error}" if whole else None
     return None
 
 

@@ -168,9 +168,11 @@ def load(
     rule = loss.get("trust_region")
     try:
         if trust or own_type(rule) is None:
-            found = objective_for("verl", rule, anchor=loss.get("anchor", "old"))
-            say_average("verl", rule, dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean"))
-            if isinstance(rule, str) or method_of(rule) is not None:  # the command and verl's record say what it is
+            mode = dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
+            found = objective_for("verl", rule, anchor=loss.get("anchor", "old"), average=mode)
+            say_average("verl", rule, mode)
+            # The command and verl's record say what it is; the average is verl's setting.
+            if isinstance(rule, str) or method_of(rule) is not None or (rule and "aggregation" in rule):
                 loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None

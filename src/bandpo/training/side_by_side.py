@@ -67,9 +67,10 @@ def plan(
         raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
     if not methods or not seeds:
         raise UserError("a comparison needs at least one method and one seed")
+    trainer = merge(SCENES[scene].defaults, overrides or {}).get("trainer") or {}
     rules: dict[str, dict[str, Any]] = {}
     for method in methods:
-        name, rule = _rule(method)
+        name, rule = _rule(method, trainer.get("loss_type", "dapo"))
         if name in rules:
             raise UserError(f"method {method!r} is given twice{'' if method == name else f', it is {name!r}'}")
         rules[name] = rule
@@ -87,14 +88,14 @@ def plan(
     return jobs
 
 
-def _rule(text: str) -> tuple[str, dict[str, Any]]:
+def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
     """The name of a run's folder and the node of its rule or objective; methods that are the same have one name."""
     try:
         found = parse_objective(text)
     except ValueError as error:
         raise UserError(str(error)) from None
     try:
-        value = objective_for("TRL", found)
+        value = objective_for("TRL", found, average=average)
     except ValueError as error:
         raise UserError(str(error)) from None
     same = [each.name for each in METHODS if each.is_complete and each.without_average == value]
