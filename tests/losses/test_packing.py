@@ -124,6 +124,12 @@ def test_a_row_may_be_flat_and_advantages_may_be_of_tokens():
     torch.testing.assert_close(2 * wider, narrow)
 
 
+def test_the_same_id_in_another_row_is_another_response():
+    row, ids = torch.full((2, 3), -1.0), torch.tensor([[5, 5, 5], [5, 5, 5]])
+    _, metrics = policy_loss(row, row, torch.ones(2), row < 0, "grpo", sequence_ids=ids)
+    assert metrics.compute()["sequences"] == 2
+
+
 def test_rows_without_a_response_token_need_a_normalizer_and_give_0():
     row, _ = packed(padded(2), 2, 2)
     row["response_mask"] = torch.zeros_like(row["response_mask"])
