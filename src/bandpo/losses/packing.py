@@ -1,10 +1,10 @@
 """Packed rows: several responses in one row of tokens, laid out as a batch with one response in each row."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -68,12 +68,13 @@ class Packing:
                     f"{tuple(mask.shape)}, got {responses} of them; a response that has no token in the mask does not "
                     "count"
                 )
-        self.longest, self.responses, self.mask = longest, responses, mask
+        self.longest, self.responses, self.mask = cast(int, longest), cast(int, responses), mask
         self.misfit = (found != responses) | (most > longest) | again.any()
-        position, response = inside.cumsum(0) - 1 - (tokens.cumsum(0) - tokens)[run], ((tokens > 0).cumsum(0) - 1)[run]
-        fits = inside & (position < longest) & (response < responses)
+        position = inside.cumsum(0) - 1 - (tokens.cumsum(0) - tokens)[run]
+        response = ((tokens > 0).cumsum(0) - 1)[run]
+        fits = inside & (position < self.longest) & (response < self.responses)
         # The last place is for what is outside the mask.
-        self._place = torch.where(fits, response * longest + position, responses * longest)
+        self._place = torch.where(fits, response * self.longest + position, self.responses * self.longest)
 
     def pad(self, x: Tensor) -> Tensor:
         """Lay out (B, T) as (N, L); 0 where there is no token."""
