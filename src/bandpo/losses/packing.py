@@ -68,7 +68,7 @@ class Packing:
                     f"{tuple(mask.shape)}, got {responses} of them; a response that has no token in the mask does not "
                     "count"
                 )
-        self.longest, self.responses, self.mask = cast(int, longest), cast(int, responses), mask
+        self.longest, self.responses, self.mask = longest, cast(int, responses), mask
         self.misfit = (found != responses) | (most > longest) | again.any()
         position = inside.cumsum(0) - 1 - (tokens.cumsum(0) - tokens)[run]
         response = ((tokens > 0).cumsum(0) - 1)[run]
