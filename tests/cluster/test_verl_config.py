@@ -73,7 +73,7 @@ def test_pairs_arrive_as_lists():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([region(type="bandd")], r"policy_loss\.trust_region.*got 'bandd', did you mean 'band'"),
+        ([region(type="bandd")], r"policy_loss\.trust_region: no trust_region type is called 'bandd', did you mean 'band'"),
         ([region(type="band", detla=0.05)], r"policy_loss\.trust_region.*unknown key 'detla'.*did you mean 'delta'"),
         ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),
         ([f"+{LOSS}.anchor=rollout"], r"policy_loss\.anchor must be 'old' or 'sampler', got 'rollout'"),
@@ -81,7 +81,7 @@ def test_pairs_arrive_as_lists():
             [f"+{LOSS}.trust_region=dis"],
             r"method 'dis': its ratio .*; set policy_loss\.anchor=sampler",
         ),
-        ([f"+{LOSS}.trust_region=band"], r"policy_loss\.trust_region.*a rule.s node is .type: band"),
+        ([f"+{LOSS}.trust_region=bandkl"], r"policy_loss\.trust_region: no method or rule is called .* 'band-kl'"),
         ([region(type="objective", apply="cut")], r"policy_loss\.trust_region: apply must be one of"),
         ([region(type="objective", apply=3)], r"policy_loss\.trust_region: apply must be one of"),
         ([region(type="objective", preserve="[0.5,1]")], r"policy_loss\.trust_region: unknown key 'preserve'"),

@@ -429,14 +429,14 @@ def test_the_samplers_ratio_is_not_corrected_twice():
     tensors = batch(RATIOS, EXACT)
     config = bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL, anchor="sampler")
     weights = torch.ones_like(tensors["advantages"])
-    token = plugin._KNOWN.set({"anchor": tensors["old_log_prob"] + 0.1})
+    token = plugin._KNOWN.set({"anchor": tensors["old_log_prob"] - 0.1})
     try:
         with pytest.raises(ValueError, match=r"anchor = 'sampler' and the weights of .* count the same ratio twice"):
             run("bandpo", config, tensors, weights=weights)
         loss, gradient, _ = run("bandpo", config, tensors)
     finally:
         plugin._KNOWN.reset(token)
-    moved = tensors | {"old_log_prob": tensors["old_log_prob"] + 0.1}
+    moved = tensors | {"old_log_prob": tensors["old_log_prob"] - 0.1}
     expected, expected_gradient, _ = run("bandpo", bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL), moved)
     assert loss == expected
     assert torch.equal(gradient, expected_gradient)
