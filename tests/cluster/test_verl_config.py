@@ -73,7 +73,10 @@ def test_pairs_arrive_as_lists():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([region(type="bandd")], r"policy_loss\.trust_region: no trust_region type is called 'bandd', did you mean 'band'"),
+        (
+            [region(type="bandd")],
+            r"policy_loss\.trust_region: no trust_region type is called 'bandd', did you mean 'band'",
+        ),
         ([region(type="band", detla=0.05)], r"policy_loss\.trust_region.*unknown key 'detla'.*did you mean 'delta'"),
         ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),
         ([f"+{LOSS}.anchor=rollout"], r"policy_loss\.anchor must be 'old' or 'sampler', got 'rollout'"),

@@ -106,7 +106,7 @@ def run_cells(cells: Sequence[Cell]) -> list[Row]:
         found = train(scene(node), [Learner(**each) for each in fields], list(seeds))
     for name in cells[0].numbers:
         if name not in found:
-            raise UserError(f"numbers: {name!r} is none of what a run gives: {', '.join(found)}")
+            raise UserError(f"numbers must be of what a run gives, {', '.join(found)}, got {name!r}")
     return [row_of(each, {name: found[name][i] for name in each.numbers}) for i, each in enumerate(cells)]
 
 

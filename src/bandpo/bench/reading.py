@@ -99,7 +99,7 @@ def _check_names(contest: Contest) -> None:
 def _check_numbers(contest: Contest) -> None:
     for i, name in enumerate(contest.numbers):
         if name not in NUMBERS:
-            raise UserError(f"numbers.{i}: {name!r} is none of {', '.join(NUMBERS)}{nearest(name, [*NUMBERS])}")
+            raise UserError(f"numbers.{i} must be one of {', '.join(NUMBERS)}, got {name!r}{nearest(name, [*NUMBERS])}")
         if name in contest.numbers[:i]:
             raise UserError(f"numbers.{i}: {name!r} is there twice")
     if contest.metric not in LARGER_IS_BETTER:

@@ -41,12 +41,17 @@ def _zipped(path: Path) -> list[Row]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            header = next(name for name in ("header.json", "_journal/start.json") if name in names)
-            task = json_line(archive.read(header), f"{path}, {header}").get("eval", {}).get("task")
+            headers = [name for name in ("header.json", "_journal/start.json") if name in names]
+            if not headers:
+                raise zipfile.BadZipFile("no header")
+            of_eval = json_line(archive.read(headers[0]), f"{path}, {headers[0]}").get("eval", {})
+            if not isinstance(of_eval, dict):
+                raise zipfile.BadZipFile(f"eval in {headers[0]} must be an object, got {of_eval!r}")
+            task = of_eval.get("task")
             samples = sorted(name for name in names if re.fullmatch(r"samples/.*\.json", name))
             return [{"task": task, **json_line(archive.read(name), f"{path}, {name}")} for name in samples]
-    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, StopIteration, AttributeError) as error:
-        reason = " ".join(str(error).split()) or "no header"
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:  # the last: a kind of compression
+        reason = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read as a log of inspect_ai: {reason}; `inspect log convert --to json` "
                         "makes a .json of it") from None  # fmt: skip
 

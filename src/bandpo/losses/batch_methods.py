@@ -82,8 +82,7 @@ OF_BATCHES: tuple[Method, ...] = (
         "its authors' repository: README, loss and the script of its run with DAPO's ranges, the dual clip at 10 "
         "and the average included",
         "the paper's equations. Its code drops a token whose entropy ratio is outside also where r is 1, as in the "
-        "first "
-        "step on a batch; here such a token keeps its gradient",
+        "first step on a batch; here such a token keeps its gradient",
         "entropies=entropies, old_entropies=old_entropies",
     ),
     Method(

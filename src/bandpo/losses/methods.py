@@ -148,12 +148,10 @@ METHODS: tuple[Method, ...] = (
         "2509.02333",
         Objective(DCPO(0.16, 0.2), aggregation=_RESPONSES),
         "PPO with (1 + sqrt(max(1 - 4 0.16 / p, 0))) / 2 <= r <= min((1 + sqrt(1 + 4 0.2 / p)) / 2, 10), p old",
-        "its authors' repository: formula, values and cap. The BandPO paper's scripts have the same for this baseline, "
-        "its "
-        "average, and a dual clip at 10: `Objective(DCPO(0.16, 0.2), dual_clip=10.0)`",
+        "its authors' repository: formula, values and cap. The BandPO paper's scripts have the same for this "
+        "baseline, its average, and a dual clip at 10: `Objective(DCPO(0.16, 0.2), dual_clip=10.0)`",
         "the paper itself, whose sum over responses is not divided by their number, by two transcriptions; its "
-        "authors' "
-        "function always has a dual clip at 10, and their run script 0.2, 0.28 and a mean over tokens",
+        "authors' function always has a dual clip at 10, and their run script 0.2, 0.28 and a mean over tokens",
     ),
     Method(
         "trgppo",
@@ -259,9 +257,8 @@ METHODS: tuple[Method, ...] = (
         "2509.20712",
         Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1.0), aggregation=_TOKENS),
         "r A; where PPO clips, beta sg(bound / r) r A, beta 0.5 below and 1 above [0.8, 1.2]",
-        "the paper, version 5, eq. 8 to 10 and table 1: (0.5, 1), (0.75, 1); the average of eq. 24. All scripts of its "
-        "authors have a "
-        "dual clip at 10 too, which the paper has not: `dual_clip=10.0`",
+        "the paper, version 5, eq. 8 to 10 and table 1: (0.5, 1), (0.75, 1); the average of eq. 24. All scripts of "
+        "its authors have a dual clip at 10 too, which the paper has not: `dual_clip=10.0`",
     ),
     Method(
         "gppo",
@@ -334,8 +331,7 @@ METHODS: tuple[Method, ...] = (
         "which policy it masks: the current one in AReaL and here, the old one in verl (see `rollout_weights`); "
         "whether PPO's clip stands beside it; the radius, which the report does not give: its authors' blog, by a "
         "digest, tried 0.1, 0.5, 0.75 and 2, and found 0.75 best for mathematics and 2 for logic and code; AReaL has "
-        "2, "
-        "a proposal for prime-rl 0.1; the average, which is IcePop's",
+        "2, a proposal for prime-rl 0.1; the average, which is IcePop's",
         FROM_SAMPLER,
     ),
     Method(
