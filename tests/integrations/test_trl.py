@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Band, Capped, Clip, Objective, lab
+from bandpo import Band, Capped, Clip, Objective, integrations, lab
 from bandpo.integrations.trl import LOSS_TYPES, MAIN_METRICS, BandPOConfig, BandPOTrainer
 from bandpo.losses.metrics import BINS, Metrics
 
@@ -739,6 +739,13 @@ def test_the_trainer_says_what_the_rule_allows(tmp_path, caplog):
     said = [message for message in caplog.messages if message.startswith("Clip(0.21, 0.29)")]
     assert len(said) == 1
     assert re.fullmatch(r"Clip\(0.21, 0.29\): a token's ratio may go from 0.79 to 1.29; \d+ steps a batch", said[0])
+
+
+def test_the_trainer_says_which_average_a_method_gets(tmp_path, caplog):
+    integrations._say_average.cache_clear()  # once in a process
+    build(BandPOTrainer, tiny.settings(tmp_path, loss_type="dapo"), "gspo")
+    line = "gspo: TRL averages by loss_type='dapo' (token-mean); its paper takes 'seq-mean-token-mean', which is "
+    assert [each for each in caplog.messages if each.startswith("gspo: ")] == [f"{line}loss_type='grpo'"]
 
 
 def test_a_config_without_a_rule_in_grpo_trainer_says_what_it_is_for(tmp_path):
