@@ -71,7 +71,7 @@ def test_cells_together_and_each_alone_give_the_same_rows():
     assert last["final"] == together[0]["final"][2:]  # a seed means the same in every range
     with pytest.raises(ValueError, match="one world and the same seeds"):
         run_cells([some[0], cell(SHORT, band, range(4), NUMBERS)])
-    with pytest.raises(UserError, match="numbers must be of what a run gives, final, mean.*, got 'skil'"):
+    with pytest.raises(UserError, match=r"numbers must be of what a run gives, final, mean.*, got 'skil'"):
         run_cells([cell(SHORT, band, range(1), ("skil",))])
 
 
