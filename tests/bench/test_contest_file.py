@@ -149,7 +149,7 @@ WRONG = {
     "what tells lost runs": (changed("numbers", ["final", "half"]), "numbers: must hold 'work', got .*'half'"),
     "a reward to be lost below": (changed("lost_below", 5), "lost_below is 5; expected is less than or equal to 1"),
     "a number twice": (changed("numbers", ["final", "mean", "half", "final"]), r"numbers\.3: 'final' is there twice"),
-    "an unknown number": (changed("numbers", ["final", "skil"]), r"numbers\.1 must .* did you mean 'skill'"),
+    "an unknown number": (changed("numbers", ["final", "skil"]), r"numbers\.1 .* got 'skil', did you mean 'skill'"),
     "a world twice, by its content": (
         changed("worlds", ["both", "storm", {"base": "both"}]), r"worlds\.2: .* is there twice, as worlds\.0 'both'",
     ),
