@@ -170,6 +170,11 @@ def test_where_the_answers_of_tricky_texts_stand():
     ],
 )
 def test_looking_for_an_answer_takes_time_in_proportion_to_the_length(text):
+    half, whole = (seconds(text[:length]) for length in (len(text) // 2, len(text)))
+    assert whole < 3 * half + 0.5  # twice, and a machine that is busy; the square would be four times
+
+
+def seconds(text):
     began = time.process_time()
     final_answer(text)
-    assert time.process_time() - began < 2
+    return time.process_time() - began
