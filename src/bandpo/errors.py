@@ -17,11 +17,13 @@ def nearest(word: str, known: list[str]) -> str:
     return f", did you mean {folded[close[0]]!r}?" if close else ""
 
 
-def unknown(what: str, word: object, known: list[str], *, most: int = 8) -> str:
-    """Say that a word is none of the known ones: all of them where they are at most so many, else the nearest."""
+def unknown(what: str, word: object, known: list[str], *, most: int = 8, meant: str | None = None) -> str:
+    """Say that a word is none of the known ones: all of them where they are at most so many, else the nearest, or what
+    was meant."""
+    near = nearest(str(word), known) if meant is None else f", did you mean {meant!r}?"
     if len(known) <= most:
-        return f"{what} must be one of {known}, got {word!r}{nearest(str(word), known)}"
-    return f"no {what} is called {word!r}{nearest(str(word), known) or ';'} `bandpo methods` lists all"
+        return f"{what} must be one of {known}, got {word!r}{near}"
+    return f"no {what} is called {word!r}{near or ';'} `bandpo methods` lists all"
 
 
 def counted(count: int, name: str) -> str:

@@ -337,6 +337,13 @@ def test_train_takes_a_recipe_and_settings_in_any_order(here, calls, args, recip
     assert calls["train"][:3] == (recipe_, settings, resume)
 
 
+def test_the_lab_goes_on_with_numbers_that_are_not_finite_where_it_is_told_to(here, calls):
+    assert main(["lab", "--no-stop-if-not-finite"]) == 0
+    assert calls["lab"][4] == {"trainer": {}, "stop_if_not_finite": False}
+    assert main(["lab"]) == 0
+    assert calls["lab"][4] == {"trainer": {}}
+
+
 def test_a_recipe_may_have_an_equals_sign_in_its_name(here, calls):
     Path("a=1").write_text("")
     assert main(["train", "a=1", "b=2"]) == 0

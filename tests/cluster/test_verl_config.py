@@ -75,7 +75,7 @@ def test_pairs_arrive_as_lists():
     [
         (
             [region(type="bandd")],
-            r"policy_loss\.trust_region: no trust_region type is called 'bandd', did you mean 'band'",
+            r"policy_loss\.trust_region: no trust region type is called 'bandd', did you mean 'band'",
         ),
         ([region(type="band", detla=0.05)], r"policy_loss\.trust_region.*unknown key 'detla'.*did you mean 'delta'"),
         ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),

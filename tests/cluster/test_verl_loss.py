@@ -223,6 +223,16 @@ def test_counts_are_those_of_the_metrics():
             assert per(f"{name}_count/{bin_}", f"tokens/{bin_}") == pytest.approx(expected[f"{name}/{bin_}"])
 
 
+def test_tokens_that_are_not_finite_are_counted():
+    tensors = batch([0.0, 0.1], [1.0, -1.0])
+    _, _, logged = run("bandpo", bandpo_actor(bandpo.Band()), tensors)
+    assert logged["actor/bandpo/not_finite/count"] == 0
+    broken = tensors["log_prob"].clone()
+    broken[0, 0] = math.nan
+    _, _, logged = run("bandpo", bandpo_actor(bandpo.Band()), {**tensors, "log_prob": broken})
+    assert logged["actor/bandpo/not_finite/count"] == 1
+
+
 def test_no_name_is_reduced_by_its_spelling():
     """verl takes max, min or sum of what has these letters in its name."""
     _, _, logged = run("bandpo", bandpo_actor(bandpo.Band(), diagnostics_by_probability=True), batch([0.0], [1.0, -1]))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandpo.errors import UserError
-from bandpo.files.logs import Followed, logs_at, not_finite, read_rows
+from bandpo.files.logs import Followed, logs_at, lost_in, read_rows
 
 
 def line(step, **more):
@@ -33,7 +33,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("rows", "said"), BROKEN.values(), ids=BROKEN)
 def test_what_is_not_finite_in_a_log_is_said_with_its_first_step(rows, said):
-    found = not_finite({"step": step, **row} for step, row in enumerate(rows, 1))
+    found = lost_in({"step": step, **row} for step, row in enumerate(rows, 1))
     assert found == (f"numbers are not finite: {said}" if said else None)
 
 

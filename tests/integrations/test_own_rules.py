@@ -125,7 +125,7 @@ def test_what_is_no_rule_is_named(module, kind, message, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     kind, message = kind.replace("{module}", module), message.replace("{module}", module)
-    with pytest.raises(ValueError, match=f"^trust_region type {kind!r}: {message}"):
+    with pytest.raises(ValueError, match=f"^trust region type {kind!r}: {message}"):
         trust_region({"type": kind})
 
 
@@ -151,7 +151,7 @@ def test_a_type_of_ones_own_is_found_at_any_depth_without_an_import(kind):
 
 @pytest.mark.parametrize("kind", ["a:b:c", ":Evened", "module:", "a b:c", "../module:Evened"])
 def test_what_is_no_name_of_a_class_is_not_imported(kind):
-    with pytest.raises(ValueError, match="^no trust_region type is called '" + re.escape(kind)):
+    with pytest.raises(ValueError, match="^no trust region type is called '" + re.escape(kind)):
         trust_region({"type": kind})
 
 
@@ -167,7 +167,7 @@ def test_a_recipe_takes_it_and_its_run_keeps_the_node(module):
     config = build({"trust_region": node})
     assert config.region == sys.modules[module].Evened(1.25)
     assert yaml.safe_load(config.to_yaml())["trust_region"] == node
-    with pytest.raises(UserError, match=f"trust_region: trust_region type '{module}:Evend': there is no 'Evend'"):
+    with pytest.raises(UserError, match=f"trust_region: trust region type '{module}:Evend': there is no 'Evend'"):
         build({"trust_region": {"type": f"{module}:Evend"}})
 
 

@@ -606,7 +606,7 @@ def test_a_method_named_like_a_rule_is_that_rule():
         ({"type": "method", "name": "gspo", "beta": 0.1}, r"got \['beta', 'name'\] beside the type; .* write an obj"),
         (
             {"type": "objectve"},
-            "no trust_region type is called 'objectve', did you mean 'objective'",
+            "no trust region type is called 'objectve', did you mean 'objective'",
         ),
         ({"type": "methd"}, "called 'methd', did you mean 'method'"),
         ({"type": ["method"]}, r"called \['method'\]"),
@@ -632,6 +632,9 @@ def test_what_is_no_method_is_named_with_what_is_nearest(node, message):
         ),
         ("{type: objective, aply: mask}", "unknown key 'aply' in objective, did you mean 'apply'"),
         ("gspo:0.1", "no method or rule is called 'gspo:0.1', did you mean 'gspo'"),
+        ("ppo clip", "no method or rule is called 'ppo clip', did you mean 'ppo'"),
+        ("KL", "no method or rule is called 'KL', did you mean 'band:KL'"),
+        ("tv:0.1", "no method or rule is called 'tv:0.1', did you mean 'band:tv:0.1'"),
     ],
 )
 def test_a_wrong_text_is_named(text, message):
@@ -942,7 +945,9 @@ WORDS = {
     method("gspo"): 'Objective(Clip(0.0003, 0.0004), ratio="sequence-mean"): a response\'s mean ratio may go from '
     "0.9997 to 1.0004",
     method("cispo"): 'Objective(Clip(1, 4), apply="weight"): a token\'s ratio has the interval from 0 to 5; outside it '
-    'goes on, by apply "weight"',
+    'the gradient does not stop (apply "weight")',
+    method("sapo"): "Objective(Clip(1, inf), apply=Sapo(1, 1.05)): no bound on a token's ratio (apply Sapo(1, 1.05))",
+    method("dual-clip"): "Objective(Clip(0.2, 0.2), dual_clip=3): a token's ratio may go from 0.8 to 1.2; dual clip 3",
     method(
         "two-level-clip"
     ): "ByProbability(0.5, Clip(0.05, 0.7), Clip(0.05, 0.005)): a token of probability 0.5 may go "

@@ -201,7 +201,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ({"type": "objective", "trust_region": {"type": "clipp"}}, "called 'clipp', did you mean 'clip'"),
         (
             {"type": "objective", "trust_region": {"type": "objective"}},
-            "no trust_region type is called 'objective'",
+            "no trust region type is called 'objective'",
         ),
         ({"type": "objective", "apply": {"type": "preserve", "low": 1}}, "apply 'preserve' lacks high"),
         (
@@ -215,7 +215,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ({"type": "objective", "apply": ["clip", {"type": "mask"}]}, "apply type must be one of .*, got 'mask'"),
         ({"type": "objective", "beta": {}}, "beta of Objective must be a number"),
         ({"type": "bandd"}, "called 'bandd', did you mean 'band'"),
-        ({}, "trust_region: type is missing"),
+        ({}, "the type of a trust region is missing"),
         ({"type": "objectve"}, "called .objectve., did you mean .objective."),
         ("gspoo", "no method or rule is called .gspoo., did you mean .gspo."),
         (Objective, "^Objective is not a trust region; a rule is written"),
@@ -227,7 +227,7 @@ def test_a_node_that_is_none_is_named(node, message):
 
 
 def test_a_trust_region_is_no_objective():
-    with pytest.raises(ValueError, match="no trust_region type is called 'objective'"):
+    with pytest.raises(ValueError, match="no trust region type is called 'objective'"):
         trust_region(Objective().to_config())
     with pytest.raises(ValueError, match="region of Capped must be a trust region"):
         Capped(Objective())

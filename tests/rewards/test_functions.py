@@ -290,6 +290,25 @@ def test_a_coroutine_is_waited_for_and_guarded():
     assert len(judge.loops) == 1
 
 
+def test_a_coroutine_is_waited_for_where_a_loop_runs_already():
+    async def notebook():
+        return guarded(waits, "mine")(completions=["a"], answer=["c"])
+
+    assert asyncio.run(notebook()) == [1.0]
+
+
+class Ragged:
+    """Has no number, and says so in its own way."""
+
+    def tolist(self):
+        raise KeyError("ragged")
+
+    __float__ = tolist
+
+    def __repr__(self):
+        return "Ragged"
+
+
 def test_a_reward_that_raises_is_one_line_with_its_name_the_error_and_the_place():
     def bad(completions, **columns):
         raise ValueError("one\n\n  two")
@@ -328,6 +347,8 @@ def test_a_reward_without_room_for_the_columns_is_told_so():
         ((1.0,), "a list of 1"),
         (torch.zeros(2, 1), "[0.0] among them"),
         (torch.tensor(1.0), "Tensor"),
+        (Ragged(), "Ragged"),
+        ([Ragged(), 1.0], "Ragged among them"),
         ([torch.zeros(2), 1.0], "tensor([0., 0.]) among them"),
         ([0.0, 10**400], "an integer too large for a float among them"),
         (["a", "b"], "'a' among them"),

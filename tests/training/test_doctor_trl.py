@@ -229,3 +229,30 @@ def test_of_a_log_without_ratios_only_the_rate_is_known(tmp_path, name, share, l
         assert findings(path)[-1][0] == level
         assert name.removesuffix("/high_fraction") in findings(path)[-1][1]
     assert main(["doctor", str(tmp_path / "verl.jsonl")]) == 0
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "def main(high):\n    ",
+        "def main(*high):\n    ",
+        "from mine import high\n",
+        "import mine as high\n",
+        "import high.low\n",
+        "def high(): ...\n",
+        "class high: ...\n",
+        "try: ...\nexcept ValueError as high: ...\n",
+        "match mine:\n    case [high]: ...\n",
+        "match mine:\n    case [*high]: ...\n",
+    ],
+)
+def test_a_name_that_a_script_sets_in_another_way_too_is_not_read(tmp_path, hidden):
+    script = tmp_path / "train.py"
+    call = "GRPOConfig('out', num_iterations=2, epsilon_high=high)\n"
+    script.write_text(f"high = 5\n{hidden}{call}")
+    assert findings(script)[0][:2] == (
+        "note",
+        "epsilon_high: no plain value in the script; what depends on it is not judged",
+    )
+    script.write_text(f"high = 5\n{call}")
+    assert [f[0] for f in findings(script)] == ["ok"]

@@ -55,6 +55,8 @@ WORDS = {
         Controlled(Band("tv", 0.1), "delta", "log_ratio/p01", -0.2, Quantile(2), 0.01, 1, 0.5), Tilt("entropy", 1)
     ),
     "type: clip": Clip(0.2, 0.2),
+    "Band:KL:0.1": Band("kl", 0.1),
+    "{type: Band, divergence: TV}": Band("tv"),
     "{type: capped, region: {type: band}, max_ratio: 3}": Capped(Band(), 3.0),
 }
 

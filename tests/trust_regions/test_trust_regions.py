@@ -149,12 +149,12 @@ def test_the_yaml_that_people_write():
     [
         (
             {"type": "bnd"},
-            r"^no trust_region type is called 'bnd', did you mean 'band'\? `bandpo methods` lists all$",
+            r"^no trust region type is called 'bnd', did you mean 'band'\? `bandpo methods` lists all$",
         ),
-        ({}, "trust_region: type is missing, as in {type: band, delta: 0.05}"),
+        ({}, "the type of a trust region is missing, as in {type: band, delta: 0.05}"),
         (
             {"type": ["band"]},
-            "no trust_region type is called \\['band'\\], did you mean 'band'\\? `bandpo methods` lists all",
+            "no trust region type is called \\['band'\\], did you mean 'band'\\? `bandpo methods` lists all",
         ),
         ({"type": "band", "detla": 1}, r"unknown key 'detla' in trust region 'band', did you mean 'delta'\?"),
         ({"type": "clip", 7: 1}, r"unknown key '7' in trust region 'clip'; it has \['eps_low', 'eps_high'\]"),
@@ -174,9 +174,14 @@ def test_the_yaml_that_people_write():
         (True, r"^True is not a trust region; a rule is written Band\('kl', 0.05\), as text band:kl:0.05"),
         (
             {"type": "band", "divergence": 0.05},
-            r"must be a name, got 0.05; the radius is the second: Band\('kl', 0.05\)",
+            r"must be a name, got 0.05; a radius is written Band\('kl', 0.05\)",
         ),
-        ("band:0.05", "the radius is the second: .*, as text band:kl:0.05"),
+        ("band:0.1", "must be a name, got '0.1'; a radius is written .*, as text band:kl:0.1"),
+        ("band:-1", "must be a name, got '-1'; a radius is written .*, as text band:kl:0.05"),
+        (-1, r"^-1 is not a trust region; a radius is written Band\('kl', 0.05\)"),
+        (math.nan, r"^nan is not a trust region; a radius is written Band\('kl', 0.05\)"),
+        ((0.8, 1.28), r"a clip is written Clip\(0.2, 0.28\)"),
+        ((-1, math.nan), r"a clip is written Clip\(0.2, 0.28\)"),
         (Capped, r"^Capped is not a trust region, but a class; write Capped\(region, 10.0\)"),
         (Band, r"^Band is not a trust region, but a class; write Band\('kl', 0.05\)"),
     ],

@@ -99,6 +99,7 @@ def divergence(name: str | Divergence) -> Divergence:
         return name
     if isinstance(name, str) and name.startswith("cressie_read("):
         return _POWERS[_named_power(name)]
+    name = name.lower() if isinstance(name, str) and name.lower() in _REGISTRY else name
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
             f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence (an own one gets a name by "

@@ -41,6 +41,9 @@ def lab(
     jobs: Annotated[int | None, Option(parser=count, help="runs at once [default: the cores of this machine]")] = None,
     output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/lab"),
     tokens: Annotated[bool, Option("--tokens", help="write all tokens too, for bandpo calibrate")] = False,
+    go_on: Annotated[
+        bool, Option("--no-stop-if-not-finite", help="go on with weights or losses that are not finite")
+    ] = False,
     resume: Annotated[bool, Option("--resume", help="go on with an interrupted comparison")] = False,
 ) -> None:
     """Train a tiny model under several rules; see why they differ.
@@ -54,6 +57,7 @@ def lab(
     trainer: dict[str, Any] = {} if lr is None else {"learning_rate": lr}
     overrides: dict[str, Any] = {"trainer": trainer} | ({} if rounds is None else {"rounds": rounds})
     overrides |= {"tokens_share": 1.0} if tokens else {}
+    overrides |= {"stop_if_not_finite": False} if go_on else {}
     compare_and_show(scene, methods, seeds or [0, 1], output, overrides, jobs or cores, resume, ctx.obj)
 
 

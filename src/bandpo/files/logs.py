@@ -90,7 +90,7 @@ _NEEDED = ("loss", "grad_norm", "actor/pg_loss", "actor/grad_norm")
 _SPOILT = ("not_finite/count", "bandpo/not_finite/count", "actor/bandpo/not_finite/count")  # tokens
 
 
-def not_finite(rows: Iterable[Row]) -> str | None:
+def lost_in(rows: Iterable[Row]) -> str | None:
     """Which of the numbers that a step is made of are not finite, and from which step on, in words.
 
     The gradient of a step that a loss scaler has skipped does not count.

@@ -132,8 +132,8 @@ class BandPOConfig(GRPOConfig):
                 cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
             return
         objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor), average=self.loss_type)
-        say_average("TRL", given, self.loss_type)
         check_config(self, objective)
+        say_average("TRL", given, self.loss_type)
         write_rule(self, objective)
         if isinstance(self.trust_region, str):
             raise ValueError(
@@ -231,7 +231,6 @@ class BandPOTrainer(ContextTrainer):
         node = cast(Any, getattr(args, "trust_region", None))
         given = node if trust_region is None else trust_region
         self.objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
-        say_average("TRL", given, args.loss_type)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(
                 f"trust_region is given twice, to BandPOTrainer as {trust_region!r} and in its args as {node}; keep one"
@@ -241,6 +240,7 @@ class BandPOTrainer(ContextTrainer):
         self._asked = asked_for(self.objective, SHOWN["TRL"])
         self._rewards = self._old_pass = None
         self._replaces = bool(self.objective.changed()) and not is_trls_own(args, self.objective)
+        say_average("TRL", given, args.loss_type)
         tell(self.objective, f"; {steps_a_batch(args):g} steps a batch")
         warn_of(args, self.trust_region)
         kept = copy.copy(args)  # the caller's may serve another trainer, with another rule

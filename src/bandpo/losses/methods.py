@@ -424,4 +424,7 @@ def method(name: str) -> Method:
     rule = str(name).partition(":")[0].lower()
     if rule in kinds():
         raise ValueError(f"{name!r} is not a method but a rule, which bandpo.objective({name!r}) takes")
-    raise ValueError(unknown("method or rule", name, [*(each.name for each in METHODS), *kinds()]))
+    known = [*(each.name for each in METHODS), *kinds()]
+    words = _key(str(name)).split("-")
+    meant = f"band:{name}" if find_method(f"band-{rule}") else words[0] if {*words} <= {*known} else None
+    raise ValueError(unknown("method or rule", name, known, meant=meant))

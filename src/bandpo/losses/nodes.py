@@ -62,8 +62,10 @@ def objective(node: Mapping[str, Any] | str | TrustRegion | Method | Objective) 
     if kind == "objective":
         return made_of(Objective, values, "objective", _field)
     known = [*kinds(), "objective", "method"]
-    if kind not in (*known, None) and ":" not in str(kind):  # module:Class is a rule of one's own
-        raise ValueError(unknown("trust_region type", kind, known))
+    if (
+        kind is not None and str(kind).lower() not in known and ":" not in str(kind)
+    ):  # module:Class is a rule of one's own
+        raise ValueError(unknown("trust region type", kind, known))
     return Objective(trust_region(node))
 
 

@@ -66,7 +66,7 @@ def read_python(code: ast.expr) -> Any:
     Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
     """
     kinds = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
-    makers: dict[str, Any] = {each.__name__: each for each in kinds}
+    makers: dict[str, Any] = {name: each for each in kinds for name in (each.__name__, each.__name__.lower())}
     makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
     called = code.func if isinstance(code, ast.Call) else code
     name = called.attr if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else ""
@@ -161,8 +161,9 @@ def allowed(value: Objective) -> str:
         top, rare = min(0.5 * high[0], 1.0), min(0.001 * high[1], 1.0)
         said = f"{what} of probability 0.5 may go from {0.5 * low[0]:.4g} to {top:.4g}, one of 0.001 up to {rare:.4g}"
     if not {*by_sign(value.apply, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:
-        said = f"{said.replace('may go', 'has the interval')}; outside it goes on, by apply {as_python(value.apply)}"
-    return said
+        kept = "" if said.startswith("no bound") else "; outside it the gradient does not stop"
+        said = f"{said.replace('may go', 'has the interval')}{kept} (apply {as_python(value.apply)})"
+    return said if value.dual_clip is None else f"{said}; dual clip {value.dual_clip:g}"
 
 
 def doubt_of(region: TrustRegion) -> str:

@@ -12,7 +12,7 @@ from ..config.run_folder import Info, read_info
 from ..errors import UserError
 from ..evals.results import split_label
 from ..files.checks import checked
-from ..files.logs import Followed, logs_at, name_of, not_finite
+from ..files.logs import Followed, logs_at, lost_in, name_of
 from ..files.reading import read_json_lines
 from ..files.yaml import read_yaml
 from ..losses.nodes import objective
@@ -124,7 +124,7 @@ def _run_of_ours(folder: Path, label: str | None, trust: bool) -> Run:
                 # As a run leaves it that is killed while it writes.
                 "the last line of metrics.jsonl is cut off" if lines.rest else None,
                 info.get("stopped"),
-                not_finite(rows),
+                lost_in(rows),
             )
             if note
         ),
@@ -144,7 +144,7 @@ def _run_of_a_log(key: Path, path: Path, label: str | None) -> Run:
         notes.append(f"{log.damaged} of its lines are left out, which are damaged or have no step")
     if log.went_back:
         notes.append(f"it went back (how often: {log.went_back}), and what was written last is shown")
-    if lost := not_finite(log.rows):
+    if lost := lost_in(log.rows):
         notes.append(lost)
     if log.last_step is None:
         notes.append("it does not say whether the run is finished")

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from ..config.run_folder import Info, read_info
 from ..errors import UserError
 from ..evals.results import split_label
-from ..files.logs import Followed, logs_at, name_of, not_finite
+from ..files.logs import Followed, logs_at, lost_in, name_of
 from ..files.writing import write_atomically
 from ..losses.metrics import BINS
 from ..statistics.collapse import WINDOW, Collapse, find_collapse
@@ -222,7 +222,7 @@ def _measured(log: Followed, name: str) -> dict[str, Any]:
         notes.append(
             f"The log went back (how often: {log.went_back}), as after a resume; what was written last is shown."
         )
-    if lost := not_finite(log.rows):
+    if lost := lost_in(log.rows):
         notes.append(f"The {lost}. `bandpo doctor {log.path}` says what to do.")
     notes += _hints(curves, log.path)
     collapse = find_collapse(reward, curves.mean("entropy"), x, axis=axis)

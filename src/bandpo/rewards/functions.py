@@ -16,7 +16,8 @@ import re
 import reprlib
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -187,13 +188,23 @@ def guarded(reward: Reward, name: str) -> Reward:
                 **{key: list(value) if isinstance(value, list) else value for key, value in given.items()}
             )
             if inspect.iscoroutine(values):
-                values = _loop().run(values)
+                values = _waited_for(values)
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
             raise RewardError(f"reward {name!r} raised {reason}{_place(error, reward)}") from error
         return _numbers(values, len(completions), name)
 
     return call
+
+
+def _waited_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns, also where a loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _loop().run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_loop().run, coroutine).result()
 
 
 @functools.cache
@@ -207,7 +218,10 @@ def _loop() -> asyncio.Runner:
 def _numbers(values: Any, count: int, name: str) -> list[float | None]:
     """What a reward returned, as numbers; raises RewardError."""
     wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
-    found = list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
+    try:
+        found = list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
+    except Exception:  # of a class of the reward's own it may be anything
+        found = values
     if not isinstance(found, list) or len(found) != count:
         raise RewardError(
             f"{wanted}, got {f'a list of {len(found)}' if isinstance(found, list) else type(values).__name__}"
@@ -216,7 +230,7 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
     for value in found:
         try:
             number = float(value) if hasattr(value, "__float__") else None
-        except (ArithmeticError, TypeError, ValueError, RuntimeError):  # 10**400, or a tensor of several
+        except Exception:  # 10**400, a tensor of several, or whatever a class of the reward's own raises
             number = None
         if value is not None and (number is None or math.isinf(number)):
             got = "an integer too large for a float" if isinstance(value, int) else reprlib.repr(value)

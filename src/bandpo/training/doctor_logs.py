@@ -12,7 +12,7 @@ from typing import Any
 from ..config.run_folder import read_info
 from ..errors import UserError
 from ..files.checks import shortened
-from ..files.logs import STATE, not_finite, read_rows, row_of
+from ..files.logs import STATE, lost_in, read_rows, row_of
 from ..files.reading import read_json_lines
 from .findings import Finding
 
@@ -52,7 +52,7 @@ def logged(path: Path) -> Iterator[Finding]:
     with contextlib.suppress(UserError):  # no folder of ours
         if path.name == "metrics.jsonl" and (why := read_info(path.parent).get("stopped")):
             yield Finding("problem", f"the run was stopped: {why}")
-    if lost := not_finite(stepped):
+    if lost := lost_in(stepped):
         cure = (
             "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
             "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"

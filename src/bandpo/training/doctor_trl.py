@@ -252,8 +252,7 @@ def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozen
 
 def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
     """The values of names that are set once in a script, and by a plain assignment."""
-    names = [each for each in ast.walk(tree) if isinstance(each, ast.Name)]
-    stored = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+    stored = Counter(name for each in ast.walk(tree) for name in _set_by(each))
     return {
         node.targets[0].id: node.value
         for node in ast.walk(tree)
@@ -262,6 +261,21 @@ def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
         and stored[node.targets[0].id] == 1
         and not isinstance(node.value, ast.Dict | ast.List)  # which may be added to
     }
+
+
+def _set_by(node: ast.AST) -> list[str]:
+    """The names that a piece of code gives a value: by assignment, import or definition, as parameters, in a match."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            return [name]
+        case ast.alias(name=name, asname=known):
+            return [known or name.partition(".")[0]]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+            return [node.name or ""]
+        case ast.MatchAs() | ast.MatchStar():
+            return [node.name or ""]
+        case _:
+            return []
 
 
 def _name(function: ast.expr) -> str:

@@ -178,7 +178,7 @@ def _run(
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
     keep = config.trainer.get("save_total_limit", 2)
     guard: FiniteGuard = trainer.finite_guard
-    guard.last_whole = functools.partial(_last_whole, folder)
+    guard.last_whole = functools.partial(_newest_whole, folder)
     recorder = _Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take, keep, guard, say)
     if state.is_main_process:
         if resume:
@@ -206,7 +206,7 @@ def _run(
     return folder
 
 
-def _last_whole(folder: Path, *unused: object) -> Path | None:
+def _newest_whole(folder: Path, *unused: object) -> Path | None:
     mark, _ = checkpoints.newest_whole(folder)
     return mark and checkpoints.place(folder, mark.step)
 

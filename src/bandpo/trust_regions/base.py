@@ -230,8 +230,12 @@ def instead(value: Any) -> str:
         return f", but a class; write {value.__name__}({', '.join(given)})"
     match cast(Any, value):
         case int() | float() if not isinstance(value, bool):
-            return f"; a radius is written Band('kl', {value}), as text band:kl:{value}"
+            radius = value if 0 < value < math.inf else 0.05
+            return f"; a radius is written Band('kl', {radius}), as text band:kl:{radius}"
         case ((int() | float() as low), (int() | float() as high)):
+            if 0.5 <= low < 1 < high <= 2:  # the bounds
+                low, high = round(1 - low, 6), round(high - 1, 6)
+            low, high = (low, high) if 0 <= low <= 1 and 0 <= high < math.inf else (0.2, 0.28)
             return f"; a clip is written Clip({low}, {high}), as text clip:{low}:{high}"
         case _:
             return ""
@@ -283,22 +287,23 @@ OWN = r"[\w.]+:\w+"  # the type of a rule of one's own, module:Class
 def read_node(node: Mapping[str, Any], base: type[Node]) -> Any:
     """What a node describes, of a family."""
     values = {str(key): value for key, value in node.items()}
-    kind, name, known = values.pop("type", None), base.family.replace(" ", "_"), sorted(base.kinds)
+    kind, known = values.pop("type", None), sorted(base.kinds)
     if isinstance(kind, str) and re.fullmatch(OWN, kind):
         return made_of(_own(kind, base), values, f"{base.family} {kind!r}", _field)
     if kind is None:
-        raise ValueError(
-            f"{name}: type is missing, as in {{type: {'band, delta: 0.05' if base is Region else known[0]}}}"
-        )
-    if not isinstance(kind, str) or kind not in known:
-        raise ValueError(unknown(f"{name} type", kind, known, most=8 if base is Region else len(known)))
+        example = "band, delta: 0.05" if base is Region else known[0]
+        raise ValueError(f"the type of a {base.family} is missing, as in {{type: {example}}}")
+    if kind not in known and str(kind).lower() in known:
+        kind = str(kind).lower()
+    if kind not in known:
+        raise ValueError(unknown(f"{base.family} type", kind, known, most=8 if base is Region else len(known)))
     return made_of(base.kinds[kind], values, f"{base.family} {kind!r}", _field)
 
 
 def _own(kind: str, base: type[Node]) -> type[Node]:
     """The class `module:Class`."""
     name, _, of_class = kind.partition(":")
-    what_type = f"{base.family.replace(' ', '_')} type {kind!r}"
+    what_type = f"{base.family} type {kind!r}"
     try:
         module = importlib.import_module(name)
     except Exception as error:  # whatever the module does when it is imported

@@ -16,7 +16,7 @@ from ..band.divergences import Divergence, divergence
 from ..band.operator import band_bounds, band_contains
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
-from .base import Context, Region, check_number
+from .base import Context, Region, check_number, instead
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,7 @@ class Band(Region):
 
     def __post_init__(self) -> None:
         if isinstance(self.divergence, int | float) or re.fullmatch(r"[\d.e+-]+", str(self.divergence)):
-            raise ValueError(
-                f"divergence of Band must be a name, got {self.divergence!r}; the radius is the second: "
-                f"Band('kl', {self.divergence}), as text band:kl:{self.divergence}"
-            )
+            raise ValueError(f"divergence of Band must be a name, got {self.divergence!r}{instead(self.divergence)}")
         if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
             object.__setattr__(self, "divergence", kind.name)
         for name in ("delta", "delta_low", "delta_high"):
