@@ -889,7 +889,7 @@ FAULTS = [
     Fault(
         "a written average is taken by a trainer with another one",
         "integrations/__init__.py",
-        'elif found.aggregation == AVERAGES[host][1].get(average or "", ""):',
+        'elif found.aggregation == AVERAGES.get(host, NO_AVERAGE)[1].get(average or "", ""):',
         "elif found.aggregation is not None:",
         "methods",
     ),
@@ -2183,8 +2183,8 @@ FAULTS = [
     Fault(
         "each call of a reward that is waited for has a loop of its own",
         "rewards/functions.py",
-        "values = _loop().run(values)",
-        "values = asyncio.run(values)",
+        "return _loop().run(coroutine)",
+        "return asyncio.run(coroutine)",
         "functions::test_a_coroutine_is_waited_for_and_guarded",
     ),
     Fault(

@@ -93,6 +93,8 @@ AVERAGES: dict[str, tuple[str, dict[str, str]]] = {
     "tinker": ("", {}),
 }
 
+NO_AVERAGE: tuple[str, dict[str, str]] = "", {}  # of a trainer that is not named there
+
 # What of `Context` each trainer shows a rule beside the mask, the advantages and the positions, which all of them do;
 # how and at what cost is in docs/hosts.md.
 SHOWN: dict[str, tuple[str, ...]] = {
@@ -178,13 +180,13 @@ def objective_for(
     found = Objective() if node is None else objective(node)
     if named is not None:
         found = named.without_average
-    elif found.aggregation == AVERAGES[host][1].get(average or "", ""):
+    elif found.aggregation == AVERAGES.get(host, NO_AVERAGE)[1].get(average or "", ""):
         found = dataclasses.replace(found, aggregation=None)
     for name, reason in REFUSED[host].items():
         if name in (changed := found.changed()):
             default = getattr(Objective, name)
             if name == "aggregation":
-                setting, names = AVERAGES[host]
+                setting, names = AVERAGES.get(host, NO_AVERAGE)
                 its = [f"{setting}={value!r}" for value, of in names.items() if setting and of == changed[name]]
                 reason += f", of which {its[0]} is that average" if its else ""
             raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
@@ -241,7 +243,7 @@ def say_average(host: str, node: Any, average: str | None, tell: Callable[[str],
 
 @functools.cache
 def _say_average(host: str, name: str, average: str | None, tell: Callable[[str], None]) -> None:
-    setting, names = AVERAGES[host]
+    setting, names = AVERAGES.get(host, NO_AVERAGE)
     wanted, given = method(name).objective.aggregation, names.get(average or "")
     is_set = f"{setting}={average!r}" if setting and average else average or setting or "the sum over tokens"
     if wanted is None:
