@@ -229,8 +229,8 @@ def instead(value: Any) -> str:
         given = [field.name if field.default is dataclasses.MISSING else repr(field.default) for field in fields]
         return f", but a class; write {value.__name__}({', '.join(given)})"
     match cast(Any, value):
-        case int() | float() if not isinstance(value, bool):
-            radius = value if 0 < value < math.inf else 0.05
+        case int() | float() as radius if not isinstance(radius, bool):
+            radius = radius if 0 < radius < math.inf else 0.05
             return f"; a radius is written Band('kl', {radius}), as text band:kl:{radius}"
         case ((int() | float() as low), (int() | float() as high)):
             if 0.5 <= low < 1 < high <= 2:  # the bounds
