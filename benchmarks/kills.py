@@ -377,6 +377,7 @@ def main() -> int:
     place = args.output.resolve()
     os.environ |= {"BANDPO_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     os.environ |= {"OMP_NUM_THREADS": "1"}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have them all ignore it
     import bandpo.cli.show_training
     import bandpo.data.preparation
     import bandpo.evals.draw
