@@ -28,7 +28,6 @@ from bandpo import PI, Adaptive, Band, Controlled, Quantile, Region, Tilt
 from bandpo.reports.runs import Run, read_runs
 from bandpo.training.side_by_side import plan, run_all
 from bandpo.trust_regions.control import controlled_of
-from bandpo.trust_regions.notation import label_of
 
 CSV = Path(__file__).with_suffix(".csv")
 # Rounds, learning rate, and what a fixed radius is compared by.
@@ -66,7 +65,7 @@ def row_of(run: Run) -> dict[str, Any]:
     held = float((value * tokens)[half:].sum() / tokens[half:].sum())
     row: dict[str, Any] = {
         "scene": scene,
-        "label": label_of(run.region),
+        "label": run.region.label,
         "measure": measure,
         "target": "" if rule is None else rule.target,
         "rounds": run.info["rounds"],

@@ -131,7 +131,7 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
     mine = Divergence("mine", lambda u: u - 1 - torch.log(u))
     clip = Clip(0.2, 0.2)
 
-    def full(region: bandpo.TrustRegion) -> Callable[[Tensor], Tensor]:
+    def full(region: bandpo.Region) -> Callable[[Tensor], Tensor]:
         return lambda x: bandpo.policy_loss(x, old, advantages, mask, region)[0]
 
     out = {

@@ -40,7 +40,6 @@ from bandpo.provenance import hardware, source_commit, versions
 from bandpo.training.fast_lab import Row, train
 from bandpo.training.on_trl import run
 from bandpo.training.side_by_side import plan
-from bandpo.trust_regions.notation import label_of
 
 CSV, TIMES, TRL, PAIRS = (
     Path(__file__).with_name(name) for name in ("fast_lab.csv", "fast_lab_time.csv", "lab.csv", "fast_lab_pairs.csv")
@@ -96,7 +95,7 @@ def agree(seeds: list[int]) -> None:
     have = {key_of(row) for row in read(CSV)}
     for scene, rate, rounds in SWEEPS:
         for rule in RULES:
-            label = label_of(method(rule).objective.trust_region)
+            label = method(rule).objective.trust_region.label
             left = [seed for seed in seeds if (scene, rate, label, seed, rounds) not in have]
             if not left:
                 continue
@@ -113,7 +112,7 @@ def table() -> None:
     print("| scene | rule | pairs | number | TRL | fast loop | difference, 95 % |\n|---|---|---|---|---|---|---|")
     for scene, rate, rounds in SWEEPS:
         for rule in RULES:
-            label = label_of(method(rule).objective.trust_region)
+            label = method(rule).objective.trust_region.label
             mine = [
                 row for row in read(CSV) if key_of(row)[:3] == (scene, rate, label) and row["rounds"] == str(rounds)
             ]
@@ -145,7 +144,7 @@ def make_pairs(count: int, scenes: list[str]) -> None:
                     through_trl(scene, rows.append, rule, seed, start, changes)
                 else:
                     (rows,) = train(scene, rule, [seed], start_seed=start, learning_rate=rate, rounds=rounds)
-                label = label_of(method(rule).objective.trust_region)
+                label = method(rule).objective.trust_region.label
                 row = {"scene": scene, "learning_rate": rate, "label": label, "start": start, "seed": seed}
                 row |= {"rounds": rounds, "way": way, **numbers(rows)}
                 row |= {"rewards": " ".join(f"{each['reward']:.4g}" for each in rows)}

@@ -17,7 +17,6 @@ from typing import Any
 from bandpo import method
 from bandpo.reports.runs import NUMBERS, Run, read_runs, summarize
 from bandpo.training.side_by_side import plan, run_all
-from bandpo.trust_regions.notation import label_of
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)
@@ -93,7 +92,7 @@ def table() -> None:
     """Markdown: a table for each sweep, then one that sets the learning rates of a scene side by side."""
     with CSV.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    labels = [label_of(method(name).objective.trust_region) for name in METHODS]
+    labels = [method(name).objective.trust_region.label for name in METHODS]
     sweeps: dict[str, dict[str, list[dict[str, str]]]] = {}
     for name, (scene, rate, rounds) in SWEEPS.items():
         here = [row for row in rows if key_of(row)[:2] == (scene, rate) and int(row["rounds"]) == rounds]

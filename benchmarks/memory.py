@@ -23,7 +23,7 @@ from torch.nn.functional import linear, linear_cross_entropy
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from bandpo import Band, Clip, TrustRegion, policy_loss, token_logps
+from bandpo import Band, Clip, Region, policy_loss, token_logps
 from bandpo.provenance import hardware, source_commit
 
 MIB = 2**20
@@ -127,7 +127,7 @@ def losses(device: str) -> dict[str, Callable[[], Any]]:
     for region in Clip(), Band("kl", 0.05):  # here, so that compilation itself is not measured
         compiled(new, old, advantages, mask, region)[0].backward()
 
-    def step(function: Callable[..., Any], region: TrustRegion, backward: bool) -> Callable[[], Any]:
+    def step(function: Callable[..., Any], region: Region, backward: bool) -> Callable[[], Any]:
         def call() -> Any:
             loss, metrics = function(new, old, advantages, mask, region)
             return (metrics, torch.autograd.grad(loss, new)) if backward else metrics

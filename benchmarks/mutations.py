@@ -484,16 +484,16 @@ FAULTS = [
     ),
     Fault(
         "a rule within a rule has no brackets in its label",
-        "trust_regions/notation.py",
-        'return f"({label_of(region)})" if isinstance(region, several) else label_of(region)',
-        "return label_of(region)",
+        "trust_regions/base.py",
+        'return f"({self.label})" if self.is_phrase else self.label',
+        "return self.label",
         "algebra",
     ),
     Fault(
         "what stops a token is said of the wider rule of an intersection",
-        "reports/explanation.py",
-        "low, high = a.log_low >= b.log_low, a.log_high <= b.log_high",
-        "low, high = a.log_low <= b.log_low, a.log_high >= b.log_high",
+        "trust_regions/combinators.py",
+        "return a.log_low >= b.log_low, a.log_high <= b.log_high",
+        "return a.log_low <= b.log_low, a.log_high >= b.log_high",
         "algebra",
     ),
     # ---- trust_regions/adaptive.py
@@ -732,9 +732,9 @@ FAULTS = [
     Fault(
         "a geometric mean may take a band inside a Clip",
         "trust_regions/combinators.py",
-        "return any(depends",
-        "return all(depends",
-        "surrogates::test_ratios_and_regions_that_do_not_go_together_are_refused",
+        "region.sees_probability or any(depends",
+        "region.sees_probability and any(depends",
+        "objective::test_what_contradicts_itself_cannot_be_made",
     ),
     # ---- losses/surrogates.py
     Fault(
@@ -1082,7 +1082,7 @@ FAULTS = [
     Fault(
         "a method that takes a loop of one's own is taken for its objective",
         "losses/objective.py",
-        "return all(each in _SHOWN for each in self._arguments)",
+        "return not (self.from_sampler or self.is_made_in_a_loop)",
         "return True",
         "methods::test_a_method_that_is_more_than_its_objective_takes_a_loop",
     ),
@@ -1131,8 +1131,8 @@ FAULTS = [
     Fault(
         "every trainer counts as one that shows a rule the step",
         "integrations/__init__.py",
-        "shown = SHOWN.get(host, ())",
-        'shown = SHOWN["TRL"]',
+        "shown = {*SHOWN.get(host, ()), *ALWAYS}",
+        'shown = {*SHOWN["TRL"], *ALWAYS}',
         "methods",
     ),
     Fault(
@@ -1900,9 +1900,9 @@ FAULTS = [
     ),
     Fault(
         "explain: the tighter half of an intersection is not named",
-        "reports/explanation.py",
-        "low, high = a.log_low >= b.log_low, a.log_high <= b.log_high",
-        "low, high = a.log_low <= b.log_low, a.log_high <= b.log_high",
+        "trust_regions/combinators.py",
+        "return a.log_low >= b.log_low, a.log_high <= b.log_high",
+        "return a.log_low <= b.log_low, a.log_high <= b.log_high",
         "explanation::test_what_stops_a_token_is_named",
     ),
     Fault(
@@ -1928,9 +1928,9 @@ FAULTS = [
     ),
     Fault(
         "an epsilon that looks like a bound is taken as it is",
-        "losses/notation.py",
-        "0.5 <= region.eps_low < 1 < region.eps_high <= 2",
-        "0.5 <= region.eps_low < 1 < region.eps_high <= 1",
+        "trust_regions/rules.py",
+        "if not 0.5 <= low < 1 < high <= 2:",
+        "if not 0.5 <= low < 1 < high <= 1:",
         "methods::test_an_epsilon_that_looks_like_a_bound_is_doubted",
     ),
     Fault(
@@ -2083,15 +2083,15 @@ FAULTS = [
     ),
     Fault(
         "calibrate: a lower epsilon above 1 lets a token in",
-        "trust_regions/numbers.py",
-        "torch.where(moved > 1, torch.inf, moved)  # eps_low is at most 1",
-        "moved",
+        "trust_regions/rules.py",
+        "return torch.where(moved.abs() > 1, torch.inf, moved.abs())",
+        "return moved.abs()",
         "calibrated_rules",
     ),
     Fault(
         "calibrate: the cap of a rule lets go",
-        "trust_regions/numbers.py",
-        "torch.where(log_ratio > math.log(highest), torch.inf, found)",
+        "trust_regions/combinators.py",
+        "torch.where(log_ratio > math.log(self.max_ratio), torch.inf, found)",
         "found",
         "calibrated_rules",
     ),

@@ -169,7 +169,7 @@ def loop(method: Method) -> str:
 
 def lines(method: Method) -> dict[str, str]:
     """Of your own loop and of each trainer that runs the method, what switches it on."""
-    name, sampler = method.name, method.is_from_sampler
+    name, sampler = method.name, method.from_sampler
     verl = f"'+actor_rollout_ref.actor.policy_loss.trust_region={name}'"
     known = {
         "TRL": f'BandPOTrainer(..., trust_region="{name}")',

@@ -38,6 +38,7 @@ class Wider(Region):
     """A rule of one's own: a clip that is wider where the policy is uncertain."""
 
     kind: ClassVar[str] = "wider_where_uncertain"
+    needs: ClassVar[tuple[str, ...]] = ("entropies",)
     eps: float = 0.2
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
@@ -48,8 +49,8 @@ class Wider(Region):
 
 
 @dataclass(frozen=True)
-class Bare:
-    """A rule of one's own that derives from nothing."""
+class Bare(Region):
+    """A rule of one's own without a node."""
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         return Clip(0.1, 0.1).bounds(old_logps, context)

@@ -16,6 +16,8 @@ import grimp
 import pytest
 
 import bandpo
+from bandpo.losses.surrogates import Application
+from bandpo.trust_regions.base import Law, Region
 
 SOURCE = Path(bandpo.__file__).parent
 ROOT = Path(__file__).parent.parent
@@ -67,7 +69,7 @@ def test_public_paths_hand_on_their_names():
     """Those that were promised, and the faces of the wings whose names come when they are asked for."""
     promised = {
         "bandpo.band": "Divergence band_bounds band_contains complement divergence divergence_at register_divergence",
-        "bandpo.trust_regions": "Band Capped Clip Context Region Relaxed TrustRegion trust_region",
+        "bandpo.trust_regions": "Band Capped Clip Context Region Relaxed trust_region",
         "bandpo.losses": "Metrics aggregate group_advantages kl_penalty policy_loss surrogate token_logps",
         "bandpo.testing": "check_divergence check_trust_region",
         "bandpo.lab": "SCENES SYMBOLS fresh_model prompts reward tokenizer warm_start",
@@ -130,6 +132,38 @@ def test_every_name_comes_from_its_module():
     }
     assert sorted(home) == sorted(bandpo.__all__)
     assert all(getattr(bandpo, name) is getattr(importlib.import_module(home[name]), name) for name in home)
+
+
+LIBRARY = [
+    "band",
+    "trust_regions",
+    "losses",
+    "integrations",
+    "testing.py",
+    "reports/explanation*.py",
+    "training/doctor*.py",
+]
+
+
+def test_a_rule_answers_for_itself():
+    """How often the library asks which class a rule, a law or an application is of; a new rule should add nothing."""
+
+    def below(cls):
+        return {cls.__name__ for cls in cls.__subclasses__()}.union(*map(below, cls.__subclasses__()))
+
+    classes, asked = below(Region) | below(Law) | below(Application), []
+    found = [path for where in LIBRARY for path in SOURCE.glob(where)]
+    files = [file for path in found for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass", "find_one"):
+                names = [each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)]
+            elif isinstance(node, ast.MatchClass):
+                names = [getattr(node.cls, "id", "")]
+            asked += [f"{file.name}:{node.lineno} {name}" for name in names if name in classes]
+    assert len(files) > 50
+    assert len(asked) <= 15, asked
 
 
 def test_lazy_names_are_like_others():

@@ -117,7 +117,7 @@ def test_rules_with_a_context_pass():
 def mine(bounds=None, contains=None, **fields):
     """A rule like Clip(0.5, 1.0) with one method replaced."""
 
-    class Mine:
+    class Mine(Region):
         def bounds(self, old_logps, context=None):
             inner = Clip(0.5, 1.0).bounds(old_logps)
             return inner if bounds is None else bounds(inner, old_logps)

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
         Tapered,
         Tilt,
         TokenLaw,
-        TrustRegion,
         Union,
         trust_region,
     )
@@ -126,7 +125,6 @@ __all__ = [
     "Tapered",
     "Tilt",
     "TokenLaw",
-    "TrustRegion",
     "Union",
     "Variation",
     "aggregate",

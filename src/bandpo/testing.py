@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,8 @@ from .bounds import Bounds
 from .losses.nodes import objective as objective_of
 from .losses.objective import Objective
 from .losses.policy import policy_loss
-from .losses.surrogates import Sapo, by_sign
-from .trust_regions.base import Context, Region, TrustRegion, trust_region
-from .trust_regions.rules import Clip
+from .losses.surrogates import by_sign, has_bounds
+from .trust_regions.base import Context, Region, trust_region
 
 _RADII = (1e-3, 0.05, 1.0)
 
@@ -119,7 +118,7 @@ def _check_rescaling(divergence: Divergence) -> None:
             )
 
 
-def check_trust_region(region: TrustRegion, context: Context | None = None) -> None:
+def check_trust_region(region: Region, context: Context | None = None) -> None:
     """Check a trust region: its bounds for every log-probability, and that `contains` agrees with them.
 
     - bounds have the shape of `old_logps` and at least float32, no gradient, log_low <= 0 <= log_high (up to rounding),
@@ -167,7 +166,7 @@ def check_trust_region(region: TrustRegion, context: Context | None = None) -> N
             told = region.contains(moved, log_p, context)
             clear = torch.isfinite(bound) & (bound.abs() > 1e-9)
             _all((told == inside) | ~clear, f"contains must be {inside} at {share:g} {name}", {**facts, "moved": moved})
-    if isinstance(region, Region):
+    if region.kind:
         again = trust_region(region.to_config())
         assert again == region, f"the config node {region.to_config()} must give {region}, got {again}"
         assert hash(again) == hash(region), f"equal rules must have equal hashes: {region}"
@@ -280,10 +279,10 @@ def check_objective(
         facts = {"log p": ends.expand(6, 8), "gradient": found[1]}
         _all(found[1].isfinite(), f"the gradient must be finite at an old log p of {at:g}", facts)
     pair = by_sign(objective.apply, objective.dual_clip)
-    if not all(each in _DERIVED or isinstance(each, Sapo) for each in pair):
+    if not all(each in _DERIVED or not has_bounds(each) for each in pair):
         return
     held = objective
-    if not isinstance(objective.trust_region, Clip):  # whose bounds may go by the current log-probabilities, detached
+    if objective.trust_region.needed():  # its bounds may go by the current log-probabilities, detached
         held = dataclasses.replace(objective, trust_region=_Held(objective.trust_region))
         terms(new, old, objective=held)
     step = 1e-5
@@ -300,21 +299,18 @@ def check_objective(
         )
 
 
-class _Held:
+class _Held(Region):
     """A rule whose bounds stay what they were when first asked for."""
 
-    sees_probability = False  # so that it may stand wherever the rule may
+    sees_probability: ClassVar[bool] = False  # so that it may stand wherever the rule may
 
-    def __init__(self, region: TrustRegion) -> None:
+    def __init__(self, region: Region) -> None:
         self.region, self.first = region, None
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         if self.first is None:
             self.first = self.region.bounds(old_logps, context)
         return self.first
-
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        return self.bounds(old_logps, context).contains(log_ratio)
 
 
 def _all(holds: Tensor, what: str, facts: dict[str, Tensor]) -> None:

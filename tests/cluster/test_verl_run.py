@@ -155,7 +155,7 @@ def test_what_rules_ask_for_is_in_the_batch_of_a_run(finished, folder):
     """Of prompts whose 4 samples have their own uid, sampled by the model that the step began with."""
     rule = [
         *OURS,
-        region(type="'verl_rule:Watching'", needs=".".join(sorted({*SHOWN["verl"]} - {"mean_weight", "controlled"}))),
+        region(type="'verl_rule:Watching'", fields=".".join(sorted({*SHOWN["verl"]} - {"mean_weight", "controlled"}))),
     ]
     case = {"settings": [*verl_toy.run_settings(folder, folder, STEPS), *rule], "dump": str(folder / "first_batch.pt")}
     [[results], _] = verl_toy.update_actor(folder, folder / "watched", {"first": case})

@@ -19,7 +19,7 @@ BAND = [*verl_toy.OURS, verl_toy.region(type="band", divergence="kl", delta=0.00
 WATCHING = [
     *verl_toy.OURS,
     verl_toy.region(
-        type="'verl_rule:Watching'", needs=".".join(sorted({*SHOWN["verl"]} - {"mean_weight", "controlled"}))
+        type="'verl_rule:Watching'", fields=".".join(sorted({*SHOWN["verl"]} - {"mean_weight", "controlled"}))
     ),
 ]
 ADAPTIVE = [

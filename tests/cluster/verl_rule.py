@@ -15,10 +15,14 @@ class Watching(bandpo.Region):
     """Clip(0.2, 0.2) that needs the fields of the context that it names, separated by dots, and keeps all of it."""
 
     kind: ClassVar[str] = "watching_of_cluster_tests"
-    needs: str
+    fields: str
+
+    @property
+    def needs(self):
+        return tuple(self.fields.split("."))
 
     def bounds(self, old_logps, context=None):
-        for name in self.needs.split("."):
+        for name in self.needs:
             context.require(name, self)
         keep(old_logps, context)
         return bandpo.Clip(0.2, 0.2).bounds(old_logps)
@@ -29,6 +33,7 @@ class Spread(bandpo.TokenLaw):
     """e^H of the old policy, and keeps what it is shown."""
 
     kind: ClassVar[str] = "spread_of_cluster_tests"
+    needs: ClassVar[tuple[str, ...]] = ("old_entropies",)
 
     def weights(self, old_logps, context):
         keep(old_logps, context)

@@ -10,14 +10,14 @@ import pytest
 
 from bandpo import Clip, Objective, Region, method
 from bandpo.integrations import REFUSED, SHOWN, objective_for
-from bandpo.losses.methods import FROM_SAMPLER, METHODS
+from bandpo.losses.methods import METHODS
 from bandpo.trust_regions.base import Known
 
 
-@pytest.mark.parametrize("name", [each.name for each in METHODS if each.arguments == FROM_SAMPLER])
+@pytest.mark.parametrize("name", [each.name for each in METHODS if each.arguments == "old_logps=rollout_logps"])
 def test_a_method_of_the_sampler_is_taken_where_the_ratio_is_to_it(name):
     value = method(name).without_average
-    assert "dis" in [each.name for each in METHODS if each.arguments == FROM_SAMPLER]
+    assert "dis" in [each.name for each in METHODS if each.arguments == "old_logps=rollout_logps"]
     for host in ("tinker", "prime-rl"):  # always
         assert objective_for(host, name) == objective_for(host, method(name).to_config()) == value
     told = {"TRL": "anchor='sampler'", "SkyRL": "anchor='rollout'", "verl": "policy_loss.anchor=sampler"}
@@ -40,6 +40,10 @@ class Needing(Region):
 
     kind: ClassVar[str] = "needing_of_tests"
     field: str
+
+    @property
+    def needs(self):
+        return (self.field,)
 
     def bounds(self, old_logps, context=None):
         assert context.require(self.field, self) is not None

@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Band, Capped, Clip, Objective, integrations, lab
+from bandpo import Band, Capped, Clip, Objective, Region, integrations, lab
 from bandpo.integrations.trl import LOSS_TYPES, MAIN_METRICS, BandPOConfig, BandPOTrainer
 from bandpo.losses.metrics import BINS, Metrics
 
@@ -430,7 +430,7 @@ def test_a_config_names_what_is_no_region(tmp_path, given, named):
         tiny.settings(tmp_path, BandPOConfig, trust_region=given)
 
 
-class OfMyOwn:
+class OfMyOwn(Region):
     """A rule without a node."""
 
     def bounds(self, old_logps, context=None):

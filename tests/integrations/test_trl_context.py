@@ -31,6 +31,10 @@ class Asking(bandpo.Region):
     seen: ClassVar[list[Context]] = []
     fields: tuple = ()
 
+    @property
+    def needs(self):
+        return self.fields
+
     def bounds(self, old_logps, context=None):
         for name in self.fields:
             context.require(name, self)

@@ -18,6 +18,7 @@ class Watching(Region):
     """Keeps what it is shown; allows everything."""
 
     kind: ClassVar[str] = "watching_of_tests"
+    needs: ClassVar[tuple[str, ...]] = ("logps",)
 
     def bounds(self, old_logps, context=None):
         SEEN.append(context)

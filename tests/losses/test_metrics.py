@@ -9,7 +9,7 @@ import torch
 from regions import name_of
 from torch import Tensor
 
-from bandpo import Band, Capped, Clip, Metrics, Objective, TrustRegion, policy_loss
+from bandpo import Band, Capped, Clip, Metrics, Objective, Region, policy_loss
 from bandpo.losses.metrics import BINS, EDGES
 
 
@@ -28,7 +28,7 @@ def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Tensor]
     }
 
 
-def by_hand(data: dict[str, Tensor], region: TrustRegion, dual_clip: float) -> dict[str, float]:
+def by_hand(data: dict[str, Tensor], region: Region, dual_clip: float) -> dict[str, float]:
     """The numbers of Metrics.compute by their formulas, token by token."""
     mask = data["response_mask"]
     bounds = region.bounds(data["old_logps"])

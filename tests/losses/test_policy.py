@@ -509,7 +509,7 @@ def test_what_stands_in_padding_reaches_neither_value_nor_gradient_nor_metrics(j
 def test_a_rule_does_not_see_what_stands_in_padding():
     seen = []
 
-    class Watching:
+    class Watching(Region):
         def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
             seen.append(old_logps)
             return Clip().bounds(old_logps, context)

@@ -10,7 +10,7 @@ import torch
 
 from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Intersect, Relaxed
 from bandpo.cli import main
-from bandpo.reports.explanation import DEFAULT_P, explain, limits, stretches
+from bandpo.reports.explanation import DEFAULT_P, explain, stretches
 from bandpo.reports.explanation_data import explanation_data
 from bandpo.trust_regions.notation import parse_region
 
@@ -136,7 +136,7 @@ def test_numbers_near_the_ends_are_told_from_0_and_1():
 
 
 def reasons(region, p):
-    return limits(region, torch.tensor([p], dtype=torch.float64).log())[0]
+    return region.stops(torch.tensor([p], dtype=torch.float64).log())[0]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from bandpo import (
 )
 from bandpo.reports.explanation import explain
 from bandpo.testing import check_trust_region
-from bandpo.trust_regions.notation import label_of, parse_region
+from bandpo.trust_regions.notation import parse_region
 
 F64 = torch.float64
 MASK = torch.arange(6) < torch.tensor([[6], [3], [5], [0]])
@@ -207,6 +207,7 @@ class Late(TokenLaw):
     """A law of one's own."""
 
     kind: ClassVar[str] = "late_of_tests"
+    needs: ClassVar[tuple[str, ...]] = ("positions",)
 
     def weights(self, old_logps, context):
         return 1.0 + context.require("positions", self)
@@ -225,8 +226,8 @@ def test_words_nodes_and_labels():
     region = Adaptive(Band("kl", 0.05), Tilt("entropy", 0.5))
     assert parse_region("adaptive:band:kl:0.05:tilt:entropy:0.5") == region
     assert trust_region(region.to_config()) == region
-    assert label_of(region) == "Band-KL 0.05 by entropy +0.5"
-    assert label_of(Adaptive(Band("kl", 0.05), Tilt("surprise", -1, 4))) == "Band-KL 0.05 by surprise -1 within 4.0"
+    assert region.label == "Band-KL 0.05 by entropy +0.5"
+    assert Adaptive(Band("kl", 0.05), Tilt("surprise", -1, 4)).label == "Band-KL 0.05 by surprise -1 within 4.0"
     assert "a token of mean weight" in explain(region)
 
 

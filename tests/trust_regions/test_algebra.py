@@ -31,15 +31,14 @@ from bandpo import (
     Region,
     Relaxed,
     Tilt,
-    TrustRegion,
     Union,
     objective,
     trust_region,
 )
-from bandpo.reports.explanation import explain, limits
+from bandpo.reports.explanation import explain
 from bandpo.trust_regions.base import find_one
 from bandpo.trust_regions.combinators import depends_on_probability
-from bandpo.trust_regions.notation import label_of, parse_region
+from bandpo.trust_regions.notation import parse_region
 
 OLD = torch.cat([torch.linspace(-12, -1e-6, 60), torch.tensor([0.0, -torch.inf, -80.0, math.log(0.2)])])
 CONTEXT = Context(advantages=torch.where(torch.arange(len(OLD)) % 2 == 0, 1.0, -1.0))
@@ -69,7 +68,7 @@ class Narrowest(Region):
 
     kind: ClassVar[str] = "narrowest_of_tests"
     sees_probability: ClassVar[bool] = False
-    rules: tuple[TrustRegion, ...]
+    rules: tuple[Region, ...]
 
     def bounds(self, old_logps, context=None):
         return functools.reduce(Intersect, self.rules).bounds(old_logps, context)
@@ -129,7 +128,7 @@ def test_a_node_goes_there_and_back_and_a_label_tells_rules_apart(region):
     assert trust_region(region.to_config()) == region
     assert parse_region(str(region.to_config()).replace("'", "")) == region
     assert objective(region.to_config()).trust_region == region
-    assert label_of(Union(region, Clip(0.3, 0.3))) != label_of(Intersect(region, Clip(0.3, 0.3)))
+    assert Union(region, Clip(0.3, 0.3)).label != Intersect(region, Clip(0.3, 0.3)).label
 
 
 def test_a_token_outside_one_is_outside_the_intersection_and_inside_the_union():
@@ -222,14 +221,14 @@ def test_a_gradient_follows_the_rule_of_the_tokens_probability():
 def test_labels_and_explanations_name_the_parts():
     tail = ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))
     both = Intersect(Band("kl", 0.05), Clip(0.2, 1.0))
-    assert label_of(tail) == "Band-KL 0.05 for p <= 0.2, GRPO 0.2/0.2 for p > 0.2"
-    assert label_of(both) == "Band-KL 0.05 and Clip 0.2/1.0"
-    assert label_of(Union(both, Clip(0.1, 0.1))) == "(Band-KL 0.05 and Clip 0.2/1.0) or GRPO 0.1/0.1"
-    assert label_of(Capped(both, 3.0)) == "(Band-KL 0.05 and Clip 0.2/1.0) cap 3.0"
+    assert tail.label == "Band-KL 0.05 for p <= 0.2, GRPO 0.2/0.2 for p > 0.2"
+    assert both.label == "Band-KL 0.05 and Clip 0.2/1.0"
+    assert Union(both, Clip(0.1, 0.1)).label == "(Band-KL 0.05 and Clip 0.2/1.0) or GRPO 0.1/0.1"
+    assert Capped(both, 3.0).label == "(Band-KL 0.05 and Clip 0.2/1.0) cap 3.0"
     log_p = torch.tensor([0.01, 0.2, 0.5], dtype=torch.float64).log()
-    assert limits(tail, log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
-    assert [pair[1] for pair in limits(both, log_p)] == ["second clip", "first divergence", "first divergence"]
-    assert limits(Union(both, Clip(0.9, 0.1)), log_p)[0][1] == "first second clip"
+    assert tail.stops(log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
+    assert [pair[1] for pair in both.stops(log_p)] == ["second clip", "first divergence", "first divergence"]
+    assert Union(both, Clip(0.9, 0.1)).stops(log_p)[0][1] == "first second clip"
     text = explain(tail, [0.01, 0.5], both)
     assert "  below: Band-KL 0.05\n  above: GRPO 0.2/0.2\n" in text
     assert "  first: Band-KL 0.05\n  second: Clip 0.2/1.0" in text

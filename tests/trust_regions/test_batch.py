@@ -33,7 +33,7 @@ from bandpo import (
 from bandpo.reports.explanation import explain
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions.combinators import depends_on_probability
-from bandpo.trust_regions.notation import label_of, parse_region
+from bandpo.trust_regions.notation import parse_region
 
 F64 = torch.float64
 RULES = [
@@ -106,13 +106,13 @@ def test_the_contract_of_every_rule(rule):
 def test_a_node_a_short_word_and_a_label(rule):
     assert trust_region(yaml.safe_load(yaml.safe_dump(rule.to_config()))) == rule
     assert parse_region(str(rule.to_config()).replace("'", "")) == rule
-    assert sum(label_of(each) == label_of(rule) for each in RULES) == 1
+    assert sum(each.label == rule.label for each in RULES) == 1
     assert eval(repr(rule), vars(bandpo)) == rule
     if isinstance(rule, Intersect):
         with pytest.raises(ValueError, match="needs more than p to have bounds; give the rules that it is made of"):
             explain(rule, [0.1])
     else:
-        assert explain(rule, [0.1]).startswith(f"{label_of(rule)}: {{type: {rule.kind}, ")
+        assert explain(rule, [0.1]).startswith(f"{rule.label}: {{type: {rule.kind}, ")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
@@ -412,15 +412,15 @@ def test_where_a_cap_holds_is_known_through_all_of_them():
 
 def test_labels_name_the_parts():
     band, clip = Band("kl", 0.05), Clip(0.2, 0.2)
-    assert label_of(GroupClip(3e-3, 5e-3, 8)) == "Clip 0.003/0.003..0.005 by the right ones of 8"
-    assert label_of(EntropyRatio(band)) == "Band-KL 0.05 for entropy ratios in 0.95..1.05"
+    assert GroupClip(3e-3, 5e-3, 8).label == "Clip 0.003/0.003..0.005 by the right ones of 8"
+    assert EntropyRatio(band).label == "Band-KL 0.05 for entropy ratios in 0.95..1.05"
     text = "GRPO 0.2/0.2 up to quantile 0.8 of entropy, Band-KL 0.05 beyond"
-    assert label_of(ByEntropy(0.8, clip, band)) == text
-    assert label_of(Capped(ByEntropy(0.8, clip, band), 3.0)) == f"({text}) cap 3.0"
-    assert label_of(Stale(clip)) == "GRPO 0.2/0.2 times staleness"
-    assert label_of(TailContracted(clip)) == "GRPO 0.2/0.2 contracted beyond quantile 0.9 by exponent 2.0"
-    assert label_of(KL3(0.02)) == "KL3 0.02"
-    assert label_of(bandpo.Tapered(0.2, 0.28, 0.1)) == "Clip 0.2/(0.28 - 0.1 pi)"
+    assert ByEntropy(0.8, clip, band).label == text
+    assert Capped(ByEntropy(0.8, clip, band), 3.0).label == f"({text}) cap 3.0"
+    assert Stale(clip).label == "GRPO 0.2/0.2 times staleness"
+    assert TailContracted(clip).label == "GRPO 0.2/0.2 contracted beyond quantile 0.9 by exponent 2.0"
+    assert KL3(0.02).label == "KL3 0.02"
+    assert bandpo.Tapered(0.2, 0.28, 0.1).label == "Clip 0.2/(0.28 - 0.1 pi)"
 
 
 def test_short_words():

@@ -31,7 +31,7 @@ from bandpo import (
 from bandpo.reports.explanation import explain
 from bandpo.testing import check_objective, check_trust_region
 from bandpo.trust_regions.combinators import depends_on_probability
-from bandpo.trust_regions.notation import label_of, parse_region
+from bandpo.trust_regions.notation import parse_region
 
 F64 = torch.float64
 KINDS = ["kl", "chi2", "tv"]
@@ -381,8 +381,8 @@ class TestBoth:
 
     def test_it_is_a_node_and_has_a_name(self, region):
         assert trust_region(region.to_config()) == region
-        assert len({label_of(each) for each in REGIONS}) == len(REGIONS)
-        assert label_of(Capped(region, 3.0)).endswith(" cap 3.0")
+        assert len({each.label for each in REGIONS}) == len(REGIONS)
+        assert Capped(region, 3.0).label.endswith(" cap 3.0")
 
     def test_it_works_within_others_and_not_in_a_table(self, region):
         old, new = batch(2, 5, seed=10)
@@ -423,9 +423,9 @@ def test_what_is_wrong_is_named(make, message):
 
 
 def test_labels_and_short_words():
-    assert label_of(Budget()) == "Budget-KL 0.05"
-    assert label_of(PrefixBudget()) == "Prefix-TV 0.15, 0.015 a token"
-    assert label_of(PrefixBudget(least_weight=1)) == "Prefix-TV 0.15, 0.015 a token, weights to 1.0"
+    assert Budget().label == "Budget-KL 0.05"
+    assert PrefixBudget().label == "Prefix-TV 0.15, 0.015 a token"
+    assert (PrefixBudget(least_weight=1)).label == "Prefix-TV 0.15, 0.015 a token, weights to 1.0"
     assert parse_region("budget:chi2:0.1") == Budget("chi2", 0.1)
     assert parse_region("prefix_budget:kl:0.1:0.002") == PrefixBudget("kl", 0.1, 0.002)
 

@@ -42,7 +42,6 @@ from bandpo.reports import explain
 from bandpo.reports.runs import ratio_bounds
 from bandpo.trust_regions.combinators import depends_on_probability
 from bandpo.trust_regions.control import MEASURES, controlled_of
-from bandpo.trust_regions.notation import label_of
 
 OLD = torch.linspace(-9, 0, 40, dtype=torch.float64)
 LAWS = [PI(), Hysteresis(), Quantile(), AdaptiveKL()]
@@ -395,10 +394,10 @@ def test_nodes_and_labels():
         assert trust_region(node) == rule
         assert objective({"type": "objective", "trust_region": node}) == Objective(rule)
         assert hash(trust_region(node)) == hash(rule)
-    assert len({label_of(rule) for rule in rules}) == len(rules)
-    assert label_of(rules[0]) == "Band-KL 0.05, delta in 0.001..2.0 for clip/fraction 0.02 (PI)"
-    assert label_of(Capped(rules[0], 3.0)) == f"({label_of(rules[0])}) cap 3.0"
-    assert label_of(rules[4]).startswith("GRPO 0.2/0.2, eps_low, eps_high in 0.001..1.0")
+    assert len({rule.label for rule in rules}) == len(rules)
+    assert rules[0].label == "Band-KL 0.05, delta in 0.001..2.0 for clip/fraction 0.02 (PI)"
+    assert Capped(rules[0], 3.0).label == f"({rules[0].label}) cap 3.0"
+    assert rules[4].label.startswith("GRPO 0.2/0.2, eps_low, eps_high in 0.001..1.0")
     assert rules[0].to_config()["law"] == {"type": "pi", "kp": 0.5, "ki": 0.05, "rate": 0.1}
     node = rules[0].to_config() | {"target": "2e-2", "law": {"type": "pi"}}
     assert trust_region(node) == rules[0]
@@ -453,6 +452,7 @@ class Uncertain(Region):
     """A rule that needs entropies, of which nothing is known before there are some."""
 
     kind: ClassVar[str] = "uncertain_of_tests"
+    needs: ClassVar[tuple[str, ...]] = ("entropies",)
     eps: float = 0.2
 
     def bounds(self, old_logps, context=None):

@@ -24,7 +24,7 @@ from bandpo import (
     Relaxed,
     Tilt,
 )  # fmt: skip
-from bandpo.trust_regions.notation import label_of, parse_region
+from bandpo.trust_regions.notation import parse_region
 
 WORDS = {
     "clip": Clip(0.2, 0.2),
@@ -104,31 +104,31 @@ def numbers(thing):
                 yield dataclasses.replace(thing, **{field.name: each})
 
 
-@pytest.mark.parametrize("region", [*IN_YAML, *WORDS.values()], ids=label_of)
+@pytest.mark.parametrize("region", [*IN_YAML, *WORDS.values()], ids=lambda region: region.label)
 def test_a_rule_with_another_number_has_another_label(region):
-    same = [each for each in numbers(region) if each != region and label_of(each) == label_of(region)]
+    same = [each for each in numbers(region) if each != region and each.label == region.label]
     assert all(each.delta_low and each.delta_high for each in same)  # a band whose delta is that of neither side
 
 
 def test_a_label_says_what_the_rule_is():
     labels = ["GRPO 0.2/0.2", "Clip-Higher 0.2/0.28", "No clip", "DCPO 0.2/0.28", "DCPO 0.2/0.28 cap inf"]
-    assert [label_of(region) for region in WORDS.values()][:5] == labels
-    assert label_of(WORDS["capped:band:kl:0.05:20"]) == "Band-KL 0.05 cap 20.0"
-    assert label_of(WORDS["relaxed:band:kl:0.05:clip:0.2:0.28"]) == "Relaxed Band-KL 0.05"
-    assert label_of(WORDS["{type: band, delta_low: 0.01, delta_high: 0.1}"]) == "Band-KL 0.01/0.1"
-    assert label_of(Band("jensen_shannon")) == "Band-jensen_shannon 0.05"
-    assert label_of(Band("kl", 0.1, 0.05, 0.05)) == "Band-KL 0.05"
-    assert label_of(Band(Divergence("kl", lambda u: (u - 1) ** 2))) == "Band-kl (own) 0.05"
+    assert [region.label for region in WORDS.values()][:5] == labels
+    assert WORDS["capped:band:kl:0.05:20"].label == "Band-KL 0.05 cap 20.0"
+    assert WORDS["relaxed:band:kl:0.05:clip:0.2:0.28"].label == "Relaxed Band-KL 0.05"
+    assert (WORDS["{type: band, delta_low: 0.01, delta_high: 0.1}"]).label == "Band-KL 0.01/0.1"
+    assert Band("jensen_shannon").label == "Band-jensen_shannon 0.05"
+    assert Band("kl", 0.1, 0.05, 0.05).label == "Band-KL 0.05"
+    assert (Band(Divergence("kl", lambda u: (u - 1) ** 2))).label == "Band-kl (own) 0.05"
     cap_of_both, cap_of_one = Capped(Relaxed(Band(), Clip(0.1, 0.1)), 3), Relaxed(Band(), Capped(Clip(0.1, 0.1), 3))
-    assert label_of(cap_of_both) != label_of(cap_of_one)
-    assert label_of(Decaying(Clip(), "eps_low", 0.05, 10)) == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps"
-    assert label_of(RIPO(0.1)) == "RIPO 0.1"
-    assert label_of(RIPO(0.1, 0.5, 10.0)) == "RIPO 0.1 in 0.5..10.0"
-    assert label_of(TRGPPO(0.03)) == "TRGPPO 0.03/0.2"
-    assert label_of(Wider(0.3)) == "Wider 0.3"
-    assert label_of(BySign(Clip(0, 0), Band())) == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
-    assert label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100)) == "Band-KL 0.2, delta to 0.02 in 100 steps"
+    assert cap_of_both.label != cap_of_one.label
+    assert Decaying(Clip(), "eps_low", 0.05, 10).label == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps"
+    assert RIPO(0.1).label == "RIPO 0.1"
+    assert RIPO(0.1, 0.5, 10.0).label == "RIPO 0.1 in 0.5..10.0"
+    assert TRGPPO(0.03).label == "TRGPPO 0.03/0.2"
+    assert Wider(0.3).label == "Wider 0.3"
+    assert BySign(Clip(0, 0), Band()).label == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
+    assert Decaying(Band("kl", 0.2), "delta", 0.02, 100).label == "Band-KL 0.2, delta to 0.02 in 100 steps"
     assert (
-        label_of(Decaying(Band("kl", 0.2), "delta", 0.02, 100, "cosine"))
+        Decaying(Band("kl", 0.2), "delta", 0.02, 100, "cosine").label
         == "Band-KL 0.2, delta to 0.02 in 100 steps (cosine)"
     )

@@ -282,7 +282,7 @@ def test_a_divergence_goes_to_yaml_once_it_is_registered(monkeypatch):
 
 
 def test_a_rule_without_a_config_node_says_what_to_derive_from():
-    with pytest.raises(ValueError, match=r"inner has no config node; derive Bare from bandpo.Region"):
+    with pytest.raises(ValueError, match=r"Bare has no config node; give it a kind"):
         Relaxed(Bare(), Clip()).to_config()
 
 

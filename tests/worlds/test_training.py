@@ -221,7 +221,7 @@ def test_a_run_is_the_same_alone_and_among_others(node):
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_every_method_runs_or_says_why_not(method):
     chosen = scene({"base": "both", "rounds": 1, "epochs": 2, "p_work": 0.2})
-    if not (method.is_complete or method.is_from_sampler):
+    if method.is_made_in_a_loop:
         with pytest.raises(ValueError, match=f"method '{method.name}' cannot run in a world: its loss is given .* too"):
             Learner(method, 0.05)
         return
@@ -235,7 +235,7 @@ def test_every_method_runs_or_says_why_not(method):
 
 
 def test_most_methods_are_compiled_and_the_others_are_told_apart():
-    learners = {m.name: Learner(m, 0.05) for m in METHODS if m.is_complete or m.is_from_sampler}
+    learners = {m.name: Learner(m, 0.05) for m in METHODS if not m.is_made_in_a_loop}
     reasons = {name: why_not_numba(learner) for name, learner in learners.items()}
     assert {name for name, reason in reasons.items() if reason} == {
         "decaying-clip", "decaying-band", "band-sequence", "topr", "gspo", "gmpo", "sapo", "cfpo", "band-budget",

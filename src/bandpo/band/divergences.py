@@ -76,6 +76,13 @@ class Divergence:
         return self.name
 
     @property
+    def title(self) -> str:
+        """The name in labels: of an unregistered one it is said that it is its user's own."""
+        if not self.is_registered:
+            return f"{self.name} (own)"
+        return self.name.upper() if self.name in ("kl", "tv") else self.name
+
+    @property
     def is_registered(self) -> bool:
         """True if its name stands for it in config files."""
         try:

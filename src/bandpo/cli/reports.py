@@ -81,7 +81,6 @@ def methods() -> None:
     from ..losses.methods import METHODS
     from ..losses.notation import allowed
     from ..trust_regions.base import kinds, usage
-    from ..trust_regions.notation import label_of
 
     widths, columns = (max(len(each.name) for each in METHODS), 10, 23), min(width(), 80)
 
@@ -91,7 +90,7 @@ def methods() -> None:
 
     row("name", "arXiv", "average", "what it allows")
     for each in METHODS:
-        said = allowed(each.objective) or label_of(each.objective.trust_region)
+        said = allowed(each.objective) or each.objective.trust_region.label
         for long, short in ("a token's ratio may go ", "ratio "), ("a token of probability ", "p "), ("may go ", ""):
             said = said.replace(long, short)
         row(each.name, each.arxiv or "-", each.objective.aggregation or "-", said)

@@ -18,7 +18,7 @@ from ..progress import console
 from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate
 from ..reports.tokens import Tokens, read_tokens
 from ..statistics.intervals import LEVEL
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from ..trust_regions.rules import Clip
 
 _AMONG = {
@@ -56,7 +56,7 @@ def calibrate_and_show(
             print(clip_map)
 
 
-def _region(value: Any) -> TrustRegion:
+def _region(value: Any) -> Region:
     found = value.objective if isinstance(value, Method) else objective(value)
     if found.ratio != "token":
         name = value.title if isinstance(value, Method) else label_of_objective(found)

@@ -22,7 +22,7 @@ from ..lab import SCENES
 from ..losses.nodes import method_of, objective
 from ..losses.notation import label_of_objective, parse_objective, short_node
 from ..losses.objective import Objective
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from .secrets import secret_in
 from .trust import check_mapping
 
@@ -115,7 +115,7 @@ class RunConfig(_Node):
         return objective(self.trust_region)
 
     @property
-    def region(self) -> TrustRegion:
+    def region(self) -> Region:
         """The rule of the objective."""
         return self.objective.trust_region
 

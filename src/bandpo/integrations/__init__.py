@@ -8,21 +8,16 @@ import dataclasses
 import functools
 import logging
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
-import torch
-
 from ..losses.aggregation import Aggregation
 from ..losses.methods import method
 from ..losses.nodes import method_of, objective
-from ..losses.notation import doubt_of, in_words, parse_objective
+from ..losses.notation import in_words, parse_objective
 from ..losses.objective import Method, Objective
-from ..losses.policy import policy_loss
-from ..trust_regions.base import Context, TrustRegion
-from ..trust_regions.control import controlled_of
+from ..trust_regions.base import Region
 
 RULE = logging.getLogger("bandpo.rule")
 
@@ -95,7 +90,7 @@ AVERAGES: dict[str, tuple[str, dict[str, str]]] = {
 
 NO_AVERAGE: tuple[str, dict[str, str]] = "", {}  # of a trainer that is not named there
 
-# What of `Context` each trainer shows a rule beside the mask, the advantages and the positions, which all of them do;
+# What of `Context` each trainer shows a rule beside what all of them do;
 # how and at what cost is in docs/hosts.md.
 SHOWN: dict[str, tuple[str, ...]] = {
     "TRL": (
@@ -126,13 +121,14 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "tinker": ("logps",),
     "prime-rl": ("logps",),
 }
+ALWAYS = ("response_mask", "advantages", "positions")
 # The policy that ratio and bounds are taken against is the sampler: always there, or where a setting says so.
 AT_SAMPLER = {"torchrl": "", "tinker": "", "prime-rl": "", "TRL": "anchor='sampler' of BandPOConfig"}
 AT_SAMPLER |= {"SkyRL": "anchor='rollout' of register_bandpo_loss", "verl": "policy_loss.anchor=sampler"}
 
 
 def trainers_that_run(
-    node: Mapping[str, Any] | str | TrustRegion | Method | Objective, *, anchor: Literal["old", "sampler"] = "old"
+    node: Mapping[str, Any] | str | Region | Method | Objective, *, anchor: Literal["old", "sampler"] = "old"
 ) -> dict[str, str]:
     """For each trainer "" if it takes the objective, else why not; `anchor` as for `objective_for`."""
     reasons: dict[str, str] = {}
@@ -147,7 +143,7 @@ def trainers_that_run(
 
 def objective_for(
     host: str,
-    node: Mapping[str, Any] | str | TrustRegion | Method | Objective | None,
+    node: Mapping[str, Any] | str | Region | Method | Objective | None,
     *,
     anchor: Literal["old", "sampler"] = "old",
     average: str | None = None,
@@ -163,12 +159,12 @@ def objective_for(
 
     Raises ValueError for a node that is none; for a field that the trainer does not take, with the reason; for a rule
     that must see what the trainer does not show it (`SHOWN`); for a method whose ratio is to the sampler, where the
-    trainer's is not. The rule is tried on one token, so that this is known before a run.
+    trainer's is not.
     """
     node = parse_objective(node) if isinstance(node, str) else node
     named = method_of(node)
     whose = "" if named is None else f"method {named.name!r}: "
-    if named is not None and named.is_from_sampler and host in AT_SAMPLER:
+    if named is not None and named.from_sampler and not named.is_made_in_a_loop and host in AT_SAMPLER:
         if anchor != "sampler" and AT_SAMPLER[host]:
             raise ValueError(f"{whose}its ratio is to the sampler's policy; set {AT_SAMPLER[host]}")
         node = named.objective
@@ -190,18 +186,15 @@ def objective_for(
                 its = [f"{setting}={value!r}" for value, of in names.items() if setting and of == changed[name]]
                 reason += f", of which {its[0]} is that average" if its else ""
             raise ValueError(f"{whose}{name} must be {default!r} through {host}, got {changed[name]!r}: {reason}")
-    shown = SHOWN.get(host, ())
-    try:
-        _try(found, shown)
-    except ValueError as error:
-        missing = re.match(r"(\w+ needs context\.(\w+)), ", str(error))
-        if missing is None:
-            raise ValueError(f"{whose}{error}") from error
-        hosts = [name for name, fields in SHOWN.items() if missing[2] in fields]
-        instead = f"train with {' or '.join(hosts)}" if hosts else "call policy_loss in a loop of your own"
-        raise ValueError(
-            f"{whose}{missing[1]}, which {host} does not show a rule; take another rule, or {instead}"
-        ) from error
+    shown = {*SHOWN.get(host, ()), *ALWAYS}
+    for name, rule in found.trust_region.needed().items():
+        if name not in shown:
+            hosts = [each for each, fields in SHOWN.items() if name in fields]
+            instead = f"train with {' or '.join(hosts)}" if hosts else "call policy_loss in a loop of your own"
+            raise ValueError(
+                f"{whose}{rule} needs context.{name}, which {host} does not show a rule; take another rule, or "
+                f"{instead}"
+            )
     return found
 
 
@@ -216,7 +209,7 @@ def tell(value: Objective, more: str = "") -> Objective:
         The objective.
     """
     if os.environ.get("RANK", "0") == "0":
-        _tell(f"{in_words(value)}{more}", doubt_of(value.trust_region))
+        _tell(f"{in_words(value)}{more}", value.trust_region.doubt())
     return value
 
 
@@ -259,27 +252,5 @@ def _say_average(host: str, name: str, average: str | None, tell: Callable[[str]
 
 
 def asked_for(value: Objective, shown: Iterable[str]) -> frozenset[str]:
-    """Those of the fields without which the rule refuses to act, for what is made only where it is needed."""
-    fields, asked = frozenset(shown), set[str]()
-    for name in fields - {"logps"}:
-        try:
-            _try(value, fields - {name})
-        except ValueError:
-            asked.add(name)
-    return frozenset(asked)
-
-
-def _try(value: Objective, shown: Iterable[str]) -> None:
-    """One token under the objective, of which the rule is shown these fields."""
-    token = torch.full((1, 1), -1.0, device="cpu")
-    known: dict[str, Any] = {name: 0 if name in ("step", "staleness") else -token for name in shown}
-    has_logps = known.pop("logps", None) is not None
-    if "controlled" in known:
-        rule = controlled_of(value.trust_region)
-        known["controlled"] = 1.0 if rule is None else rule.value(rule.start())
-    with torch.device("cpu"):  # a model may be under construction on the device "meta"
-        if has_logps:
-            policy_loss(token, token, token, token < 0, value, **known)
-        else:
-            context = Context(response_mask=token < 0, advantages=token, positions=(token < 0).cumsum(-1) - 1, **known)
-            value.trust_region.bounds(token, context)
+    """Those of the fields that the rule needs, for what is made only where it is needed."""
+    return frozenset(shown) & value.trust_region.needed().keys() - {"logps"}

@@ -26,7 +26,7 @@ import torch
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
 from ..losses.objective import Objective
-from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import Context, Region
 from . import objective_for, say_average, tell
 
 # The losses that clamp the ratio of each token between the two epsilons.
@@ -46,9 +46,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
             `chunk_size`, which are set here; a loss without a hard clip per token.
     """
 
-    def __init__(
-        self, trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None, **named: Any
-    ) -> None:
+    def __init__(self, trust_region: Region | Objective | Mapping[str, Any] | str | None = None, **named: Any) -> None:
         if taken := {"epsilon_low", "epsilon_high", "chunk_size"} & set(named):
             raise ValueError(
                 f"{sorted(taken)} cannot be given beside a trust region; for a plain clip pass bandpo.Clip"
@@ -59,7 +57,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
                 f"loss_type must be one of {list(LOSS_TYPES)} and importance_sampling_level 'token' for a trust region "
                 f"per token, got {self.loss_type!r} and {self.importance_sampling_level!r}"
             )
-        self.trust_region: TrustRegion = tell(objective_for("Liger", trust_region, average=self.loss_type)).trust_region
+        self.trust_region: Region = tell(objective_for("Liger", trust_region, average=self.loss_type)).trust_region
         say_average("Liger", trust_region, self.loss_type)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:

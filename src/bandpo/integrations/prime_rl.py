@@ -28,7 +28,7 @@ from torch import Tensor
 from ..losses.metrics import HIGH, LOW, NEGATIVE, POSITIVE
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from . import objective_for, say_average, tell
 
 _AVERAGE = "the mean over tokens"
@@ -42,7 +42,7 @@ class LossOutputs(NamedTuple):
 
 
 def loss(
-    inputs: Any, trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None, kl_tau: float = 0.0
+    inputs: Any, trust_region: Region | Objective | Mapping[str, Any] | str | None = None, kl_tau: float = 0.0
 ) -> LossOutputs:
     """The loss of one sequence in the form that prime-rl calls it; the metrics are counts of tokens.
 

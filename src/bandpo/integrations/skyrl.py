@@ -28,7 +28,7 @@ from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry, apply
 
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from . import objective_for, say_average, tell
 
 # Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
@@ -36,7 +36,7 @@ COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/goo
 
 
 def register_bandpo_loss(
-    trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
+    trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
     *,
     name: str = "bandpo",
     anchor: Literal["old", "rollout"] = "old",

@@ -29,12 +29,12 @@ from torch import Tensor
 from ..losses.metrics import Metrics
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from . import objective_for, say_average, tell
 
 
 def bandpo_loss(
-    trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
+    trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
 ) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
     """The loss function for `forward_backward_custom`; it returns the sum and `Metrics.compute` under `bandpo/`.
 

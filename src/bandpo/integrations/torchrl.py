@@ -25,7 +25,7 @@ from torch import Tensor
 from torchrl.objectives.llm import GRPOLoss
 
 from ..losses.objective import Objective
-from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import Context, Region
 from . import objective_for, say_average, tell
 
 
@@ -46,7 +46,7 @@ class BandPOLoss(GRPOLoss):
         self,
         actor_network: Any = None,
         *,
-        trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
+        trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
         **named: Any,
     ) -> None:
         if "clip_epsilon" in named:
@@ -55,9 +55,7 @@ class BandPOLoss(GRPOLoss):
                 "pass trust_region=bandpo.Clip(eps_low, eps_high) instead"
             )
         super().__init__(actor_network, **named)
-        self.trust_region: TrustRegion = tell(
-            objective_for("torchrl", trust_region, average=self.aggregation)
-        ).trust_region
+        self.trust_region: Region = tell(objective_for("torchrl", trust_region, average=self.aggregation)).trust_region
         say_average("torchrl", trust_region, self.aggregation)
         self._bounds: tuple[Tensor, Tensor] | None = None
 

@@ -29,7 +29,7 @@ from ..errors import nearest
 from ..losses.metrics import NO_LOGPS, ROUNDED, Metrics
 from ..losses.objective import MAX_LOG_RATIO, Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import Context, Region
 from ..trust_regions.rules import Clip
 from . import SHOWN, asked_for, objective_for, say_average, tell
 from .tokens import SHARE, TokenWriter, check_tokens
@@ -103,7 +103,7 @@ class BandPOConfig(GRPOConfig):
             (pass it to `BandPOTrainer`), or settings that it does not go with; see `BandPOTrainer`.
     """
 
-    trust_region: dict | str | TrustRegion | Objective | None = field(
+    trust_region: dict | str | Region | Objective | None = field(
         default=None,
         metadata={"help": "Node of the trust region, e.g. {'type': 'band', 'divergence': 'kl', 'delta': 0.05}."},
     )
@@ -216,7 +216,7 @@ class BandPOTrainer(ContextTrainer):
         callbacks: list[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         *,
-        trust_region: TrustRegion | Objective | Mapping[str, Any] | str | None = None,
+        trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
         peft_config: Any = None,
         **named: Any,
     ) -> None:
@@ -277,7 +277,7 @@ class BandPOTrainer(ContextTrainer):
         self._made_with = read_once(self)
 
     @property
-    def trust_region(self) -> TrustRegion:
+    def trust_region(self) -> Region:
         """The rule of the objective."""
         return self.objective.trust_region
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from transformers import TrainerCallback
 
 from ..losses.metrics import Metrics
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from ..trust_regions.control import Controlled, State, controlled_of
 
 NAME = "bandpo_controlled"  # of its state in trainer_state.json
@@ -31,7 +31,7 @@ class RadiusController(TrainerCallback):
         self._metrics: Metrics | None = None
 
     @classmethod
-    def of(cls, region: TrustRegion) -> RadiusController | None:
+    def of(cls, region: Region) -> RadiusController | None:
         """The controller that a rule needs, or None."""
         rule = controlled_of(region)
         return None if rule is None else cls(rule)

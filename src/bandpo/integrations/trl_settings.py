@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from ..losses.objective import Objective
-from ..trust_regions.adaptive import Adaptive, Tilt
-from ..trust_regions.base import TrustRegion, find_one
+from ..trust_regions.adaptive import Adaptive
+from ..trust_regions.base import Region, find_one
 from ..trust_regions.batch import GroupClip
 from ..trust_regions.rules import Clip
 
@@ -150,13 +150,13 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
         yield from _of_rule(args, objective.trust_region)
 
 
-def _of_rule(args: GRPOConfig, region: TrustRegion) -> Iterator[str]:
+def _of_rule(args: GRPOConfig, region: Region) -> Iterator[str]:
     """A law that could not tell one token from another here, and groups of another size."""
     groups = find_one(region, GroupClip)
     if groups is not None and groups.group_size != args.num_generations:
         yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
     rule = find_one(region, Adaptive)
-    if rule is not None and isinstance(rule.law, Tilt) and rule.law.of == "staleness":
+    if rule is not None and "staleness" in rule.law.needs:
         yield (
             f"law of Adaptive must not go by staleness through TRL, got {rule.law!r}: all responses of a batch are of "
             "one age there, so that every token would have the mean radius"
@@ -181,7 +181,7 @@ def doubts(args: GRPOConfig) -> Iterator[str]:
         )
 
 
-def warn_of(args: GRPOConfig, region: TrustRegion) -> None:
+def warn_of(args: GRPOConfig, region: Region) -> None:
     """Warn of settings under which the region acts on other tokens than it should, or not at all."""
     for doubt in doubts(args):
         logger.warning("%s", doubt) if doubt.startswith("delta") else warnings.warn(doubt, stacklevel=3)

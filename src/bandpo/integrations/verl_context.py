@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
-from ..trust_regions.adaptive import Adaptive, Tilt
-from ..trust_regions.base import Context, TrustRegion, find_one
+from ..trust_regions.adaptive import Adaptive
+from ..trust_regions.base import Context, Region, find_one
 
 HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that errors name
 # Where what is asked for is in verl's batch, and who puts it there.
@@ -70,7 +70,7 @@ def add_columns(data: Any, asked: frozenset[str], group: Any) -> int | None:
     return step
 
 
-def add_mean_weight(data: Any, region: TrustRegion, asked: frozenset[str], step: int | None, group: Any) -> None:
+def add_mean_weight(data: Any, region: Region, asked: frozenset[str], step: int | None, group: Any) -> None:
     """What an `Adaptive` radius is divided by: the mean weight of all tokens of all ranks in this update."""
     names = ["old_log_probs", "response_mask"]
     names += [SOURCES[name][0] for name in ("anchor", "old_entropies") if name in asked]
@@ -82,7 +82,7 @@ def add_mean_weight(data: Any, region: TrustRegion, asked: frozenset[str], step:
         columns["old_entropies"] = padded["entropy"]
     context = Context(response_mask=mask, positions=mask.cumsum(-1) - 1, step=step, **columns)
     rule = cast(Adaptive, find_one(region, Adaptive))
-    goes_by_age = isinstance(rule.law, Tilt) and rule.law.of == "staleness"
+    goes_by_age = "staleness" in rule.law.needs
     ages: set[int] = set(columns["staleness"].flatten().tolist()) if goes_by_age else set()
     mine = *rule.sums(old, context).tolist(), ages
     every: list[Any] = [mine] * torch.distributed.get_world_size(group)

@@ -24,7 +24,8 @@ OF_BATCHES: tuple[Method, ...] = (
         "the paper, version 2, eq. 8 to 11 and its values for dense models; 20 and the binary D from its authors' code "
         "in verl, which counts w to the end of the padding",
         "its values for base models, where the budget is a quantile of D; its D over the 20 likeliest tokens",
-        "old_logps=rollout_logps, rollout_is_weights=(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
+        from_sampler=True,
+        weights="(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
     ),
     Method(
         "band-budget",
@@ -42,7 +43,6 @@ OF_BATCHES: tuple[Method, ...] = (
         Objective(Adaptive(Band("kl", 0.05), Tilt("entropy", 0.5))),
         "BandPO with delta_t = 0.05 w / mean(w), w = e^(H / 2) but at most 10, H the entropy of the old policy there",
         "no paper; what the BandPO paper leaves as future work, with a law and a gain of ours",
-        arguments="old_entropies=old_entropies, mean_weight=mean_weight",
     ),
     Method(
         "aspo",
@@ -54,8 +54,8 @@ OF_BATCHES: tuple[Method, ...] = (
         "its abstract, and its authors' public code: weight min(1 / r, 3) where A > 0, dropped above 1 + eps; "
         "min(r, 3) where A < 0, dropped below 1 - eps; both eps and the quantile; the average is that of its scripts",
         "the paper's own pages",
-        "rollout_is_weights=minimum(2 * (d := (old_logps - logps.detach()).clamp(-60, 60)) * (advantages[:, None] > 0),"
-        " d + log(3)).exp(), entropies=entropies",
+        weights="minimum(2 * (d := (old_logps - logps.detach()).clamp(-60, 60)) * (advantages[:, None] > 0), "
+        "d + log(3)).exp()",
     ),
     Method(
         "gapo",
@@ -66,7 +66,6 @@ OF_BATCHES: tuple[Method, ...] = (
         "(8 - c) / 7 for c right answers among 8",
         "a digest of the whole paper with its formulas and values, and two implementations that agree with it",
         "the paper's own pages; its advantages, which are not divided by the standard deviation, are a separate choice",
-        "group_mean=group_mean",
     ),
     Method(
         "erc",
@@ -83,7 +82,6 @@ OF_BATCHES: tuple[Method, ...] = (
         "and the average included",
         "the paper's equations. Its code drops a token whose entropy ratio is outside also where r is 1, as in the "
         "first step on a batch; here such a token keeps its gradient",
-        "entropies=entropies, old_entropies=old_entropies",
     ),
     Method(
         "a-3po",
@@ -95,6 +93,6 @@ OF_BATCHES: tuple[Method, ...] = (
         "a digest of the paper with all its formulas, and AReaL, which has it; that this is PPO against the sampler "
         "with the ranges 0.8^d to 1.2^d was derived and tested here",
         "the paper's own pages; the range, which is AReaL's default",
-        "old_logps=rollout_logps, staleness=staleness",
+        from_sampler=True,
     ),
 )

@@ -14,12 +14,11 @@ from ..trust_regions.exact import Exact
 from ..trust_regions.rules import DCPO, KL3, RIPO, Band, Clip
 from .aggregation import AVERAGE
 from .batch_methods import OF_BATCHES
-from .objective import FROM_SAMPLER, Method, Objective
+from .objective import Method, Objective
 from .surrogates import Decay, Preserve, Sapo
 
 # The averages over tokens: of each response first, of all alike, of sums over a length that is the same for all.
 _RESPONSES, _TOKENS, _LENGTH = AVERAGE, "token-mean", "seq-mean-token-sum-norm"
-_STEP = "step=step"
 _PPO = "min(r A, clip(r, {}, {}) A)"
 _BAND = "min(r A, clip(r, r_low, r_high) A), the two roots of {} = 0.05, p old"
 _THE_PAPER = "the paper, statement by statement in docs/paper.md"
@@ -131,7 +130,6 @@ METHODS: tuple[Method, ...] = (
         Objective(Decaying(Clip(0.2, 0.2), ("eps_low", "eps_high"), end=0.05, steps=1000)),
         "min(r A, clip(r, 1 - eps, 1 + eps) A), eps from 0.2 to 0.05 in a straight line over 1000 steps",
         "no paper; an example of `Decaying`",
-        arguments=_STEP,
     ),
     Method(
         "decaying-band",
@@ -140,7 +138,6 @@ METHODS: tuple[Method, ...] = (
         Objective(Decaying(Band("kl", 0.2), "delta", end=0.02, steps=1000, shape="cosine")),
         "BandPO with delta from 0.2 to 0.02 along a cosine over 1000 steps",
         "no paper; an example of `Decaying`",
-        arguments=_STEP,
     ),
     Method(
         "dcpo",
@@ -210,7 +207,8 @@ METHODS: tuple[Method, ...] = (
         "sg(min(r, 20)) A log pi, r = pi / pi_rollout; 0 where |pi - pi_rollout| > 0.15 and A drives it further",
         "its authors' code and their example in verl (0.15), verl's by running it; CPPO's paper prints the mask",
         "the paper itself; the average is the example's; 20 is that code's default, the example has 10,000",
-        "old_logps=rollout_logps, rollout_is_weights=(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
+        from_sampler=True,
+        weights="(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
     ),
     Method(
         "ripo",
@@ -307,7 +305,7 @@ METHODS: tuple[Method, ...] = (
         "values of its runs on reasoning (those on code have 0.8 and 3)",
         "SAO's own pages; the average, which is written as an expectation over tokens; its interval is open, this one "
         "closed",
-        FROM_SAMPLER,
+        from_sampler=True,
     ),
     Method(
         "atr-grpo",
@@ -332,7 +330,7 @@ METHODS: tuple[Method, ...] = (
         "whether PPO's clip stands beside it; the radius, which the report does not give: its authors' blog, by a "
         "digest, tried 0.1, 0.5, 0.75 and 2, and found 0.75 best for mathematics and 2 for logic and code; AReaL has "
         "2, a proposal for prime-rl 0.1; the average, which is IcePop's",
-        FROM_SAMPLER,
+        from_sampler=True,
     ),
     Method(
         "wilson",
@@ -378,8 +376,8 @@ METHODS: tuple[Method, ...] = (
         "r A - |A| p (r - 1)^2 / (2 12.5), r = pi / pi_rollout, p of the sampler",
         "its authors' code, which quotes the paper's eq. 5 and 9 and 12.5 as its section 4",
         "the paper itself",
-        "old_logps=rollout_logps, rollout_is_weights=1 - sign(advantages)[:, None] * "
-        "(logps.detach().exp() - rollout_logps.exp()) / 12.5",
+        from_sampler=True,
+        weights="1 - sign(advantages)[:, None] * (logps.detach().exp() - rollout_logps.exp()) / 12.5",
     ),
     Method(
         "dppo-top-k",
@@ -392,7 +390,8 @@ METHODS: tuple[Method, ...] = (
         "0.15 (0.2 for a mixture of experts)",
         "the paper itself; the average, which is the binary variant's; whether the token that was drawn is one of the "
         "20; the cap of r, which is to be large",
-        "old_logps=rollout_logps, divergences=top_k_divergence(logits, top_tokens, top_logps, 'tv')",
+        from_sampler=True,
+        divergences="top_k_divergence(logits, top_tokens, top_logps, 'tv')",
     ),
     *OF_BATCHES,
 )

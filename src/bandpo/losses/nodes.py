@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..errors import unknown
-from ..trust_regions.base import TrustRegion, instead, kinds, made_of, read_node, trust_region
+from ..trust_regions.base import Region, instead, kinds, made_of, read_node, trust_region
 from .methods import find_method, method
 from .objective import Method, Objective
 from .surrogates import Application
@@ -31,7 +31,7 @@ def method_of(node: Any) -> Method | None:
     return method(values["name"])
 
 
-def objective(node: Mapping[str, Any] | str | TrustRegion | Method | Objective) -> Objective:
+def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
     """The objective that a config node describes, or that a method has, given by name, node or itself; of a trust
     region, its node or its short word, e.g. "band:kl:0.05", the paper's with that region.
 

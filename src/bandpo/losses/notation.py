@@ -15,13 +15,10 @@ from ..trust_regions.base import (
     Context,
     Law,
     Region,
-    TrustRegion,
-    parts_of,
     trust_region,
 )
 from ..trust_regions.combinators import depends_on_probability
-from ..trust_regions.notation import label_of, node_of_text, not_loaded, own_type
-from ..trust_regions.rules import Clip
+from ..trust_regions.notation import node_of_text, not_loaded, own_type
 from .methods import METHODS, method
 from .nodes import method_of, objective
 from .objective import Method, Objective
@@ -105,9 +102,9 @@ def label_of_objective(value: Objective) -> str:
         if each.is_complete and value.aggregation in (None, each.objective.aggregation) and each.without_average == bare
     ]
     if not bare.changed() and (value.aggregation is None or named):
-        return label_of(value.trust_region)
+        return value.trust_region.label
     fields = (f"{name} {_show(x)}" for name, x in value.changed().items())
-    return named[0] if named else ", ".join([label_of(value.trust_region), *fields])
+    return named[0] if named else ", ".join([value.trust_region.label, *fields])
 
 
 def _show(value: Any) -> str:
@@ -138,7 +135,7 @@ def in_words(value: Objective) -> str:
     'Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up to 0.05355'
     """
     if not (said := allowed(value)):
-        return f"{label_of(value.trust_region)}: how far a token may go depends on more than its probability"
+        return f"{value.trust_region.label}: how far a token may go depends on more than its probability"
     bare = dataclasses.replace(value, aggregation=None)
     return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(bare)) + f": {said}"
 
@@ -164,18 +161,6 @@ def allowed(value: Objective) -> str:
         kept = "" if said.startswith("no bound") else "; outside it the gradient does not stop"
         said = f"{said.replace('may go', 'has the interval')}{kept} (apply {as_python(value.apply)})"
     return said if value.dual_clip is None else f"{said}; dual clip {value.dual_clip:g}"
-
-
-def doubt_of(region: TrustRegion) -> str:
-    """Say where the epsilons of a clip look like the bounds of the ratio; else nothing."""
-    if isinstance(region, Clip) and 0.5 <= region.eps_low < 1 < region.eps_high <= 2:
-        low, high = region.eps_low, region.eps_high
-        meant = f"Clip({1 - low:.4g}, {high - 1:.4g})"
-        return (
-            f"{as_python(region)} lets the ratio go from {1 - low:.4g} to {1 + high:.4g}: its numbers are distances "
-            f"from 1, not the bounds; did you mean {meant}?"
-        )
-    return next((doubt for part in parts_of(region) if (doubt := doubt_of(part))), "")
 
 
 def short_node(value: Objective) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Known, TrustRegion, check_number, check_region, find_one, node_of, parts_of
+from ..trust_regions.base import Known, Region, check_number, check_region, find_one, node_of
 from ..trust_regions.combinators import depends_on_probability
 from ..trust_regions.control import Controlled
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import Apply, Sapo, by_sign
+from .surrogates import Apply, by_sign, has_bounds
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
@@ -70,7 +70,7 @@ class Objective:
     True
     """
 
-    trust_region: TrustRegion = field(default_factory=Band)
+    trust_region: Region = field(default_factory=Band)
     apply: Apply | tuple[Apply, Apply] = "clip"
     ratio: Ratio = "token"
     dual_clip: float | None = None
@@ -109,7 +109,7 @@ class Objective:
                 "mean of ratios is not a ratio of probabilities, so no divergence ball is defined for it; take ratio "
                 "'sequence' or 'token'"
             )
-        if isinstance(positive, Sapo) and isinstance(negative, Sapo) and self.trust_region != Clip(1.0, math.inf):
+        if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(1.0, math.inf):
             raise ValueError(
                 f"trust_region must be Clip(1, inf), no clip, for apply = {self.apply!r}, got {self.trust_region!r}: a "
                 "gate without bounds would leave the rule nothing to do; for a soft gate that has the rule's bounds "
@@ -142,21 +142,15 @@ class Objective:
         return {key: node[key] for key in ("type", "trust_region", *self.changed())}
 
 
-def _of_single_tokens(region: TrustRegion) -> TrustRegion | None:
+def _of_single_tokens(region: Region) -> Region | None:
     """A rule, among those that a rule is made of, that gives the tokens of a response bounds of their own."""
     if getattr(region, "is_of_single_tokens", False):
         return region
-    for part in parts_of(region):  # no generator: the compiler reads this
+    for part in region.parts:  # no generator: the compiler reads this
         found = _of_single_tokens(part)
         if found is not None:
             return found
     return None
-
-
-# The ratio is to the sampler's policy, which some trainers can be told.
-FROM_SAMPLER = "old_logps=rollout_logps"
-# What a trainer may pass on to a rule, as `policy_loss` takes it.
-_SHOWN = [f"{name}={name}" for name in Known.__annotations__]
 
 
 @dataclass(frozen=True)
@@ -176,7 +170,9 @@ class Method:
         formula: what is maximised per token; r is pi / pi_old, A the advantage, sg stops the gradient.
         source: where the formula and the values were read.
         unchecked: what of them was not compared with the paper.
-        arguments: what a loop passes to `policy_loss` beside the objective, written as Python.
+        from_sampler: the ratio is to the sampler's policy, which some trainers can be told.
+        weights: `rollout_is_weights` of `policy_loss`, written as Python.
+        divergences: `divergences` of `policy_loss`, written as Python.
     """
 
     name: str
@@ -186,7 +182,9 @@ class Method:
     formula: str
     source: str
     unchecked: str = ""
-    arguments: str = ""
+    from_sampler: bool = False
+    weights: str = ""
+    divergences: str = ""
 
     @property
     def without_average(self) -> Objective:
@@ -195,18 +193,21 @@ class Method:
 
     @property
     def is_complete(self) -> bool:
-        """Whether trainers can run it: what it takes beside the objective is of the context, which some of them show a
-        rule; else it takes a loop that makes tensors for each batch."""
-        return all(each in _SHOWN for each in self._arguments)
+        """Whether trainers can run it as it is, as far as they show the rule what it needs."""
+        return not (self.from_sampler or self.is_made_in_a_loop)
 
     @property
-    def is_from_sampler(self) -> bool:
-        """Whether it is complete once the ratio is taken against the sampler's policy."""
-        return FROM_SAMPLER in self._arguments and all(each in (*_SHOWN, FROM_SAMPLER) for each in self._arguments)
+    def is_made_in_a_loop(self) -> bool:
+        """Whether it takes a loop that makes tensors for each batch."""
+        return bool(self.weights or self.divergences)
 
     @property
-    def _arguments(self) -> list[str]:
-        return self.arguments.split(", ") if self.arguments else []
+    def arguments(self) -> str:
+        """What a loop passes to `policy_loss` beside the objective, written as Python."""
+        given = {"old_logps": "rollout_logps" if self.from_sampler else "", "rollout_is_weights": self.weights}
+        given |= {name: name for name in self.objective.trust_region.needed() if name in Known.__annotations__}
+        given |= {"divergences": self.divergences} if self.divergences else {}
+        return ", ".join(f"{name}={value}" for name, value in given.items() if value)
 
     def to_config(self) -> dict[str, Any]:
         """The YAML node."""

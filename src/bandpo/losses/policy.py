@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import nearest
 from ..numerics import LOWEST, output_dtype, piece_size
-from ..trust_regions.base import Context, Known, TrustRegion
+from ..trust_regions.base import Context, Known, Region
 from .aggregation import AVERAGE, aggregate_masked, as_mask
 from .kl import kl_penalty
 from .metrics import NO_LOGPS, ROUNDED, Metrics
@@ -33,7 +33,7 @@ def policy_loss(
     old_logps: Tensor,
     advantages: Tensor,
     response_mask: Tensor,
-    objective: Objective | TrustRegion | Method | str,
+    objective: Objective | Region | Method | str,
     *,
     ref_logps: Tensor | None = None,
     rollout_is_weights: Tensor | None = None,
@@ -260,7 +260,7 @@ def rollout_weights(
     old_logps: Tensor,
     rollout_logps: Tensor,
     response_mask: Tensor,
-    trust_region: TrustRegion,
+    trust_region: Region,
     apply: Literal["mask", "weight"] = "mask",
 ) -> Tensor:
     """`rollout_is_weights` for `policy_loss`: rho = pi_old / pi_rollout, the mismatch of trainer and sampler, kept in
@@ -311,7 +311,7 @@ def rollout_weights(
 
 
 def _check_region(trust_region: Any) -> None:
-    if not isinstance(trust_region, TrustRegion) or isinstance(trust_region, type):
+    if not isinstance(trust_region, Region) or isinstance(trust_region, type):
         raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
 
 

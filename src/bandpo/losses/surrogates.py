@@ -46,7 +46,13 @@ class Slopes(NamedTuple):
 
 
 class Application(Node, ABC, family="apply"):
-    """An application that has numbers of its own."""
+    """An application that has numbers of its own.
+
+    Attributes:
+        has_bounds: False where it stands in the place of an interval.
+    """
+
+    has_bounds: ClassVar[bool] = True
 
     @abstractmethod
     def slopes(self, tokens: Tokens, dual_clip: float | None) -> Slopes:
@@ -114,6 +120,7 @@ class Sapo(Application):
     """
 
     kind: ClassVar[str] = "sapo"
+    has_bounds: ClassVar[bool] = False
     tau_positive: float = 1.0
     tau_negative: float = 1.05
 
@@ -210,6 +217,11 @@ def surrogate(
     return -negative_surrogate(log_ratio, tokens, pair, dual_clip)
 
 
+def has_bounds(apply: Apply) -> bool:
+    """Say whether an application has the rule's bounds, or stands in their place."""
+    return getattr(apply, "has_bounds", True)
+
+
 def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:
     """The application for A >= 0 and that for A < 0; ValueError for what is none, or does not go with the dual clip."""
     pair, known = listed(apply), get_args(_Name)
@@ -222,7 +234,7 @@ def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:
         )
     if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
         raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
-    if dual_clip is not None and (pair[1] in _BOUND_BOTH_SIDES or isinstance(pair[1], Sapo)):
+    if dual_clip is not None and (pair[1] in _BOUND_BOTH_SIDES or not has_bounds(pair[1])):
         raise ValueError(f"dual_clip must be None for apply = {apply!r}, which bounds r where A < 0, got {dual_clip!r}")
     return pair[0], pair[1]
 

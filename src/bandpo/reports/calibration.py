@@ -20,15 +20,14 @@ from ..statistics.calibration import (
     smallest_number,
 )
 from ..statistics.intervals import Interval
-from ..trust_regions.base import Context, TrustRegion
-from ..trust_regions.notation import label_of
-from ..trust_regions.numbers import critical_number, free_number, numbers_of, with_number
+from ..trust_regions.base import Context, Region
+from ..trust_regions.numbers import free_number, numbers_of, with_number
 from ..trust_regions.rules import DCPO, RIPO, Band, Clip
 from .tokens import Bools, Floats, Integers, Tokens
 
 Among = Literal["all", "tail", "positive", "negative"]
 TAIL = EDGES[0]
-RULES: tuple[TrustRegion, ...] = (
+RULES: tuple[Region, ...] = (
     Band("kl"),
     Band("tv"),
     Band("chi2"),
@@ -70,7 +69,7 @@ class Found:
     notes: tuple[str, ...]
     why: str = ""
     digits: int = 3
-    region: TrustRegion | None = None
+    region: Region | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class _Sample:
             context = Context(advantages=None if advantages is None else torch.from_numpy(advantages[part]))
             yield torch.from_numpy(self.tokens.log_ratio[part]), torch.from_numpy(self.tokens.old[part]), context
 
-    def outside(self, region: TrustRegion, some: Integers | None = None) -> Bools:
+    def outside(self, region: Region, some: Integers | None = None) -> Bools:
         """Of all, or of some, which are outside, and count."""
         parts = [~region.contains(ratio, old, context) for ratio, old, context in self.pieces(some)]
         outside = torch.cat(parts).numpy() if parts else np.zeros(0, np.bool_)
@@ -140,7 +139,7 @@ def _sample(tokens: Tokens, among: Among, cut: bool) -> _Sample:
     return _Sample(tokens, index, None if counted is None else counted[index])
 
 
-def _check_alone(region: TrustRegion, sample: _Sample) -> None:
+def _check_alone(region: Region, sample: _Sample) -> None:
     """Raise UserError for a rule that needs what is not known here, or by which tokens of a batch depend on others."""
     some = np.linspace(0, len(sample.index) - 1, min(len(sample.index), 1000)).astype(np.int64)
     try:
@@ -151,14 +150,14 @@ def _check_alone(region: TrustRegion, sample: _Sample) -> None:
         )
     except ValueError as error:
         raise UserError(
-            f"{label_of(region)} needs more than old log-probabilities and advantages, which is all that is known here "
+            f"{region.label} needs more than old log-probabilities and advantages, which is all that is known here "
             f"({error})"
         ) from error
     count = len(half.log_low)
     for one, other in (whole.log_low, half.log_low), (whole.log_high, half.log_high):
         if not torch.allclose(one[:count], other, rtol=1e-9):  # but for the order of sums
             raise UserError(
-                f"{label_of(region)} gives a token other bounds in another batch, which are not known from a file of "
+                f"{region.label} gives a token other bounds in another batch, which are not known from a file of "
                 "tokens; find the number of the rule that it is made of"
             )
 
@@ -170,7 +169,7 @@ def _plain(node: Any) -> Any:
     return str(node) if isinstance(node, float) and math.isinf(node) else node
 
 
-def _measure(region: TrustRegion, sample: _Sample) -> tuple[Measured, Bools]:
+def _measure(region: Region, sample: _Sample) -> tuple[Measured, Bools]:
     outside = sample.outside(region)
     ratio, old = sample.tokens.log_ratio[sample.index], sample.tokens.old[sample.index]
     count = int(outside.sum())
@@ -182,11 +181,11 @@ def _measure(region: TrustRegion, sample: _Sample) -> tuple[Measured, Bools]:
     except (ValueError, AttributeError):  # a divergence without a name
         node = None
     shares = count / n, high / n, (count - high) / n, rare / count if count else math.nan
-    return Measured(label_of(region), node, *shares), outside
+    return Measured(region.label, node, *shares), outside
 
 
 def measure(
-    tokens: Tokens, region: TrustRegion, *, among: Among = "all", cut: bool = False
+    tokens: Tokens, region: Region, *, among: Among = "all", cut: bool = False
 ) -> tuple[Measured, Floats, Floats, Bools]:
     """What a rule does to the tokens that `calibrate` would look at; their old log-probabilities and log-ratios, and
     which of them are outside and count."""
@@ -200,10 +199,10 @@ def measure(
 # ------------------------------------------------------------------------------------------------------- what is found
 def calibrate(
     tokens: Tokens,
-    rules: Sequence[TrustRegion] | None = None,
+    rules: Sequence[Region] | None = None,
     *,
     rate: float | None = None,
-    match: TrustRegion | None = None,
+    match: Region | None = None,
     times: float = 1.0,
     among: Among = "all",
     cut: bool = False,
@@ -280,8 +279,8 @@ def _warnings(tokens: Tokens, wanted: float, responses: Integers | None) -> Iter
         )
 
 
-def _find(region: TrustRegion, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats) -> Found:
-    label, parameter, shown = label_of(region), ",".join(names), " = ".join(names)
+def _find(region: Region, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats) -> Found:
+    label, parameter, shown = region.label, ",".join(names), " = ".join(names)
     known = numbers_of(region)
     for name in names:
         if name not in known and not (isinstance(region, Band) and name in ("delta_low", "delta_high")):
@@ -326,9 +325,9 @@ def _find(region: TrustRegion, names: tuple[str, ...], sample: _Sample, response
 
 
 def _all_critical(
-    region: TrustRegion, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats
+    region: Region, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats
 ) -> Floats:
-    parts = [critical_number(region, names, ratio, old) for ratio, old, _ in sample.pieces()]
+    parts = [region.critical(names, ratio, old) for ratio, old, _ in sample.pieces()]
     if all(part is not None for part in parts):
         return torch.cat(cast("list[Tensor]", parts)).numpy()
 
@@ -337,15 +336,15 @@ def _all_critical(
 
     numbers = [value for value in _TRIED if _is_allowed(region, names, value)]
     if len(numbers) < 2:
-        raise UserError(f"{label_of(region)}: no two of the numbers from 1e-8 to 10,000 may stand in {','.join(names)}")
+        raise UserError(f"{region.label}: no two of the numbers from 1e-8 to 10,000 may stand in {','.join(names)}")
     try:
         check_monotone(outside, len(sample.index), numbers)
     except UserError as error:
-        raise UserError(f"{label_of(region)}, {','.join(names)}: {error}") from None
+        raise UserError(f"{region.label}, {','.join(names)}: {error}") from None
     return critical_numbers(outside, (numbers[0], numbers[-1]), responses, wanted)
 
 
-def _is_allowed(region: TrustRegion, names: tuple[str, ...], value: float) -> bool:
+def _is_allowed(region: Region, names: tuple[str, ...], value: float) -> bool:
     try:
         with_number(region, names, value)
     except ValueError:
@@ -353,7 +352,7 @@ def _is_allowed(region: TrustRegion, names: tuple[str, ...], value: float) -> bo
     return True
 
 
-def _saturation(region: TrustRegion, sample: _Sample) -> list[str]:
+def _saturation(region: Region, sample: _Sample) -> list[str]:
     """What a rule cannot stop, because both ends of the interval are where probabilities end."""
     free = 0
     for _, old, context in sample.pieces():

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from .reading import Run
 from .runs import Panel, Section, mean_curve, ratio_bounds
 
@@ -148,7 +148,7 @@ def _name_ends(ax: Axes, last: dict[str, tuple[float, float]], styles: Styles) -
                         arrowprops=lead, annotation_clip=False)  # fmt: skip
 
 
-def draw_bounds(ax: Axes, rules: dict[str, TrustRegion], styles: Styles) -> None:
+def draw_bounds(ax: Axes, rules: dict[str, Region], styles: Styles) -> None:
     """Both bounds of the ratio by p. A bound of 0 or infinity leaves the picture."""
     p, highest = np.logspace(-4, 0, 161), 10.0
     for index, (label, region) in enumerate(rules.items()):

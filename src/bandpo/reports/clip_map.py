@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..errors import UserError
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from ..trust_regions.notation import not_loaded
 from .calibration import TAIL, Among, Measured, measure
 from .charts import DOTTED, INK, LIGHT, svg
@@ -34,7 +34,7 @@ def _logit(p: Floats) -> Floats:
     return np.log(p) - np.log1p(-p)
 
 
-def _draw(ax: Axes, region: TrustRegion, old: Floats, log_ratio: Floats, outside: Bools, top: float) -> None:
+def _draw(ax: Axes, region: Region, old: Floats, log_ratio: Floats, outside: Bools, top: float) -> None:
     """Tokens as dots, of many some; both bounds as lines."""
     low, high = _logit(np.array(_FARTHEST)).tolist()
     # Not every tenth: responses may be as long as that.
@@ -72,7 +72,7 @@ def percent(share: float) -> str:
 
 
 def clip_map(
-    tokens: Tokens, region: TrustRegion, *, among: Among = "all", cut: bool = False
+    tokens: Tokens, region: Region, *, among: Among = "all", cut: bool = False
 ) -> tuple[tuple[str, Markup, str], Measured]:
     """Title, picture and words of what a rule does to the tokens, and its numbers.
 

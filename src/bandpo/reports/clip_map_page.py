@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ..files.writing import write_atomically
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from .calibration import Calibration
 from .charts import DARK, LIGHT
 from .clip_map import cells_of, clip_map, head_of
@@ -17,7 +17,7 @@ from .page import PAGES
 from .tokens import Tokens
 
 
-def write_clip_map(path: Path, tokens: Tokens, found: Calibration, regions: Sequence[TrustRegion], about: str) -> None:
+def write_clip_map(path: Path, tokens: Tokens, found: Calibration, regions: Sequence[Region], about: str) -> None:
     """A page about what was calibrated: the maps of two rules, of that to match and the first that has a number, and
     the numbers of all.
 

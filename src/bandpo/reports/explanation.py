@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ..band.divergences import divergence
 from ..losses.nodes import objective
-from ..losses.notation import allowed, doubt_of, in_words, label_of_objective, short_node
+from ..losses.notation import allowed, in_words, label_of_objective, short_node
 from ..losses.objective import Method, Objective
 from ..losses.surrogates import Apply
-from ..numerics import expm1, listed
-from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Region, TrustRegion
-from ..trust_regions.batch import ByEntropy, EntropyRatio, GroupClip, Stale, TailContracted
-from ..trust_regions.budget import Budget, PrefixBudget
-from ..trust_regions.combinators import ByProbability, BySign, Capped, Decaying, Intersect, Relaxed, Union
-from ..trust_regions.control import Controlled
-from ..trust_regions.exact import Exact
-from ..trust_regions.notation import label_of
-from ..trust_regions.rules import DCPO, Band, Clip
+from ..numerics import expm1
+from ..trust_regions.base import Region
 from .explanation_gradient import gradient_of, sides
 
 DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)
@@ -72,14 +61,14 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     ]
     lines: list[str] = []
     for found, given, of in zip(objectives, values, cases, strict=True):
-        doubt = doubt_of(found.trust_region)
+        doubt = found.trust_region.doubt()
         lines += [*([in_words(found)] if allowed(found) else []), *([f"  {doubt}"] if doubt else []), *_head(given, of)]
     # A geometric mean of ratios has no p.
     shown = [c for of, each in zip(cases, objectives, strict=True) if each.ratio != "sequence-mean" for c in of]
     if shown:
         lines += ["", *_table(shown, log_p, width), ""]
         lines += [_sentence(case, q) for q in p or [_PAPER_P] for case in shown]
-        reasons = dict.fromkeys(reason for case in shown for pair in limits(case.region, log_p) for reason in pair)
+        reasons = dict.fromkeys(reason for case in shown for pair in case.region.stops(log_p) for reason in pair)
         what = "What stops a token:" if all(case.stops for case in shown) else "What ends an interval:"
         lines += ["", what, *(f"  {reason}: {_MEANING[reason.split()[-1]]}" for reason in reasons)]
     for of, each in zip(cases, objectives, strict=True):
@@ -98,57 +87,28 @@ def label(value: Rule) -> str:
     return value.title if isinstance(value, Method) else label_of_objective(objective(value))
 
 
-def cases_of(region: TrustRegion, label: str, apply: tuple[Apply, Apply]) -> list[Case]:
+def cases_of(region: Region, label: str, apply: tuple[Apply, Apply]) -> list[Case]:
     """The rules that a rule is for one sign of A, at the first and the last step, or by what it sees; else itself."""
-    parts: list[tuple[str, TrustRegion, tuple[Apply, Apply]]]
-    match region:
-        case BySign(positive, negative):
-            parts = [("A >= 0", positive, (apply[0], apply[0])), ("A < 0", negative, (apply[1], apply[1]))]
-        case Decaying(steps=steps):
-            parts = [("step 0", region.at(0), apply), (f"from step {steps}", region.at(steps), apply)]
-        case Adaptive(band):
-            parts = [("a token of mean weight", band, apply)]
-        case Controlled(low=low, high=high, parameter=parameter):
-            names = " = ".join(listed(parameter))
-            parts = [(f"at {names} = {value:g}", region.at(value), apply) for value in (low, high)]
-        case ByEntropy(quantile, below, above):
-            parts = [(f"entropy up to quantile {quantile}", below, apply), ("entropy above it", above, apply)]
-        case EntropyRatio(inner, low, high):
-            parts = [(f"entropy ratio in {low}..{high}", inner, apply), ("elsewhere", Clip(0.0, 0.0), apply)]
-        case GroupClip(low, high):
-            parts = [("one right answer", Clip(low, high), apply), ("all right", Clip(low, low), apply)]
-        case Stale(inner):
-            parts = [("staleness 1", inner, apply)]
-        case TailContracted(inner, quantile):
-            parts = [(f"|log r| up to quantile {quantile}", inner, apply)]
-        case Exact(delta):
-            said = f"a divergence of at most {delta:g}", f"a divergence above {delta:g}"
-            parts = [(said[0], Clip(1.0, math.inf), apply), (said[1], Clip(0.0, 0.0), apply)]
-        case Budget(name, delta):
-            parts = [("a response of one token", Band(name, delta), apply)]
-        case PrefixBudget(name, delta, _, least):
-            parts = [("first token", Band(name, delta), apply)]
-            parts.append(("last token, nothing overspent", Band(name, delta / least), apply))
-        case _:
-            try:
-                region.bounds(torch.zeros(1))
-            except ValueError as error:
-                raise ValueError(
-                    f"{label_of(region)} needs more than p to have bounds; give the rules that it is made of ({error})"
-                ) from None
-            stops = all(each in ("clip", "mask", "mask_two_sided") for each in apply)
-            return [Case(label, cast(Region, region), stops)]
+    parts = region.cases()
+    if not parts:
+        try:
+            region.bounds(torch.zeros(1))
+        except ValueError as error:
+            raise ValueError(
+                f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
+            ) from None
+        return [Case(label, region, all(each in ("clip", "mask", "mask_two_sided") for each in apply))]
     return [
-        case._replace(label=f"{case.label} ({when})")
-        for when, part, own in parts
-        for case in cases_of(part, label_of(part), own)
+        case._replace(label=f"{case.label} ({part.when})")
+        for part in parts
+        for case in cases_of(part.region, part.region.label, part.of_sign(apply))
     ]
 
 
 def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
     """What it is, in names and in nodes."""
     found = objective_of(value)
-    parts = list(dict.fromkeys(line for case in cases for line in _parts(case.region)))
+    parts = list(dict.fromkeys(line for case in cases for line in case.region.legend()))
     node = short_node(found)
     if not isinstance(value, Method) and not found.changed():
         return [f"{label(value)}: {_node(node)}", *parts]
@@ -191,63 +151,10 @@ def _node(node: Any) -> str:
     return f"[{', '.join(map(_node, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
 
 
-def _parts(region: TrustRegion) -> list[str]:
-    """What the names in the column of limits stand for."""
-    match region:
-        case Band(divergence=name):
-            return [f"  {divergence(name)}"]
-        case Capped(region=inner):
-            return _parts(inner)
-        case Relaxed() | Union() | Intersect() | ByProbability():
-            return [f"  {name}: {label_of(part)}" for name, part in _two(region)]
-        case _:
-            return []
-
-
-def _two(region: Relaxed | Union | Intersect | ByProbability) -> list[tuple[str, TrustRegion]]:
-    """The two rules that it is made of, by the names of its fields."""
-    values = {field.name: getattr(region, field.name) for field in dataclasses.fields(region)}
-    return [(name, value) for name, value in values.items() if isinstance(value, TrustRegion)]
-
-
-def limits(region: TrustRegion, log_p: Tensor) -> list[tuple[str, str]]:
-    """For each p what stops the token (below, above): the rule, a part of it, its cap, or the simplex."""
-    bounds = region.bounds(log_p)
-    match region:
-        case Relaxed() | Union() | Intersect() | ByProbability():
-            (name_a, first), (name_b, second) = _two(region)
-            a, b = first.bounds(log_p), second.bounds(log_p)
-            if isinstance(region, ByProbability):
-                low = high = log_p <= math.log(region.threshold)
-            elif isinstance(region, Intersect):
-                low, high = a.log_low >= b.log_low, a.log_high <= b.log_high
-            else:
-                low, high = a.log_low <= b.log_low, a.log_high >= b.log_high
-            of_a, of_b = limits(first, log_p), limits(second, log_p)
-            own = [
-                (f"{name_a} {x[0]}" if down else f"{name_b} {y[0]}", f"{name_a} {x[1]}" if up else f"{name_b} {y[1]}")
-                for x, y, down, up in zip(of_a, of_b, low, high, strict=True)
-            ]
-        case Capped(region=inner):
-            own = limits(inner, log_p)
-        case _:
-            own = [({Clip: "clip", DCPO: "DCPO", Band: "divergence"}.get(type(region), "rule"),) * 2] * len(log_p)
-    capped = torch.zeros_like(log_p, dtype=torch.bool) if bounds.capped is None else bounds.capped
-    out = []
-    for i, (below, above) in enumerate(own):
-        if capped[i] and not above.endswith("cap"):  # else it is the cap of a part, and has its name
-            above = "cap"
-        # At 0 and at 1/p the simplex stops the token, whatever the rule would do.
-        below = "simplex" if bounds.log_low[i] == -math.inf else below
-        above = "simplex" if bounds.log_high[i] >= -log_p[i] else above
-        out.append((below, above))
-    return out
-
-
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """A row for each p and rule; where that is too wide, a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
-    stops = [limits(case.region, log_p) for case in cases]
+    stops = [case.region.stops(log_p) for case in cases]
     for i, s in enumerate(log_p):
         for j, case in enumerate(cases):
             low, high, new_low, new_high = interval(case.region, s)

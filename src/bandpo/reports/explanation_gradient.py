@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..losses.objective import Objective
-from ..losses.surrogates import Apply, Decay, Preserve, Sapo, by_sign
+from ..losses.surrogates import Apply, Sapo, by_sign, has_bounds
 
 # What `apply` does with tokens outside, on the side to which A drives them, and on the other.
 _OUTSIDE = {
@@ -31,7 +31,7 @@ def gradient_of(found: Objective) -> list[str]:
             *_beside(found),
         ]
     pair = sides(found)
-    smooth = [apply == "quadratic" or isinstance(apply, Sapo) for apply in pair]
+    smooth = [apply == "quadratic" or not has_bounds(apply) for apply in pair]
     lines = [f"  gradient of the surrogate in log pi: {'' if all(smooth) else 'r A inside'}".rstrip()]
     if found.ratio != "token":
         lines[0] += f"{'' if all(smooth) else ','} for each of the tokens"
@@ -50,7 +50,7 @@ def gradient_of(found: Objective) -> list[str]:
             )
             continue
         far, near = _OUTSIDE[apply if isinstance(apply, str) else apply.kind]
-        kept = (apply.high if up else apply.low) if isinstance(apply, Preserve | Decay) else 0
+        kept = getattr(apply, "high" if up else "low", 0)
         above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept)
         below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept)
         lines.append(f"    where A {sign} 0: {above} above the interval, {below} below it")

@@ -30,9 +30,8 @@ from ..band.divergences import divergence
 from ..band.operator import divergence_at
 from ..errors import UserError, nearest
 from ..files.writing import write_atomically
-from ..trust_regions.base import Region, TrustRegion
+from ..trust_regions.base import Region
 from ..trust_regions.combinators import Capped
-from ..trust_regions.notation import label_of
 from ..trust_regions.rules import DCPO, Band, Clip
 from .charts import DASHES, LIGHT
 from .explanation import stretches
@@ -171,11 +170,11 @@ def regions_3d(parameters: Parameters) -> tuple[Figure, str]:
         axis.set_tick_params(pad=-3)
         axis._axinfo["grid"] |= {"color": "#d8d8d8", "linewidth": 0.4}
     ax.view_init(elev=30, azim=-40)
-    names = [f"only {label_of(a)} allows", f"only {label_of(b)} allows", "both allow", "both clip"]
+    names = [f"only {a.label} allows", f"only {b.label} allows", "both allow", "both clip"]
     keys = [Patch(facecolor=c, edgecolor="black", linewidth=0.5) for c in CLASSES]
     figure.legend(keys, names, loc="upper center", ncols=2 if max(map(len, names)) < 36 else 1, handlelength=1.2)
     return figure, (
-        f"(As Fig. 1a of the paper.) What {label_of(a)} and {label_of(b)} allow, on the surface ratio = new / old "
+        f"(As Fig. 1a of the paper.) What {a.label} and {b.label} allow, on the surface ratio = new / old "
         f"probability, up to a ratio of {parameters.top_3d:g}."
     )
 
@@ -238,7 +237,7 @@ def equal_half_width(parameters: Parameters) -> tuple[Figure, str]:
     ax.fill_between(p, 1 - p, 1, **_OUTSIDE)
     ax.plot(at, h, "o", color="black", markersize=7, fillstyle="none")
     _log(ax, "largest rise of probability", ylim=(1e-5, 1))
-    names = [f"Clip {h / at:.3g}", *(f"{label_of(Band(name, 1)).split()[0]} {radii[name]:.3g}" for name in radii)]
+    names = [f"Clip {h / at:.3g}", *(f"{Band(name, 1).label.split()[0]} {radii[name]:.3g}" for name in radii)]
     _key(figure, regions, Patch(**_OUTSIDE), "outside the simplex", names)
     said = ", ".join(f"{name} {delta:.4g}" for name, delta in radii.items())
     return figure, (
@@ -269,7 +268,7 @@ def cap(parameters: Parameters) -> tuple[Figure, str]:
     said = f"binds for {said}" if binds else "never binds"
     ax.text(0.02, 0.03, f"the cap {said}", transform=ax.transAxes)  # below the ratio 1 there is no curve
     _key(figure, [inner, region], simplex, "simplex, 1/p")
-    return figure, f"The highest ratio with and without the cap of {label_of(region)}, which {said} (grey)."
+    return figure, f"The highest ratio with and without the cap of {region.label}, which {said} (grey)."
 
 
 def half_width(parameters: Parameters) -> tuple[Figure, str]:
@@ -302,20 +301,20 @@ FIGURES: dict[str, Callable[[Parameters], tuple[Figure, str]]] = {
 _OUTSIDE: dict[str, Any] = {"facecolor": "#e8e8e8", "edgecolor": "black", "linewidth": 0.6}
 
 
-def _ratios(region: TrustRegion, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _ratios(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The lowest and the highest ratio."""
     bounds = region.bounds(torch.from_numpy(p).log())
     return bounds.log_low.exp().numpy(), bounds.log_high.exp().numpy()
 
 
-def _moves(region: TrustRegion, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moves(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The lowest (at most 0) and the highest change of probability, within the simplex."""
     log_p = torch.from_numpy(p).log()
     low, high = region.bounds(log_p).variation(log_p)
     return low.numpy(), high.numpy()
 
 
-def _styled(regions: Sequence[TrustRegion], points: int = 1) -> list[tuple[TrustRegion, dict[str, Any]]]:
+def _styled(regions: Sequence[Region], points: int = 1) -> list[tuple[Region, dict[str, Any]]]:
     """Each rule with its look; six markers on a curve of so many points, none where another rule has one."""
     step = max(1, points // 6)
     return [
@@ -331,11 +330,11 @@ def _axes() -> tuple[Figure, Axes]:
 
 
 def _key(
-    figure: Figure, regions: Sequence[TrustRegion], other: Any = None, name: str = "", names: Sequence[str] = ()
+    figure: Figure, regions: Sequence[Region], other: Any = None, name: str = "", names: Sequence[str] = ()
 ) -> None:
     """The legend above the axes, for which the figure grows."""
     keys: list[Any] = [Line2D([], [], **style) for _, style in _styled(regions)]
-    labels = list(names) or [label_of(region) for region in regions]
+    labels = list(names) or [region.label for region in regions]
     if other is not None:
         keys, labels = [*keys, other], [*labels, name]
     columns = 2 if max(map(len, labels)) < 24 else 1

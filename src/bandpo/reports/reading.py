@@ -18,7 +18,7 @@ from ..files.yaml import read_yaml
 from ..losses.nodes import objective
 from ..losses.objective import Objective
 from ..statistics.collapse import Collapse, find_collapse
-from ..trust_regions.base import TrustRegion
+from ..trust_regions.base import Region
 from ..trust_regions.notation import own_type
 from .logs import Curves, by_step, finite, renamed
 
@@ -48,7 +48,7 @@ class Run(Curves):
     notes: tuple[str, ...] = ()
 
     @property
-    def region(self) -> TrustRegion | None:
+    def region(self) -> Region | None:
         """Its rule, if it is known and has an interval for each token."""
         return self.objective.trust_region if self.objective is not None and self.objective.is_per_token else None
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ..errors import UserError
-from ..trust_regions.base import Context, TrustRegion
+from ..trust_regions.base import Context, Region
 from ..trust_regions.control import controlled_of
 from .logs import Curves
 from .reading import Run, read_runs
@@ -149,7 +149,7 @@ NUMBERS = (
 )  # fmt: skip
 
 
-def ratio_bounds(region: TrustRegion, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """The lowest and the highest ratio that a trust region allows a token of old probability p.
 
     Of a rule that changes, as it is at the beginning; of one that asks for the sign of A, the bound that binds: the

@@ -113,7 +113,7 @@ def trl_settings(
 def _beside_rule(found: Mapping[str, Any], unknown: frozenset[str], rule: Any, trust: bool) -> Iterator[Finding]:
     """What the trainer refuses and warns of. A setting that is not known counts as TRL's own, and passes."""
     from ..integrations import objective_for
-    from ..losses.notation import doubt_of, in_words
+    from ..losses.notation import in_words
 
     objective = None
     if rule is UNREADABLE or (rule is None and "trust_region" in unknown):
@@ -124,7 +124,7 @@ def _beside_rule(found: Mapping[str, Any], unknown: frozenset[str], rule: Any, t
         try:
             objective = objective_for("TRL", rule, anchor=found["anchor"], average=found["loss_type"])
             yield Finding("ok", f"the loss of BandPOTrainer is {in_words(objective)}")
-            if doubt := doubt_of(objective.trust_region):
+            if doubt := objective.trust_region.doubt():
                 yield Finding("warning", *_cured(doubt))
         except ValueError as error:
             yield Finding("problem", f"trust_region: {error}", "correct the node")

@@ -27,7 +27,7 @@ from ..losses.objective import Method, Objective
 from ..losses.policy import policy_loss
 from ..numerics import not_finite
 from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import TrustRegion, find_one
+from ..trust_regions.base import Region, find_one
 from ..trust_regions.batch import TailContracted
 from ..trust_regions.control import Controlled
 
@@ -67,7 +67,7 @@ class Minibatch(NamedTuple):
 
 def train(
     settings: Settings | str,
-    objective: Objective | TrustRegion | Method | Mapping[str, Any] | str,
+    objective: Objective | Region | Method | Mapping[str, Any] | str,
     seeds: Sequence[int] = (0,),
     *,
     start_seed: int | None = None,

@@ -5,7 +5,7 @@ region in short words.
 """
 
 from .adaptive import Adaptive, Tilt, TokenLaw
-from .base import Context, Law, Region, TrustRegion, trust_region
+from .base import Context, Law, Region, trust_region
 from .batch import ByEntropy, EntropyRatio, GroupClip, Stale, TailContracted
 from .budget import Budget, PrefixBudget
 from .combinators import TRGPPO, ByProbability, BySign, Capped, Decaying, Intersect, Relaxed, Table, Union
@@ -48,7 +48,6 @@ __all__ = [
     "Tapered",
     "Tilt",
     "TokenLaw",
-    "TrustRegion",
     "Union",
     "trust_region",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..band.operator import band_bounds, band_contains
 from ..bounds import Bounds
 from ..numerics import output_dtype
-from .base import Context, Law, Moving, Region, check_law, check_number, check_region
+from .base import Context, Law, Moving, Part, Region, check_law, check_number, check_region
 from .rules import Band
 
 
@@ -60,6 +60,18 @@ class Tilt(TokenLaw):
             raise ValueError(f"of of Tilt must be one of {list(_QUANTITIES)}, got {self.of!r}")
         check_number(self, "gain", -math.inf, math.inf, open_low=True, open_high=True)
         check_number(self, "limit", 1, math.inf, open_low=True, open_high=True)
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the quantity is made of."""
+        made_of = _QUANTITIES[self.of]
+        return {"old_logps": (), "positions": ("positions", "response_mask")}.get(made_of, (made_of,))
+
+    @property
+    def label(self) -> str:
+        """The quantity, the gain, and a limit that is not the usual one."""
+        within = f" within {self.limit}" if self.limit != Tilt.limit else ""
+        return f"{self.of} {self.gain:+g}{within}"
 
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
         """See the class."""
@@ -114,6 +126,8 @@ class Adaptive(Region):
     """
 
     kind: ClassVar[str] = "adaptive"
+    needs: ClassVar[tuple[str, ...]] = ("response_mask",)
+    is_phrase: ClassVar[bool] = True
     is_of_single_tokens: ClassVar[bool] = True
     region: Region
     law: TokenLaw
@@ -126,6 +140,19 @@ class Adaptive(Region):
             band = band.region
         if not isinstance(band, Band):
             raise ValueError(f"region of Adaptive must be a Band, may be Decaying or Controlled, got {self.region!r}")
+
+    @property
+    def label(self) -> str:
+        """The band, and how the radius differs."""
+        return f"{self.region.label} by {self.law.label}"
+
+    def needed(self) -> dict[str, str]:
+        """What the law asks for, too."""
+        return super().needed() | dict.fromkeys(self.law.needs, type(self.law).__name__)
+
+    def cases(self) -> list[Part]:
+        """The band of the mean radius."""
+        return [Part("a token of mean weight", self.region)]
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
         """w of each token, (B, T), before the mean is taken; what stands in padding does not matter."""

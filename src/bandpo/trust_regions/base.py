@@ -1,5 +1,7 @@
 """What a trust region is: a rule that makes `Bounds` of the log-ratio from the old log-probabilities.
 
+A rule answers for itself: its label, what it needs to see, its free number, its cases.
+
 A rule is a frozen dataclass of plain data, so that it is also its node in a config file: `Band("kl", 0.05)` is
 `{type: band, divergence: kl, delta: 0.05}`. `bandpo.trust_region(node)` and `region.to_config()` go there and back. The
 type of a rule of one's own is `module:Class`: the module is imported.
@@ -17,9 +19,9 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -66,13 +68,18 @@ class Context:
     mean_weight: float | Tensor | None = None
     controlled: float | None = None
 
-    def log_ratio(self, old_logps: Tensor, region: object) -> Tensor:
+    def log_ratio(self, old_logps: Tensor, region: Region) -> Tensor:
         """log(pi / pi_old) as it is now, 0 in padding; ValueError if `logps` was not filled."""
         moved = self.require("logps", region).to(old_logps.dtype).clamp(min=LOWEST) - old_logps.clamp(min=LOWEST)
         return moved if self.response_mask is None else torch.where(self.response_mask, moved, 0.0)
 
-    def require(self, field: str, region: object) -> Any:
-        """The named field; ValueError, naming the field and the region, if it was not filled."""
+    def require(self, field: str, region: Region | Law) -> Any:
+        """The named field; ValueError, naming field and rule, if it was not filled or is not in the rule's `needs`."""
+        if field not in region.needs:
+            raise ValueError(
+                f"{type(region).__name__} asks for context.{field}, which its needs do not name; write "
+                f"needs: ClassVar[tuple[str, ...]] = ({field!r},)"
+            )
         value = getattr(self, field)
         if value is None:
             raise ValueError(
@@ -96,27 +103,18 @@ class Known(TypedDict, total=False):
     controlled: float | None
 
 
-@runtime_checkable
-class TrustRegion(Protocol):
-    """What every rule can do, and all that is asked of one's own; derive from `Region` to get `contains` and YAML."""
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """The interval of the log-ratio for each token, detached, same shape as `old_logps`, in at least float32."""
-        ...
-
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """True where the log-ratio is allowed; for gradients this is all that matters."""
-        ...
-
-
 class Node:
     """What can be written as a config node: a frozen dataclass with a `kind`, its `type` in a config file.
 
     Defining it makes the kind known. Where it has not been defined yet, in another process, `module:Class` is its type,
-    and what `to_config` writes.
+    and what `to_config` writes. Without a `kind` it has no node.
+
+    Attributes:
+        needs: the fields of `Context` that it asks for.
     """
 
-    kind: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = ""
     family: ClassVar[str]
     kinds: ClassVar[dict[str, type[Any]]]
 
@@ -125,8 +123,8 @@ class Node:
             cls.family, cls.kinds = family, {}
         if ABC in cls.__bases__:  # a family, or what stands between it and its kinds
             return
-        if not isinstance(getattr(cls, "kind", None), str):
-            raise ValueError(f"{cls.__qualname__} needs a kind, its type in a config file: kind: ClassVar[str] = ...")
+        if not cls.kind:
+            return
         taken = cls.kinds.get(cls.kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"kind {cls.kind!r} of {cls.__qualname__} is taken by {taken.__qualname__}")
@@ -135,41 +133,132 @@ class Node:
     def to_config(self) -> dict[str, Any]:
         """The YAML node: `type` and the fields. Raises ValueError for a divergence or a rule without a name in YAML."""
         cls = type(self)
+        if not cls.kind:
+            raise ValueError(f"{cls.__name__} has no config node; give it a kind: ClassVar[str] = ...")
         is_found = not cls.__module__.startswith(("bandpo.", "__main__")) and "." not in cls.__qualname__
         return node_of(self, f"{cls.__module__}:{cls.__qualname__}" if is_found else self.kind)
 
 
-class Region(Node, ABC, family="trust region"):
-    """Base of the built-in rules: membership by bounds, and the way to and from a config node.
+class Part(NamedTuple):
+    """A rule that another one is in some case."""
 
-    A subclass is a frozen dataclass with a `kind`, its `type` in a config file.
+    when: str
+    region: Region
+    sign: int | None = None  # of advantages A >= 0 alone: 0; of A < 0: 1
+
+    def of_sign(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Of a pair for the two signs the one for its sign, twice."""
+        return pair if self.sign is None else (pair[self.sign], pair[self.sign])
+
+
+class Region(Node, ABC, family="trust region"):
+    """A trust region: derive from it and write `bounds`; a frozen dataclass with a `kind` has a config node too.
 
     Attributes:
         is_of_single_tokens: True for a rule that gives the tokens of a response bounds of their own by more than their
             probability, and so is not for ratios of whole responses.
         sees_probability: False for a rule whose bounds are the same for every old probability, but for what the rules
             in it do; see `depends_on_probability`.
+        stopped_by: what stops a token, in one word.
+        is_phrase: True where the label of the rule stands in brackets within another one.
     """
 
     is_of_single_tokens: ClassVar[bool] = False
     sees_probability: ClassVar[bool] = True
+    stopped_by: ClassVar[str] = "rule"
+    is_phrase: ClassVar[bool] = False
 
     @abstractmethod
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """The interval of the log-ratio for each token."""
+        """Make the interval of the log-ratio for each token: detached, like `old_logps`, in at least float32."""
 
     def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """True where the log-ratio is inside `bounds`."""
+        """Say where the log-ratio is inside `bounds`; for gradients this is all that matters."""
         return self.bounds(old_logps, context).contains(log_ratio)
+
+    @property
+    def label(self) -> str:
+        """The name in tables and legends, e.g. `Band-KL 0.05`; the same however the rule was written."""
+        return " ".join([type(self).__name__, *(str(getattr(self, name)) for name in _names(self))])
+
+    @property
+    def part_label(self) -> str:
+        """The label within that of another rule."""
+        return f"({self.label})" if self.is_phrase else self.label
+
+    @property
+    def parts(self) -> list[Region]:
+        """The rules that it is made of, each in a field or in a tuple there."""
+        values = [value for name in _names(self) for value in listed(getattr(self, name))]
+        return [value for value in values if isinstance(value, Region)]
+
+    def needed(self) -> dict[str, str]:
+        """List the fields of `Context` that it and its parts ask for, each with the name of the rule that does."""
+        found = {name: of for part in self.parts for name, of in part.needed().items()}
+        return found | dict.fromkeys(self.needs, type(self).__name__)
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The fields that are one number, which is found where no other is named; () where that is not clear.
+
+        Of a rule in a rule the first one's, as `region.delta`, or `regions.0.delta` in a tuple.
+        """
+        for name in _names(self):
+            value = getattr(self, name)
+            for i, inner in enumerate(listed(value)):
+                if isinstance(inner, Region):
+                    place = f"{name}.{i}" if isinstance(value, tuple) else name
+                    return tuple(f"{place}.{each}" for each in inner.free)
+        numbers = [name for name in _names(self) if isinstance(getattr(self, name), float)]
+        return (numbers[0],) if len(numbers) == 1 else ()
+
+    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
+        """Find the number from which on each token is inside, in these fields; None where there is no formula."""
+        return None
+
+    def cases(self) -> list[Part]:
+        """List the rules that it is in each case; none where it is one rule that asks for p alone."""
+        return []
+
+    def stops(self, log_p: Tensor) -> list[tuple[str, str]]:
+        """Name what stops a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
+        bounds, out = self.bounds(log_p), list[tuple[str, str]]()
+        capped = torch.zeros_like(log_p, dtype=torch.bool) if bounds.capped is None else bounds.capped
+        for i, (below, above) in enumerate(self._own_stops(log_p)):
+            if capped[i] and not above.endswith("cap"):  # else it is the cap of a part, and has its name
+                above = "cap"
+            # At 0 and at 1/p the simplex stops the token, whatever the rule would do.
+            below = "simplex" if bounds.log_low[i] == -math.inf else below
+            above = "simplex" if bounds.log_high[i] >= -log_p[i] else above
+            out.append((below, above))
+        return out
+
+    def _own_stops(self, log_p: Tensor) -> list[tuple[str, str]]:
+        """Name what would stop a token without cap and simplex."""
+        return [(self.stopped_by, self.stopped_by)] * len(log_p)
+
+    def legend(self) -> list[str]:
+        """Explain the names of `stops`, a line each."""
+        return []
+
+    def doubt(self) -> str:
+        """Say where its numbers look like others that were meant; else nothing."""
+        return next((doubt for part in self.parts if (doubt := part.doubt())), "")
+
+
+def _names(thing: object) -> list[str]:
+    """The fields of a dataclass that are given to it."""
+    return [field.name for field in dataclasses.fields(thing) if field.init] if dataclasses.is_dataclass(thing) else []
 
 
 class Moving(Region, ABC):
     """A rule that is another one at each step, of which a number moves: `Decaying`, `Controlled`."""
 
-    region: TrustRegion
+    is_phrase: ClassVar[bool] = True
+    region: Region
 
     @abstractmethod
-    def in_force(self, context: Context) -> TrustRegion:
+    def in_force(self, context: Context) -> Region:
         """The rule that it is now."""
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
@@ -184,6 +273,13 @@ class Moving(Region, ABC):
 class Law(Node, ABC, family="law"):
     """How a number of a rule changes: see `TokenLaw`, from token to token, and `ControlLaw`, from step to step."""
 
+    @property
+    def label(self) -> str:
+        """Its name, and those of its numbers that are not the usual ones."""
+        fields = dataclasses.fields(cast(Any, self))
+        changed = [(field.name, value) for field in fields if (value := getattr(self, field.name)) != field.default]
+        return ", ".join([type(self).__name__, *(f"{name} {value}" for name, value in changed)])
+
 
 def kinds() -> list[str]:
     """What the `type` of a rule's node may be."""
@@ -193,7 +289,7 @@ def kinds() -> list[str]:
 EXAMPLE = "; a rule is written Band('kl', 0.05), as text band:kl:0.05"
 
 
-def trust_region(node: Mapping[str, Any] | TrustRegion | str) -> TrustRegion:
+def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
     """Make the rule of a config node, e.g. `{"type": "band", "divergence": "kl", "delta": 0.05}`, or of a short word,
     such as "band:kl:0.05": a kind and its fields in their order.
 
@@ -210,8 +306,8 @@ def trust_region(node: Mapping[str, Any] | TrustRegion | str) -> TrustRegion:
     if isinstance(node, str) and not instead(node):
         node = node_of_word(node)
     if isinstance(node, Mapping):
-        return cast(TrustRegion, read_node(node, Region))
-    if isinstance(node, TrustRegion) and not isinstance(node, type):
+        return cast(Region, read_node(node, Region))
+    if isinstance(node, Region):
         return node
     shown = node.__name__ if isinstance(node, type) else repr(node)
     raise ValueError(f"{shown} is not a trust region{instead(node) or EXAMPLE}")
@@ -339,18 +435,11 @@ def _field(name: str, value: Any) -> Any:
 Found = TypeVar("Found", bound=Region)
 
 
-def parts_of(region: object) -> list[TrustRegion]:
-    """The rules that a rule is made of, each in a field or in a tuple there."""
-    fields = dataclasses.fields(region) if dataclasses.is_dataclass(region) else ()
-    values = [value for field in fields for value in listed(getattr(region, field.name))]
-    return [value for value in values if isinstance(value, TrustRegion)]
-
-
-def find_one(region: TrustRegion, kind: type[Found]) -> Found | None:
+def find_one(region: Region, kind: type[Found]) -> Found | None:
     """The rule of a class among those that a rule is made of, itself included, or None; ValueError for two, because the
     context has one number for it."""
     found = [region] if isinstance(region, kind) else []
-    for part in parts_of(region):
+    for part in region.parts:
         inner = find_one(part, kind)
         if inner is not None:
             found.append(inner)
@@ -374,8 +463,6 @@ def _plain(value: Any, name: str) -> Any:
         return [_plain(each, name) for each in cast("tuple[Any, ...]", value)]  # YAML has no tuples
     if hasattr(value, "to_config"):
         return value.to_config()
-    if isinstance(value, TrustRegion):
-        raise ValueError(f"{name} has no config node; derive {type(value).__name__} from bandpo.Region")
     return value
 
 
@@ -454,7 +541,7 @@ def check_law(thing: object, of: type[Law]) -> None:
 
 def check_region(thing: object, name: str) -> None:
     value = getattr(thing, name)
-    if isinstance(value, type) or not isinstance(value, TrustRegion):
+    if not isinstance(value, Region):
         is_rule = isinstance(value, Mapping) or str(value).partition(":")[0] in kinds()
         hint = instead(value) or (f"; bandpo.trust_region({value!r}) makes one" if is_rule else EXAMPLE)
         raise ValueError(f"{name} of {type(thing).__name__} must be a trust region, got {value!r}{hint}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import output_dtype, working_copy
-from .base import Context, Region, TrustRegion, check_integer, check_number, check_region
+from .base import Context, Part, Region, check_integer, check_number, check_region
 from .combinators import chosen, depends_on_probability
 from .rules import Clip
 
@@ -37,6 +37,7 @@ class GroupClip(Region):
     """
 
     kind: ClassVar[str] = "group_clip"
+    needs: ClassVar[tuple[str, ...]] = ("group_mean",)
     sees_probability: ClassVar[bool] = False
     eps_low: float
     eps_high_max: float
@@ -56,6 +57,17 @@ class GroupClip(Region):
         like = fixed.log_low.clamp(0, 0)
         return Bounds(fixed.log_low, like + log_high.to(like.device, like.dtype))
 
+    @property
+    def label(self) -> str:
+        """The clips at both ends."""
+        low = self.eps_low
+        return f"Clip {low}/{low}..{self.eps_high_max} by the right ones of {self.group_size}"
+
+    def cases(self) -> list[Part]:
+        """The clips at both ends."""
+        widest, narrowest = Clip(self.eps_low, self.eps_high_max), Clip(self.eps_low, self.eps_low)
+        return [Part("one right answer", widest), Part("all right", narrowest)]
+
 
 @dataclass(frozen=True)
 class EntropyRatio(Region):
@@ -67,9 +79,11 @@ class EntropyRatio(Region):
     """
 
     kind: ClassVar[str] = "entropy_ratio"
+    needs: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
+    is_phrase: ClassVar[bool] = True
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
-    region: TrustRegion
+    region: Region
     low: float = 0.95
     high: float = 1.05
 
@@ -87,6 +101,15 @@ class EntropyRatio(Region):
         inside = (ratio > self.low) & (ratio < self.high)
         return chosen(inside, self.region.bounds(old, context), Clip(0.0, 0.0).bounds(old))
 
+    @property
+    def label(self) -> str:
+        """The rule, and where it holds."""
+        return f"{self.region.part_label} for entropy ratios in {self.low}..{self.high}"
+
+    def cases(self) -> list[Part]:
+        """The rule, and no move."""
+        return [Part(f"entropy ratio in {self.low}..{self.high}", self.region), Part("elsewhere", Clip(0.0, 0.0))]
+
 
 @dataclass(frozen=True)
 class ByEntropy(Region):
@@ -97,11 +120,13 @@ class ByEntropy(Region):
     """
 
     kind: ClassVar[str] = "by_entropy"
+    needs: ClassVar[tuple[str, ...]] = ("entropies",)
+    is_phrase: ClassVar[bool] = True
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
     quantile: float
-    below: TrustRegion
-    above: TrustRegion
+    below: Region
+    above: Region
 
     def __post_init__(self) -> None:
         check_number(self, "quantile", 0, 1, open_low=True, open_high=True)
@@ -115,6 +140,16 @@ class ByEntropy(Region):
         old = _nan_where(entropies, old_logps)
         low = entropies <= _quantile(entropies, context, self.quantile)
         return chosen(low, self.below.bounds(old, context), self.above.bounds(old, context))
+
+    @property
+    def label(self) -> str:
+        """The two rules by the quantile."""
+        below, above = self.below.part_label, self.above.part_label
+        return f"{below} up to quantile {self.quantile} of entropy, {above} beyond"
+
+    def cases(self) -> list[Part]:
+        """The two rules."""
+        return [Part(f"entropy up to quantile {self.quantile}", self.below), Part("entropy above it", self.above)]
 
 
 @dataclass(frozen=True)
@@ -131,8 +166,10 @@ class Stale(Region):
     """
 
     kind: ClassVar[str] = "stale"
+    needs: ClassVar[tuple[str, ...]] = ("staleness",)
+    is_phrase: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
-    region: TrustRegion
+    region: Region
 
     def __post_init__(self) -> None:
         check_region(self, "region")
@@ -152,6 +189,15 @@ class Stale(Region):
             d = max(staleness, 1)
         return Bounds(inner.log_low * d, inner.log_high * d, inner.capped)
 
+    @property
+    def label(self) -> str:
+        """The rule, as many times as wide."""
+        return f"{self.region.part_label} times staleness"
+
+    def cases(self) -> list[Part]:
+        """The rule as it is."""
+        return [Part("staleness 1", self.region)]
+
 
 @dataclass(frozen=True)
 class TailContracted(Region):
@@ -166,8 +212,10 @@ class TailContracted(Region):
     """
 
     kind: ClassVar[str] = "tail_contracted"
+    needs: ClassVar[tuple[str, ...]] = ("logps",)
+    is_phrase: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
-    region: TrustRegion
+    region: Region
     quantile: float = 0.9
     exponent: float = 2.0
 
@@ -194,6 +242,16 @@ class TailContracted(Region):
         low = torch.where(up, inner.log_low, less.clamp(max=0))
         high = torch.where(up, less.clamp(min=0), inner.log_high)
         return Bounds(low, high, inner.capped)
+
+    @property
+    def label(self) -> str:
+        """The rule, and how it is contracted."""
+        rule = self.region.part_label
+        return f"{rule} contracted beyond quantile {self.quantile} by exponent {self.exponent}"
+
+    def cases(self) -> list[Part]:
+        """The rule where it is not contracted."""
+        return [Part(f"|log r| up to quantile {self.quantile}", self.region)]
 
 
 def _quantile(x: Tensor, context: Context, q: float, *, of_all: bool = False) -> Tensor:

@@ -16,7 +16,8 @@ from ..band.divergences import Divergence, divergence
 from ..band.operator import band_bounds, divergence_at
 from ..bounds import Bounds
 from ..numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, expm1, output_dtype, piece_size, working_copy
-from .base import Context, Region, check_number
+from .base import Context, Part, Region, check_number
+from .rules import Band
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class PrefixBudget(Region):
     """
 
     kind: ClassVar[str] = "prefix_budget"
+    needs: ClassVar[tuple[str, ...]] = ("logps",)
     is_of_single_tokens: ClassVar[bool] = True
     divergence: str | Divergence = "tv"
     delta: float = 0.15
@@ -66,6 +68,17 @@ class PrefixBudget(Region):
         left, weight = self._left(old_logps, context)
         spent = weight * divergence_at(working_copy(log_ratio), working_copy(old_logps), self.divergence)
         return (spent <= left).to(log_ratio.device) | (log_ratio == 0) | (old_logps == -torch.inf)
+
+    @property
+    def label(self) -> str:
+        """The radius, what a token adds, and weights that are not the usual ones."""
+        weights = f", weights to {self.least_weight}" if self.least_weight != PrefixBudget.least_weight else ""
+        return f"Prefix-{divergence(self.divergence).title} {self.delta}, {self.budget} a token{weights}"
+
+    def cases(self) -> list[Part]:
+        """The bands at both ends of a response."""
+        first, last = (Band(self.divergence, self.delta / weight) for weight in (1, self.least_weight))
+        return [Part("first token", first), Part("last token, nothing overspent", last)]
 
     def _left(self, old_logps: Tensor, context: Context | None) -> tuple[Tensor, Tensor]:
         """What w_t D_t may be, and w_t."""
@@ -103,6 +116,7 @@ class Budget(Region):
     """
 
     kind: ClassVar[str] = "budget"
+    needs: ClassVar[tuple[str, ...]] = ("logps",)
     divergence: str = "kl"
     delta: float = 0.05
 
@@ -124,6 +138,15 @@ class Budget(Region):
         beyond = working_copy(old_logps.detach()).clamp(max=LOG_P_MIN) - LOG_P_MIN
         log_low, log_high = (torch.cat(x) for x in zip(*ends, strict=True))
         return Bounds((log_low + beyond).to(device, dtype), (log_high - beyond).to(device, dtype))
+
+    @property
+    def label(self) -> str:
+        """The divergence and the radius."""
+        return f"Budget-{divergence(self.divergence).title} {self.delta}"
+
+    def cases(self) -> list[Part]:
+        """The band of a single token."""
+        return [Part("a response of one token", Band(self.divergence, self.delta))]
 
     def _ends(self, log_p: Tensor, log_ratio: Tensor, mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         p, move = log_p.exp(), expm1(log_ratio).abs()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -19,43 +20,84 @@ from ..numerics import Octaves, is_traced, listed, made_to_last, output_dtype
 from .base import (
     Context,
     Moving,
+    Part,
     Region,
-    TrustRegion,
     check_integer,
     check_number,
     check_numbers,
     check_region,
-    parts_of,
 )
 from .control import Controlled
 from .rules import Band, Clip, cap
 
 
+class Pair(Region, ABC):
+    """A rule that takes each of its bounds from one of two rules, its fields."""
+
+    is_phrase: ClassVar[bool] = True
+
+    @abstractmethod
+    def of_first(self, old_logps: Tensor) -> tuple[Tensor, Tensor]:
+        """Say where the lower bound is that of the first rule, and where the upper one is."""
+
+    def _own_stops(self, log_p: Tensor) -> list[tuple[str, str]]:
+        (a, first), (b, second) = self._named()
+        each = zip(first.stops(log_p), second.stops(log_p), *self.of_first(log_p), strict=True)
+        return [
+            (f"{a} {x[0]}" if low else f"{b} {y[0]}", f"{a} {x[1]}" if high else f"{b} {y[1]}")
+            for x, y, low, high in each
+        ]
+
+    def legend(self) -> list[str]:
+        """The two rules by the names of their fields."""
+        return [f"  {name}: {part.label}" for name, part in self._named()]
+
+    def _named(self) -> list[tuple[str, Region]]:
+        names = [field.name for field in dataclasses.fields(cast(Any, self))]
+        return list(zip(names[-2:], self.parts, strict=True))
+
+
+class Wider(Pair, ABC):
+    """The wider of two rules on each side."""
+
+    sees_probability: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """Both, with an or."""
+        first, second = self.parts
+        return f"{first.part_label} or {second.part_label}"
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """The lower of the lower bounds, the higher of the upper ones."""
+        a, b = (part.bounds(old_logps, context) for part in self.parts)
+        capped = _capped(a.log_high >= b.log_high, a, b)
+        return Bounds(torch.minimum(a.log_low, b.log_low), torch.maximum(a.log_high, b.log_high), capped)
+
+    def of_first(self, old_logps: Tensor) -> tuple[Tensor, Tensor]:
+        """Where it is the wider one."""
+        a, b = (part.bounds(old_logps) for part in self.parts)
+        return a.log_low <= b.log_low, a.log_high >= b.log_high
+
+
 @dataclass(frozen=True)
-class Union(Region):
+class Union(Wider):
     """The wider of two rules on each side: a token may go where either of them lets it.
 
     Every rule here allows r = 1, so that the union of two intervals is an interval.
     """
 
     kind: ClassVar[str] = "union"
-    sees_probability: ClassVar[bool] = False
-    first: TrustRegion
-    second: TrustRegion
+    first: Region
+    second: Region
 
     def __post_init__(self) -> None:
         check_region(self, "first")
         check_region(self, "second")
 
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """The lower of the lower bounds, the higher of the upper ones."""
-        a, b = self.first.bounds(old_logps, context), self.second.bounds(old_logps, context)
-        capped = _capped(a.log_high >= b.log_high, a, b)
-        return Bounds(torch.minimum(a.log_low, b.log_low), torch.maximum(a.log_high, b.log_high), capped)
-
 
 @dataclass(frozen=True)
-class Intersect(Region):
+class Intersect(Pair):
     """The narrower of two rules on each side: a token may go where both of them let it.
 
     `Intersect(Band("kl", 0.05), Clip(0.2, 1.0))` gives rare tokens the clip's room and likely tokens the band's.
@@ -63,8 +105,8 @@ class Intersect(Region):
 
     kind: ClassVar[str] = "intersect"
     sees_probability: ClassVar[bool] = False
-    first: TrustRegion
-    second: TrustRegion
+    first: Region
+    second: Region
 
     def __post_init__(self) -> None:
         check_region(self, "first")
@@ -76,24 +118,35 @@ class Intersect(Region):
         capped = _capped(a.log_high <= b.log_high, a, b)
         return Bounds(torch.maximum(a.log_low, b.log_low), torch.minimum(a.log_high, b.log_high), capped)
 
+    @property
+    def label(self) -> str:
+        """Both, with an and."""
+        return f"{self.first.part_label} and {self.second.part_label}"
+
+    def of_first(self, old_logps: Tensor) -> tuple[Tensor, Tensor]:
+        """Where it is the narrower one."""
+        a, b = self.first.bounds(old_logps), self.second.bounds(old_logps)
+        return a.log_low >= b.log_low, a.log_high <= b.log_high
+
 
 @dataclass(frozen=True)
-class Relaxed(Region):
+class Relaxed(Wider):
     """The wider of two rules on each side, by the paper's name. `Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))` is its
     Relaxed Band (sec:relaxed_band_analysis), which is TRGPPO's rule (arXiv 1901.10314). See `Union`."""
 
     kind: ClassVar[str] = "relaxed"
-    sees_probability: ClassVar[bool] = False
-    inner: TrustRegion
-    outer: TrustRegion
+    inner: Region
+    outer: Region
 
     def __post_init__(self) -> None:
         check_region(self, "inner")
         check_region(self, "outer")
 
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """The lower of the lower bounds, the higher of the upper ones."""
-        return Union(self.inner, self.outer).bounds(old_logps, context)
+    @property
+    def label(self) -> str:
+        """The paper's name where it is the paper's."""
+        is_papers = self.outer == Clip(0.2, 0.28) and isinstance(self.inner, Band)
+        return f"Relaxed {self.inner.label}" if is_papers else super().label
 
 
 @dataclass(frozen=True)
@@ -118,6 +171,16 @@ class TRGPPO(Region):
         """See the class."""
         return Union(Band("kl", self.delta), Clip(self.eps, self.eps)).bounds(old_logps, context)
 
+    @property
+    def label(self) -> str:
+        """The radius and the epsilon."""
+        return f"TRGPPO {self.delta}/{self.eps}"
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The radius."""
+        return ("delta",)
+
 
 @dataclass(frozen=True)
 class Capped(Region):
@@ -129,7 +192,7 @@ class Capped(Region):
 
     kind: ClassVar[str] = "capped"
     sees_probability: ClassVar[bool] = False
-    region: TrustRegion
+    region: Region
     max_ratio: float = 10.0
 
     def __post_init__(self) -> None:
@@ -139,6 +202,26 @@ class Capped(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """min(r_high, max_ratio), and where that is the cap."""
         return cap(self.region.bounds(old_logps, context), self.max_ratio)
+
+    @property
+    def label(self) -> str:
+        """That of the rule, with the cap."""
+        return f"{self.region.part_label} cap {self.max_ratio}"
+
+    def _own_stops(self, log_p: Tensor) -> list[tuple[str, str]]:
+        return self.region.stops(log_p)
+
+    def legend(self) -> list[str]:
+        """That of the rule."""
+        return self.region.legend()
+
+    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
+        """That of the rule, for ratios up to the cap."""
+        inner = tuple(name.removeprefix("region.") for name in names)
+        if not all(name.startswith("region.") for name in names):
+            return None
+        found = self.region.critical(inner, log_ratio, old_logps)
+        return None if found is None else torch.where(log_ratio > math.log(self.max_ratio), torch.inf, found)
 
 
 @dataclass(frozen=True)
@@ -150,9 +233,11 @@ class BySign(Region):
     """
 
     kind: ClassVar[str] = "by_sign"
+    needs: ClassVar[tuple[str, ...]] = ("advantages",)
     sees_probability: ClassVar[bool] = False
-    positive: TrustRegion
-    negative: TrustRegion
+    is_phrase: ClassVar[bool] = True
+    positive: Region
+    negative: Region
 
     def __post_init__(self) -> None:
         check_region(self, "positive")
@@ -169,12 +254,21 @@ class BySign(Region):
         a, b = (region.contains(log_ratio, old_logps, context) for region in (self.positive, self.negative))
         return torch.where(self._up(context), a, b)
 
+    @property
+    def label(self) -> str:
+        """The two rules by the sign."""
+        return f"{self.positive.part_label} for A >= 0, {self.negative.part_label} for A < 0"
+
+    def cases(self) -> list[Part]:
+        """One for each sign."""
+        return [Part("A >= 0", self.positive, 0), Part("A < 0", self.negative, 1)]
+
     def _up(self, context: Context | None) -> Tensor:
         return (context or Context()).require("advantages", self) >= 0
 
 
 @dataclass(frozen=True)
-class ByProbability(Region):
+class ByProbability(Pair):
     """One rule for rare tokens, of old probability p <= threshold, and another for the likely ones.
 
     The bounds jump at the threshold. `ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))` is the band where the paper
@@ -183,8 +277,8 @@ class ByProbability(Region):
 
     kind: ClassVar[str] = "by_probability"
     threshold: float
-    below: TrustRegion
-    above: TrustRegion
+    below: Region
+    above: Region
 
     def __post_init__(self) -> None:
         check_number(self, "threshold", 0, 1, open_low=True, open_high=True)
@@ -193,9 +287,20 @@ class ByProbability(Region):
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Those of the rule for the token's probability."""
-        rare = old_logps.detach() <= math.log(self.threshold)
+        rare, _ = self.of_first(old_logps)
         a, b = self.below.bounds(old_logps, context), self.above.bounds(old_logps, context)
         return chosen(rare, a, b)
+
+    def of_first(self, old_logps: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the token is rare."""
+        rare = old_logps.detach() <= math.log(self.threshold)
+        return rare, rare
+
+    @property
+    def label(self) -> str:
+        """The two rules by the threshold."""
+        below, above = self.below.part_label, self.above.part_label
+        return f"{below} for p <= {self.threshold}, {above} for p > {self.threshold}"
 
 
 @dataclass(frozen=True)
@@ -214,8 +319,9 @@ class Decaying(Moving):
     """
 
     kind: ClassVar[str] = "decaying"
+    needs: ClassVar[tuple[str, ...]] = ("step",)
     sees_probability: ClassVar[bool] = False
-    region: TrustRegion
+    region: Region
     field: str | tuple[str, ...]
     end: float
     steps: int
@@ -237,7 +343,7 @@ class Decaying(Moving):
             raise ValueError("region of Decaying must not be Controlled, whose controller would not know what decays")
         self.at(self.steps)
 
-    def at(self, step: int) -> TrustRegion:
+    def at(self, step: int) -> Region:
         """The rule in force at a step."""
         t = min(max(step / self.steps, 0.0), 1.0)
         region = cast(Any, self.region)
@@ -247,9 +353,19 @@ class Decaying(Moving):
         }
         return dataclasses.replace(region, **values)
 
-    def in_force(self, context: Context) -> TrustRegion:
+    def in_force(self, context: Context) -> Region:
         """That of context.step."""
         return self.at(context.require("step", self))
+
+    @property
+    def label(self) -> str:
+        """The rule at step 0, and where its numbers go."""
+        kind = f" ({self.shape})" if self.shape != "linear" else ""
+        return f"{self.region.label}, {', '.join(listed(self.field))} to {self.end} in {self.steps} steps{kind}"
+
+    def cases(self) -> list[Part]:
+        """At the first step and from the last one on."""
+        return [Part("step 0", self.at(0)), Part(f"from step {self.steps}", self.at(self.steps))]
 
 
 _SHAPES: dict[str, Callable[[float, float, float], float]] = {
@@ -286,7 +402,7 @@ class Table(Region):
 
     kind: ClassVar[str] = "table"
     sees_probability: ClassVar[bool] = False
-    region: TrustRegion
+    region: Region
     tolerance: float = 5e-3
     error: float = dataclasses.field(init=False, repr=False, compare=False)
     _bits: int = dataclasses.field(init=False, repr=False, compare=False)
@@ -330,12 +446,18 @@ class Table(Region):
             capped.index_select(0, cell).view_as(old) if len(capped) else None,
         )
 
+    @property
+    def label(self) -> str:
+        """That of the rule, and a tolerance that is not the usual one."""
+        within = f" within {self.tolerance}" if self.tolerance != Table.tolerance else ""
+        return f"{self.region.label} (table{within})"
+
 
 # The octaves of -log p.
 _FIRST, _END = -30, 9
 
 
-def _tabulate(region: TrustRegion, bits: int) -> tuple[list[Tensor], float]:
+def _tabulate(region: Region, bits: int) -> tuple[list[Tensor], float]:
     """Value and slope of r_low and of log r_high in each cell, whether a cap holds, the limits for p = 0; the error."""
     ends = Octaves(_FIRST, _END, bits).starts()
     start, x = ends[:-1], torch.cat([ends, ends.new_tensor([torch.inf])])
@@ -369,11 +491,9 @@ def _tabulate(region: TrustRegion, bits: int) -> tuple[list[Tensor], float]:
     return [*(each.to(torch.float32) for each in cells), capped, torch.stack(limits)], float(error)
 
 
-def depends_on_probability(region: TrustRegion) -> bool:
+def depends_on_probability(region: Region) -> bool:
     """False if the bounds are the same for every old probability: for `Clip`, say, and for what is made of it alone."""
-    if getattr(region, "sees_probability", True):
-        return True
-    return any(depends_on_probability(part) for part in parts_of(region))
+    return region.sees_probability or any(depends_on_probability(part) for part in region.parts)
 
 
 def chosen(first: Tensor, a: Bounds, b: Bounds) -> Bounds:

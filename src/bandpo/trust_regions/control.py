@@ -19,7 +19,7 @@ import torch
 
 from ..errors import nearest
 from ..numerics import listed, made_to_last
-from .base import Context, Law, Moving, TrustRegion, check_law, check_number, check_numbers, check_region, find_one
+from .base import Context, Law, Moving, Part, Region, check_law, check_number, check_numbers, check_region, find_one
 
 State = dict[str, float]
 
@@ -233,8 +233,9 @@ class Controlled(Moving):
     """
 
     kind: ClassVar[str] = "controlled"
+    needs: ClassVar[tuple[str, ...]] = ("controlled",)
     sees_probability: ClassVar[bool] = False
-    region: TrustRegion
+    region: Region
     parameter: str | tuple[str, ...]
     measure: str
     target: float
@@ -285,15 +286,27 @@ class Controlled(Moving):
                 f"{self.parameter!r}"
             )
 
-    def at(self, value: float) -> TrustRegion:
+    def at(self, value: float) -> Region:
         """The rule in force when its number is `value`; ValueError if that is outside [low, high]."""
         if not self.low <= value <= self.high:
             raise ValueError(f"controlled must be in [{self.low:g}, {self.high:g}] for {self!r}, got {value!r}")
         return dataclasses.replace(cast(Any, self.region), **dict.fromkeys(listed(self.parameter), value))
 
-    def in_force(self, context: Context) -> TrustRegion:
+    def in_force(self, context: Context) -> Region:
         """That of context.controlled."""
         return self.at(context.require("controlled", self))
+
+    @property
+    def label(self) -> str:
+        """The rule, its numbers, and what holds them."""
+        slowly = f", smoothing {self.smoothing}" if self.smoothing != Controlled.smoothing else ""
+        held = f"for {self.measure} {self.target} ({self.law.label}{slowly})"
+        return f"{self.region.label}, {', '.join(listed(self.parameter))} in {self.low}..{self.high} {held}"
+
+    def cases(self) -> list[Part]:
+        """At both limits."""
+        names = " = ".join(listed(self.parameter))
+        return [Part(f"at {names} = {value:g}", self.at(value)) for value in (self.low, self.high)]
 
     def start(self) -> State:
         """The state at the beginning, of floats: "value", "measured" and what the law remembers."""
@@ -321,7 +334,7 @@ class Controlled(Moving):
         return after["value"], after
 
 
-def controlled_of(region: TrustRegion) -> Controlled | None:
+def controlled_of(region: Region) -> Controlled | None:
     """The `Controlled` in a rule that is made of rules, or None; ValueError for two, because there is one number."""
     return find_one(region, Controlled)
 

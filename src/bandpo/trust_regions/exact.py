@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import output_dtype
-from .base import Context, Region, check_number
+from .base import Context, Part, Region, check_number
+from .rules import Clip
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Exact(Region):
     """
 
     kind: ClassVar[str] = "exact"
+    needs: ClassVar[tuple[str, ...]] = ("divergences",)
     is_of_single_tokens: ClassVar[bool] = True
     delta: float
 
@@ -40,3 +42,16 @@ class Exact(Region):
         stopped = spent.detach().to(log_p).clamp(0, 0) + log_p.clamp(0, 0)  # 0, or NaN
         inside = spent <= self.delta
         return Bounds(torch.where(inside, stopped - torch.inf, stopped), torch.where(inside, stopped - log_p, stopped))
+
+    @property
+    def label(self) -> str:
+        """The radius."""
+        return f"Exact divergence {self.delta}"
+
+    def cases(self) -> list[Part]:
+        """All, and nothing."""
+        inside, outside = Clip(1.0, math.inf), Clip(0.0, 0.0)
+        return [
+            Part(f"a divergence of at most {self.delta:g}", inside),
+            Part(f"a divergence above {self.delta:g}", outside),
+        ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..band.divergences import Divergence, divergence
-from ..band.operator import band_bounds, band_contains
+from ..band.operator import band_bounds, band_contains, divergence_at
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
 from .base import Context, Region, check_number, instead
@@ -29,6 +30,7 @@ class Clip(Region):
 
     kind: ClassVar[str] = "clip"
     sees_probability: ClassVar[bool] = False
+    stopped_by: ClassVar[str] = "clip"
     eps_low: float = 0.2
     eps_high: float = 0.2
 
@@ -41,6 +43,42 @@ class Clip(Region):
         like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
         epsilons = self.eps_low, self.eps_high
         return Bounds(like + _log1p(-self.eps_low, like), like + _log1p(self.eps_high, like), epsilons=epsilons)
+
+    @property
+    def label(self) -> str:
+        """GRPO, Clip-Higher for DAPO's; a much wider clip is another proposal."""
+        low, high = self.eps_low, self.eps_high
+        if (low, high) in _NAMES:
+            return _NAMES[low, high]
+        name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
+        return f"{name} {low}/{high}"
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Both epsilons where they are equal, else the upper one."""
+        return ("eps_low", "eps_high") if self.eps_low == self.eps_high else ("eps_high",)
+
+    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
+        """|r - 1|, of one side where the other epsilon stays."""
+        moved = torch.expm1(log_ratio)
+        if sorted(names) == ["eps_high", "eps_low"]:
+            return torch.where(moved.abs() > 1, torch.inf, moved.abs())  # eps_low is at most 1
+        if names == ("eps_high",):
+            return torch.where(moved < -self.eps_low, torch.inf, moved.clamp(min=0))
+        return None
+
+    def doubt(self) -> str:
+        """Say where the epsilons look like the bounds of the ratio."""
+        low, high = self.eps_low, self.eps_high
+        if not 0.5 <= low < 1 < high <= 2:
+            return ""
+        return (
+            f"Clip({low:g}, {high:g}) lets the ratio go from {1 - low:.4g} to {1 + high:.4g}: its numbers are "
+            f"distances from 1, not the bounds; did you mean Clip({1 - low:.4g}, {high - 1:.4g})?"
+        )
+
+
+_NAMES = {(1.0, math.inf): "No clip", (0.0, 0.0): "Ratio 1"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +109,11 @@ class KL3(Region):
         like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
         return Bounds(like + self._ends[0], like + self._ends[1])
 
+    @property
+    def label(self) -> str:
+        """The name and the radius."""
+        return f"KL3 {self.delta}"
+
 
 @dataclass(frozen=True)
 class Tapered(Region):
@@ -100,6 +143,11 @@ class Tapered(Region):
         like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
         return Bounds(like + _log1p(-self.eps_low, like), log_high.clamp(min=0).to(like.device, like.dtype))
 
+    @property
+    def label(self) -> str:
+        """A clip whose upper side falls with pi."""
+        return f"Clip {self.eps_low}/({self.eps_high} - {self.slope} pi)"
+
 
 @dataclass(frozen=True)
 class DCPO(Region):
@@ -112,6 +160,7 @@ class DCPO(Region):
     """
 
     kind: ClassVar[str] = "dcpo"
+    stopped_by: ClassVar[str] = "DCPO"
     eps_low: float = 0.16
     eps_high: float = 0.2
     max_ratio: float = 10.0
@@ -131,6 +180,24 @@ class DCPO(Region):
         log_high = torch.log(0.5 + 0.5 * torch.sqrt(1 + self.eps_high * odds)) + 0.5 * (log_p - unclamped)
         dtype, device = output_dtype(old_logps), old_logps.device
         return cap(Bounds(torch.log(low).to(device, dtype), log_high.to(device, dtype)), self.max_ratio)
+
+    @property
+    def label(self) -> str:
+        """The epsilons, and a cap that is not the usual one."""
+        return f"DCPO {self.eps_low}/{self.eps_high}" + (f" cap {self.max_ratio}" if self.max_ratio != 10 else "")
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Both epsilons."""
+        return "eps_low", "eps_high"
+
+    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
+        """|r - 1| r p, of ratios that an epsilon can allow."""
+        if sorted(names) != ["eps_high", "eps_low"]:
+            return None
+        ratio = log_ratio.exp()
+        allowed = (ratio >= 0.5) & (ratio <= self.max_ratio)
+        return torch.where(allowed, torch.expm1(log_ratio).abs() * ratio * old_logps.exp(), torch.inf)
 
 
 @dataclass(frozen=True)
@@ -164,6 +231,25 @@ class RIPO(Region):
         dtype, device = output_dtype(old_logps), old_logps.device
         return cap(Bounds(log_low.to(device, dtype), log_high.to(device, dtype)), self.max_ratio)
 
+    @property
+    def label(self) -> str:
+        """The radius, and an outer interval that is set."""
+        outer = (self.min_ratio, self.max_ratio)
+        return f"RIPO {self.delta}" + ("" if outer == (0, math.inf) else f" in {outer[0]}..{outer[1]}")
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The radius."""
+        return ("delta",)
+
+    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
+        """p (r - 1)^2 within the outer interval."""
+        if names != ("delta",):
+            return None
+        ratio = log_ratio.exp()
+        allowed = (ratio >= self.min_ratio) & (ratio <= self.max_ratio)
+        return torch.where(allowed, old_logps.exp() * torch.expm1(log_ratio).square(), torch.inf)
+
 
 @dataclass(frozen=True)
 class Band(Region):
@@ -180,6 +266,7 @@ class Band(Region):
     """
 
     kind: ClassVar[str] = "band"
+    stopped_by: ClassVar[str] = "divergence"
     divergence: str | Divergence = "kl"
     delta: float = 0.05
     delta_low: float | None = None
@@ -203,6 +290,26 @@ class Band(Region):
         return band_contains(
             log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high
         )
+
+    @property
+    def label(self) -> str:
+        """The divergence, and the radius of each side where they differ."""
+        low, high = self.delta_low or self.delta, self.delta_high or self.delta
+        return f"Band-{divergence(self.divergence).title} {low if low == high else f'{low}/{high}'}"
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The radius of both sides."""
+        return ("delta",)
+
+    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
+        """What the move costs at least."""
+        one = names == ("delta",) and self.delta_low is None and self.delta_high is None
+        return divergence_at(log_ratio, old_logps, self.divergence) if one else None
+
+    def legend(self) -> list[str]:
+        """The divergence and its direction."""
+        return [f"  {divergence(self.divergence)}"]
 
 
 def _kl3_root(s: float, delta: float) -> float:

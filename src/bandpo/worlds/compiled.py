@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -146,7 +146,7 @@ class _Piece:
         old, entropies, mask = (torch.from_numpy(x).flatten(0, 1) for x in (drawn.logps, drawn.entropies, drawn.mask))
         rewards = torch.from_numpy(drawn.rewards).flatten()
         context = start_of_round(self.scene, self.learner, old, entropies, mask, rewards, round)
-        advantages = np.ascontiguousarray(context.require("advantages", self)).reshape(shape)
+        advantages = np.ascontiguousarray(cast(Any, context.advantages)).reshape(shape)
         if self.is_single:
             self.index[:] = 0
             start = self.sizes, self.worlds, self.lanes, round, drawn

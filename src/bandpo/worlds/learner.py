@@ -102,7 +102,7 @@ class Learner:
 
 def _objective(node: Any) -> Objective:
     if not isinstance(node, Objective) and (found := method_of(node)) is not None:
-        if not (found.is_complete or found.is_from_sampler):
+        if found.is_made_in_a_loop:
             raise ValueError(
                 f"method {found.name!r} cannot run in a world: its loss is given {found.arguments} too, and a world "
                 "makes the fields of bandpo.Context alone"

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ class _Run:
             plain = dataclasses.replace(objective, beta=0.0, kl_penalty=Objective.kl_penalty)
             return torch.autograd.grad(loss_of(plain, advantages)[0], logps, retain_graph=True)[0]
 
-        advantages, log_ratio = context.require("advantages", objective), logps.detach() - old_logps
+        advantages, log_ratio = cast(Tensor, context.advantages), logps.detach() - old_logps
         if learner.balanced:
             advantages = _balanced(advantages, log_ratio, slope_of(advantages) != 0)
         loss, metrics = loss_of(objective, advantages)
@@ -164,10 +164,11 @@ def _by_chance(
     """1 where a token is kept, 0 where it is cut: at the share of |A| that the rule would cut, for each sign of A and
     octave of the old probability."""
     bounds = objective.trust_region.bounds(old_logps, context)
-    log_ratio, up = logps - old_logps, context.require("advantages", objective) >= 0
+    log_ratio, advantages = logps - old_logps, cast(Tensor, context.advantages)
+    up = advantages >= 0
     cut = torch.where(up, log_ratio > bounds.log_high, log_ratio < bounds.log_low)
     octave = (-old_logps / math.log(2)).long().clamp(0, _OCTAVES - 1)
     cell = (octave + _OCTAVES * ~up).flatten()
-    mass = torch.where(mask, context.require("advantages", objective).abs(), 0.0)
+    mass = torch.where(mask, advantages.abs(), 0.0)
     all_of, cut_of = (torch.bincount(cell, x.flatten(), minlength=2 * _OCTAVES) for x in (mass, mass * cut))
     return (gate.flatten() * all_of[cell] >= cut_of[cell]).view(mask.shape).to(logps.dtype)
