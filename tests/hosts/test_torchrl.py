@@ -162,7 +162,7 @@ def test_the_bounds_are_those_of_each_call():
 def test_rules_get_positions_advantages_and_mask():
     seen = {}
 
-    class Spy:
+    class Spy(bandpo.Region):
         def bounds(self, old_logps, context=None):
             seen.update(vars(context), old=old_logps)
             return bandpo.Clip(0.2, 0.2).bounds(old_logps)
