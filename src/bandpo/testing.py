@@ -26,6 +26,7 @@ from .losses.objective import Objective
 from .losses.policy import policy_loss
 from .losses.surrogates import by_sign, has_bounds
 from .trust_regions.base import Context, Region, trust_region
+from .trust_regions.rules import Clip
 
 _RADII = (1e-3, 0.05, 1.0)
 
@@ -282,7 +283,7 @@ def check_objective(
     if not all(each in _DERIVED or not has_bounds(each) for each in pair):
         return
     held = objective
-    if objective.trust_region.needed():  # its bounds may go by the current log-probabilities, detached
+    if objective.trust_region != Clip(1.0, math.inf):  # bounds may go by the current log-probabilities, detached
         held = dataclasses.replace(objective, trust_region=_Held(objective.trust_region))
         terms(new, old, objective=held)
     step = 1e-5

@@ -156,7 +156,7 @@ def _of_rule(args: GRPOConfig, region: Region) -> Iterator[str]:
     if groups is not None and groups.group_size != args.num_generations:
         yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
     rule = find_one(region, Adaptive)
-    if rule is not None and "staleness" in rule.law.needs:
+    if rule is not None and rule.law.needs == ("staleness",):
         yield (
             f"law of Adaptive must not go by staleness through TRL, got {rule.law!r}: all responses of a batch are of "
             "one age there, so that every token would have the mean radius"

@@ -82,7 +82,7 @@ def add_mean_weight(data: Any, region: Region, asked: frozenset[str], step: int 
         columns["old_entropies"] = padded["entropy"]
     context = Context(response_mask=mask, positions=mask.cumsum(-1) - 1, step=step, **columns)
     rule = cast(Adaptive, find_one(region, Adaptive))
-    goes_by_age = "staleness" in rule.law.needs
+    goes_by_age = rule.law.needs == ("staleness",)
     ages: set[int] = set(columns["staleness"].flatten().tolist()) if goes_by_age else set()
     mine = *rule.sums(old, context).tolist(), ages
     every: list[Any] = [mine] * torch.distributed.get_world_size(group)

@@ -62,9 +62,8 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     if kind == "objective":
         return made_of(Objective, values, "objective", _field)
     known = [*kinds(), "objective", "method"]
-    if (
-        kind is not None and str(kind).lower() not in known and ":" not in str(kind)
-    ):  # module:Class is a rule of one's own
+    # module:Class is a rule of one's own.
+    if kind is not None and str(kind).lower() not in known and ":" not in str(kind):
         raise ValueError(unknown("trust region type", kind, known))
     return Objective(trust_region(node))
 

@@ -311,7 +311,7 @@ def rollout_weights(
 
 
 def _check_region(trust_region: Any) -> None:
-    if not isinstance(trust_region, Region) or isinstance(trust_region, type):
+    if not isinstance(trust_region, Region):
         raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
 
 
