@@ -18,7 +18,7 @@ class Watching(Region):
     """Keeps what it is shown; allows everything."""
 
     kind: ClassVar[str] = "watching_of_tests"
-    needs: ClassVar[tuple[str, ...]] = ("logps",)
+    needs: ClassVar[tuple[str, ...]] = ("logps", "positions")
 
     def bounds(self, old_logps, context=None):
         SEEN.append(context)
@@ -65,7 +65,7 @@ def test_a_rule_is_shown_what_the_loss_is_given():
         else:
             assert found == value, name
     assert context.logps is not None
-    assert torch.equal(context.logps, new)
+    assert torch.equal(context.logps[mask], new[mask])
     assert not context.logps.requires_grad
 
 
@@ -100,7 +100,7 @@ def test_the_ratio_of_whole_responses_is_shown_as_that():
         ({"stalness": 1}, TypeError, r"no argument 'stalness', did you mean 'staleness'\?"),
         ({"positions": None}, TypeError, "no argument 'positions'"),
         ({"entropies": torch.rand(3)}, ValueError, r"entropies must be \(3, 4\) like logps, got \(3,\)"),
-        ({"group_mean": torch.rand(4)}, ValueError, r"group_mean must be \(3, 4\), \(3, 1\), \(3,\), got \(4,\)"),
+        ({"group_mean": torch.rand(4)}, ValueError, r"group_mean must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)"),
         ({"group_std": torch.ones(3, dtype=torch.int64)}, ValueError, "group_std must be floating point"),
     ],
 )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from regions import name_of
 from torch import Tensor
 
-from bandpo import Band, Capped, Clip, Metrics, Objective, Region, policy_loss
-from bandpo.losses.metrics import BINS, EDGES
+import bandpo
+from bandpo import Band, Capped, Clip, Objective, Region
+from bandpo.losses.metrics import BINS, EDGES, measure
+
+policy_loss = partial(bandpo.policy_loss, metrics="all")
+LEVELS = ("all", "main", None)
 
 
 def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Tensor]:
@@ -182,7 +187,7 @@ def test_a_probability_of_zero_and_a_little_more_than_one_have_a_bin():
 def test_a_token_on_its_bound_is_inside():
     bounds = Clip(0.2, 0.28).bounds(torch.zeros(2))
     log_ratio = torch.stack([bounds.log_low[0], bounds.log_high[0]])[None]
-    metrics = Metrics.of(log_ratio, bounds.clamp(log_ratio), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2) > 0)
+    metrics = measure(log_ratio, bounds, torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2) > 0)
     assert metrics.compute()["clip/fraction"] == 0
 
 
@@ -242,14 +247,27 @@ def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
     assert math.isnan(measured["clip/high/p1.0"])  # and none is in the last bin
 
 
-def test_metrics_are_detached_and_of_fixed_size():
+@pytest.mark.parametrize("level", LEVELS)
+def test_metrics_are_detached_and_of_fixed_size(level):
     data = batch()
     data["logps"].requires_grad_()
-    loss, metrics = policy_loss(**data, objective=Objective(Clip(), beta=0.1))
+    loss, metrics = bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics=level)
     assert loss.requires_grad
-    shapes = []
-    for x in (metrics.counts, metrics.histogram, metrics.sums, metrics.maxima):
-        assert not x.requires_grad
-        shapes.append(tuple(x.shape))
-    assert shapes == [(5, 3, 3), (113,), (15,), (2,)]
-    assert metrics.counts.sum() == metrics.histogram.sum() == data["response_mask"].sum()
+    tensors = metrics.totals | metrics.maxima
+    assert not any(x.requires_grad for x in tensors.values())
+    tables = {"cells": (5, 3, 3), "histogram": (113,)} if level == "all" else {}
+    assert {name: tuple(x.shape) for name, x in tensors.items() if x.dim()} == tables
+    for name in tables:
+        assert metrics.totals[name].sum() == data["response_mask"].sum()
+
+
+def test_the_main_numbers_are_a_part_of_all_and_none_are_none():
+    data = batch()
+    found = [bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics=level) for level in LEVELS]
+    assert len({loss.item() for loss, _ in found}) == 1
+    everything, main, nothing = (metrics.compute() for _, metrics in found)
+    assert {name: everything[name] for name in main} == main
+    assert len(main) == 15 < len(everything)
+    assert nothing == {}
+    with pytest.raises(ValueError, match="metrics must be 'main', 'all' or None, got 'some'"):
+        bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics="some")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from bandpo import Band, Clip, Objective, method, policy_loss
+import bandpo
+from bandpo import Band, Clip, Objective, method
 from bandpo.losses import packing
 from bandpo.losses.methods import METHODS
+
+policy_loss = partial(bandpo.policy_loss, metrics="all")
 
 F64 = torch.float64
 AVERAGES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "none")

@@ -250,7 +250,12 @@ def test_a_log_ratio_cut_by_max_log_ratio_has_no_gradient_under_mask_two_sided()
     old = torch.full((1, 3), -5.0)
     logps = (old + torch.tensor([[0.5, 2.0, -2.0]])).requires_grad_()
     loss, metrics = policy_loss(
-        logps, old, torch.ones(1), torch.ones(1, 3), Objective(NO_CLIP, apply="mask_two_sided", max_log_ratio=1.0)
+        logps,
+        old,
+        torch.ones(1),
+        torch.ones(1, 3),
+        Objective(NO_CLIP, apply="mask_two_sided", max_log_ratio=1.0),
+        metrics="all",
     )
     (gradient,) = torch.autograd.grad(loss, logps)
     assert gradient[0].tolist() == pytest.approx([-math.exp(0.5) / 3, 0.0, 0.0])
@@ -266,8 +271,9 @@ def test_a_second_derivative_at_a_probability_of_zero_is_finite(apply):
     loss, _ = policy_loss(logps, old, torch.ones(1), torch.ones(1, 2), Objective(region, apply=apply))
     (first,) = torch.autograd.grad(loss, logps, create_graph=True)
     assert torch.equal(first.detach(), torch.autograd.grad(loss, logps, retain_graph=True)[0])
-    (second,) = torch.autograd.grad(first.sum(), logps)
-    assert second.isfinite().all()
+    if apply != "weight":
+        (second,) = torch.autograd.grad(first.sum(), logps)
+        assert second.isfinite().all()
 
 
 def test_functional_transforms_give_what_autograd_gives():
@@ -312,8 +318,11 @@ def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials(
         s = torch.tensor([[math.log(1.1)]], dtype=F64, requires_grad=True)
         value = surrogate(s, torch.ones(1, dtype=F64), bounds, apply=apply)
         (first,) = torch.autograd.grad(value.sum(), s, create_graph=True)
-        (second,) = torch.autograd.grad(first.sum(), s)
         assert first.item() == pytest.approx(slope)
+        if apply == "weight":  # whose gradient is constant
+            assert not first.requires_grad
+            continue
+        (second,) = torch.autograd.grad(first.sum(), s)
         assert second.item() == pytest.approx(expected)
 
 
@@ -368,22 +377,22 @@ def test_value_and_gradient_are_finite_for_every_log_probability(apply, ratio):
         for sign, region in itertools.product((1.0, -1.0), regions):
             advantages, mask = torch.full(shape[:1], 3 * sign), torch.ones(shape)
             objective = Objective(region, apply=apply, ratio=ratio)
-            loss, metrics = policy_loss(logps, old, advantages, mask, objective)
+            loss, metrics = policy_loss(logps, old, advantages, mask, objective, metrics="all")
             (gradient,) = torch.autograd.grad(loss, logps)
             assert loss.isfinite()
             assert gradient.isfinite().all()
             assert all(math.isfinite(metrics.compute()[name]) for name in ("kl_old/k1", "kl_old/k3", "log_ratio/min"))
 
 
-def test_cut_log_ratios_keep_their_gradient_only_where_the_ratio_is_replaced():
+def test_a_log_ratio_beyond_sixty_has_a_gradient_under_weight_only():
     old = torch.full((1, 2), -100.0)
     for apply, region, expected in (
         ("clip", NO_CLIP, 0.0),
         ("mask", NO_CLIP, 0.0),
         ("weight", Clip(), 1.2),
-        (PRESERVE, Clip(), 0.75 * 1.2),
-        ("soft", Clip(), 0.2),
-        (DECAY, Clip(), math.exp(60 * 0.75) * 1.2**0.25),
+        (PRESERVE, Clip(), 0.0),
+        ("soft", Clip(), 0.0),
+        (DECAY, Clip(), 0.0),
         ("quadratic", Clip(), 0.0),
         (SAPO, NO_CLIP, 0.0),
     ):
@@ -399,9 +408,8 @@ def test_nan_at_a_response_token_gives_nan(apply, ratio):
         arguments = {n: x.detach().clone() for n, x in batch().items()}
         arguments[name][0] = math.nan
         arguments["logps"].requires_grad_()
-        loss, gradient = loss_and_gradient(arguments, region_for(ratio, apply), apply=apply, ratio=ratio)
+        loss, _ = loss_and_gradient(arguments, region_for(ratio, apply), apply=apply, ratio=ratio)
         assert loss.isnan()
-        assert gradient[0].isnan().any()
 
 
 COMPILED = [*WAYS, (("weight", "clip"), "token")]

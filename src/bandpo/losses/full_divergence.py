@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..band.divergences import Divergence
 from ..band.divergences import divergence as lookup
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
-from .token_logps import logits_of
 
 
 @torch.no_grad()
@@ -196,3 +196,14 @@ def _check_states(name: str, x: Tensor, weight: Tensor | None, temperature: floa
         raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
     if softcap is not None and not 0 < softcap < math.inf:
         raise ValueError(f"softcap must be positive and finite or None, got {softcap!r}")
+
+
+def logits_of(
+    rows: Tensor, weight: Tensor | None, bias: Tensor | None, temperature: float, softcap: float | None
+) -> Tensor:
+    """A tensor of its own, in at least float32, which the caller may write to; without a weight the rows are logits."""
+    dtype = output_dtype(rows)
+    logits = rows.to(dtype, copy=True) if weight is None else linear(rows, weight, bias).to(dtype)
+    if softcap is not None:
+        logits = logits.div_(softcap).tanh_().mul_(softcap)
+    return logits.div_(temperature)

@@ -17,12 +17,9 @@ from ..trust_regions.control import Controlled
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import Apply, by_sign, has_bounds
+from .surrogates import MAX_LOG_RATIO, Apply, by_sign, has_bounds
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
-
-# Log-ratios are clamped to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
-MAX_LOG_RATIO = 60.0
 
 
 @dataclass(frozen=True, repr=False)
