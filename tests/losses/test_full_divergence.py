@@ -287,7 +287,7 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
     torch.testing.assert_close(given, spent, rtol=1e-12, atol=0)
     delta = spent[mask].median().item() * 1.001
     loss, metrics = policy_loss(
-        logps, old_logps, advantages, mask, Objective(Exact(delta), apply=apply), divergences=given
+        logps, old_logps, advantages, mask, Objective(Exact(delta), apply=apply), divergences=given, metrics="all"
     )
     (gradient,) = torch.autograd.grad(loss, logps)
     r, a = torch.exp(logps - old_logps), advantages[:, None]

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..losses.metrics import HIGH, LOW, NEGATIVE, POSITIVE
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Region
@@ -64,16 +63,16 @@ def loss(
     if kl_tau:
         objective = dataclasses.replace(objective, beta=2 * kl_tau, kl_penalty="k2")
     reference = anchor if kl_tau else None
-    per_token, metrics = policy_loss(logps, anchor, advantages, mask, objective, ref_logps=reference)
+    per_token, metrics = policy_loss(logps, anchor, advantages, mask, objective, ref_logps=reference, metrics="all")
     if inputs.loss_weights is not None:
         per_token = per_token * inputs.loss_weights
-    counts = metrics.counts.sum(0).float()  # below, inside or above the interval x sign of the advantage
+    sums = metrics.totals
     return LossOutputs(
         per_token.sum(),
         {
-            "bandpo/tokens": counts.sum(),
-            "bandpo/clip_low_tokens": counts[LOW].sum(),
-            "bandpo/clip_high_tokens": counts[HIGH].sum(),
-            "bandpo/cut_tokens": counts[LOW, NEGATIVE] + counts[HIGH, POSITIVE],
+            "bandpo/tokens": sums["tokens"].float(),
+            "bandpo/clip_low_tokens": sums["low"].float(),
+            "bandpo/clip_high_tokens": sums["high"].float(),
+            "bandpo/cut_tokens": (sums["cut_low"] + sums["cut_high"]).float(),
         },
     )

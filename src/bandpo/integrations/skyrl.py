@@ -57,7 +57,7 @@ def register_bandpo_loss(
     objective = tell(objective_for("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old"))
     say_average("SkyRL", trust_region, None)
     objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=objective.max_log_ratio or 20.0)
-    per_token = functools.partial(policy_loss, objective=objective)
+    per_token = functools.partial(policy_loss, objective=objective, metrics="all")
     PolicyLossRegistry.register(name, functools.partial(_loss, per_token, anchor))
 
 

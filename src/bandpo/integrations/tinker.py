@@ -48,7 +48,7 @@ def bandpo_loss(
     """
     objective = dataclasses.replace(tell(objective_for("tinker", trust_region)), aggregation="none")
     say_average("tinker", trust_region, None)
-    per_token = partial(policy_loss, objective=objective)
+    per_token = partial(policy_loss, objective=objective, metrics="all")
 
     def one(index: int, inputs: Mapping[str, Any], logprobs: Tensor) -> tuple[Tensor, Metrics]:
         if missing := {"logprobs", "advantages"} - set(inputs):

@@ -26,9 +26,10 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..errors import nearest
-from ..losses.metrics import NO_LOGPS, ROUNDED, Metrics
-from ..losses.objective import MAX_LOG_RATIO, Objective
+from ..losses.metrics import ROUNDED, Level, Metrics, highest, measure
+from ..losses.objective import Objective
 from ..losses.policy import policy_loss
+from ..losses.surrogates import MAX_LOG_RATIO
 from ..trust_regions.base import Context, Region
 from ..trust_regions.rules import Clip
 from . import SHOWN, asked_for, objective_for, say_average, tell
@@ -282,6 +283,11 @@ class BandPOTrainer(ContextTrainer):
         return self.objective.trust_region
 
     @property
+    def _level(self) -> Level:
+        """What is measured."""
+        return "all" if getattr(self.args, "all_metrics", False) or self._controller is not None else "main"
+
+    @property
     def _controlled(self) -> float | None:
         """The number that a `Controlled` rule has in force."""
         return None if self._controller is None else self._controller.value
@@ -349,6 +355,7 @@ class BandPOTrainer(ContextTrainer):
                 mask,
                 objective,
                 entropies=entropies,
+                metrics=self._level,
                 step=self.state.global_step,
                 **self._known(inputs, entropies),
                 controlled=self._controlled,
@@ -388,27 +395,26 @@ class BandPOTrainer(ContextTrainer):
         bounds = self.trust_region.bounds(old_logps, context)
         self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
 
-        log_ratio = torch.where(mask, logps.float() - old_logps, 0.0)
-        highest = torch.maximum(logps.float(), old_logps)
-        sums = {
-            "saturated": (log_ratio.abs() > MAX_LOG_RATIO).sum(),
-            "above_zero": ((highest > ROUNDED) & mask).sum(),
-            "far_above_zero": ((highest > NO_LOGPS) & mask).sum(),
-            "not_finite": ((log_ratio.isnan() | ~advantages.isfinite()) & mask).sum(),
-        }
+        raw, padding = logps.float() - old_logps, ~mask
+        log_ratio = raw.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        metrics = measure(log_ratio, bounds, old_logps, advantages, mask, self._level)
+        likeliest = torch.maximum(logps.float(), old_logps)
+        metrics.maxima["log_probability"] = highest(likeliest, padding)
         if entropies is not None:
-            sums |= {"entropy": torch.where(mask, entropies.float(), 0.0).sum(), "entropy_tokens": mask.sum()}
-        if bounds.capped is not None:
-            sums["capped"] = (bounds.capped & mask).sum()
-        delta = cast(GRPOConfig, self.args).delta
-        if delta is not None:
-            # TRL caps the ratio before it is clipped: where A > 0 that stops what a wider bound would let pass, and
-            # where A < 0 what is beyond both.
-            above = log_ratio > bounds.log_high
-            held = torch.where(advantages > 0, ~above, above & (advantages < 0))
-            sums["dual_clipped"] = ((log_ratio.exp() > delta) & held & mask).sum()
-        log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        return Metrics.of(log_ratio, bounds.clamp(log_ratio), old_logps, advantages, mask, sums)
+            metrics.totals["entropy"] = entropies.float().masked_fill(padding, 0.0).sum()
+        if self._level == "all":
+            finite = raw.isnan().logical_not() & advantages.isfinite()
+            metrics.totals["saturated"] = ((raw.abs() > MAX_LOG_RATIO) & mask).sum()
+            metrics.totals["above_zero"] = ((likeliest > ROUNDED) & mask).sum()
+            metrics.totals["not_finite"] = (mask & ~finite).sum()
+            delta = cast(GRPOConfig, self.args).delta
+            if delta is not None:
+                # TRL caps the ratio before it is clipped: where A > 0 that stops what a wider bound would let pass, and
+                # where A < 0 what is beyond both.
+                above = log_ratio > bounds.log_high
+                held = torch.where(advantages > 0, ~above, above & (advantages < 0))
+                metrics.totals["dual_clipped"] = ((log_ratio.exp() > delta) & held & mask).sum()
+        return metrics
 
     def _take(self, mode: str, prefix: str) -> dict[str, float]:
         metrics = self._clip_metrics.pop(mode, None)

@@ -37,7 +37,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from ..losses.metrics import BINS, HIGH, LOW, NEGATIVE, POSITIVE, SUMS, Metrics, check_sums
+from ..losses.metrics import Metrics
 from ..losses.policy import policy_loss
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
@@ -145,9 +145,15 @@ class BandPOLossConfig(PolicyLossConfig):
             writer = _writer(cast(str, self.tokens_path), self.tokens_share)
             step = max(known["step"], writer.step or 0)  # a batch of stragglers is no resumed run
             writer.write(step, old_log_prob, log_prob, advantages, response_mask, batch=step)
-        weights = rollout_is_weights
         loss, metrics = policy_loss(
-            log_prob, old_log_prob, advantages, response_mask, self.objective, rollout_is_weights=weights, **known
+            log_prob,
+            old_log_prob,
+            advantages,
+            response_mask,
+            self.objective,
+            rollout_is_weights=rollout_is_weights,
+            metrics="all" if self.diagnostics or controller is not None else None,
+            **known,
         )
         if controller is not None:
             controller.add(metrics)
@@ -216,43 +222,33 @@ def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float
     For panels that exist: `actor/pg_clipfrac` (cut tokens), `actor/pg_clipfrac_lower` (dual clip) and `actor/ppo_kl`
     (k1) are fractions within a micro-batch, as verl's losses log them, hence means of means; 0 without tokens.
     """
-    flat: list[float] = torch.cat([metrics.counts.flatten().to(metrics.sums.dtype), metrics.sums]).tolist()
-    sums = dict(zip(SUMS, flat[-len(SUMS) :], strict=True))
-    check_sums(sums)
-
-    def count(bins: range, *sides: int, signs: tuple[int, ...] = (0, 1, 2)) -> float:
-        return sum(flat[(b * 3 + side) * 3 + sign] for b in bins for side in sides for sign in signs)
-
-    everything, tail = range(len(BINS)), range(1)
-    tokens = count(everything, 0, 1, 2)
-    groups = {"": everything}
-    if by_probability:
-        groups |= {f"/{name}": range(b, b + 1) for b, name in enumerate(BINS)}
-    out: dict[str, float] = {}
-    for suffix, bins in groups.items():
-        out[f"tokens{suffix}"] = count(bins, 0, 1, 2)
-        out[f"clip/high_count{suffix}"] = count(bins, HIGH)
-        out[f"clip/low_count{suffix}"] = count(bins, LOW)
-        out[f"cut/high_count{suffix}"] = count(bins, HIGH, signs=(POSITIVE,))
-        out[f"cut/low_count{suffix}"] = count(bins, LOW, signs=(NEGATIVE,))
-    out |= {
-        "sequences": sums["sequences"],
-        "clip/count": count(everything, LOW, HIGH),
-        "clip/tail_high_count": count(tail, HIGH),
-        "clip/good_tail_tokens": count(tail, 0, 1, 2, signs=(POSITIVE,)),
-        "cut/good_tail_count": count(tail, HIGH, signs=(POSITIVE,)),
-        "not_finite/count": sums["not_finite"],
-        "cap/count": sums["capped"],
-        "dual_clip/count": sums["dual_clipped"],
-        "log_ratio/saturated_count": sums["saturated"],
-        "kl_old/k1_nats": sums["kl_old_k1"],
-        "kl_old/k3_nats": sums["kl_old_k3"],
+    x = metrics.numbers()
+    out = {
+        "tokens": x["tokens"],
+        "sequences": x["sequences"],
+        "clip/high_count": x["high"],
+        "clip/low_count": x["low"],
+        "clip/count": x["high"] + x["low"],
+        "clip/tail_high_count": x["tail_high"],
+        "clip/good_tail_tokens": x["good_tail"],
+        "cut/high_count": x["cut_high"],
+        "cut/low_count": x["cut_low"],
+        "cut/good_tail_count": x["good_tail_high"],
+        "not_finite/count": x["not_finite"],
+        "cap/count": x.get("capped", 0.0),
+        "dual_clip/count": x.get("dual_clipped", 0.0),
+        "log_ratio/saturated_count": x["saturated"],
+        "kl_old/k1_nats": x["kl_old_k1"],
+        "kl_old/k3_nats": x["kl_old_k3"],
     }
+    for name, counts in metrics.by_probability().items() if by_probability else ():
+        out |= {f"{what if what == 'tokens' else f'{what}_count'}/{name}": n for what, n in counts.items()}
+    tokens = max(x["tokens"], 1)
     ours = {f"actor/bandpo/{name}": value for name, value in out.items()}
     return ours | {
-        "actor/pg_clipfrac": (out["cut/high_count"] + out["cut/low_count"]) / max(tokens, 1),
-        "actor/pg_clipfrac_lower": out["dual_clip/count"] / max(tokens, 1),
-        "actor/ppo_kl": out["kl_old/k1_nats"] / max(tokens, 1),
+        "actor/pg_clipfrac": (x["cut_high"] + x["cut_low"]) / tokens,
+        "actor/pg_clipfrac_lower": out["dual_clip/count"] / tokens,
+        "actor/ppo_kl": x["kl_old_k1"] / tokens,
     }
 
 

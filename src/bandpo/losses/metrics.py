@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..errors import counted
-from ..numerics import expm1
+from ..numerics import expm1, output_dtype
 
 Level = Literal["main", "all"]
 
@@ -26,8 +25,8 @@ BINS = tuple(f"p{edge}" for edge in (*EDGES, 1.0))
 _LOG_EDGES: dict[torch.dtype, list[float]] = {
     dtype: torch.tensor(EDGES, dtype=dtype).log().tolist() for dtype in (torch.float32, torch.float64)
 }
-INSIDE, LOW, HIGH = 0, 1, 2
-NEGATIVE, ZERO, POSITIVE = 0, 1, 2
+LOW, HIGH = 1, 2  # 0 is inside
+NEGATIVE, POSITIVE = 0, 2
 
 # The histogram of log-ratios has edges SCALE * sinh((i + 1/2) * STEP): even near 0, geometric far out (a quarter per
 # bin), to +-60.
@@ -76,7 +75,7 @@ class Metrics:
         That are log-probabilities above 0.001, under a ratio of whole responses those whose tokens have different
         advantages, and packed rows that `longest` or the advantages do not fit.
         """
-        self._numbers()
+        self.numbers()
 
     def compute(self) -> dict[str, float]:
         """Return the numbers to log; NaN where there is nothing to divide by. This and `check` wait for the device.
@@ -114,7 +113,7 @@ class Metrics:
 
         Raises ValueError as `check` does.
         """
-        x = self._numbers()
+        x = self.numbers()
         if "tokens" not in x:
             return {}
         n = x["tokens"]
@@ -140,18 +139,11 @@ class Metrics:
 
     def _of_all(self, x: dict[str, float]) -> dict[str, float]:
         n = x["tokens"]
-        cells: list[list[list[float]]] = self.totals["cells"].tolist()
-
-        def count(bins: Iterable[int], side: int, sign: int | None = None) -> float:
-            return sum(sum(cells[b][side]) if sign is None else cells[b][side][sign] for b in bins)
-
-        bins = range(len(BINS))
-        cut_high, cut_low = count(bins, HIGH, POSITIVE), count(bins, LOW, NEGATIVE)
         out = {
             "sequences": x["sequences"],
-            "cut/fraction": _ratio(cut_high + cut_low, n),
-            "cut/high_fraction": _ratio(cut_high, n),
-            "cut/low_fraction": _ratio(cut_low, n),
+            "cut/fraction": _ratio(x["cut_high"] + x["cut_low"], n),
+            "cut/high_fraction": _ratio(x["cut_high"], n),
+            "cut/low_fraction": _ratio(x["cut_low"], n),
             "not_finite/count": x.get("not_finite", 0.0),
             "cap/fraction": _ratio(x.get("capped", 0.0), n),
             "dual_clip/fraction": _ratio(x.get("dual_clipped", 0.0), n),
@@ -159,17 +151,29 @@ class Metrics:
             "log_ratio/saturated_fraction": _ratio(x.get("saturated", 0.0), n),
             "logps/above_zero_fraction": _ratio(x.get("above_zero", 0.0), n),
         }
-        for b, name in enumerate(BINS):
-            in_bin = sum(count([b], side) for side in (INSIDE, LOW, HIGH))
-            out[f"tokens/{name}"] = _ratio(in_bin, n)
-            for word, side, sign in (("high", HIGH, POSITIVE), ("low", LOW, NEGATIVE)):
-                out[f"clip/{word}/{name}"] = _ratio(count([b], side), in_bin)
-                out[f"cut/{word}/{name}"] = _ratio(count([b], side, sign), in_bin)
+        for name, counts in self.by_probability().items():
+            out[f"tokens/{name}"] = _ratio(counts["tokens"], n)
+            for what in ("clip/high", "clip/low", "cut/high", "cut/low"):
+                out[f"{what}/{name}"] = _ratio(counts[what], counts["tokens"])
         histogram: list[float] = self.totals["histogram"].tolist()
         return out | {f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100) for percent in (1, 50, 99)}
 
-    def _numbers(self) -> dict[str, float]:
-        """Return the numbers by name, after `check`."""
+    def by_probability(self) -> dict[str, dict[str, float]]:
+        """Return, of "all", the counts of tokens, clipped and cut ones in each bin of the old probability."""
+        bins: list[list[list[float]]] = self.totals["cells"].tolist()
+        return {
+            name: {
+                "tokens": sum(map(sum, cells)),
+                "clip/high": sum(cells[HIGH]),
+                "clip/low": sum(cells[LOW]),
+                "cut/high": cells[HIGH][POSITIVE],
+                "cut/low": cells[LOW][NEGATIVE],
+            }
+            for name, cells in zip(BINS, bins, strict=True)
+        }
+
+    def numbers(self) -> dict[str, float]:
+        """Return the sums and maxima by name, after `check`; waits for the device."""
         named = {n: x for n, x in (self.totals | self.maxima).items() if x.dim() == 0}
         values: list[float] = torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
         numbers = dict(zip(named, values, strict=True))
@@ -209,7 +213,7 @@ def measure(
     `log_ratio` is clamped to a finite range, and may be that of whole responses; `own` is that of each token, for
     `kl_old`.
     """
-    edges = _LOG_EDGES[old_logps.dtype]
+    edges = _LOG_EDGES[output_dtype(old_logps)]
     padding = ~mask
     high, low = (log_ratio > bounds.log_high) & mask, (log_ratio < bounds.log_low) & mask
     tail = (old_logps <= edges[0]) & mask
@@ -222,6 +226,7 @@ def measure(
     maxima = {"log_ratio_max": highest(log_ratio, padding), "minus_log_ratio_max": highest(-log_ratio, padding)}
     if level == "all":
         totals |= {"sequences": mask.any(-1).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
+        totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
         if bounds.capped is not None:
             totals["capped"] = (bounds.capped & mask).sum()
         bin_ = sum((old_logps > edge).long() for edge in edges)

@@ -96,7 +96,7 @@ def policy_loss(
     >>> for region in bandpo.Clip(0.2, 0.2), bandpo.Band("kl", 0.05):
     ...     loss, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), region)
     ...     gradient, = torch.autograd.grad(loss, new)
-    ...     print(f"{-gradient[0, 0]:.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
+    ...     print(f"{gradient[0, 0].abs():.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
     0.00 1
     0.75 0
     """
@@ -231,7 +231,7 @@ def rollout_weights(
     trust_region: Region,
     apply: Literal["mask", "weight"] = "mask",
 ) -> Tensor:
-    """Compute `rollout_is_weights`: rho = pi_old / pi_rollout, kept in bounds.
+    """Compute `rollout_is_weights`, rho = pi_old / pi_rollout, kept in bounds.
 
     It corrects the mismatch of trainer and sampler.
 

@@ -186,6 +186,7 @@ def learn(
                 old.mask[rows],
                 objective,
                 entropies=entropy[rows],
+                metrics="all",
                 old_entropies=old.entropies[rows],
                 step=first_step + done,
                 staleness=done,

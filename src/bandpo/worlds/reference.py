@@ -121,7 +121,7 @@ class _Run:
                 reference = torch.from_numpy(self.first)[states, tokens]
             return policy_loss(
                 logps, old_logps, advantages, mask, objective,
-                ref_logps=reference, rollout_is_weights=kept, **known,
+                ref_logps=reference, rollout_is_weights=kept, metrics="all", **known,
             )  # fmt: skip
 
         def slope_of(advantages: Tensor) -> Tensor:
