@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -47,8 +47,8 @@ class Metrics:
         maxima: detached numbers by name, of which the largest counts.
     """
 
-    totals: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    maxima: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    totals: dict[str, Tensor]
+    maxima: dict[str, Tensor]
 
     def merge(self, other: Metrics) -> Metrics:
         """Return the metrics of both batches together."""

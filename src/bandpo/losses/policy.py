@@ -185,7 +185,7 @@ def _objective(batch: _Batch, objective: Objective) -> _Found:
 def _measured(batch: _Batch, found: _Found, objective: Objective, level: Level | None) -> Metrics:
     """Count what the bounds did, and what the checks ask for."""
     new, old, reference, advantages, _, mask, padding, known = batch
-    metrics, limit = Metrics(), objective.max_log_ratio or MAX_LOG_RATIO
+    metrics, limit = Metrics({}, {}), objective.max_log_ratio or MAX_LOG_RATIO
     if level is not None:
         own = None if objective.is_per_token else (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
         metrics = measure(found.limited, found.bounds, old, advantages, mask, level, own=own)
