@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from bandpo import Band, Clip
-from bandpo.reports.calibration import calibrate
-from bandpo.reports.tokens import Tokens
-from bandpo.statistics.calibration import number_interval
+from bandpo_runs.reports.calibration import calibrate
+from bandpo_runs.reports.tokens import Tokens
+from bandpo_runs.statistics.calibration import number_interval
 
 ROWS = Path(__file__).resolve().with_suffix(".csv")
 Row = dict[str, Any]
@@ -132,7 +132,7 @@ def main() -> None:
         rows.append(row)
         print(*row.values(), flush=True)
     if args.write:
-        from bandpo.provenance import source_commit
+        from bandpo_runs.provenance import source_commit
 
         facts = {
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.evals.results import read_log
-from bandpo.statistics.collapse import WINDOW, Collapse, collapse_of, find_collapse
+from bandpo_runs.evals.results import read_log
+from bandpo_runs.statistics.collapse import WINDOW, Collapse, collapse_of, find_collapse
 
 HERE = Path(__file__).resolve().parent
 ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "docs" / "evaluation_measured.md"
@@ -158,7 +158,7 @@ def main() -> int:
     for row in rows:
         print(*(f"{value!s:>8}" for value in row.values()))
     if args.write:
-        from bandpo.provenance import source_commit
+        from bandpo_runs.provenance import source_commit
 
         fields = [*next(made_rows(1)), "hardware", "commit", "command"]
         old = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines())) if ROWS.exists() else []

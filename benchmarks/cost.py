@@ -22,7 +22,7 @@ from torch import Tensor
 import bandpo
 from bandpo import Band, Clip, Divergence
 from bandpo.losses import policy
-from bandpo.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit
 
 SHAPE = (8, 4096)
 # What is compared with what.

@@ -32,15 +32,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bandpo import lab
-from bandpo.data import question_sets
-from bandpo.evals.folder import read_facts, read_graded, read_samples
-from bandpo.provenance import source_commit
-from bandpo.statistics.comparison import compare
-from bandpo.statistics.summary import summarize
+from bandpo_runs import toy
+from bandpo_runs.data import question_sets
+from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
+from bandpo_runs.provenance import source_commit
+from bandpo_runs.statistics.comparison import compare
+from bandpo_runs.statistics.summary import summarize
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
-MAIN = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
+MAIN = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"
 # vLLM on a CPU.
 VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
 VLLM |= {"TORCH_COMPILE_DISABLE": "1"}  # it would take longer than these few samples
@@ -128,7 +128,7 @@ def main() -> None:
             rows.append(difference_row("after - before", before, after))
 
     if args.lab_run:
-        start, _ = lab.warm_start(lab.SCENES["tail"].p_work, 0)
+        start, _ = toy.warm_start(toy.SCENES["tail"].p_work, 0)
         folders = {}
         for when, model in (("before", str(start)), ("after", f"{args.lab_run}/model")):
             # The longest answers have 6 tokens; `transformers serve` calls an answer of max_tokens cut, ended or not.

@@ -1,4 +1,4 @@
-"""How often the intervals of bandpo.evaluation hold the truth, how often its tests err, and the bias of its estimators.
+"""How often intervals of bandpo_runs.evaluation hold the truth, how often its tests err, and the bias of estimators.
 
     python benchmarks/interval_coverage.py [--trials 2000] [--write]    coverage, errors and bias, as rows
     python benchmarks/interval_coverage.py --samples 1 --write     only what has so many samples a prompt
@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.statistics.comparison import compare
-from bandpo.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
-from bandpo.statistics.intervals import average, clustered_error, sampling_error, training_runs
+from bandpo_runs.statistics.comparison import compare
+from bandpo_runs.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
+from bandpo_runs.statistics.intervals import average, clustered_error, sampling_error, training_runs
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "python benchmarks/interval_coverage.py"
@@ -274,7 +274,7 @@ def main() -> int:
         print(*(f"{value!s:>{width}}" for value, width in zip(row.values(), (55, 30, 4, 3, 5, 7, 7, 6), strict=True)))
     print(f"{len(rows)} rows in {time.perf_counter() - begun:.0f} s")
     if args.write:
-        from bandpo.provenance import source_commit
+        from bandpo_runs.provenance import source_commit
 
         facts = {
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -36,7 +36,7 @@ SHARES = {"train": 90, "eval": 70, "prepare": 60, "lab": 40, "train2": 40}
 WRONG = ("lost", "doubled", "differing", "left", "refused", "codes", "orphans")
 COLUMNS = ["kind", "kills", "kill", "term", "hup", "runs", "fell", *WRONG, "seed", "commit"]
 MARK = "BANDPO_KILLS"  # in the environment of everything that is started
-SCRIPT = "import sys\nfrom bandpo.cli import main\nif __name__ == '__main__':\n    sys.exit(main(sys.argv[1:]))\n"
+SCRIPT = "import sys\nfrom bandpo_runs.cli import main\nif __name__ == '__main__':\n    sys.exit(main(sys.argv[1:]))\n"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def kinds(home: Path) -> dict[str, Kind]:
     import recipe
     import yaml
 
-    from bandpo import lab
+    from bandpo_runs import toy
 
     if not (home / "ready").exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -77,9 +77,9 @@ def kinds(home: Path) -> dict[str, Kind]:
         for number in range(4):
             rows = [{"question": f"What is {i} + {number}?", "answer": str(i + number)} for i in range(200)]
             (home / f"sums{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        start = lab.WarmStart(lab.SCENES["storm"].p_work, 0)
+        start = toy.WarmStart(toy.SCENES["storm"].p_work, 0)
         skill = {"p_work": 0.3, "right_if_work": 0.4, "steps": 600}
-        lab.save_start(start.folders[0], lab.fresh_model(0), skill)  # its training is no part of the runs
+        toy.save_start(start.folders[0], toy.fresh_model(0), skill)  # its training is no part of the runs
         (home / "ready").touch()
 
     def train(folder: Path, again: bool) -> list[str]:
@@ -238,7 +238,7 @@ def run_here(arguments: list[str], log: int) -> None:
         os.setsid()
         for target in (1, 2):
             os.dup2(log, target)
-        from bandpo.cli import main
+        from bandpo_runs.cli import main
 
         try:
             code = main(arguments)
@@ -378,10 +378,10 @@ def main() -> int:
     os.environ |= {"BANDPO_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     os.environ |= {"OMP_NUM_THREADS": "1"}
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have them all ignore it
-    import bandpo.cli.show_training
-    import bandpo.data.preparation
-    import bandpo.evals.draw
-    import bandpo.training.on_trl  # noqa: F401  (the copies of this process have it then)
+    import bandpo_runs.cli.show_training
+    import bandpo_runs.data.preparation
+    import bandpo_runs.evals.draw
+    import bandpo_runs.training.on_trl  # noqa: F401  (the copies of this process have it then)
 
     known = kinds(place / "home")
     commit = subprocess.check_output(["git", "log", "-1", "--format=%h", "--", "src"], cwd=ROOT, text=True).strip()

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bandpo import method
-from bandpo.reports.runs import NUMBERS, Run, read_runs, summarize
-from bandpo.training.side_by_side import plan, run_all
+from bandpo_runs.reports.runs import NUMBERS, Run, read_runs, summarize
+from bandpo_runs.training.side_by_side import plan, run_all
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bandpo.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit
 
 COLUMNS = [
     "command",

@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from bandpo import Band, Clip, Region, policy_loss, token_logps
-from bandpo.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit
 
 MIB = 2**20
 TOKENS, FEWER_TOKENS, VOCABULARY, WIDTH = 4096, 512, 32768, 576

@@ -29,7 +29,8 @@ import torch  # noqa: F401
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, PAGE = ROOT / "benchmarks" / "mutations.csv", ROOT / "docs" / "mutations.md"
 COLUMNS = ["fault", "file", "test", "seconds", "commit"]
-COPIED = ("src", "tests", "benchmarks", "docs", "recipes", "README.md", "pyproject.toml")
+PACKAGES = ("src/bandpo", "src/bandpo_runs", "research")
+COPIED = ("src", "research", "tests", "benchmarks", "docs", "recipes", "README.md", "pyproject.toml")
 SURVIVED = "SURVIVED"
 # It starts processes, for half a minute, and stands before most of its file.
 SLOW = "tests/losses/test_policy.py::test_two_ranks_add_up_to_the_batch"
@@ -52,7 +53,7 @@ measure of coverage.
 
 class Fault(NamedTuple):
     name: str
-    file: str  # under src/bandpo; or a part of the explorer, under docs/
+    file: str  # under one of PACKAGES; or a part of the explorer, under docs/
     old: str
     new: str
     tests: (
@@ -1179,7 +1180,7 @@ FAULTS = [
     ),
     Fault(
         "what becomes of tokens outside is said of the other side",
-        "reports/explanation_gradient.py",
+        "explain/gradient.py",
         "above = (far if up else near)",
         "above = (near if up else far)",
         "methods::test_what_becomes_of_tokens_outside_is_said",
@@ -1336,7 +1337,7 @@ FAULTS = [
     ),
     Fault(
         "a damaged warm start is used",
-        "lab/model.py",
+        "toy/model.py",
         'return skill if skill.pop("files") == _hashes(folder) else None',
         'return skill if skill.pop("files") else None',
         "lab::test_what_is_damaged_in_the_cache_is_made_again",
@@ -1886,14 +1887,14 @@ FAULTS = [
     ),
     Fault(
         "explain: where a rule leaves more room it is tighter",
-        "reports/explanation.py",
+        "explain/explanation.py",
         "return _sign(b - a)",
         "return _sign(a - b)",
         "explanation",
     ),
     Fault(
         "explain: what is infinite is a number in JSON",
-        "reports/explanation_data.py",
+        "explain/data.py",
         "float(x) if math.isfinite(x) else None",
         "float(x)",
         "explanation",
@@ -1949,7 +1950,7 @@ FAULTS = [
     ),
     Fault(
         "doctor: the rule that a script gives the trainer is not read",
-        "training/doctor_trl.py",
+        "training/doctor_scripts.py",
         "            rule = read(rules[0])\n",
         "            rule = None\n",
         "doctor_trl",
@@ -1970,7 +1971,7 @@ FAULTS = [
     ),
     Fault(
         "doctor: TRL's steps without the iterations",
-        "training/doctor_trl.py",
+        "doctor/on_trl.py",
         "if accumulation % (steps * iterations) == 0:",
         "if accumulation % steps == 0:",
         "doctor_trl",
@@ -1984,7 +1985,7 @@ FAULTS = [
     ),
     Fault(
         "doctor: names whose values are not known are judged",
-        "training/doctor_trl.py",
+        "doctor/on_trl.py",
         "if not unknown.isdisjoint(names):",
         "if False:",
         "doctor_trl",
@@ -2099,14 +2100,14 @@ FAULTS = [
     Fault(
         "a fault of a library is one of ours",
         "cli/app.py",
-        "if not frames or Path(frames[-1].filename).is_relative_to(_OURS):",
+        "if not frames or _is_ours(frames[-1].filename):",
         "if True:",
         "cli::test_what_a_library_raises_is_one_line_that_names_it_and_keeps_the_traceback",
     ),
     Fault(
         "a fault of ours is one of a library",
         "cli/app.py",
-        "if not frames or Path(frames[-1].filename).is_relative_to(_OURS):",
+        "if not frames or _is_ours(frames[-1].filename):",
         "if not frames:",
         "cli::test_a_bug_is_not_hidden_behind_one_line",
     ),
@@ -2555,7 +2556,7 @@ FAULTS = [
     ),
     Fault(
         "the fast lab goes on with weights of NaN",
-        "training/fast_lab.py",
+        "fast_lab.py",
         "if not_finite(all_of_it):",
         "if not_finite(all_of_it[-1:]):",
         "fast_lab::test_a_run_that_breaks_ends_at_its_step_and_is_named",
@@ -2745,42 +2746,42 @@ FAULTS = [
     ),
     Fault(
         "contest: a third is cut off at each end of the interquartile mean",
-        "statistics/contest.py",
+        "statistics.py",
         "cut = flat.shape[-1] // 4",
         "cut = flat.shape[-1] // 3",
         "contest",
     ),
     Fault(
         "contest: a tie is an improvement",
-        "statistics/contest.py",
+        "statistics.py",
         "wins = (a > b) + 0.5 * (a == b)",
         "wins = (a >= b) * 1.0",
         "contest",
     ),
     Fault(
         "contest: a run that ended in NaN is not lost",
-        "statistics/contest.py",
+        "statistics.py",
         "k = int((~(found >= below)).sum())",
         "k = int((found < below).sum())",
         "contest",
     ),
     Fault(
         "contest: paired samples are drawn apart",
-        "statistics/contest.py",
+        "statistics.py",
         "if drawn is None or not paired:",
         "if True:",
         "contest",
     ),
     Fault(
         "contest: tasks with the same label are drawn apart",
-        "statistics/contest.py",
+        "statistics.py",
         "labels = list(range(len(array)) if groups is None else groups)",
         "labels = list(range(len(array)))",
         "contest",
     ),
     Fault(
         "contest: Bonferroni in the place of Holm",
-        "statistics/contest.py",
+        "statistics.py",
         "p[order] * np.arange(len(p), 0, -1)",
         "p[order] * len(p)",
         "contest",
@@ -2851,21 +2852,21 @@ FAULTS = [
     ),
     Fault(
         "strangers: doctor imports the rule of TRL's settings",
-        "training/doctor_trl.py",
+        "doctor/on_trl.py",
         "elif not trust and (own := own_type(rule)) is not None:",
         "elif (own := None) is not None:",
         "strangers::test_no_command_that_reads_imports_what_is_named",
     ),
     Fault(
         "strangers: doctor imports the rule of verl's settings",
-        "training/doctor.py",
+        "doctor/on_verl.py",
         "if not trust and (own := own_type(node)) is not None:",
         "if (own := None) is not None:",
         "strangers::test_no_command_that_reads_imports_what_is_named",
     ),
     Fault(
         "strangers: doctor's processes look into the working directory",
-        "training/doctor.py",
+        "doctor/installed.py",
         '[sys.executable, "-P", "-c", script]',
         '[sys.executable, "-c", script]',
         "doctor::test_a_process_that_is_asked_imports_nothing_of_the_working_directory",
@@ -2907,14 +2908,14 @@ FAULTS = [
     ),
     Fault(
         "strangers: python -m keeps the working directory first",
-        "cli/path.py",
+        "path.py",
         "if is_module and not sys.flags.safe_path:",
         "if False:",
         "strangers::test_python_m_leaves_the_working_directory_out",
     ),
     Fault(
         "strangers: an empty entry of PYTHONPATH stays",
-        "cli/path.py",
+        "path.py",
         "if here not in map(os.path.abspath, named):",
         "if False:",
         "strangers::test_an_empty_entry_of_pythonpath_leaves_it_out",
@@ -2996,7 +2997,10 @@ def copy_of_the_tree(where: Path) -> Path:
 
 
 def place(fault: Fault, tree: Path = ROOT) -> Path:
-    return tree / ("" if fault.file.startswith("docs/") else "src/bandpo") / fault.file
+    if fault.file.startswith("docs/"):
+        return tree / fault.file
+    (found,) = [path for each in PACKAGES if (path := tree / each / fault.file).exists()]
+    return found
 
 
 def faulty(fault: Fault) -> str:
@@ -3033,7 +3037,7 @@ def first_to_fall(tests: list[str], fault: Fault | None = None) -> str:
     if child.exitcode == 0:
         return SURVIVED
     # Without its parameters, which may be objects at an address.
-    fell = re.search(r"^FAILED (tests/\S+?::[\w:]+)", output, re.MULTILINE)
+    fell = re.search(r"^FAILED ((?:research/)?tests/\S+?::[\w:]+)", output, re.MULTILINE)
     if child.exitcode != 1 or fell is None:
         raise SystemExit(f"the tests did not run:\n{output[-5000:]}")
     return fell[1]
@@ -3042,7 +3046,7 @@ def first_to_fall(tests: list[str], fault: Fault | None = None) -> str:
 def test_of(name: str) -> str:
     """tests/losses/test_policy.py::test_x of policy::test_x."""
     stem, *rest = name.split("::")
-    (file,) = (ROOT / "tests").rglob(f"test_{stem}.py")
+    (file,) = [*(ROOT / "tests").rglob(f"test_{stem}.py"), *(ROOT / "research" / "tests").glob(f"test_{stem}.py")]
     return "::".join([str(file.relative_to(ROOT)), *rest])
 
 
@@ -3095,7 +3099,7 @@ def page() -> str:
     lines = [INTRODUCTION.format(planted=len(FAULTS), caught=caught)]
     for fault in FAULTS:
         old, new = shortened(fault)
-        test = rows[fault.name]["test"].removeprefix("tests/").replace(".py::", ": ")
+        test = rows[fault.name]["test"].removeprefix("research/").removeprefix("tests/").replace(".py::", ": ")
         lines.append(f"| {fault.name} | {fault.file} | {old} | {new} | {test} |")
     return "\n".join(lines) + "\n"
 

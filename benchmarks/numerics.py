@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 import bandpo
-from bandpo.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit
 
 Array = NDArray[Any]
 DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "jensen_shannon", "cressie_read(0.5)")

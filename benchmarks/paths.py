@@ -28,7 +28,7 @@ from bandpo import Band, Divergence
 from bandpo.band import dispatch, operator, solver
 from bandpo.band.divergences import divergence
 from bandpo.losses import policy
-from bandpo.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit
 
 ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["way", "case", "with_ms", "without_ms", "times_as_fast", "repeats", "hardware", "torch", "python", "commit"]

@@ -33,7 +33,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bandpo.provenance import source_commit
+from bandpo_runs.provenance import source_commit
 
 COLUMNS = ["set", "writing", "right", "read", "wrong", "rewarded", "math_verify", "commit"]
 Case = tuple[str, str, int]

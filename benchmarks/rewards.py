@@ -38,9 +38,9 @@ from pathlib import Path
 
 import psutil
 
-from bandpo.provenance import hardware, source_commit
 from bandpo.rewards import grading
 from bandpo.rewards.workers.pool import Stopped
+from bandpo_runs.provenance import hardware, source_commit
 
 ROWS, ANSWERS = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("answers.jsonl.gz")
 COLUMNS = [

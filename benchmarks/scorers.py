@@ -180,7 +180,7 @@ tests/cluster/test_verl_rewards.py holds it against verl's functions on 20,000 m
     python benchmarks/rewards.py --write
     python benchmarks/rewards.py --hostile 100000 --write
     python benchmarks/rewards.py --million 1000000 --write
-    python benchmarks/constants.py --count 100000    # is any answer right for two questions?
+    python -m research.measurements.constants --count 100000    # is any answer right for two questions?
 
 Every answer gets a grade and a status, and none ends a run: `ok`; `unparsed`, where nothing can be read; `timeout`,
 where the comparison met its limit of time or memory, or crashed its process twice; `error`, where the scorer

@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo.config.recipe import RunConfig, load
-from bandpo.data.rows import rows_and_reward
-from bandpo.files.writing import write_atomically
-from bandpo.provenance import hardware, source_commit, versions
-from bandpo.statistics.intervals import Spread, clustered_error, training_runs
-from bandpo.training.on_trl import run
+from bandpo_runs.config.recipe import RunConfig, load
+from bandpo_runs.data.rows import rows_and_reward
+from bandpo_runs.files.writing import write_atomically
+from bandpo_runs.provenance import hardware, source_commit, versions
+from bandpo_runs.statistics.intervals import Spread, clustered_error, training_runs
+from bandpo_runs.training.on_trl import run
 
 CSV = Path(__file__).with_suffix(".csv")
 SUMMARY = CSV.with_stem("smollm2_summary")

@@ -211,7 +211,7 @@ def main() -> None:
     import transformers
     import trl
 
-    from bandpo.provenance import source_commit
+    from bandpo_runs.provenance import source_commit
 
     suite = (args.folder / "VERSION").read_text().strip()
     if suite.split(".")[:2] != trl.__version__.split(".")[:2]:

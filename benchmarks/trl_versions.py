@@ -24,7 +24,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from bandpo.provenance import source_commit
+from bandpo_runs.provenance import source_commit
 
 ROOT = Path(__file__).parent.parent
 # The last patch of every minor, and a transformers from the days of its release.

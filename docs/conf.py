@@ -21,16 +21,16 @@ exclude_patterns = ["_site"]
 
 # An unknown reference is an error, in docstrings too. What is not bandpo's own has no page, nor have names of types.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!bandpo\.).*|.*\.(Aggregation|Apply|Interval|KLPenalty|Known|Radius)")]
+nitpick_ignore_regex = [("py:.*", r"(?!bandpo(_runs)?\.).*|.*\.(Aggregation|Apply|Interval|KLPenalty|Known|Radius)")]
 
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
 
 # Docstrings are read from the source: neither torch nor bandpo needs to be installed.
-autoapi_dirs = ["../src/bandpo"]
-autoapi_ignore = [
-    f"*/bandpo/{wing}/*"
-    for wing in ("cli", "config", "data", "evals", "files", "lab", "reports", "rewards", "training")
+autoapi_dirs = ["../src/bandpo", "../src/bandpo_runs"]
+autoapi_ignore = [f"*/bandpo/{part}/*" for part in ("doctor", "explain", "files", "rewards")]
+autoapi_ignore += [
+    f"*/bandpo_runs/{part}/*" for part in ("cli", "config", "data", "evals", "files", "reports", "toy", "training")
 ]
 autoapi_generate_api_docs = False
 autoapi_options = ["members", "show-inheritance"]

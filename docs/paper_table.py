@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bandpo.statistics.estimators import best_at_k_bootstrap, best_at_k_expected
+from bandpo_runs.statistics.estimators import best_at_k_bootstrap, best_at_k_expected
 
 ROOT = Path(__file__).parent.parent
 DIGITS, PAGE = ROOT / "docs" / "paper_table.csv", ROOT / "docs" / "paper_table.md"

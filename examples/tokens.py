@@ -8,26 +8,27 @@ import shutil
 import torch
 from datasets import Dataset
 
-from bandpo import Clip, lab
+from bandpo import Clip
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo_runs import toy
 
 OUTPUT = "runs/tokens"
-SCENE = lab.SCENES["storm"]
+SCENE = toy.SCENES["storm"]
 ROUNDS = 16
 
 
 def main():
     torch.set_num_threads(1)
     shutil.rmtree(OUTPUT, ignore_errors=True)
-    start, _ = lab.warm_start(SCENE.p_work, 0, print)
+    start, _ = toy.warm_start(SCENE.p_work, 0, print)
     settings = SCENE.defaults["trainer"] | {"temperature": 1.0, "seed": 0, "report_to": "none", "save_strategy": "no"}
     steps = ROUNDS * settings["steps_per_generation"] * settings["num_iterations"]
     trainer = BandPOTrainer(
         str(start),
-        lab.reward,
+        toy.reward,
         BandPOConfig(output_dir=OUTPUT, max_steps=steps, tokens_path=OUTPUT, tokens_share=1.0, **settings),
-        Dataset.from_list(lab.prompts(128, seed=0)),
-        processing_class=lab.tokenizer(),
+        Dataset.from_list(toy.prompts(128, seed=0)),
+        processing_class=toy.tokenizer(),
         trust_region=Clip(0.2, 0.2),
     )
     trainer.train()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny
-from bandpo import lab
+from bandpo_runs import toy
 
 ROWS = 12  # a run of five rounds with four prompts each passes over them nearly twice
 
@@ -13,8 +13,8 @@ ROWS = 12  # a run of five rounds with four prompts each passes over them nearly
 def make(home: Path) -> Path:
     """Write the model and the rows; returns the folder."""
     tiny.model().save_pretrained(home / "model")
-    lab.tokenizer().save_pretrained(home / "model")
-    (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lab.prompts(ROWS, seed=0)))
+    toy.tokenizer().save_pretrained(home / "model")
+    (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in toy.prompts(ROWS, seed=0)))
     return home
 
 

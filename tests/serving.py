@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import torch
 
-from bandpo import lab
-from bandpo.evals.backends.base import Request
+from bandpo_runs import toy
+from bandpo_runs.evals.backends.base import Request
 
 PROMPTS = ["a b =", "c =", "d e f g h =", "p"]  # of different lengths
 
@@ -24,7 +24,7 @@ def drawn(engine, wanted, sampling):
 
 def first_tokens(model, prompt, temperature=1.0):
     """Chances of the first token, from the model itself."""
-    ids = lab.tokenizer()(prompt, return_tensors="pt")["input_ids"]
+    ids = toy.tokenizer()(prompt, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         return (model(input_ids=ids).logits[0, -1].double() / temperature).softmax(-1).numpy()
 

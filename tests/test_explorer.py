@@ -193,8 +193,8 @@ def test_the_lines_of_ones_own_loop_run(operator):
 @pytest.mark.slow
 def test_counts_of_a_run_are_those_of_calibrate(operator):
     pytest.importorskip("scipy")
-    from bandpo.reports.calibration import calibrate
-    from bandpo.reports.tokens import read_tokens
+    from bandpo_runs.reports.calibration import calibrate
+    from bandpo_runs.reports.tokens import read_tokens
 
     tokens = read_tokens([EXAMPLE])
     old, log_r, advantages = map(numbers, (tokens.old, tokens.log_ratio, tokens.advantages))
@@ -244,7 +244,7 @@ FILES = {
 @pytest.mark.slow
 def test_files_are_read_as_calibrate_reads_them(tmp_path):
     from bandpo.errors import UserError
-    from bandpo.reports.tokens import read_tokens
+    from bandpo_runs.reports.tokens import read_tokens
 
     texts = {}
     for name, rows in FILES.items():

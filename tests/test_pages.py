@@ -10,7 +10,7 @@ import pytest
 from scripts import ROOT, load
 from typer import TyperException
 
-from bandpo.cli.app import app, get_command
+from bandpo_runs.cli.app import app, get_command
 
 
 @pytest.fixture(scope="module")

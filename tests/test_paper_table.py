@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scripts import load
 
-from bandpo.statistics.estimators import best_at_k_bootstrap
+from bandpo_runs.statistics.estimators import best_at_k_bootstrap
 
 SCRIPT = Path(__file__).parent.parent / "docs" / "paper_table.py"
 

@@ -8,16 +8,16 @@ import sys
 
 from rich.console import Console
 
-from bandpo import progress
-from bandpo.cli import show_evals, show_training
-from bandpo.evals import draw
-from bandpo.progress import Progress, lines
+from bandpo_runs import progress
+from bandpo_runs.cli import show_evals, show_training
+from bandpo_runs.evals import draw
+from bandpo_runs.progress import Progress, lines
 
 LONG = "round   7  reward 0.123  work 0.456  entropy 1.23  clip 0.45 %  tail share 12 %  and [brackets] " * 3
 
 
 def test_a_long_line_that_is_piped_is_one_line():
-    code = "import sys; from bandpo.progress import console; console.print(sys.argv[1].strip()); print('next')"
+    code = "import sys; from bandpo_runs.progress import console; console.print(sys.argv[1].strip()); print('next')"
     done = subprocess.run([sys.executable, "-c", code, LONG], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == [LONG.strip(), "next"]
 

@@ -7,15 +7,15 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOConfig
 
-from bandpo import lab
-from bandpo.config.recipe import FORMERLY
+from bandpo_runs import toy
+from bandpo_runs.config.recipe import FORMERLY
 
 
 def model(seed: int = 0, dtype: torch.dtype = torch.float32):
     """One layer, with weights so large that tokens have different probabilities from the start."""
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=len(lab.SYMBOLS),
+        vocab_size=len(toy.SYMBOLS),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=1,
@@ -24,15 +24,15 @@ def model(seed: int = 0, dtype: torch.dtype = torch.float32):
         initializer_range=0.3,
         max_position_embeddings=64,
         bos_token_id=None,
-        eos_token_id=lab.END,
-        pad_token_id=lab.PAD,
+        eos_token_id=toy.END,
+        pad_token_id=toy.PAD,
     )
     return AutoModelForCausalLM.from_config(config).to(dtype)
 
 
 def rows(count: int = 64) -> Dataset:
     """The lab's prompts."""
-    return Dataset.from_list(lab.prompts(count, seed=0))
+    return Dataset.from_list(toy.prompts(count, seed=0))
 
 
 def count_a(completions: list[str], **columns: Any) -> list[float]:

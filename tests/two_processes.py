@@ -9,23 +9,23 @@ from pathlib import Path
 import torch
 from transformers import Qwen2ForCausalLM
 
-from bandpo import lab
-from bandpo.cli import main
+from bandpo_runs import toy
+from bandpo_runs.cli import main
 
 
 def fixed_completions(self, input_ids, **named):
     """In the place of `generate`: other tokens for every prompt and place in its group, the same in any batch."""
-    out = torch.full((len(input_ids), lab.MAX_COMPLETION), lab.PAD)
+    out = torch.full((len(input_ids), toy.MAX_COMPLETION), toy.PAD)
     for i, prompt in enumerate(input_ids.tolist()):
         draw = torch.Generator().manual_seed(hash((*prompt, i % 4)) % 2**31)
-        length = int(torch.randint(1, lab.MAX_COMPLETION, (), generator=draw))
-        out[i, :length] = torch.randint(0, lab.BASE, (length,), generator=draw)
-        out[i, length] = lab.END
+        length = int(torch.randint(1, toy.MAX_COMPLETION, (), generator=draw))
+        out[i, :length] = torch.randint(0, toy.BASE, (length,), generator=draw)
+        out[i, length] = toy.END
     return torch.cat([input_ids, out], 1)
 
 
 def kill_last_process(step):
-    from bandpo.training import on_trl
+    from bandpo_runs.training import on_trl
 
     def stop(self, args, state, control, **named):
         if state.global_step == step and os.environ["RANK"] == "1":
@@ -36,7 +36,7 @@ def kill_last_process(step):
 
 def break_last_process(step):
     """One of its weights is NaN from that step on; gradients are shared."""
-    from bandpo.training import on_trl
+    from bandpo_runs.training import on_trl
 
     def spoil(self, args, state, control, model=None, **named):
         if state.global_step + 1 == step and os.environ["RANK"] == "1":

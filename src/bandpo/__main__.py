@@ -1,7 +1,12 @@
-"""`python -m bandpo`, and `torchrun -m bandpo`: the command line."""
+"""`python -m bandpo`, and `torchrun -m bandpo`: the command line, which the second package brings."""
 
 import sys
 
-from .cli import main
+from .path import leave_out_the_working_directory
 
-sys.exit(main())
+leave_out_the_working_directory()
+
+from importlib.metadata import entry_points  # noqa: E402
+
+found = tuple(entry_points(group="console_scripts", name="bandpo"))
+sys.exit(found[0].load()() if found else "error: the command bandpo is not installed; pip install bandpo")

@@ -18,8 +18,8 @@ import yaml
 from scripts import load
 
 import bandpo
-from bandpo.cli import main
-from bandpo.reports.tokens import read_tokens
+from bandpo_runs.cli import main
+from bandpo_runs.reports.tokens import read_tokens
 
 
 def rows(count=60, seed=0):
@@ -69,7 +69,7 @@ def write(path, made):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bandpo.progress.console.width", 200)
+    monkeypatch.setattr("bandpo_runs.progress.console.width", 200)
     write(Path("tokens.jsonl"), rows())
     return tmp_path
 

@@ -21,12 +21,12 @@ from rich.text import Text
 from typer.main import get_command
 
 import bandpo
-from bandpo import lab
-from bandpo.cli import app, arguments, main, show_training
-from bandpo.cli.ending import lenient_output
 from bandpo.losses.methods import METHODS
-from bandpo.progress import lines
-from bandpo.training.side_by_side import DEFAULT_METHODS
+from bandpo_runs import toy
+from bandpo_runs.cli import app, arguments, main, show_training
+from bandpo_runs.cli.ending import lenient_output
+from bandpo_runs.progress import lines
+from bandpo_runs.training.side_by_side import DEFAULT_METHODS
 
 
 @pytest.fixture(scope="module")
@@ -262,11 +262,11 @@ def test_a_run_whose_settings_are_lost_is_not_sent_in_a_circle(here, capsys):
 
 def take_away(monkeypatch, packages, modules):
     """As if the packages were not installed and our modules not yet imported."""
-    loaded = {name: importlib.import_module(f"bandpo.{name}") for name in modules}
+    loaded = {name: importlib.import_module(f"bandpo_runs.{name}") for name in modules}
     for name, module in loaded.items():
-        wing, _, file = f"bandpo.{name}".rpartition(".")
+        wing, _, file = f"bandpo_runs.{name}".rpartition(".")
         monkeypatch.setattr(importlib.import_module(wing), file, module)  # an import replaces it too
-        monkeypatch.delitem(sys.modules, f"bandpo.{name}")
+        monkeypatch.delitem(sys.modules, f"bandpo_runs.{name}")
     for package in packages:
         monkeypatch.setitem(sys.modules, package, None)
 
@@ -527,9 +527,8 @@ def test_what_a_library_raises_is_one_line_that_names_it_and_keeps_the_traceback
     monkeypatch.setattr(show_training, "train_and_show", lambda *args: bag(flat, flat))
     assert main(["train", "a=1"]) == 2
     line = one_line(capsys)
-    wanted = (
-        r"error: torch raised ValueError: .* \(at torch/nn/functional\.py:\d+, called at bandpo/cli/training\.py:\d"
-    )
+    wanted = r"error: torch raised ValueError: .* \(at torch/nn/functional\.py:\d+, "
+    wanted += r"called at bandpo_runs/cli/training\.py:\d"
     assert re.match(wanted, line), line
     (kept,) = here.glob("bandpo-*.txt")
     assert str(kept) in line
@@ -545,7 +544,7 @@ def test_what_a_library_raises_is_one_line_that_names_it_and_keeps_the_traceback
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('System role not supported') }}", "{{ messages + 1 }}"])
 def test_a_chat_template_that_refuses_the_messages_is_named(here, capsys, monkeypatch, template):
-    tokenizer = lab.tokenizer()
+    tokenizer = toy.tokenizer()
     tokenizer.chat_template = template
     messages = [{"role": "system", "content": "Be short."}]
     monkeypatch.setattr(show_training, "train_and_show", lambda *args: tokenizer.apply_chat_template(messages))
@@ -618,7 +617,7 @@ def test_a_command_that_was_given_before_the_libraries_are_there_costs_no_import
             sys.executable,
             "-c",
             "import sys\n"
-            "from bandpo.cli import main\n"
+            "from bandpo_runs.cli import main\n"
             "for args in (['--version'], ['--help'], ['lab', '--help'], []): print('code', main(args))\n"
             "print('pydantic' in sys.modules)\n"  # by which Typer reads values
             "print('code', main(['lab', '--seeds', 'abc']))\n"
@@ -645,7 +644,7 @@ def test_the_help_names_every_method_of_the_lab(capsys):
         said.replace(",", " ").split()
     )
     assert f"[default: {','.join(DEFAULT_METHODS)}]" in said
-    assert all(f"{scene.defaults['rounds']} in {name}" in said for name, scene in lab.SCENES.items())
+    assert all(f"{scene.defaults['rounds']} in {name}" in said for name, scene in toy.SCENES.items())
 
 
 @pytest.fixture

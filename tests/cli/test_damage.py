@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bandpo.cli import main
-from bandpo.data import question_sets
-from bandpo.data.questions import Question
 from bandpo.errors import UserError
-from bandpo.evals.draw import evaluate
-from bandpo.evals.grades import grade_folder
-from bandpo.evals.recording import Evaluation
-from bandpo.evals.samples import Sample, Sampling
-from bandpo.reports import page
+from bandpo_runs.cli import main
+from bandpo_runs.data import question_sets
+from bandpo_runs.data.questions import Question
+from bandpo_runs.evals.draw import evaluate
+from bandpo_runs.evals.grades import grade_folder
+from bandpo_runs.evals.recording import Evaluation
+from bandpo_runs.evals.samples import Sample, Sampling
+from bandpo_runs.reports import page
 
 pytestmark = pytest.mark.slow
 
@@ -387,7 +387,7 @@ def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, capsys
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", PLANNED, "--plan"]])
 def test_output_to_a_full_disk_is_one_line_and_output_to_nobody_none(here, args):
-    command = [sys.executable, "-c", "import sys; from bandpo.cli import main; sys.exit(main())", *args]
+    command = [sys.executable, "-c", "import sys; from bandpo_runs.cli import main; sys.exit(main())", *args]
     with Path("/dev/full").open("w") as nowhere:
         done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "error: the output: No space left on device\n")

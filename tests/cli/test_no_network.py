@@ -61,8 +61,8 @@ verl verl.yaml --plan
 # The warm start is trained for two steps: what it asks for does not depend on how well it has learned.
 RUN = """
 import shlex, sys
-from bandpo.cli import main
-from bandpo.lab import model
+from bandpo_runs.cli import main
+from bandpo_runs.toy import model
 train = model._supervised
 model._supervised = lambda start, steps, say: train(start, 2, say)
 for line in sys.argv[1].strip().splitlines():

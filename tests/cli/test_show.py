@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bandpo.cli import show_training
-from bandpo.lab import SCENES
-from bandpo.reports import page
-from bandpo.training import on_trl
-from bandpo.training.side_by_side import plan
+from bandpo_runs.cli import show_training
+from bandpo_runs.reports import page
+from bandpo_runs.toy import SCENES
+from bandpo_runs.training import on_trl
+from bandpo_runs.training.side_by_side import plan
 
 
 def test_a_line_has_what_the_row_has():

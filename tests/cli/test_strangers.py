@@ -12,7 +12,7 @@ import yaml
 from report_runs import make_rows
 
 import bandpo
-from bandpo.cli import main
+from bandpo_runs.cli import main
 
 SOURCE = str(Path(bandpo.__file__).parents[1])
 RULE = {"type": "intersect", "first": {"type": "clip"}, "second": {"type": "evilmod:X", "eps": 0.1}}
@@ -193,7 +193,7 @@ def test_no_kernel_that_a_models_folder_names_is_loaded(model, capsys):
 def test_a_recipe_that_sends_data_out_is_said_before_it_starts(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     monkeypatch.delenv("WANDB_ENTITY", raising=False)
-    monkeypatch.setattr("bandpo.training.on_trl.run", lambda config, **more: print("IT STARTS") or tmp_path)
+    monkeypatch.setattr("bandpo_runs.training.on_trl.run", lambda config, **more: print("IT STARTS") or tmp_path)
     recipe.make(tmp_path)
     for trainer, line in (
         ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"], "run_name": "[bold]"},
@@ -223,7 +223,8 @@ def test_python_m_leaves_the_working_directory_out(folder):
 def test_an_empty_entry_of_pythonpath_leaves_it_out(folder, tmp_path):
     """All commands that read, in one process that is called as pip's script is; an empty entry comes first."""
     script = tmp_path / "bandpo"
-    code = f"import sys\nfrom bandpo.cli import main\nfor args in {READING!r}:\n    assert main(args) in (0, 1), args\n"
+    code = "import sys\nfrom bandpo_runs.cli import main\n"
+    code += f"for args in {READING!r}:\n    assert main(args) in (0, 1), args\n"
     script.write_text(code + f"print([sys.path.count(place) for place in ('', {str(folder)!r})])\n")
     (folder / "sitecustomize.py").unlink()  # Python itself runs it, before any of us
     out, executed = ran(folder, [sys.executable, str(script)], f"{os.pathsep}{SOURCE}")
@@ -233,7 +234,8 @@ def test_an_empty_entry_of_pythonpath_leaves_it_out(folder, tmp_path):
 
 def test_an_entry_that_is_meant_stays(folder, tmp_path):
     """`PYTHONPATH=.` is how a rule of one's own is found; a program that calls the command line keeps its path."""
-    code = "import os, sys\nfrom bandpo.cli import main\nprint(sys.path.count(os.getcwd()), os.environ['PYTHONPATH'])\n"
+    code = "import os, sys\nfrom bandpo_runs.cli import main\n"
+    code += "print(sys.path.count(os.getcwd()), os.environ['PYTHONPATH'])\n"
     empty = tmp_path / "empty"
     empty.mkdir()
     for name, path, shown in (

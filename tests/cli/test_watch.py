@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bandpo.cli import main, show_watch
-from bandpo.cli.show_watch import view, watch_and_show
 from bandpo.losses.metrics import BINS
-from bandpo.reports import watching
-from bandpo.reports.logs import renamed
-from bandpo.reports.watching import PANELS, Watch, duration, last, logs_at, number, write_page
+from bandpo_runs.cli import main, show_watch
+from bandpo_runs.cli.show_watch import view, watch_and_show
+from bandpo_runs.reports import watching
+from bandpo_runs.reports.logs import renamed
+from bandpo_runs.reports.watching import PANELS, Watch, duration, last, logs_at, number, write_page
 
 NOW = 1_000_000.0
 

@@ -1,4 +1,4 @@
-"""`bandpo bench --ray` on a Ray of this machine."""
+"""`python -m research.bench --ray` on a Ray of this machine."""
 
 import json
 import subprocess

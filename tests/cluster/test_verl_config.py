@@ -14,7 +14,7 @@ from verl_toy import LOSS, OURS, region
 
 import bandpo
 from bandpo.integrations.verl import BandPOLossConfig
-from bandpo.training import doctor
+from bandpo_runs.training import doctor
 
 BAND = region(type="band", divergence="kl", delta=0.05)
 

@@ -6,9 +6,9 @@ from omegaconf import OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.reward_score import default_compute_score
 
-from bandpo import lab
-from bandpo.data.preparation import Settings, prepare
-from bandpo.data.sources import find
+from bandpo_runs import toy
+from bandpo_runs.data.preparation import Settings, prepare
+from bandpo_runs.data.sources import find
 
 
 def test_verl_reads_prepared_files(tmp_path):
@@ -23,7 +23,7 @@ def test_verl_reads_prepared_files(tmp_path):
     names = [written("one.jsonl", numbers), written("two.jsonl", [{"prompt": chat, "answer": "7"}, long])]
     sources = [source for name in names for source in find(name)]
     prepare(sources, tmp_path / "out", Settings(template=None))
-    tokenizer = lab.tokenizer()
+    tokenizer = toy.tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     config = OmegaConf.create({"max_prompt_length": 50, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)})
     files = [str(tmp_path / "out" / f"{name}.parquet") for name in ("one", "two")]

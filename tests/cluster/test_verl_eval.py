@@ -13,8 +13,8 @@ import torch
 import verl_toy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo.evals.folder import read_facts, read_graded, read_samples
-from bandpo.training.validation import metrics
+from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
+from bandpo_runs.training.validation import metrics
 
 QUESTIONS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6)]
 
@@ -22,13 +22,13 @@ QUESTIONS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6)]
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from bandpo.evals import draw
-from bandpo.evals.backends.base import Request
-from bandpo.evals.backends.vllm import VLLM
-from bandpo.cli import main
+from bandpo_runs.evals import draw
+from bandpo_runs.evals.backends.base import Request
+from bandpo_runs.evals.backends.vllm import VLLM
+from bandpo_runs.cli import main
 from bandpo.errors import UserError
-from bandpo.evals.folder import read_facts, read_questions, read_samples
-from bandpo.evals.samples import Sampling, seed_of
+from bandpo_runs.evals.folder import read_facts, read_questions, read_samples
+from bandpo_runs.evals.samples import Sampling, seed_of
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from verl.trainer.ppo.metric_utils import bootstrap_metric, process_validation_metrics
 
-from bandpo.statistics.estimators import best_at_k_bootstrap, best_at_k_expected, maj_at_k_bootstrap, mean_at_k, powers
+from bandpo_runs.statistics.estimators import (
+    best_at_k_bootstrap,
+    best_at_k_expected,
+    maj_at_k_bootstrap,
+    mean_at_k,
+    powers,
+)
 
 PROMPTS = 12
 

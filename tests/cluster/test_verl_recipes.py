@@ -19,7 +19,7 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from bandpo import DCPO, Band, Capped, Clip, Objective, Relaxed
 from bandpo.integrations.verl import BandPOLossConfig
-from bandpo.training.on_verl import ROOTS, _hydra_text, _leaves, load, plan
+from bandpo_runs.training.on_verl import ROOTS, _hydra_text, _leaves, load, plan
 
 PAPER = Path(__file__).parent.parent.parent / "recipes" / "paper"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -230,7 +230,7 @@ def test_the_parameters_of_an_adapter_are_pefts():
 
 
 def test_a_run_that_verl_refuses_ends_with_its_exit_code(tmp_path):
-    code = "import sys; from bandpo.cli import main; sys.exit(main())"
+    code = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
     recipe = PAPER / "qwen2.5-3b" / "band-kl.yaml"
     done = subprocess.run(
         [sys.executable, "-c", code, "verl", recipe, "data.train_files=[]", "data.val_files=[]", "diagnostics=3"],

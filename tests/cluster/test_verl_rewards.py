@@ -20,7 +20,7 @@ from verl.utils.reward_score import math_dapo
 
 from bandpo import rewards
 from bandpo.rewards.grading import grade
-from bandpo.training.on_verl import load
+from bandpo_runs.training.on_verl import load
 
 # Of Ray and verl themselves, when their reward loop is imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

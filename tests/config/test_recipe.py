@@ -8,13 +8,14 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import Band, Clip, Objective, config, objective
-from bandpo.config.recipe import FIXED, RESERVED, build, load, merge
+from bandpo import Band, Clip, Objective, objective
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
 from bandpo.losses.notation import short_node
-from bandpo.training import on_trl
-from bandpo.training.side_by_side import plan
+from bandpo_runs import config
+from bandpo_runs.config.recipe import FIXED, RESERVED, build, load, merge
+from bandpo_runs.training import on_trl
+from bandpo_runs.training.side_by_side import plan
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -8,10 +8,10 @@ from transformers import Qwen2Config, Qwen2VLConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from bandpo.config.recipe import build
-from bandpo.config.trust import ALLOWED, check_attention, sent_away
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
+from bandpo_runs.config.recipe import build
+from bandpo_runs.config.trust import ALLOWED, check_attention, sent_away
 
 TEXTS = ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs", "accelerator_config", "deepspeed",
          "fsdp_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "liger_kernel_config",

@@ -3,9 +3,9 @@
 import pytest
 from published import CHINESE, LEAKED, aime24, aime25, amc23, dapo, math, problem, put
 
-from bandpo.data import sources
-from bandpo.data.preparation import Settings, prepare
-from bandpo.data.sources import find
+from bandpo_runs.data import sources
+from bandpo_runs.data.preparation import Settings, prepare
+from bandpo_runs.data.sources import find
 
 
 @pytest.fixture

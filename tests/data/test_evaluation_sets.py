@@ -3,8 +3,8 @@
 import pytest
 from published import BEFORE, BEHIND, gsm8k, own, problem, put
 
-from bandpo.data.evaluation_sets import evaluation_set
 from bandpo.errors import UserError
+from bandpo_runs.data.evaluation_sets import evaluation_set
 
 
 def test_an_evaluation_set_by_name(copies):

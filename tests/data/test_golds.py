@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from bandpo.cli import main
-from bandpo.data import evaluation_set, readers
-from bandpo.data.golds import BOX, HASHES, gold_fault, read_gold
 from bandpo.errors import UserError, counted
+from bandpo_runs.cli import main
+from bandpo_runs.data import evaluation_set, readers
+from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold
 
 INSIDE, UNSEEN, BOXED = (
     "answer taken out of a list or mapping",

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published import LEAKED, PLACES, aime24, dapo, own, problem, put, rows_of
 
-from bandpo.data.leaks import RUN, SHARE, Leaks, same_text, words
 from bandpo.errors import UserError
+from bandpo_runs.data.leaks import RUN, SHARE, Leaks, same_text, words
 
 
 @given(st.text(max_size=20), st.data())

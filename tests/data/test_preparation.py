@@ -13,16 +13,16 @@ import pytest
 import recipe
 from published import BEFORE, BEHIND, PLACES, amc23, dapo, gsm8k, own, problem, put, rows_of
 
-from bandpo import progress
-from bandpo.cli import main
-from bandpo.config.recipe import build
-from bandpo.data.evaluation_sets import rows_hash
-from bandpo.data.preparation import Settings, prepare
-from bandpo.data.readers import file_hash
-from bandpo.data.rows import rows_and_reward
-from bandpo.data.sources import find
 from bandpo.errors import UserError
-from bandpo.files.locks import locked
+from bandpo_runs import progress
+from bandpo_runs.cli import main
+from bandpo_runs.config.recipe import build
+from bandpo_runs.data.evaluation_sets import rows_hash
+from bandpo_runs.data.preparation import Settings, prepare
+from bandpo_runs.data.readers import file_hash
+from bandpo_runs.data.rows import rows_and_reward
+from bandpo_runs.data.sources import find
+from bandpo_runs.files.locks import locked
 
 # ---- the paper's files
 
@@ -184,8 +184,8 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import pyarrow.parquet
-from bandpo.data import preparation, selection
-from bandpo.data.sources import find
+from bandpo_runs.data import preparation, selection
+from bandpo_runs.data.sources import find
 
 def dying(original, count, first=lambda *args: None):
     left = [count]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published import BEFORE, BEHIND, CHINESE, dapo, gsm8k, math, own, problem, put, rows_of
 
-from bandpo.data.problems import corrected
 from bandpo.errors import UserError
+from bandpo_runs.data.problems import corrected
 
 
 def test_the_prompt_texts_are_the_public_ones(make, tmp_path):

@@ -8,10 +8,10 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import config, lab
-from bandpo.data import question_sets
-from bandpo.data.rows import rows_and_reward
 from bandpo.errors import UserError
+from bandpo_runs import config, toy
+from bandpo_runs.data import question_sets
+from bandpo_runs.data.rows import rows_and_reward
 
 
 @pytest.fixture
@@ -85,5 +85,5 @@ def test_questions_that_a_recipe_holds_out(here):
 def test_questions_of_the_lab_are_not_those_of_training():
     found = question_sets.read("lab")
     assert (len(found.questions), found.scorer) == (128, "lab")
-    trained = {row["prompt"] for seed in range(3) for row in lab.prompts(2000, seed)}
+    trained = {row["prompt"] for seed in range(3) for row in toy.prompts(2000, seed)}
     assert sum(q.content in trained for q in found.questions) < 128 * 3 * 2000 / 16**4 * 2 + 5

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 from published import aime25, amc23, dapo_raw, gsm8k, problem, put, rows_of
 
-from bandpo.data import readers, sources
 from bandpo.errors import UserError
+from bandpo_runs.data import readers, sources
 
 
 @pytest.mark.parametrize("ending", [".csv", ".json", ".jsonl", ".parquet"])

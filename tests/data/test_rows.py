@@ -9,10 +9,10 @@ import pyarrow.parquet
 import pytest
 import recipe
 
-from bandpo import lab
-from bandpo.config.recipe import build
-from bandpo.data.rows import rows_and_reward
 from bandpo.errors import UserError
+from bandpo_runs import toy
+from bandpo_runs.config.recipe import build
+from bandpo_runs.data.rows import rows_and_reward
 
 PROMPTS_A_ROUND = 4
 
@@ -284,9 +284,9 @@ def test_settings_that_the_rows_cannot_meet_are_named(prepared, data, message):
 def test_the_lab_makes_as_many_prompts_as_the_run_needs(tmp_path):
     config = build({"scene": "storm", "rounds": 3, "seed": 5})
     rows, held_out, reward = rows_and_reward(config)
-    assert list(rows) == lab.prompts(3 * 16, 5)
+    assert list(rows) == toy.prompts(3 * 16, 5)
     assert held_out is None
-    right = [lab.ANSWER, lab.SYMBOLS.index(rows[0]["answer"]), lab.END]
+    right = [toy.ANSWER, toy.SYMBOLS.index(rows[0]["answer"]), toy.END]
     assert reward(completions=[""], completion_ids=[right], answer=[rows[0]["answer"]]) == [1.0]
 
 
@@ -372,7 +372,7 @@ def test_the_scorer_of_reasoning_gym_needs_its_rows(prepared):
 
 
 def test_only_the_scene_with_wrong_rewards_tells_the_reward_of_them():
-    for scene, found in lab.SCENES.items():
+    for scene, found in toy.SCENES.items():
         rows, _, _ = rows_and_reward(build({"scene": scene, "rounds": 1}))
         assert rows.column_names == ["prompt", "answer", *(["flip"] if scene == "both" else [])]
         assert found.flip == (0.05 if scene == "both" else 0)

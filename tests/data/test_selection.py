@@ -3,9 +3,9 @@
 import pytest
 from published import BEFORE, BEHIND, aime24, dapo, dapo_raw, math, own, problem, put, rows_of
 
-from bandpo import lab
-from bandpo.cli import main
 from bandpo.errors import UserError
+from bandpo_runs import toy
+from bandpo_runs.cli import main
 
 
 def test_a_hundredfold_data_set_becomes_one(make, copies, tmp_path):
@@ -105,7 +105,7 @@ def test_nothing_is_dropped_of_an_evaluation_set(make, copies):
 def tokenizer(tmp_path_factory):
     """The lab's, with a chat template; text that it does not know is one token a word."""
     folder = tmp_path_factory.mktemp("tokenizer")
-    made = lab.tokenizer()
+    made = toy.tokenizer()
     made.chat_template = (
         "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %} a a a{% endif %}"
     )
@@ -138,7 +138,7 @@ def test_long_evaluation_prompts_stay_and_are_warned_of(make, tokenizer):
 
 
 def test_a_tokenizer_that_cannot_count_is_named(make, tmp_path):
-    lab.tokenizer().save_pretrained(tmp_path / "bare")
+    toy.tokenizer().save_pretrained(tmp_path / "bare")
     with pytest.raises(UserError, match=r"^--tokenizer .*bare has no chat template"):
         make("aime24", tokenizer=str(tmp_path / "bare"))
     with pytest.raises(UserError, match=r"^--tokenizer .*nothing cannot be loaded: "):

@@ -7,9 +7,9 @@ import re
 import pytest
 from published import aime25, problem, put
 
-from bandpo.cli import main
-from bandpo.data import sources
 from bandpo.errors import UserError
+from bandpo_runs.cli import main
+from bandpo_runs.data import sources
 
 
 @pytest.mark.parametrize(

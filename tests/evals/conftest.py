@@ -3,8 +3,8 @@
 import pytest
 import recipe
 
-from bandpo import lab
-from bandpo.evals.backends.transformers import Transformers
+from bandpo_runs import toy
+from bandpo_runs.evals.backends.transformers import Transformers
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -13,7 +13,7 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 def home(tmp_path_factory):
     """The model of the recipe, with a chat template that leaves a message as it is."""
     home = recipe.make(tmp_path_factory.mktemp("home"))
-    tokenizer = lab.tokenizer()
+    tokenizer = toy.tokenizer()
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(home / "model")
     return home

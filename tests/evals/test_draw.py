@@ -13,14 +13,14 @@ import torch
 from serving import CHOICE, Fake, chat, completion
 from transformers import AutoModelForCausalLM
 
-from bandpo import lab
-from bandpo.cli import main
 from bandpo.errors import UserError
-from bandpo.evals import draw, grades
-from bandpo.evals.backends.base import weights_of
-from bandpo.evals.backends.server import Server
-from bandpo.evals.folder import read_facts, read_graded, read_samples
-from bandpo.statistics.estimators import pass_at_k
+from bandpo_runs import toy
+from bandpo_runs.cli import main
+from bandpo_runs.evals import draw, grades
+from bandpo_runs.evals.backends.base import weights_of
+from bandpo_runs.evals.backends.server import Server
+from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
+from bandpo_runs.statistics.estimators import pass_at_k
 
 
 def ask(home, output, *options, data=None):
@@ -51,7 +51,7 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
     (graded,) = read_graded(Path("out"))
     assert graded.score.shape == (12, 4)
     samples = {sample.key: sample for sample in read_samples(Path("out"))}
-    answers = [row["answer"] for row in lab.prompts(12, 0)]
+    answers = [row["answer"] for row in toy.prompts(12, 0)]
     for p in range(12):
         for i in range(4):
             assert graded.score[p, i] == (samples["rows", p, i].text.strip() == answers[p])
@@ -67,8 +67,8 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
 
 KILLED = """
 import os, signal, sys
-from bandpo.evals import recording
-from bandpo.cli import main
+from bandpo_runs.evals import recording
+from bandpo_runs.cli import main
 add = recording.Evaluation.add
 def stop(self, sample):
     add(self, sample)
@@ -301,7 +301,7 @@ def test_where_no_scorer_finds_anything_none_is_offered(home, here, capsys):
 
 
 def test_whether_the_prompts_open_the_thinking_is_kept(home, here):
-    rows = [{"prompt": f"{row['prompt']}<think>", "answer": row["answer"]} for row in lab.prompts(2, 0)]
+    rows = [{"prompt": f"{row['prompt']}<think>", "answer": row["answer"]} for row in toy.prompts(2, 0)]
     Path("thinking.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with Fake(lambda body, count: 200) as fake:
         url = ["-n", "1", "--base-url", fake.url]

@@ -14,13 +14,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bandpo.cli import main
-from bandpo.cli.evals import COLUMNS, DATA
-from bandpo.data.questions import Question
 from bandpo.errors import UserError
-from bandpo.evals.dumps import NAMES, read_dump
-from bandpo.evals.texts import texts_of
-from bandpo.statistics.estimators import pass_at_k
+from bandpo_runs.cli import main
+from bandpo_runs.cli.evals import COLUMNS, DATA
+from bandpo_runs.data.questions import Question
+from bandpo_runs.evals.dumps import NAMES, read_dump
+from bandpo_runs.evals.texts import texts_of
+from bandpo_runs.statistics.estimators import pass_at_k
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
 TEXTS = [[f"I think ... Answer: {7 if right else 8}" for right in row] for row in RIGHT]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bandpo.data.questions import Question, fingerprint
 from bandpo.errors import UserError
-from bandpo.evals.folder import read_graded, read_samples
-from bandpo.evals.recording import Evaluation
-from bandpo.evals.samples import Sample, Sampling, seed_of
-from bandpo.files.writing import Appender
+from bandpo_runs.data.questions import Question, fingerprint
+from bandpo_runs.evals.folder import read_graded, read_samples
+from bandpo_runs.evals.recording import Evaluation
+from bandpo_runs.evals.samples import Sample, Sampling, seed_of
+from bandpo_runs.files.writing import Appender
 
 QUESTIONS = [
     Question("a", 0, "1 + 1 =", "2", {"item": 7}),
@@ -92,7 +92,7 @@ KILLS = r"""
 import os, random, signal, sys, time
 from pathlib import Path
 import test_folder as t
-from bandpo.evals import recording as kept
+from bandpo_runs.evals import recording as kept
 
 class Slow:
     def __init__(self, file): self.file = file

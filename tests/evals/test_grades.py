@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from bandpo import lab
-from bandpo.data.questions import Question
 from bandpo.errors import UserError
-from bandpo.evals import grades
-from bandpo.evals.samples import Sample
+from bandpo_runs import toy
+from bandpo_runs.data.questions import Question
+from bandpo_runs.evals import grades
+from bandpo_runs.evals.samples import Sample
 
 
 def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
@@ -34,19 +34,19 @@ def test_each_scorer_says_what_it_read():
 
 def test_the_labs_answers_are_graded_as_in_training():
     generator = torch.Generator().manual_seed(0)
-    tokenizer, rows, texts, finishes = lab.tokenizer(), [], [], []
+    tokenizer, rows, texts, finishes = toy.tokenizer(), [], [], []
     for _ in range(3000):
-        ids = torch.randint(0, lab.END + 1, (lab.MAX_COMPLETION,), generator=generator)
-        ids[torch.rand(len(ids), generator=generator) < 0.3] = lab.ANSWER
-        ids = torch.where(ids < lab.BASE, ids % 3, ids)
-        ids[torch.rand(len(ids), generator=generator) < 0.2] = lab.END
+        ids = torch.randint(0, toy.END + 1, (toy.MAX_COMPLETION,), generator=generator)
+        ids[torch.rand(len(ids), generator=generator) < 0.3] = toy.ANSWER
+        ids = torch.where(ids < toy.BASE, ids % 3, ids)
+        ids[torch.rand(len(ids), generator=generator) < 0.2] = toy.END
         ids = ids.tolist()
-        ids = ids[: ids.index(lab.END) + 1] if lab.END in ids else ids
+        ids = ids[: ids.index(toy.END) + 1] if toy.END in ids else ids
         rows.append(ids)
         texts.append(tokenizer.decode(ids, skip_special_tokens=True))
-        finishes.append("stop" if ids[-1] == lab.END else "length")
-    answers = [lab.SYMBOLS[i % 3] for i in range(3000)]
-    expected = lab.reward(texts, rows, answers)
+        finishes.append("stop" if ids[-1] == toy.END else "length")
+    answers = [toy.SYMBOLS[i % 3] for i in range(3000)]
+    expected = toy.reward(texts, rows, answers)
     assert 10 < sum(expected) < 1000
     for text, finish, answer, score in zip(texts, finishes, answers, expected, strict=True):
         assert graded_by("lab", [text], [answer], finish=finish)[0][0] == score

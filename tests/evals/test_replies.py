@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving import CHOICE, USAGE, chat, completion
 
-from bandpo.evals.backends.replies import Answer, Failure, read_reply
+from bandpo_runs.evals.backends.replies import Answer, Failure, read_reply
 
 
 def read(body, status=200):

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from serving import CHOICE, Fake, chat, completion, drawn, first_tokens, requests
 
-from bandpo import lab
 from bandpo.errors import UserError
-from bandpo.evals.backends.base import Drawn, Request
-from bandpo.evals.backends.server import Server
-from bandpo.evals.samples import Sampling
+from bandpo_runs import toy
+from bandpo_runs.evals.backends.base import Drawn, Request
+from bandpo_runs.evals.backends.server import Server
+from bandpo_runs.evals.samples import Sampling
 
 # ---- a real server
 
@@ -62,8 +62,8 @@ def test_a_server_and_this_process_draw_from_the_same_distribution(home, engine,
     sampling, count = Sampling(max_tokens=1, temperature=2.0), 100
     wanted = requests(count, ["a b ="])
     chances = first_tokens(engine.model, "a b =", temperature=2.0)
-    best = lab.SYMBOLS[chances[: lab.BASE].argmax()]
-    p = chances[: lab.BASE].max()
+    best = toy.SYMBOLS[chances[: toy.BASE].argmax()]
+    p = chances[: toy.BASE].max()
     if chat:
         wanted = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in wanted]
     said = []

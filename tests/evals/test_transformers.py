@@ -9,13 +9,13 @@ import torch
 from serving import PROMPTS, drawn, first_tokens, requests
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo import lab
 from bandpo.errors import UserError
-from bandpo.evals.backends import transformers as ours
-from bandpo.evals.backends.base import Request
-from bandpo.evals.backends.server import Server
-from bandpo.evals.backends.transformers import SeededChoice, Transformers, exponential
-from bandpo.evals.samples import Sampling
+from bandpo_runs import toy
+from bandpo_runs.evals.backends import transformers as ours
+from bandpo_runs.evals.backends.base import Request
+from bandpo_runs.evals.backends.server import Server
+from bandpo_runs.evals.backends.transformers import SeededChoice, Transformers, exponential
+from bandpo_runs.evals.samples import Sampling
 
 # ---- random numbers
 
@@ -105,7 +105,7 @@ def test_answers_are_drawn_from_the_models_own_probabilities(engine, sampling, c
     answers = [answer for _, answer in engine.draw(requests(count, ["a b ="]), sampling)]
     expected = count * chances(first_tokens(engine.model, "a b ="))
     words = Counter(answer.text if answer.finish == "length" else "<end>" for answer in answers)
-    letters = {symbol: i for i, symbol in enumerate(lab.SYMBOLS)}
+    letters = {symbol: i for i, symbol in enumerate(toy.SYMBOLS)}
     chi2 = 0.0
     for word, i in letters.items():
         seen = words.pop("" if word == "<pad>" else word, 0)
@@ -122,7 +122,7 @@ def test_at_temperature_0_the_answer_is_the_most_probable_one(engine):
     for (p, _), answer in greedy.items():
         ids = tokenizer(PROMPTS[p], return_tensors="pt")["input_ids"]
         start = ids.shape[1]
-        while ids.shape[1] < start + 6 and ids[0, -1] != lab.END:
+        while ids.shape[1] < start + 6 and ids[0, -1] != toy.END:
             with torch.no_grad():
                 ids = torch.cat([ids, model(input_ids=ids).logits[:, -1].argmax(-1, keepdim=True)], 1)
         assert answer.text == tokenizer.decode(ids[0, start:], skip_special_tokens=True)
@@ -162,7 +162,7 @@ def test_a_model_that_a_training_broke_is_not_scored(home, tmp_path):
 
 def test_every_end_token_of_the_model_ends_an_answer(home):
     model = AutoModelForCausalLM.from_pretrained(home / "model")
-    model.generation_config.eos_token_id = [lab.END, lab.ANSWER]
+    model.generation_config.eos_token_id = [toy.END, toy.ANSWER]
     engine = Transformers(model, AutoTokenizer.from_pretrained(home / "model"))
     answers = drawn(engine, requests(60), Sampling(max_tokens=6)).values()
     ended = [answer for answer in answers if answer.text.endswith("A")]
@@ -198,7 +198,7 @@ def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
     sampling = Sampling(max_tokens=6)
     chat = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in requests()]
     assert drawn(engine, chat, sampling) == drawn(engine, requests(), sampling)
-    plain = Transformers(engine.model, lab.tokenizer())
+    plain = Transformers(engine.model, toy.tokenizer())
     with pytest.raises(UserError, match="has no chat template; --no-chat sends"):
         drawn(plain, chat, sampling)
     with pytest.raises(UserError, match="finds no token in ''"):
@@ -210,7 +210,7 @@ def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
     [("<think>\n", True), ("[THINK]", True), ("<think>\n\n</think>\n\n", False), ("", False), ("<think>a", False)],
 )
 def test_it_is_known_whether_the_prompt_opens_the_thinking(home, end, opened):
-    tokenizer = lab.tokenizer()
+    tokenizer = toy.tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + (
         "{% if add_generation_prompt %}" + end + "{% endif %}"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from bandpo.errors import UserError
 from bandpo.files import locks
-from bandpo.files.locks import locked
+from bandpo_runs.files.locks import locked
 
 # Without the package's own __init__, which loads torch.
 HOLD = f"""
@@ -18,7 +18,7 @@ import sys, types
 from pathlib import Path
 sys.modules["bandpo"] = types.ModuleType("bandpo")
 sys.modules["bandpo"].__path__ = [{str(Path(locks.__file__).parents[1])!r}]
-from bandpo.files.locks import locked
+from bandpo_runs.files.locks import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandpo.errors import UserError
-from bandpo.files.logs import Followed, logs_at, lost_in, read_rows
+from bandpo_runs.files.logs import Followed, logs_at, lost_in, read_rows
 
 
 def line(step, **more):
@@ -64,7 +64,7 @@ def test_what_is_added_is_read_and_nothing_twice(path, monkeypatch):
     assert not log.poll()
     add(path, lines(3))
     seen = []
-    monkeypatch.setattr("bandpo.files.logs.json_line", lambda text, where: seen.append(text) or json.loads(text))
+    monkeypatch.setattr("bandpo_runs.files.logs.json_line", lambda text, where: seen.append(text) or json.loads(text))
     assert log.poll()
     assert [*log.at] == [1, 2, 3]
     assert len(seen) == 1

@@ -14,14 +14,14 @@ from test_trl import train
 import bandpo
 import tiny
 from bandpo import Capped, Objective, objective, trust_region
-from bandpo.config import build
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.losses.notation import parse_objective
-from bandpo.reports.runs import read_runs
 from bandpo.testing import check_trust_region
-from bandpo.training import on_trl
 from bandpo.trust_regions.notation import own_type
+from bandpo_runs.config import build
+from bandpo_runs.reports.runs import read_runs
+from bandpo_runs.training import on_trl
 
 SOURCE = """
 from dataclasses import dataclass

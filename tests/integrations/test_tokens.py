@@ -12,8 +12,8 @@ from bandpo import Clip
 from bandpo.errors import UserError
 from bandpo.integrations.tokens import TokenWriter
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
-from bandpo.reports.calibration import calibrate
-from bandpo.reports.tokens import read_tokens
+from bandpo_runs.reports.calibration import calibrate
+from bandpo_runs.reports.tokens import read_tokens
 
 
 def rows(path):

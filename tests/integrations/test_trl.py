@@ -24,9 +24,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Band, Capped, Clip, Objective, Region, integrations, lab
+from bandpo import Band, Capped, Clip, Objective, Region, integrations
 from bandpo.integrations.trl import LOSS_TYPES, MAIN_METRICS, BandPOConfig, BandPOTrainer
 from bandpo.losses.metrics import BINS, Metrics
+from bandpo_runs import toy
 
 AGGREGATION = {
     "grpo": "seq-mean-token-mean",
@@ -40,7 +41,7 @@ DAPO_STEPS = 4 if Version(trl.__version__) >= Version("1.9") else 1
 
 def build(cls, args, region=None, model=None, **named):
     named |= {} if region is None else {"trust_region": region}
-    trainer = cls(model or tiny.model(), tiny.count_a, args, tiny.rows(), processing_class=lab.tokenizer(), **named)
+    trainer = cls(model or tiny.model(), tiny.count_a, args, tiny.rows(), processing_class=toy.tokenizer(), **named)
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -148,7 +149,7 @@ def test_band_has_the_loss_and_gradient_of_policy_loss(tmp_path, capsys, loss_ty
         tiny.count_a,
         full(tmp_path, loss_type=loss_type, max_steps=8),
         tiny.rows(),
-        processing_class=lab.tokenizer(),
+        processing_class=toy.tokenizer(),
         trust_region=region,
     )
     trainer.remove_callback(PrinterCallback)
@@ -185,7 +186,7 @@ def test_the_trainer_is_left_as_it_was_even_if_the_loss_raises(tmp_path, monkeyp
         tiny.count_a,
         tiny.settings(tmp_path),
         tiny.rows(),
-        processing_class=lab.tokenizer(),
+        processing_class=toy.tokenizer(),
         trust_region=Band(),
     )
     trainer.remove_callback(PrinterCallback)
@@ -331,13 +332,13 @@ def test_a_decaying_rule_follows_the_trainers_step(tmp_path, monkeypatch):
 
 def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
     args = tiny.settings(tmp_path, BandPOConfig, trust_region='{"type": "band", "divergence": "tv", "delta": 0.1}')
-    trainer = BandPOTrainer(tiny.model(), tiny.count_a, args, tiny.rows(), processing_class=lab.tokenizer())
+    trainer = BandPOTrainer(tiny.model(), tiny.count_a, args, tiny.rows(), processing_class=toy.tokenizer())
     assert trainer.trust_region == Band("tv", 0.1)
     with pytest.raises(ValueError, match="twice"):
         BandPOTrainer(tiny.model(), tiny.count_a, args, tiny.rows(), trust_region=Band())
     assert build(BandPOTrainer, args, Band("tv", 0.1)).trust_region == Band("tv", 0.1)  # the same is no second one
     plain = BandPOTrainer(
-        tiny.model(), tiny.count_a, tiny.settings(tmp_path), tiny.rows(), processing_class=lab.tokenizer()
+        tiny.model(), tiny.count_a, tiny.settings(tmp_path), tiny.rows(), processing_class=toy.tokenizer()
     )
     assert plain.trust_region == Band("kl", 0.05)
 
@@ -487,7 +488,7 @@ def test_without_args_there_is_a_folder_and_the_papers_band(tmp_path, monkeypatc
     model = tiny.model()
     model.config._name_or_path = "some/tiny"
     with pytest.warns(UserWarning, match="no rule acts"):
-        trainer = BandPOTrainer(model, tiny.count_a, train_dataset=tiny.rows(), processing_class=lab.tokenizer())
+        trainer = BandPOTrainer(model, tiny.count_a, train_dataset=tiny.rows(), processing_class=toy.tokenizer())
     assert trainer.args.output_dir == "tiny-BandPO"
     assert trainer.args.trust_region == Band("kl", 0.05).to_config()
 
@@ -532,7 +533,7 @@ def test_the_stored_log_probabilities_are_those_sampled_from(tmp_path):
         tiny.count_a,
         tiny.settings(tmp_path, temperature=0.5, max_steps=1),
         tiny.rows(),
-        processing_class=lab.tokenizer(),
+        processing_class=toy.tokenizer(),
     )
     trainer.remove_callback(PrinterCallback)
     logits = tiny.model()

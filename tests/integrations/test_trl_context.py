@@ -14,9 +14,10 @@ from trl import GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Adaptive, Band, Clip, Context, GroupClip, Objective, Tilt, lab
+from bandpo import Adaptive, Band, Clip, Context, GroupClip, Objective, Tilt
 from bandpo.integrations import SHOWN, asked_for, objective_for
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo_runs import toy
 
 # Before 0.29 a rollout_func was vLLM's business; before 0.27 nothing of its log-probabilities was kept.
 SAMPLED = "self.rollout_func is not None" in inspect.getsource(GRPOTrainer._generate)
@@ -56,7 +57,7 @@ def run(folder, fields=(), cls=Recording, **changes):
 
 
 def rewards_of(trainer, inputs):
-    texts = lab.tokenizer().batch_decode(inputs["completion_ids"], skip_special_tokens=True)
+    texts = toy.tokenizer().batch_decode(inputs["completion_ids"], skip_special_tokens=True)
     return torch.tensor(tiny.count_a(texts))[:, None]
 
 
@@ -265,7 +266,7 @@ def is_right(completions, **columns):
 
 def test_a_rule_of_right_answers_says_so_where_rewards_are_no_such_thing(tmp_path):
     rule, args = GroupClip(0.2, 0.3, 8), full(tmp_path, max_steps=2)
-    named = {"processing_class": lab.tokenizer(), "trust_region": rule}
+    named = {"processing_class": toy.tokenizer(), "trust_region": rule}
     BandPOTrainer(tiny.model(), is_right, args, tiny.rows(), **named).train()  # warnings are errors
     message = r"GroupClip takes a group's mean reward for its share of right answers.* 0 or 1; here there are others"
     with pytest.warns(UserWarning, match=message):
@@ -286,7 +287,7 @@ def test_what_trl_does_not_have_is_refused_by_name(tmp_path):
 
 def rollout(prompts, trainer):
     """Responses of the model as it is, and log-probabilities of them by a sampler that is a little off."""
-    tokenizer, model = lab.tokenizer(), trainer.accelerator.unwrap_model(trainer.model)
+    tokenizer, model = toy.tokenizer(), trainer.accelerator.unwrap_model(trainer.model)
     ids = tokenizer(list(prompts), padding=True, padding_side="left", return_tensors="pt")
     with torch.no_grad():
         tokens = model.generate(**ids, max_new_tokens=6, do_sample=True, top_k=0)[:, ids["input_ids"].shape[1] :]
@@ -295,7 +296,7 @@ def rollout(prompts, trainer):
         logits = model(input_ids=both, attention_mask=mask).logits[:, -tokens.shape[1] - 1 : -1]
     noise = 0.2 * torch.randn(tokens.shape, generator=torch.Generator().manual_seed(trainer.state.global_step))
     logps = (logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] + noise).clamp(max=0)
-    lengths = [(row.tolist().index(lab.END) + 1 if lab.END in row else len(row)) for row in tokens]
+    lengths = [(row.tolist().index(toy.END) + 1 if toy.END in row else len(row)) for row in tokens]
     return {
         "prompt_ids": [row[kept.bool()].tolist() for row, kept in zip(*ids.values(), strict=True)],
         "completion_ids": [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)],
@@ -310,7 +311,7 @@ def anchored(folder, objective, sampler=rollout, **changes):
         tiny.count_a,
         args,
         tiny.rows(),
-        processing_class=lab.tokenizer(),
+        processing_class=toy.tokenizer(),
         rollout_func=sampler,
         trust_region=objective,
     )

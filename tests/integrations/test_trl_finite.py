@@ -15,11 +15,12 @@ from transformers.trainer_callback import TrainerControl, TrainerState
 from trl import GRPOTrainer
 
 import tiny
-from bandpo import Band, Clip, Objective, lab
+from bandpo import Band, Clip, Objective
 from bandpo.errors import UserError
 from bandpo.integrations import trl_finite
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_finite import FiniteGuard, NotFiniteError
+from bandpo_runs import toy
 
 RULES = {"TRL's clamp": Band("kl", 0.05), "in the place of the clamp": Objective(Clip(0.2, 0.2), apply="mask")}
 
@@ -37,7 +38,7 @@ class At(TrainerCallback):
 
 def build(tmp_path, reward=tiny.count_a, rule=RULES["TRL's clamp"], model=None, cls=BandPOTrainer, **changes):
     args = tiny.settings(tmp_path, kind=BandPOConfig, max_steps=8, **changes)
-    trainer = cls(model or tiny.model(), reward, args, tiny.rows(), processing_class=lab.tokenizer(), trust_region=rule)
+    trainer = cls(model or tiny.model(), reward, args, tiny.rows(), processing_class=toy.tokenizer(), trust_region=rule)
     trainer.remove_callback(PrinterCallback)
     return trainer
 

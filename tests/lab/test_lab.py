@@ -16,28 +16,28 @@ import pytest
 import torch
 from contests import killed
 
-from bandpo import lab
 from bandpo.errors import UserError
 from bandpo.integrations import trainers_that_run
-from bandpo.lab import model as lab_model
 from bandpo.losses.methods import METHODS, method
-from bandpo.training.side_by_side import estimate, plan, run_all
+from bandpo_runs import toy
+from bandpo_runs.toy import model as lab_model
+from bandpo_runs.training.side_by_side import estimate, plan, run_all
 
 pytestmark = pytest.mark.slow
 
 
 def ids(text):
-    return [lab.SYMBOLS.index(symbol) for symbol in text.split()]
+    return [toy.SYMBOLS.index(symbol) for symbol in text.split()]
 
 
 def test_prompts_are_sums_and_the_same_for_the_same_seed():
-    rows = lab.prompts(200, seed=3)
-    assert rows == lab.prompts(200, seed=3) != lab.prompts(200, seed=4)
+    rows = toy.prompts(200, seed=3)
+    assert rows == toy.prompts(200, seed=3) != toy.prompts(200, seed=4)
     for row in rows:
         *symbols, equals = row["prompt"].split()
         assert equals == "="
         assert len(symbols) == 4
-        assert row["answer"] == lab.SYMBOLS[sum(map(lab.SYMBOLS.index, symbols)) % 16]
+        assert row["answer"] == toy.SYMBOLS[sum(map(toy.SYMBOLS.index, symbols)) % 16]
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,23 @@ def test_prompts_are_sums_and_the_same_for_the_same_seed():
     ],
 )
 def test_reward_is_exact_match_after_the_first_a(completion, right):
-    assert lab.reward([""], [ids(completion)], ["c"]) == [right]
+    assert toy.reward([""], [ids(completion)], ["c"]) == [right]
 
 
 def test_reward_logs_the_share_that_works():
     logged = {}
-    lab.reward(
+    toy.reward(
         [""] * 4, [ids(t) for t in ("A c <end>", "a A c <end>", "p A a <end>", "<end>")], ["c"] * 4, logged.__setitem__
     )
     assert logged == {"lab/work": 0.5}
 
 
 def test_a_share_of_the_rewards_is_inverted_where_the_rows_say_so():
-    assert "flip" not in lab.prompts(1, seed=0)[0]
-    rows = lab.prompts(4000, seed=0, flip=0.05)
+    assert "flip" not in toy.prompts(1, seed=0)[0]
+    rows = toy.prompts(4000, seed=0, flip=0.05)
     logged, flips = {}, [row["flip"] for row in rows]
     torch.manual_seed(0)
-    found = lab.reward([""] * 4000, [ids("A c <end>")] * 4000, ["c"] * 3000 + ["d"] * 1000, logged.__setitem__, flips)
+    found = toy.reward([""] * 4000, [ids("A c <end>")] * 4000, ["c"] * 3000 + ["d"] * 1000, logged.__setitem__, flips)
     assert logged == {"lab/work": 0.0, "lab/right": 0.75}
     assert 0.94 < sum(found[:3000]) / 3000 < 0.96
     assert 0.03 < sum(found[3000:]) / 1000 < 0.07
@@ -79,13 +79,13 @@ def test_a_share_of_the_rewards_is_inverted_where_the_rows_say_so():
 
 
 def test_the_tokenizer_gives_one_token_per_symbol():
-    tokenizer = lab.tokenizer()
-    assert tokenizer("a p A <end> = <pad>")["input_ids"] == [0, 15, lab.ANSWER, lab.END, lab.EQUALS, lab.PAD]
-    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (lab.END, lab.PAD)
+    tokenizer = toy.tokenizer()
+    assert tokenizer("a p A <end> = <pad>")["input_ids"] == [0, 15, toy.ANSWER, toy.END, toy.EQUALS, toy.PAD]
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (toy.END, toy.PAD)
 
 
 def test_demonstrations_are_right_up_to_slips_in_a_quarter_of_the_steps():
-    start = lab.WarmStart(0.005, seed=0, batch=4096)
+    start = toy.WarmStart(0.005, seed=0, batch=4096)
     ((prompts, completions, works),) = lab_model._demonstrations(start, 1)
     works = works[:, 0]
     assert 0.45 < works.float().mean() < 0.55
@@ -100,8 +100,8 @@ def test_demonstrations_are_right_up_to_slips_in_a_quarter_of_the_steps():
     assert all(0.2 < w < 0.3 for w in wrong)
     assert torch.equal(long[:, 4], long[:, 2])  # the answer is the last sum
     short = completions[~works]
-    assert (short[:, 0] == lab.ANSWER).all()
-    assert (short[:, 2] == lab.END).all()
+    assert (short[:, 0] == toy.ANSWER).all()
+    assert (short[:, 2] == toy.END).all()
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_every_method_is_planned_with_its_own_rule(tmp_path):
 def test_the_estimate_grows_with_the_work_and_shrinks_with_the_cores(cache, tmp_path):
     jobs = plan("tail", ["grpo", "band-kl"], [0, 1], tmp_path, {"rounds": 10})
     more = plan("tail", ["grpo", "band-kl"], [0, 1], tmp_path, {"rounds": 20})
-    assert estimate(more, 1) - estimate(jobs, 1) == pytest.approx(4 * 10 * lab.SCENES["tail"].seconds_per_round)
+    assert estimate(more, 1) - estimate(jobs, 1) == pytest.approx(4 * 10 * toy.SCENES["tail"].seconds_per_round)
     assert estimate(jobs, 2) < estimate(jobs, 1)
 
 
@@ -215,7 +215,7 @@ def quick(monkeypatch, tmp_path):
 
     def supervised(start, steps, say):
         trained.append(steps)
-        return lab.fresh_model(start.seed)
+        return toy.fresh_model(start.seed)
 
     monkeypatch.setattr(lab_model, "_supervised", supervised)
     monkeypatch.setattr(lab_model, "_skill", lambda model, seed: {"p_work": 0.005, "right_if_work": 0.4})
@@ -247,7 +247,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize(("name", "change"), DAMAGE.values(), ids=DAMAGE)
 def test_what_is_damaged_in_the_cache_is_made_again(quick, name, change):
-    folder, skill = lab.warm_start(0.005, 0)
+    folder, skill = toy.warm_start(0.005, 0)
     before = contents(folder)
     if change is None:
         (folder / name).unlink()
@@ -255,18 +255,18 @@ def test_what_is_damaged_in_the_cache_is_made_again(quick, name, change):
         (folder / name).write_bytes(change(before[name]))
         assert contents(folder) != before
     said = []
-    assert lab.warm_start(0.005, 0, said.append) == (folder, skill)
+    assert toy.warm_start(0.005, 0, said.append) == (folder, skill)
     assert contents(folder) == before
     assert said == [
         f"the warm start in {folder} is damaged; it is made again",
         "warm start of seed 0: 600 steps, once for all runs",
     ]
-    assert lab.warm_start(0.005, 0, said.append) == (folder, skill)
+    assert toy.warm_start(0.005, 0, said.append) == (folder, skill)
     assert quick == [600, 600]
 
 
 def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("bandpo.training.side_by_side._warm", killed)
+    monkeypatch.setattr("bandpo_runs.training.side_by_side._warm", killed)
     jobs = plan("storm", ["grpo"], [0], tmp_path, {"rounds": 1})
     with pytest.raises(UserError, match=r"a worker was killed, .*; --resume goes on"):
         run_all(jobs, workers=1, command="", on_row=lambda job, row: None, say=lambda text: None)
@@ -281,8 +281,8 @@ def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, mon
     with monkeypatch.context() as patch:
         patch.setattr(lab_model, "save_start", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            lab.warm_start(0.005, 0)
-    folder, _ = lab.warm_start(0.005, 0)
+            toy.warm_start(0.005, 0)
+    folder, _ = toy.warm_start(0.005, 0)
     assert "model.safetensors" in contents(folder)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -304,26 +304,26 @@ def test_where_the_cache_cannot_be_written_a_temporary_folder_is_taken_before_an
     for name, value in names.items():
         monkeypatch.setenv(name, value.format(tmp=tmp_path))
     said = []
-    folder, skill = lab.warm_start(0.005, 0, said.append)
+    folder, skill = toy.warm_start(0.005, 0, said.append)
     assert folder.is_relative_to(tmp_path / "tmp")
     problem = problem.format(tmp=tmp_path)
     assert said == [
         f"the cache cannot be written ({problem}); the warm start goes to {folder.parent} instead",
         "warm start of seed 0: 600 steps, once for all runs",
     ]
-    assert lab.warm_start(0.005, 0, said.append) == (folder, skill)  # as every worker of a comparison does
+    assert toy.warm_start(0.005, 0, said.append) == (folder, skill)  # as every worker of a comparison does
     assert len(said) == 2
     assert quick == [600]
 
 
 def test_a_cache_that_can_only_be_read_is_read(quick, monkeypatch):
-    made = lab.warm_start(0.005, 0)
+    made = toy.warm_start(0.005, 0)
 
     def read_only(file, **named):
         raise PermissionError(13, "Permission denied", str(file))
 
     monkeypatch.setattr(lab_model, "locked", read_only)
-    assert lab.warm_start(0.005, 0) == made
+    assert toy.warm_start(0.005, 0) == made
 
 
 def test_without_any_place_to_write_nothing_is_trained(quick, monkeypatch, tmp_path):
@@ -331,7 +331,7 @@ def test_without_any_place_to_write_nothing_is_trained(quick, monkeypatch, tmp_p
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(lab_model.tempfile, "tempdir", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"needs a folder that can be written .*file/lab: Not a.* set BANDPO_CACHE"):
-        lab.warm_start(0.005, 0)
+        toy.warm_start(0.005, 0)
     assert quick == []
 
 
@@ -341,7 +341,7 @@ def test_a_temporary_folder_of_somebody_else_is_not_used(quick, monkeypatch, tmp
     (tmp_path / "tmp" / "bandpo-12345").mkdir()
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(UserError, match="needs a folder that can be written"):
-        lab.warm_start(0.005, 0)
+        toy.warm_start(0.005, 0)
 
 
 def test_who_finds_another_process_at_the_same_warm_start_waits_for_it(quick, monkeypatch):
@@ -354,14 +354,14 @@ def test_who_finds_another_process_at_the_same_warm_start_waits_for_it(quick, mo
     monkeypatch.setattr(lab_model, "_supervised", slow)
     with ThreadPoolExecutor(2) as pool:  # the lock does not tell threads from processes
         tell = lambda text: met.set() if text.endswith("; waiting for it") else None  # noqa: E731
-        first, second = [pool.submit(lab.warm_start, 0.005, 0, tell) for _ in range(2)]
+        first, second = [pool.submit(toy.warm_start, 0.005, 0, tell) for _ in range(2)]
         assert first.result() == second.result()
     assert quick == [600]
 
 
 def test_training_the_warm_start_shows_how_far_it_is():
     said = []
-    lab_model._supervised(lab.WarmStart(0.005, 3, batch=2), 250, said.append)
+    lab_model._supervised(toy.WarmStart(0.005, 3, batch=2), 250, said.append)
     assert said == ["warm start of seed 3: 100 of 250 steps", "warm start of seed 3: 200 of 250 steps"]
 
 
@@ -406,8 +406,8 @@ def until(condition, seconds=300):
 def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monkeypatch):
     """By TERM while a second one is refused, then by KILL; and it comes to its end, with every round once."""
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
-    start = lab.WarmStart(lab.SCENES["storm"].p_work, 0)
-    lab.save_start(start.folders[0], lab.fresh_model(0), {"p_work": 0.3, "right_if_work": 0.4, "steps": 600})
+    start = toy.WarmStart(toy.SCENES["storm"].p_work, 0)
+    toy.save_start(start.folders[0], toy.fresh_model(0), {"p_work": 0.3, "right_if_work": 0.4, "steps": 600})
     script = tmp_path / "start.py"
     script.write_text(STOPPED)
     command = [sys.executable, "-P", str(script), "lab", "--scene", "storm", "--methods", "grpo,band-kl"]

@@ -31,18 +31,18 @@ from bandpo import (
     objective,
     policy_loss,
 )
-from bandpo.cli import main
-from bandpo.config.recipe import build, load
 from bandpo.errors import UserError
+from bandpo.explain.explanation import explain
 from bandpo.integrations import REFUSED, SHOWN, objective_for, say_average, tell
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.methods import METHODS
 from bandpo.losses.notation import allowed, in_words, label_of_objective, parse_objective, short_node
-from bandpo.reports.explanation import explain
-from bandpo.training.on_verl import load as load_for_verl
-from bandpo.training.side_by_side import plan
 from bandpo.trust_regions.base import kinds
 from bandpo.trust_regions.notation import parse_region
+from bandpo_runs.cli import main
+from bandpo_runs.config.recipe import build, load
+from bandpo_runs.training.on_verl import load as load_for_verl
+from bandpo_runs.training.side_by_side import plan
 
 F64 = torch.float64
 STEP = 400

@@ -30,9 +30,9 @@ from bandpo import (
 )
 from bandpo.errors import UserError
 from bandpo.losses.metrics import Metrics
-from bandpo.reports.calibration import RULES, calibrate
-from bandpo.reports.tokens import Tokens
 from bandpo.trust_regions.numbers import free_number, numbers_of, with_number
+from bandpo_runs.reports.calibration import RULES, calibrate
+from bandpo_runs.reports.tokens import Tokens
 
 
 def tokens(count=6000, seed=0, spread=0.3, length=20):

@@ -11,14 +11,15 @@ import recipe
 import torch
 from report_runs import write_run
 
-from bandpo import Band, Clip, Decaying, config
-from bandpo.cli import main
+from bandpo import Band, Clip, Decaying
 from bandpo.errors import UserError
-from bandpo.reports.charts import INK, LIGHT
-from bandpo.reports.clip_map import clip_map
-from bandpo.reports.page import write_report
-from bandpo.reports.tokens import Tokens, read_tokens
-from bandpo.training import on_trl
+from bandpo_runs import config
+from bandpo_runs.cli import main
+from bandpo_runs.reports.charts import INK, LIGHT
+from bandpo_runs.reports.clip_map import clip_map
+from bandpo_runs.reports.page import write_report
+from bandpo_runs.reports.tokens import Tokens, read_tokens
+from bandpo_runs.training import on_trl
 
 NAMES = {"below": LIGHT[0], "above": LIGHT[1], "inside": INK}
 

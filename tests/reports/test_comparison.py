@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bandpo.cli import main
-from bandpo.data.questions import Question, fingerprint
-from bandpo.evals.results import read_result
-from bandpo.reports.comparison import compare_results, comparison_text
-from bandpo.reports.table import FORMATS, make_table
-from bandpo.statistics.estimators import pass_at_k
-from bandpo.statistics.intervals import clustered_error, training_runs
+from bandpo_runs.cli import main
+from bandpo_runs.data.questions import Question, fingerprint
+from bandpo_runs.evals.results import read_result
+from bandpo_runs.reports.comparison import compare_results, comparison_text
+from bandpo_runs.reports.table import FORMATS, make_table
+from bandpo_runs.statistics.estimators import pass_at_k
+from bandpo_runs.statistics.intervals import clustered_error, training_runs
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Intersect, Relaxed
-from bandpo.cli import main
-from bandpo.reports.explanation import DEFAULT_P, explain, stretches
-from bandpo.reports.explanation_data import explanation_data
+from bandpo.explain.data import explanation_data
+from bandpo.explain.explanation import DEFAULT_P, explain, stretches
 from bandpo.trust_regions.notation import parse_region
+from bandpo_runs.cli import main
 
 
 def kl_root(p, delta, side):

@@ -18,8 +18,8 @@ from matplotlib.text import Text
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from bandpo import DCPO, Band, Capped, Clip, Relaxed
-from bandpo.cli import main
-from bandpo.reports.figures import _LOOK, CLASSES, FIGURES, Parameters
+from bandpo_runs.cli import main
+from bandpo_runs.reports.figures import _LOOK, CLASSES, FIGURES, Parameters
 
 # The epsilons below and above at p, as the paper writes them (delta 0.1; eq:tv_bounds, eq:chi2_bounds, DCPO's own).
 EPSILONS = {
@@ -205,7 +205,7 @@ def test_the_same_parameters_give_the_same_bytes(written, tmp_path):
     """In another process, with other hashes, at another time, and whatever the user's matplotlibrc says."""
     (tmp_path / "matplotlibrc").write_text("axes.grid: true\nsavefig.bbox: tight\n")
     env = os.environ | {"MATPLOTLIBRC": str(tmp_path), "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1000000000"}
-    code = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", code, "figures", "-o", "again"], cwd=tmp_path, env=env, check=True)
     first, again = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in (written, tmp_path / "again"))
     assert sorted(first) == sorted(f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "svg", "png"))

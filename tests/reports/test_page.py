@@ -20,9 +20,18 @@ from report_runs import BAND, CHROMIUM, CLIP, browse, make_rows, ramp, table, wi
 
 from bandpo import BySign, Clip, Decaying
 from bandpo.losses.methods import METHODS
-from bandpo.reports.charts import draw_panel, method_styles
-from bandpo.reports.page import write_report
-from bandpo.reports.runs import PANELS, make_sections, mean_curve, ratio_bounds, read_runs, show, subtract, summarize
+from bandpo_runs.reports.charts import draw_panel, method_styles
+from bandpo_runs.reports.page import write_report
+from bandpo_runs.reports.runs import (
+    PANELS,
+    make_sections,
+    mean_curve,
+    ratio_bounds,
+    read_runs,
+    show,
+    subtract,
+    summarize,
+)
 
 
 def make_page(tmp_path: Path, **options) -> str:
@@ -32,7 +41,7 @@ def make_page(tmp_path: Path, **options) -> str:
 @pytest.fixture
 def no_drawings(monkeypatch):
     """For tests of the words and numbers on a page: its drawings take nearly all of the time."""
-    monkeypatch.setattr("bandpo.reports.page.svg", lambda draw, name, *size, **options: "")
+    monkeypatch.setattr("bandpo_runs.reports.page.svg", lambda draw, name, *size, **options: "")
 
 
 @pytest.fixture

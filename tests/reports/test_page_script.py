@@ -16,9 +16,9 @@ pytest.importorskip("matplotlib")
 import matplotlib
 from matplotlib.figure import Figure
 
-from bandpo.reports.charts import LIGHT, draw_panel, end_names, method_styles
-from bandpo.reports.page import write_report
-from bandpo.reports.runs import PANELS, read_sections
+from bandpo_runs.reports.charts import LIGHT, draw_panel, end_names, method_styles
+from bandpo_runs.reports.page import write_report
+from bandpo_runs.reports.runs import PANELS, read_sections
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
 HALVES = {"GRPO": 9, "Band-KL 0.05": 4, "No clip": 99, "Clip-Higher 0.2/0.28": 7}

@@ -14,14 +14,14 @@ from scipy import stats
 
 pytest.importorskip("matplotlib")
 
-from bandpo.cli import main
 from bandpo.errors import UserError
-from bandpo.reports.charts import thinned
-from bandpo.reports.logs import Curves, by_step
-from bandpo.reports.page import write_report
-from bandpo.reports.reading import read_runs
-from bandpo.reports.runs import PANELS, read_sections
-from bandpo.reports.words import in_short
+from bandpo_runs.cli import main
+from bandpo_runs.reports.charts import thinned
+from bandpo_runs.reports.logs import Curves, by_step
+from bandpo_runs.reports.page import write_report
+from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.runs import PANELS, read_sections
+from bandpo_runs.reports.words import in_short
 
 
 def write_lines(path, rows):
@@ -53,7 +53,7 @@ def verls(step, score=0.25, high=6.0, tail=2.0):
 
 @pytest.fixture
 def no_drawings(monkeypatch):
-    monkeypatch.setattr("bandpo.reports.page.svg", lambda draw, name, *size, **options: "")
+    monkeypatch.setattr("bandpo_runs.reports.page.svg", lambda draw, name, *size, **options: "")
 
 
 def page_of(tmp_path, *given, **options):

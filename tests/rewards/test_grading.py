@@ -479,7 +479,7 @@ RIGHTS = ["7919", "0.617", r"\frac{17}{23}", r"2\sqrt{31}", r"\{1,2\}", "x^2+1"]
 
 
 def test_no_answer_is_right_for_every_question():
-    search = load("benchmarks/constants.py")
+    search = load("research/measurements/constants.py")
     texts = [f"Answer: ${constant}$" for constant in CONSTANTS for _ in RIGHTS]
     assert not any(g.score for g in grade(texts, RIGHTS * len(CONSTANTS)))
     search.RIGHT = RIGHTS

@@ -525,7 +525,7 @@ CHILD = """
 import multiprocessing, os, signal, sys, time, types
 sys.modules["bandpo"] = types.ModuleType("bandpo")  # without the package's own __init__, which loads torch
 sys.modules["bandpo"].__path__ = [{package!r}]
-from bandpo.training.processes import end_with_parent
+from bandpo_runs.training.processes import end_with_parent
 
 def work(pids):
     end_with_parent()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bandpo.errors import UserError
-from bandpo.statistics.calibration import (
+from bandpo_runs.statistics.calibration import (
     check_monotone,
     critical_numbers,
     number_interval,

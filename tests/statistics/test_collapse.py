@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scripts import load
 
-from bandpo.evals.results import read_log
-from bandpo.statistics.collapse import (
+from bandpo_runs.evals.results import read_log
+from bandpo_runs.statistics.collapse import (
     WINDOW,
     _break,
     collapse_of,

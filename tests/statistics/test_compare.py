@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bandpo.statistics import comparison
-from bandpo.statistics.comparison import common_prompts, compare, reshuffle_p, sign_flip_p
-from bandpo.statistics.estimators import Graded, pass_at_k, powers
-from bandpo.statistics.summary import summarize
+from bandpo_runs.statistics import comparison
+from bandpo_runs.statistics.comparison import common_prompts, compare, reshuffle_p, sign_flip_p
+from bandpo_runs.statistics.estimators import Graded, pass_at_k, powers
+from bandpo_runs.statistics.summary import summarize
 
 
 def graded(score, data="aime", answers=None, ids=None, **more):

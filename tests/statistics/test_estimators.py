@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bandpo.statistics.estimators import (
+from bandpo_runs.statistics.estimators import (
     best_at_k_bootstrap,
     best_at_k_expected,
     maj_at_k,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scripts import load
 
-from bandpo.statistics import estimators
-from bandpo.statistics.estimators import mean_at_k
-from bandpo.statistics.intervals import Spread, average, clustered_error, sampling_error, t_quantile, training_runs
+from bandpo_runs.statistics import estimators
+from bandpo_runs.statistics.estimators import mean_at_k
+from bandpo_runs.statistics.intervals import Spread, average, clustered_error, sampling_error, t_quantile, training_runs
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 8, 29, 30, 500, 20_000])

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from trl import GRPOConfig
 
-from bandpo.cli import main
-from bandpo.training.doctor import examine
-from bandpo.training.doctor_trl import TRL
+from bandpo.doctor.on_trl import TRL
+from bandpo_runs.cli import main
+from bandpo_runs.training.doctor import examine
 
 
 def findings(*arguments):

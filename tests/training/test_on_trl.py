@@ -19,12 +19,13 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from bandpo import PI, Band, Controlled, config, lab
-from bandpo.cli import main
-from bandpo.data.rows import rows_and_reward
+from bandpo import PI, Band, Controlled
 from bandpo.errors import UserError
-from bandpo.files.locks import locked
-from bandpo.training import checkpoints, on_trl
+from bandpo_runs import config, toy
+from bandpo_runs.cli import main
+from bandpo_runs.data.rows import rows_and_reward
+from bandpo_runs.files.locks import locked
+from bandpo_runs.training import checkpoints, on_trl
 
 pytestmark = pytest.mark.slow
 
@@ -114,11 +115,11 @@ def test_tokens_of_a_run_that_was_killed_are_those_of_one_that_was_not(home, tmp
     assert_same_run(folder, whole)
 
 
-CLI = "import sys; from bandpo.cli import main; sys.exit(main(sys.argv[1:]))"
+CLI = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"
 # The signal comes from within, so that it comes at the same place whatever the speed of the machine.
 KILLED_CLI = f"""
 import os, signal
-from bandpo.training import on_trl
+from bandpo_runs.training import on_trl
 
 def stop(self, args, state, control, **named):
     if state.global_step == 14:
@@ -742,9 +743,9 @@ def test_the_seed_of_the_run_is_that_of_the_trainer(home, tmp_path):
 
 def test_the_lab_trains_on_its_own_model_and_reward(tmp_path, monkeypatch):
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
-    folder = lab.WarmStart(lab.SCENES["tail"].p_work, 0).folders[0]
+    folder = toy.WarmStart(toy.SCENES["tail"].p_work, 0).folders[0]
     skill = {"p_work": 0.005, "right_if_work": 0.4, "steps": 600}
-    lab.save_start(folder, lab.fresh_model(0), skill)
+    toy.save_start(folder, toy.fresh_model(0), skill)
     sizes = {"per_device_train_batch_size": 16, "steps_per_generation": 4, "num_generations": 8, "num_iterations": 2}
     folder, notices = run(
         {"scene": "tail", "rounds": 1, "output": str(tmp_path / "run"), "trainer": {**sizes, "logging_steps": 8}}

@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 import bandpo
 from bandpo import Band, Capped, Clip, Objective, Relaxed
-from bandpo.cli import main
 from bandpo.errors import UserError
-from bandpo.training.on_verl import load, plan
+from bandpo_runs.cli import main
+from bandpo_runs.training.on_verl import load, plan
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper"
 # The hub's name and the paper's steps.
@@ -268,7 +268,7 @@ def fake_verl(tmp_path):
     recipe.write_text("data: {train_files: train.parquet}\ntrust_region: {type: band}\n")
 
     def run(*arguments):
-        code = "import sys; from bandpo.cli import main; sys.exit(main())"
+        code = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
         path = os.pathsep.join([str(tmp_path / "site"), str(Path(bandpo.__file__).parent.parent)])
         environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": path}
         command = [sys.executable, "-c", code, "verl", "a.yaml", *arguments]

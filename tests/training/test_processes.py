@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from transformers import Qwen2ForCausalLM
 
 import bandpo
-from bandpo import config
-from bandpo.cli import show_training
 from bandpo.errors import UserError
-from bandpo.training import checkpoints, on_trl
+from bandpo_runs import config
+from bandpo_runs.cli import show_training
+from bandpo_runs.training import checkpoints, on_trl
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +151,7 @@ child.wait()
 """
 PROCESS = """
 import time
-from bandpo.training import processes
+from bandpo_runs.training import processes
 processes.end_with_launcher()
 print("ready", flush=True)
 time.sleep(600)

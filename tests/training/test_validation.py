@@ -9,13 +9,13 @@ import pytest
 import recipe
 import yaml
 
-from bandpo import config, lab
-from bandpo.cli import show_training
 from bandpo.errors import UserError
-from bandpo.reports.runs import read_runs
-from bandpo.statistics.estimators import pass_at_k
-from bandpo.training import on_trl
-from bandpo.training.validation import DATA, ROW, Validation, metrics
+from bandpo_runs import config, toy
+from bandpo_runs.cli import show_training
+from bandpo_runs.reports.runs import read_runs
+from bandpo_runs.statistics.estimators import pass_at_k
+from bandpo_runs.training import on_trl
+from bandpo_runs.training.validation import DATA, ROW, Validation, metrics
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
     on_trl.run(config.build(node), on_row=lambda row: said.append(show_training._line(row, rounds=2)))
     found = [row for row in rows(tmp_path / "run") if "eval/reward" in row]
     assert [row["step"] for row in found] == [0, 4, 8]
-    held_out = {row["prompt"] for row in lab.prompts(recipe.ROWS, 0)[-5:]}
+    held_out = {row["prompt"] for row in toy.prompts(recipe.ROWS, 0)[-5:]}
     calls = iter(kept)
     for row in found:
         scores = {}
@@ -122,7 +122,7 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
 
 def test_other_data_are_evaluated_on_by_name(home, tmp_path):
     file = tmp_path / "sums.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in lab.prompts(3, seed=9)))
+    file.write_text("".join(json.dumps(row) + "\n" for row in toy.prompts(3, seed=9)))
     once = {**EVALUATION, "eval_on_start": False}
     node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0, data={"eval_path": f"{file},lab"}, trainer=once)
     on_trl.run(config.build(node))
@@ -156,7 +156,7 @@ def test_what_cannot_be_evaluated_on_is_said_before_anything_is_written(home, tm
 
 
 def test_a_run_with_evaluation_is_drawn_with_it(home, tmp_path):
-    from bandpo.reports.page import write_report
+    from bandpo_runs.reports.page import write_report
 
     file = tmp_path / "recipe.yaml"
     node = recipe.node(home, tmp_path / "run", rounds=2, save_every=0, data={"eval_size": 5}, trainer=EVALUATION)

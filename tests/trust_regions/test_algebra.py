@@ -35,7 +35,7 @@ from bandpo import (
     objective,
     trust_region,
 )
-from bandpo.reports.explanation import explain
+from bandpo.explain.explanation import explain
 from bandpo.trust_regions.base import find_one
 from bandpo.trust_regions.combinators import depends_on_probability
 from bandpo.trust_regions.notation import parse_region

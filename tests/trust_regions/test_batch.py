@@ -30,7 +30,7 @@ from bandpo import (
     policy_loss,
     trust_region,
 )
-from bandpo.reports.explanation import explain
+from bandpo.explain.explanation import explain
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions.combinators import depends_on_probability
 from bandpo.trust_regions.notation import parse_region

@@ -38,10 +38,10 @@ from bandpo import (
     policy_loss,
     trust_region,
 )
-from bandpo.reports import explain
-from bandpo.reports.runs import ratio_bounds
 from bandpo.trust_regions.combinators import depends_on_probability
 from bandpo.trust_regions.control import MEASURES, controlled_of
+from bandpo_runs.reports import explain
+from bandpo_runs.reports.runs import ratio_bounds
 
 OLD = torch.linspace(-9, 0, 40, dtype=torch.float64)
 LAWS = [PI(), Hysteresis(), Quantile(), AdaptiveKL()]

@@ -130,7 +130,7 @@ def _polish(t: Tensor, mu: Tensor, nu: Tensor, delta: Tensor) -> Tensor:
 # ---- any convex f
 
 # Six are enough for float32 and every smooth f that was tried, p from e^-300 to 1 - 1e-15 and delta from 1e-8 to 1e3
-# (docs/log.md), and seven for float64 as a rule; the rest is for the last digits next to saturation.
+# (research/log.md), and seven for float64 as a rule; the rest is for the last digits next to saturation.
 _STEPS = {torch.float32: 6, torch.float64: 12}
 _NEAR = -7.0
 # log y of the knots at which the generator is inverted: delta / mu from 1e-10 to 1e10 / e^-300.

@@ -1,4 +1,4 @@
-"""Files: the one place that reads what may be damaged, and the one that writes what must survive a kill.
+"""Files that may be damaged: JSON, JSON lines and YAML of plain values.
 
 Whatever lies in a file, reading it ends in a value of the shape that was asked for, or in a `UserError` of one line
 that names the file, the line, the field, what is there and what is expected. It takes bounded time and memory, too: no

@@ -75,6 +75,11 @@ def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
     return checked(row, schema, where)
 
 
+def line_of(row: Any) -> bytes:
+    """A row as a JSON line. ASCII: a lone surrogate, which some servers send, has no other bytes."""
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
 def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
     text = decoded(content, where)
     try:

@@ -16,8 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import UserError
-from ..files.reading import json_line, lines_in, open_regular
-from ..files.writing import line_of
+from ..files.reading import json_line, line_of, lines_in, open_regular
 
 SHARE = 0.1
 

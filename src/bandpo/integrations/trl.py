@@ -148,14 +148,15 @@ class BandPOTrainer(ContextTrainer):
 
         from datasets import Dataset
         from trl import GRPOConfig
-        from bandpo import Band, lab
+        from bandpo import Band
         from bandpo.integrations.trl import BandPOTrainer
+        from bandpo_runs import toy
 
-        model, _ = lab.warm_start(p_work=0.3, seed=0)
+        model, _ = toy.warm_start(p_work=0.3, seed=0)
         args = GRPOConfig("runs/readme-trl", steps_per_generation=4, num_iterations=2, learning_rate=3e-4,
                           max_completion_length=6, max_steps=8, logging_steps=8, bf16=False)
         trainer = BandPOTrainer(                                    # was: GRPOTrainer(
-            str(model), lab.reward, args, Dataset.from_list(lab.prompts(64, seed=0)),
+            str(model), toy.reward, args, Dataset.from_list(toy.prompts(64, seed=0)),
             trust_region=Band("kl", delta=0.05))
         trainer.train()
         print(trainer.state.log_history[0]["bandpo/clip/high_fraction"])

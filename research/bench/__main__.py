@@ -1,0 +1,54 @@
+"""`python -m research.bench`: what is asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option, Typer
+
+from bandpo.errors import UserError
+from bandpo_runs import cli
+from bandpo_runs.cli.arguments import Command, count, several
+
+app = Typer()
+
+
+@app.command(cls=Command)
+def bench(
+    contest: Annotated[Path, Argument(metavar="CONTEST", help="a YAML file")],
+    output: Annotated[
+        Path | None,
+        Option("-o", "--output", metavar="FOLDER", help="folder [default: runs/bench/ and the file's name]"),
+    ] = None,
+    smoke: Annotated[bool, Option("--smoke", help="few seeds and settings: seconds, to see that it runs")] = False,
+    jobs: Annotated[int | None, Option(parser=count, help="cores to use [default: those of this machine]")] = None,
+    ray: Annotated[bool, Option("--ray", help="run on a Ray cluster: the running one, or this machine")] = False,
+    only: Annotated[list[str] | None, several("FAMILY", "these families and the baseline alone")] = None,
+    as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
+) -> None:
+    """Tune rules for equally long and compare them, in small worlds.
+
+    A contest is a YAML file such as research/contests/both.yaml: worlds, families of rules with grids of their
+    numbers, learning rates, controls and seeds. For each family the best setting is chosen on some seeds and compared
+    with the best fixed clip on others. It may be ended at any moment; the same command goes on.
+    """
+    from .show import bench_and_show
+
+    if ray and jobs:
+        raise UserError("--jobs is for the cores of this machine, and --ray takes those of its cluster; leave one out")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    folder = output or Path("runs/bench") / contest.stem
+    bench_and_show(contest, folder, smoke=smoke, jobs=jobs or cores, ray=ray, only=only or [], as_json=as_json)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code is that of `bandpo_runs.cli.main`."""
+    return cli.main(argv, app, "python -m research.bench")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

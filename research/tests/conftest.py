@@ -1,0 +1,27 @@
+"""Fixtures of contests, and what holds for every test of research."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from contests import FakeWorlds, node_of
+
+import research.worlds
+from research.bench.reading import make_contest
+
+os.environ.pop("COLUMNS", None)  # as in tests/conftest.py
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def small():
+    return make_contest(node_of())
+
+
+@pytest.fixture
+def worlds(monkeypatch):
+    fake = FakeWorlds()
+    monkeypatch.setattr(research.worlds, "train", fake.train)
+    return fake

@@ -1,0 +1,355 @@
+"""The lab's own loop: the transformer of transformers, a round of TRL's trainer, and what it refuses."""
+
+import copy
+import functools
+import math
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+
+from bandpo import PI, Adaptive, Band, Clip, Controlled, Objective, TailContracted, Tilt
+from bandpo.errors import UserError
+from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo_runs import toy
+from bandpo_runs.toy import model as lab_model
+from bandpo_runs.toy.settings import Settings
+from bandpo_runs.training import fast_lab, on_trl
+from bandpo_runs.training.side_by_side import plan
+from research.fast_lab import Minibatch, learn, train
+from research.prefixes import Completions, load_weights, log_probs, prefixes, sample, side_by_side, stack_weights
+
+SMALL = Settings(
+    p_work=0.3,
+    rounds=2,
+    learning_rate=1e-3,
+    prompts=4,
+    num_generations=4,
+    steps_per_generation=2,
+    num_iterations=2,
+)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """The folder of an untrained model."""
+    folder = tmp_path_factory.mktemp("fast") / "start"
+    toy.save_start(folder, toy.fresh_model(0), {})
+    return folder
+
+
+@pytest.fixture
+def quick(start, monkeypatch):
+    """Its own warm start costs 20 s; this one is untrained."""
+    monkeypatch.setattr(fast_lab.lab, "warm_start", lambda p_work, seed, say: (start, {}))
+
+
+def responses(count, seed=0):
+    """Prompts that repeat, and completions of all lengths."""
+    rng = torch.Generator().manual_seed(seed)
+    prompts = torch.randint(0, toy.BASE, (count // 4, toy.LENGTH), generator=rng).repeat_interleave(4, 0)
+    prompts = torch.cat([prompts, torch.full((len(prompts), 1), toy.EQUALS)], 1)
+    # Of three symbols, so that completions share beginnings; PAD may be among what a model says.
+    tokens = torch.tensor([0, 1, toy.PAD])[torch.randint(0, 3, (count, toy.MAX_COMPLETION), generator=rng)]
+    lengths = torch.randint(1, toy.MAX_COMPLETION + 1, (count, 1), generator=rng)
+    return prompts, tokens, torch.arange(toy.MAX_COMPLETION) < lengths
+
+
+def test_trees_of_prefixes_are_the_transformer_of_transformers(tmp_path):
+    """Value and gradient of two models side by side, against forward passes over whole padded rows."""
+    folders, expected, models = [], [], []
+    batches = [responses(64), responses(32, seed=1)]
+    for i, (prompts, tokens, _) in enumerate(batches):
+        model = lab_model.fresh_model(i)
+        toy.save_start(tmp_path / str(i), model, {})
+        logits = model(input_ids=torch.cat([prompts, tokens], 1)[:, :-1]).logits[:, toy.LENGTH :]
+        expected.append(logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0])
+        folders.append(tmp_path / str(i))
+        models.append(model)
+    weights = load_weights(folders)
+    trees = [prefixes(*batch) for batch in batches]
+    for tree, (_, _, mask) in zip(trees, batches, strict=True):
+        assert len(tree.tokens) < 0.7 * (mask.sum() + toy.LENGTH * len(mask))  # each once
+    both = side_by_side(trees)
+    tokens, masks = (torch.cat([batch[i] for batch in batches]) for i in (1, 2))
+    logps = log_probs(weights, both)[both.at, tokens]
+    torch.testing.assert_close(logps[masks], torch.cat(expected)[masks], atol=1e-5, rtol=0)
+    slope = torch.randn(masks.shape, generator=torch.Generator().manual_seed(1))
+    for each in (torch.cat(expected), logps):
+        (each * slope)[masks].sum().backward()
+    for i, model in enumerate(models):
+        for name, parameter in model.named_parameters():
+            gradient = weights[name].grad
+            assert gradient is not None
+            torch.testing.assert_close(gradient[i], parameter.grad, atol=2e-4, rtol=1e-5)
+
+
+def test_samples_have_the_models_probabilities(start):
+    """The first two tokens of 20,000 completions of one prompt, against all 400 probabilities; and their logps."""
+    weights, count = load_weights([start]), 20_000
+    prompt = torch.tensor([[1, 2, 3, 4, toy.EQUALS]])
+    model = lab_model.fresh_model(0)
+    with torch.no_grad():
+        for head in (weights["lm_head.weight"], model.lm_head.weight):
+            head *= 3  # untrained, it is so even that another temperature would not be seen
+    (drawn,) = sample(weights, [prompt.expand(count, -1)], [torch.Generator().manual_seed(0)])
+    vocabulary = len(toy.SYMBOLS)
+    with torch.no_grad():
+        both = torch.cat([prompt.expand(vocabulary, -1), torch.arange(vocabulary)[:, None]], 1)
+        logps = model(input_ids=both).logits[:, -2:].log_softmax(-1)
+        of_pairs = (logps[:1, 0, :, None].exp() * logps[None, :, 1].exp())[0]
+    goes_on = drawn.tokens[:, 0] != toy.END
+    pairs = torch.bincount(drawn.tokens[goes_on, 0] * vocabulary + drawn.tokens[goes_on, 1], minlength=vocabulary**2)
+    expected = of_pairs.flatten()[torch.arange(vocabulary**2) // vocabulary != toy.END] * count
+    found = pairs[torch.arange(vocabulary**2) // vocabulary != toy.END]
+    enough = expected >= 5
+    chi2 = ((found - expected) ** 2 / expected)[enough].sum().item()
+    degrees = int(enough.sum())  # the rest of the probability is rare pairs and the completions that end at once
+    assert abs(chi2 - degrees) < 5 * math.sqrt(2 * degrees)
+    torch.testing.assert_close(drawn.logps[:, 0], logps[0, 0][drawn.tokens[:, 0]], atol=1e-5, rtol=0)
+    first = logps[0, 0]
+    mean = (first.exp() * first).sum()  # a sharper policy would say what is likely more often
+    deviation = (first.exp() * (first - mean).square()).sum().sqrt() / count**0.5
+    assert abs(drawn.logps[:, 0].mean() - mean) < 5 * deviation
+    ended = drawn.mask & (drawn.tokens == toy.END)
+    assert ((ended.sum(1) == 1) | drawn.mask.all(1)).all()
+    assert (ended.int().cumsum(1)[:, :-1].bool() <= ~drawn.mask[:, 1:]).all()
+    assert (drawn.tokens[~drawn.mask] == toy.PAD).all()
+
+
+def low_symbols(completion_ids, **columns):
+    """A reward that an untrained model gets now and then, and to different degrees."""
+    return [sum(token < 7 for token in ids) / len(ids) for ids in completion_ids]
+
+
+def weights_of(trainer: Any):
+    return trainer.model.state_dict()
+
+
+class Spied(BandPOTrainer):
+    """Keeps the weights before each round, and its minibatches."""
+
+    def _prepare_inputs(self, generation_batch):
+        before = copy.deepcopy(weights_of(self))
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._step % 6 == 0:
+            vars(self).setdefault("kept", []).append((before, copy.deepcopy(self._buffered_inputs)))
+        return inputs
+
+
+RULES = {
+    "clip": Clip(0.01, 0.02),
+    "band": Band("kl", 1e-5),
+    "an objective": Objective(Clip(0.01, 0.02), apply="weight"),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_two_rounds_of_trls_batches_give_trls_weights_and_rows(start, tmp_path, rule):
+    """The completions, advantages and old log-probabilities of TRL's trainer, in its order of minibatches."""
+    args = BandPOConfig(
+        str(tmp_path), per_device_train_batch_size=8, num_generations=4, steps_per_generation=2, num_iterations=3,
+        max_completion_length=toy.MAX_COMPLETION, learning_rate=2e-4, lr_scheduler_type="constant", max_steps=12,
+        logging_steps=6, loss_type="dapo", shuffle_dataset=False, disable_tqdm=True, all_metrics=True, bf16=False,
+        activation_checkpointing=False, use_cpu=True, report_to="none", save_strategy="no",
+    )  # fmt: skip
+    trainer: Any = Spied(str(start), low_symbols, args, Dataset.from_list(toy.prompts(8, seed=0)), trust_region=rule)
+    trainer.train()
+    weights = stack_weights([trainer.kept[0][0]])
+    optimizer = fast_lab._optimizer(weights, 2e-4)
+    after = [trainer.kept[1][0], weights_of(trainer)]
+    for i, (before, batches) in enumerate(trainer.kept):
+        minibatches = []
+        for each in batches:
+            mask, old = each["completion_mask"].bool(), each["old_per_token_logps"]
+            # Entropies of the old policy are for rules that ask for them; TRL makes them for those alone.
+            completions = Completions(each["completion_ids"], mask, old, torch.zeros(mask.shape))
+            columns = {name: each[f"bandpo/{name}"] for name in ("group_mean", "group_std")}
+            columns["advantages"] = each["advantages"]
+            minibatches.append(Minibatch.of(each["prompt_ids"], completions, columns))
+        (row,) = learn(weights, optimizer, [minibatches], fast_lab.learnable(rule), 3, first_step=6 * i)
+        for name, weight in after[i].items():
+            torch.testing.assert_close(weights[name][0].detach(), weight, atol=1e-5, rtol=0, msg=name)
+            assert (weight - before[name]).abs().max() > 1e-4  # it has moved much further than that
+        theirs = trainer.state.log_history[i]
+        assert row["clip/fraction"] > 0.05
+        assert row["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
+        assert row["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
+        ours = {name for name in row if f"bandpo/{name}" in theirs}
+        assert ours == row.keys() - {"loss", "grad_norm"}
+        # A token at the edge of its bound may fall to either side.
+        assert {name: row[name] for name in ours} == pytest.approx(
+            {name: theirs[f"bandpo/{name}"] for name in ours}, rel=2e-2, abs=2e-3
+        )
+
+
+@pytest.fixture(scope="module")
+def half_taught(tmp_path_factory):
+    """The folder of a model that knows how to answer, so that a few of its answers are right."""
+    folder = tmp_path_factory.mktemp("fast") / "half-taught"
+    taught = lab_model._supervised(toy.WarmStart(0.3, 0, batch=32), 100, lambda text: None)
+    toy.save_start(folder, taught, {})
+    return folder
+
+
+@pytest.mark.parametrize(("scene", "rule"), [("storm", "grpo"), ("both", "band-kl")])
+def test_a_run_with_trls_samples_is_trls_run(half_taught, tmp_path, monkeypatch, scene, rule):
+    """Prompts, rewards, advantages, minibatches, steps, rows: all of `bandpo lab` but the drawing of the tokens. The
+    random numbers behind those, of wrong rewards and of minibatches, are TRL's, too."""
+    monkeypatch.setattr(toy, "warm_start", lambda p_work, seed, say: (half_taught, {}))
+    kept, reward = [], toy.reward
+
+    @functools.wraps(reward)
+    def keeps(completions, completion_ids, *arguments, **columns):
+        kept.append((completion_ids, torch.get_rng_state()))
+        return reward(completions, completion_ids, *arguments, **columns)
+
+    (job,) = plan(scene, [rule], [3], tmp_path, {"rounds": 3, "save_every": 0, "trainer": {"learning_rate": 3e-4}})
+    theirs: list[dict[str, Any]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(toy, "reward", keeps)
+        on_trl.run(job.config, on_row=theirs.append)
+
+    def samples(weights, prompts, rngs):
+        """TRL's, with what the weights say of them."""
+        ids, state = left.pop(0)
+        rngs[0].set_state(state)
+        tokens = torch.tensor([row + [toy.PAD] * (toy.MAX_COMPLETION - len(row)) for row in ids])
+        mask = torch.arange(toy.MAX_COMPLETION) < torch.tensor([[len(row)] for row in ids])
+        tree = prefixes(prompts[0], tokens, mask)
+        with torch.no_grad():
+            choices = log_probs(weights, tree)[tree.at]
+        works.append(choices[:, 0, : toy.BASE].exp().sum(-1).mean().item())
+        entropies = -(choices.exp() * choices).sum(-1)
+        return [Completions(tokens, mask, choices.gather(-1, tokens[..., None])[..., 0], entropies)]
+
+    left, works = list(kept), []
+    monkeypatch.setattr(fast_lab, "sample", samples)
+    (ours,) = train(scene, rule, [3], rounds=3, learning_rate=3e-4)
+    assert not left
+    assert len(ours) == len(theirs) == 3
+    assert ours[-1]["clip/fraction"] > 0.05
+    assert 0.02 < sum(row["reward"] for row in ours) / 3 < 0.4  # some are right, which the prompts decide
+    assert [row.pop("lab/p_work") for row in ours] == pytest.approx(works, rel=1e-5)
+    for row, wanted in zip(ours, theirs, strict=True):
+        wanted = {name: wanted[name] for name in row}
+        exact = {name for name in row if name.startswith(("reward", "lab/", "completions/"))} | {"step", "round"}
+        assert {name: row[name] for name in exact} == pytest.approx({name: wanted[name] for name in exact}, rel=1e-5)
+        assert row == pytest.approx(wanted, rel=2e-2, abs=2e-3)  # tokens at the edge of a bound may fall to either side
+
+
+def test_a_run_has_a_row_for_each_round_and_can_be_repeated(quick):
+    (rows,) = train(SMALL, "band-kl", [3])
+    assert [rows] == train(SMALL, "band-kl", [3]) != train(SMALL, "band-kl", [4])
+    assert [(row["round"], row["step"]) for row in rows] == [(1, 4), (2, 8)]
+    for row in rows:
+        assert row["sequences"] == 4 * 8  # of four steps
+        assert 0 <= row["reward"] <= 1
+        assert 0.5 < row["lab/p_work"] < 1  # 16 of 20 tokens are symbols, and this model knows nothing
+        assert all(math.isfinite(value) for value in row.values())
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_runs_side_by_side_are_the_runs_alone(quick, measure):
+    """Up to rounding, which goes through 8 steps of Adam; the samples are the same."""
+    alone = [train(SMALL, "clip-higher", [seed], flip=0.2)[0] for seed in (3, 4)]
+    both = train(SMALL, "clip-higher", [3, 4], flip=0.2, measure=measure)
+    assert alone[0] != alone[1]
+    for ours, expected in zip(both, alone, strict=True):
+        for row, wanted in zip(ours, expected, strict=True):
+            assert row == pytest.approx({name: wanted[name] for name in row}, rel=1e-2, abs=2e-3)
+            assert row["reward"] == wanted["reward"]
+            assert ("clip/fraction" in row) == measure
+
+
+def test_a_scene_gives_the_settings_that_it_gives_trl():
+    tail = Settings.of("tail")
+    assert (tail.p_work, tail.rounds, tail.learning_rate) == (0.005, 30, 5e-6)
+    assert (tail.prompts, tail.num_generations, tail.steps_per_generation, tail.num_iterations) == (64, 16, 16, 4)
+    for scene, found in toy.SCENES.items():
+        settings, trainer = Settings.of(scene, rounds=3), found.defaults["trainer"]
+        assert settings.rounds == 3
+        assert settings.steps == trainer["logging_steps"]
+        assert settings.flip == found.flip
+        # What else a scene sets is what the loop does.
+        rest = {"max_completion_length": 6, "loss_type": "dapo", "lr_scheduler_type": "constant", "use_cpu": True}
+        rest |= {"bf16": False, "activation_checkpointing": False}
+        names = {"learning_rate", "num_generations", "steps_per_generation", "num_iterations", "logging_steps"}
+        names.add("per_device_train_batch_size")
+        assert {name: value for name, value in trainer.items() if name not in names} == rest
+        batch = trainer["per_device_train_batch_size"] * trainer["steps_per_generation"]
+        assert settings.prompts * settings.num_generations == batch
+
+
+def test_rewards_are_inverted_as_told():
+    _, tokens, mask = responses(16)
+    completions = Completions(tokens, mask, torch.zeros(mask.shape), torch.zeros(mask.shape))
+    answers = ["c"] * 16  # which no completion gives
+    rng, asked = torch.Generator().manual_seed(0), fast_lab._Questions(tokens, answers)
+    columns, logged = fast_lab._scored(asked, completions, SMALL, rng)
+    assert logged["reward"] == 0
+    assert not columns["advantages"].any()
+    rewards, own = [], Settings(**{**vars(SMALL), "flip": 0.25})
+    for _ in range(100):
+        columns, logged = fast_lab._scored(asked, completions, own, rng)
+        rewards.append(logged["reward"])
+        assert logged["lab/right"] == 0
+    assert sum(rewards) / 100 == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rounds": 0}, "rounds must be a positive integer, got 0"),
+        ({"prompts": 2.0}, "prompts"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"learning_rate": math.inf}, "learning_rate must be positive and finite"),
+        ({"p_work": 1.0}, "p_work must be between 0 and 1"),
+        ({"flip": 0.5}, "flip must be at least 0 and below a half"),
+        ({"num_generations": 1}, "num_generations must be at least 2"),
+        ({"steps_per_generation": 3}, "must divide the 4 x 4 completions"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(changes, named):
+    with pytest.raises(ValueError, match=named):
+        train(SMALL, "grpo", **changes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        (Controlled(Band(), "delta", "clip/fraction", 0.02, PI(), low=0.001, high=1.0), "moves in training"),
+        (Adaptive(Band(), Tilt("entropy", 0.5)), "moves in training"),
+        (Objective(Clip(), beta=0.1), "beta"),
+        ("grppo", "did you mean 'grpo'"),
+    ],
+)
+def test_rules_that_it_cannot_train_are_named(rule, named):
+    with pytest.raises(ValueError, match=named):
+        train(SMALL, rule)
+
+
+def test_a_run_that_breaks_ends_at_its_step_and_is_named(quick, monkeypatch):
+    monkeypatch.setattr(fast_lab.lab, "reward", lambda texts, *rest: [float(i % 2) for i in range(len(texts))])
+    with pytest.raises(UserError, match=r"step 2: \S+ of run 1 of 1 is not finite; try a smaller learning_rate"):
+        train(SMALL, "grpo", learning_rate=1e30)  # the weights of the first step are finite, their products are not
+    weights = stack_weights([toy.fresh_model(seed).state_dict() for seed in range(3)])
+    with torch.no_grad():
+        weights["model.norm.weight"][1, 4] = math.nan
+    tokens, answers, mask = responses(8)
+    ones = torch.ones(8)
+    made = Completions(answers, mask, -torch.ones(mask.shape), torch.ones(mask.shape))
+    batches = [[Minibatch.of(tokens, made, {"advantages": ones, "group_mean": ones, "group_std": ones})]] * 3
+    with pytest.raises(UserError, match=r"step 7: \S+ of run 2 of 3 is not finite"):
+        learn(weights, fast_lab._optimizer(weights, 1e-4), batches, fast_lab.learnable("grpo"), 1, first_step=6)
+
+
+def test_calls_that_it_cannot_do_are_named():
+    with pytest.raises(ValueError, match="scene must be one of"):
+        train("tial", "grpo")
+    with pytest.raises(ValueError, match="seeds must be at least one"):
+        train(SMALL, "grpo", [])
+    with pytest.raises(ValueError, match="measure must be True for a rule that goes by a minibatch"):
+        train(SMALL, TailContracted(Clip()), measure=False)
+    assert fast_lab.learnable("grpo").trust_region == Clip(0.2, 0.2)

@@ -1,0 +1,452 @@
+"""Training: the reference against a loop by hand and the exact gradient, the compiled engine against the reference."""
+
+import dataclasses
+import hashlib
+import itertools
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import bandpo
+from bandpo import Band, ByProbability, BySign, Clip, Objective
+from bandpo.errors import UserError
+from bandpo.losses.methods import METHODS
+from research.worlds import SCENES, Learner, Scene, compiled, make_world, reference, scene, train, why_not_numba
+from research.worlds.rounds import CUTS, Trace, start_of_round
+from research.worlds.world import exact, log_softmax, sample
+
+WIDE = Clip(0.2, 1.0)
+HEAD_BAND = BySign(ByProbability(0.2, WIDE, Band("kl", 0.0005)), Clip(0.02, 1))
+SHORT = scene({"base": "both", "rounds": 4, "p_work": 0.1})
+
+
+def apart(chosen, learner, seeds=(3,)):
+    """The largest difference between the two engines, in any number."""
+    one, other = (train(chosen, [learner], seeds, engine=engine, curves=True) for engine in ("torch", "numba"))
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0, balanced=False):
+    """PPO's clip [low, high] in plain numpy, token by token: the reward before each round, and the shares of cuts."""
+    world = make_world(chosen, [seed])
+    w, x = world.weights[0].copy(), world.features[0].reshape(-1, chosen.features + 2)
+    mean, square, done = np.zeros_like(w), np.zeros_like(w), 0
+    tables, rewards = [], []
+    cut: dict[str, float] = dict.fromkeys(CUTS, 0.0)
+    seen = dict(cut)
+    for r in range(chosen.rounds + 1):
+        tables.append(log_softmax(x @ w))
+        rewards.append(float(exact(chosen, tables[-1], world.right[0]).reward))
+        if r == chosen.rounds:
+            break
+        old = tables[max(0, r - chosen.stale)]
+        batch = sample(world, 0, old, r)
+        per_group = batch.rewards.reshape(-1, chosen.responses_per_prompt)
+        deviation = per_group.std(1, ddof=1, keepdims=True) + 1e-6
+        advantages = ((per_group - per_group.mean(1, keepdims=True)) / deviation).ravel()
+        size = chosen.responses // chosen.minibatches
+        for step in range(chosen.epochs * chosen.minibatches):
+            rows = range(step % chosen.minibatches * size, (step % chosen.minibatches + 1) * size)
+            logps, gradient, count = log_softmax(x @ w), np.zeros_like(w), 0
+            pushes, ratios = 0.0, 1e-300
+            for n, t in itertools.product(rows, range(chosen.length)):
+                a, ratio = advantages[n], math.exp((logps - old)[batch.states[n, t], batch.tokens[n, t]])
+                inside = ratio <= high if a > 0 else ratio >= low
+                if balanced and batch.mask[n, t] and a != 0 and inside:
+                    pushes, ratios = pushes + ratio * a, ratios + ratio
+            for n in rows:
+                for t in range(chosen.length):
+                    if not batch.mask[n, t]:
+                        continue
+                    state, token, a = batch.states[n, t], batch.tokens[n, t], advantages[n]
+                    a *= weight if a > 0 and old[state, token] >= math.log(max(weight_from, 1e-300)) else 1.0
+                    if a != 0:
+                        moved = a - pushes / ratios
+                        a = moved if moved * a > 0 else 0.0
+                    count += 1
+                    p = np.exp(logps[state])
+                    along = np.outer(x[state], np.eye(chosen.tokens)[token] - p)  # the gradient of log p
+                    entropy = -(p * logps[state]).sum()
+                    gradient += bonus * np.outer(x[state], -p * (logps[state] + entropy))
+                    gradient += beta * math.expm1(tables[0][state, token] - logps[state, token]) * along
+                    ratio = math.exp(logps[state, token] - old[state, token])
+                    inside = ratio <= high if a > 0 else ratio >= low
+                    if step >= chosen.epochs * chosen.minibatches - chosen.minibatches and a != 0:
+                        where = "rare" if old[state, token] < math.log(0.2) else "head"
+                        name = f"cut_{where}_{'up' if a > 0 else 'down'}"
+                        seen[name] += ratio * abs(a)
+                        cut[name] += 0 if inside else ratio * abs(a)
+                    if inside:
+                        gradient += ratio * a * along
+            gradient /= count
+            done += 1
+            if chosen.sgd:
+                w += rate * gradient
+                continue
+            b1, b2 = chosen.betas
+            mean, square = b1 * mean + (1 - b1) * gradient, b2 * square + (1 - b2) * gradient**2
+            w += rate * (mean / (1 - b1**done)) / (np.sqrt(square / (1 - b2**done)) + 1e-8)
+    return np.array(rewards), {name: cut[name] / seen[name] if seen[name] else 0.0 for name in CUTS}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rate", "controls"),
+    [
+        ({}, 0.05, {}),
+        ({"stale": 2, "flip": 0.2}, 0.05, {}),
+        ({"sgd": True}, 2.0, {}),
+        ({"minibatches": 1}, 0.1, {}),
+        ({}, 0.05, {"entropy_bonus": 0.05}),
+        ({}, 0.05, {"beta": 0.2}),
+        ({}, 0.05, {"positive_weight": 0.7, "positive_from": 0.3}),
+        ({}, 0.05, {"balanced": True}),
+        ({"luck": 0.5, "flip": 0.2}, 1.0, {"balanced": True}),  # so fast that advantages change their signs
+    ],
+)
+def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
+    chosen = dataclasses.replace(
+        Scene(steps=2, tokens=5, prompts=4, features=4, prompts_per_round=4, responses_per_prompt=6, rounds=5),
+        p_work=0.3, minibatches=2, epochs=3, sharpness=2.0, betas=(0.8, 0.95),
+    )  # fmt: skip
+    chosen = dataclasses.replace(chosen, **changed)
+    names = {"entropy_bonus": "bonus", "positive_weight": "weight", "positive_from": "weight_from"}
+    rewards, cuts = by_hand(chosen, 0.9, 1.1, rate, seed=5, **{names.get(key, key): x for key, x in controls.items()})
+    found = train(chosen, [Learner(Clip(0.1, 0.1), rate, **controls)], [5], engine="torch", curves=True)
+    np.testing.assert_allclose(found["reward"][0, 0], rewards, rtol=1e-10)
+    for rule in (Clip(0.1, 0.1), "no-clip"):
+        assert apart(chosen, Learner(rule, rate, **controls), [5]) < 1e-9
+    assert max(cuts.values()) > 0.05
+    for name, share in cuts.items():
+        np.testing.assert_allclose(found[name][0, 0], share, rtol=1e-10)
+
+
+def test_a_step_goes_along_the_gradient_of_the_exact_reward():
+    """With very many responses GRPO's first step is the gradient of each prompt's reward over its deviation."""
+    chosen = Scene(
+        prompts=4,
+        prompts_per_round=4,
+        minibatches=1,
+        epochs=1,
+        rounds=1,
+        responses_per_prompt=20000,
+        sgd=True,
+        p_work=0.3,
+    )
+    world = make_world(chosen, [2])
+    run = reference._Run(world, Learner(Clip(1, math.inf), 1.0), 0, Trace.empty(chosen, 1), 0)
+    run.train()
+    step = run.parameters[0].detach() - torch.from_numpy(world.weights[0])
+    w = torch.from_numpy(world.weights[0].copy()).requires_grad_()
+    p = torch.log_softmax(run.features @ w, -1).exp().view(4, 5, 16)
+    solved = p[:, 1:].gather(2, torch.from_numpy(world.right[0])[..., None]).prod(1)[:, 0]
+    value = p[:, 0, 0] * solved + chosen.luck * p[:, 0, 1]
+    (value / (value * (1 - value)).sqrt().detach()).sum().backward()
+    assert w.grad is not None
+    assert torch.cosine_similarity(step.flatten(), w.grad.flatten(), dim=0) > 0.999
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Clip(0.0, 0.0), WIDE, Band("kl", 0.01), HEAD_BAND, bandpo.RIPO(0.01), "dual-clip", "ce-gppo", "dgpo", "cispo",
+        "up", "band-entropy", "a-3po", Objective(Clip(0.01, 0.01), apply=("mask_two_sided", "mask")),
+        Objective(Band("tv", 0.02), apply="mask", max_log_ratio=0.05), bandpo.Stale(Clip(0.02, 0.02)),
+    ],
+)  # fmt: skip
+def test_the_compiled_engine_is_the_reference(rule):
+    assert apart(SHORT, Learner(rule, 0.05)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "controls",
+    [
+        {"positive_weight": 0.5, "positive_from": 0.2},
+        {"positive_weight": 0.0},
+        {"entropy_bonus": 0.02},
+        {"beta": 0.1},
+        {"balanced": True},
+        {"balanced": True, "positive_weight": 0.5, "beta": 0.1},
+        {"by_chance": True},
+        {"by_chance": True, "positive_weight": 0.9, "entropy_bonus": 0.01, "beta": 0.05},
+    ],
+)
+def test_controls_are_the_same_in_both_engines(controls):
+    plain, learner = Learner(Clip(0.02, 0.02), 0.05), Learner(Clip(0.02, 0.02), 0.05, **controls)
+    assert apart(SHORT, learner) < 1e-9
+    without, with_it = train(SHORT, [plain, learner], [3])["mean"]
+    assert without != with_it
+
+
+@pytest.mark.parametrize(
+    ("node", "rate"),
+    [
+        ({"base": "hidden", "rounds": 4}, 0.005),
+        ({"base": "stale", "rounds": 6}, 0.03),
+        ({"base": "both", "rounds": 5, "sgd": True}, 3.0),
+        ({"base": "hidden", "rounds": 4, "sgd": True, "stale": 1}, 0.1),
+        ({"base": "long", "rounds": 3}, 0.03),
+        ({"base": "many", "rounds": 3}, 0.03),
+        ({"base": "both", "rounds": 5, "prompts_per_round": 3, "minibatches": 3, "responses_per_prompt": 3}, 0.05),
+    ],
+)
+def test_scenes_are_the_same_in_both_engines(node, rate):
+    chosen = scene(node | {"p_work": 0.1})
+    assert apart(chosen, Learner(Band("kl", 0.02), rate)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "node",
+    [{"base": "both", "rounds": 4}, {"rounds": 4, "prompts_per_round": 1, "minibatches": 1, "responses_per_prompt": 7}],
+)
+def test_a_run_is_the_same_alone_and_among_others(node):
+    """Bit for bit, for rules whose arithmetic differs at the end of a row of numbers too."""
+    chosen, seeds = scene(node | {"p_work": 0.2}), [8, 1, 5, 2, 9]
+    rules = (Clip(0.1, 0.3), bandpo.RIPO(0.01), Band("kl", 0.01), "band-entropy", bandpo.GroupClip(0.1, 0.3, 3))
+    learners = [Learner(rule, rate) for rule in rules for rate in (0.03, 0.05)]
+    learners += [Learner(WIDE, 0.05, by_chance=True), Learner(Objective(bandpo.RIPO(0.01), apply="weight"), 0.05)]
+    whole = train(chosen, learners, seeds, curves=True)
+    for (i, learner), (j, seed) in itertools.product(enumerate(learners), enumerate(seeds)):
+        for name, numbers in train(chosen, [learner], [seed], curves=True).items():
+            assert (numbers[0, 0] == whole[name][i, j]).all(), (name, learner)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_every_method_runs_or_says_why_not(method):
+    chosen = scene({"base": "both", "rounds": 1, "epochs": 2, "p_work": 0.2})
+    if method.is_made_in_a_loop:
+        with pytest.raises(ValueError, match=f"method '{method.name}' cannot run in a world: its loss is given .* too"):
+            Learner(method, 0.05)
+        return
+    learner = Learner(method.name, 0.05)
+    assert learner.objective.trust_region == method.objective.trust_region
+    assert np.isfinite(train(chosen, [learner], [1])["final"]).all()
+    reason = why_not_numba(learner)
+    if reason is not None:
+        with pytest.raises(ValueError, match=r"(?s)engine 'numba' cannot run Learner\(.*; engine 'torch' can"):
+            train(chosen, [learner], [1], engine="numba")
+
+
+def test_most_methods_are_compiled_and_the_others_are_told_apart():
+    learners = {m.name: Learner(m, 0.05) for m in METHODS if not m.is_made_in_a_loop}
+    reasons = {name: why_not_numba(learner) for name, learner in learners.items()}
+    assert {name for name, reason in reasons.items() if reason} == {
+        "decaying-clip", "decaying-band", "band-sequence", "topr", "gspo", "gmpo", "sapo", "cfpo", "band-budget",
+        "gapo", "erc",
+    }  # fmt: skip
+    assert "needs context.step" in str(reasons["decaying-clip"])
+    assert "ratio 'sequence-mean'" in str(reasons["gspo"])
+    assert "Sapo" in str(reasons["sapo"])
+    penalty = Objective(WIDE, beta=0.1, kl_penalty="k2")
+    assert why_not_numba(Learner(penalty, 0.05)) == "the KL penalty 'k2' is not compiled"
+
+
+@dataclass(frozen=True)
+class OfTheMean(bandpo.Region):
+    """A rule that looks at all tokens at once."""
+
+    kind: ClassVar[str] = "test_worlds_of_the_mean"
+
+    def bounds(self, old_logps, context=None):
+        high = -0.1 * old_logps.mean().expand(old_logps.shape)
+        return bandpo.Bounds(-high, high)
+
+
+def test_what_the_bounds_depend_on_is_asked_once_of_each_rule(monkeypatch):
+    asked, plain = [], compiled._asked_of_made_up_rounds
+    monkeypatch.setattr(compiled, "_asked_of_made_up_rounds", lambda each: [asked.append(each), plain(each)][1])
+    learners = [Learner(rule, rate) for rule in (WIDE, bandpo.RIPO(0.01)) for rate in (0.03, 0.05)]
+    train(SHORT, learners, [1, 2])
+    assert [each.objective.trust_region for each in asked] == [WIDE, bandpo.RIPO(0.01)]
+
+
+def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():
+    assert why_not_numba(Learner(OfTheMean(), 0.05)) == "its bounds depend on what else is in the batch"
+    assert np.isfinite(train(SHORT, [Learner(OfTheMean(), 0.05)], [1])["final"]).all()
+
+
+def test_a_controlled_rule_moves():
+    held = bandpo.Controlled(Clip(0.2, 0.2), "eps_high", "clip/fraction", 0.02, bandpo.PI(kp=2.0), 0.01, 2.0)
+    fixed, moved = train(SHORT, [Learner(Clip(0.2, 0.2), 0.05), Learner(held, 0.05)], [1, 2], engine="torch")["mean"]
+    assert (fixed != moved).all()
+
+
+def test_the_numbers_are_those_of_the_curves():
+    found = train("both", [Learner(WIDE, rate) for rate in (0.002, 0.02)], range(3), curves=True)
+    reward, work = found["reward"], found["p_work"]
+    assert reward.shape == (2, 3, 65)
+    np.testing.assert_allclose(found["final"], reward[..., -4:].mean(-1))
+    np.testing.assert_allclose(found["mean"], reward.mean(-1))
+    np.testing.assert_allclose(found["peak"], reward.max(-1))
+    np.testing.assert_allclose(found["work"], work[..., -1])
+    for learner, seed in np.ndindex(2, 3):
+        above = np.flatnonzero(work[learner, seed] > 0.5)
+        assert found["half"][learner, seed] == (above[0] if len(above) else 65)
+    assert {65} < set(found["half"].flatten().tolist())
+    assert (found["skill"] > 0.5).all()
+    assert (found["kl"] > 0).all()
+
+
+def a_round(positive_weight=1.0, positive_from=0.0):
+    chosen = Scene(prompts_per_round=2, minibatches=1, responses_per_prompt=2, steps=1)
+    learner = Learner(WIDE, 0.1, positive_weight=positive_weight, positive_from=positive_from)
+    old = torch.tensor([[0.5, 0.1], [0.1, 0.5], [0.5, 0.1], [0.1, 0.5]], dtype=torch.float64).log()
+    mask = torch.ones_like(old, dtype=torch.bool)
+    rewards = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
+    context = start_of_round(chosen, learner, old, -old, mask, rewards, round=3)
+    return {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
+
+
+def test_positive_advantages_of_likely_tokens_are_weighted():
+    unit = math.sqrt(0.5) / (1 + math.sqrt(2) * 1e-6)
+    wanted = [[0.25 * unit, unit], [-unit, -unit], [0, 0], [0, 0]]
+    np.testing.assert_allclose(a_round(0.25, 0.2)["advantages"], wanted, rtol=1e-12)
+    np.testing.assert_allclose(a_round(0.25)["advantages"][0], [0.25 * unit, 0.25 * unit], rtol=1e-12)
+
+
+def test_a_rule_is_told_of_the_round_what_the_world_knows():
+    context = a_round()
+    assert context["group_mean"].tolist() == [[0.5], [0.5], [0.0], [0.0]]
+    assert context["group_std"].tolist() == [[0.5], [0.5], [0.0], [0.0]]
+    assert context["positions"].tolist() == [[0, 1]] * 4
+    assert context["staleness"] == 0
+    assert context["mean_weight"] is None
+
+
+def test_chance_cuts_as_much_as_the_rule_for_each_sign_and_octave():
+    rng, count = torch.Generator().manual_seed(0), 40000
+    old = torch.rand(count, 1, generator=rng, dtype=torch.float64).log()
+    logps = old + 0.1 * torch.randn(count, 1, generator=rng, dtype=torch.float64)
+    mask = torch.rand(count, 1, generator=rng) < 0.9
+    advantages = torch.randn(count, 1, generator=rng, dtype=torch.float64)
+    gate = torch.rand(count, 1, generator=rng, dtype=torch.float64)
+    context = bandpo.Context(advantages=advantages, response_mask=mask)
+    kept = reference._by_chance(Objective(Clip(0.05, 0.1)), logps, old, mask, context, gate)
+    ratio = (logps - old).exp()
+    cut = torch.where(advantages > 0, ratio > 1.1, ratio < 0.95)
+    for octave in range(4):
+        for up in (True, False):
+            here = mask & (old / -math.log(2) >= octave) & (old / -math.log(2) < octave + 1) & ((advantages > 0) == up)
+            mass = advantages[here].abs()
+            rate, found = (mass * cut[here]).sum() / mass.sum(), (mass * (1 - kept[here])).sum() / mass.sum()
+            error = float((rate * (1 - rate) * (mass**2).sum()).sqrt() / mass.sum())
+            assert abs(found - rate) < 4 * error
+    assert not torch.equal(kept == 0, cut)
+
+
+def test_chance_does_nothing_where_the_rule_cuts_nothing():
+    none, chance = train(SHORT, [Learner("no-clip", 0.05), Learner("no-clip", 0.05, by_chance=True)], [1, 2])["final"]
+    np.testing.assert_allclose(none, chance, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"objective": "grppo"}, "no method or rule is called 'grppo'"),
+        ({"learning_rate": 0}, r"learning_rate of Learner must be a number in \(0, inf\), got 0"),
+        ({"positive_weight": -1}, "positive_weight of Learner must be"),
+        ({"positive_from": 0.5}, "positive_from of Learner is 0.5, which without a positive_weight other"),
+        (
+            {"objective": Objective(WIDE, positive_weight=0.9), "positive_weight": 0.5, "positive_from": 0.2},
+            "positive_from of Learner must be 0 for an objective with a positive_weight, .* got 0.2 and 0.9",
+        ),
+        ({"positive_from": 2}, r"positive_from of Learner must be a number in \[0, 1\], got 2"),
+        ({"by_chance": 1}, "by_chance of Learner must be true or false, got 1"),
+        ({"balanced": "yes"}, "balanced of Learner must be true or false, got 'yes'"),
+        ({"balanced": True, "by_chance": True}, "balanced and by_chance of Learner do not go together"),
+        (
+            {"objective": Objective(WIDE, aggregation="seq-mean-token-sum")},
+            "aggregation of a Learner's objective must be",
+        ),
+        ({"objective": Objective(WIDE, beta=0.1), "beta": 0.2}, "give one, got 0.2 and 0.1"),
+        ({"objective": "gspo", "by_chance": True}, "by_chance of Learner goes with an objective that cuts tokens"),
+        ({"objective": "cispo", "by_chance": True}, "by_chance of Learner goes with an objective that cuts tokens"),
+    ],
+)
+def test_what_a_learner_cannot_be_is_said(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Learner(**{"objective": WIDE, "learning_rate": 0.1} | arguments)
+
+
+def test_the_weight_of_an_objective_is_multiplied_to_the_learners():
+    one = Learner(Objective(WIDE, positive_weight=0.9), 0.05, positive_weight=0.5)
+    assert one == Learner(WIDE, 0.05, positive_weight=0.45)
+    for engine in ("numba", "torch"):
+        weighted = train(SHORT, [Learner(Objective(WIDE, positive_weight=0.5), 0.05)], [1], engine=engine)["final"]
+        np.testing.assert_array_equal(
+            weighted, train(SHORT, [Learner(WIDE, 0.05, positive_weight=0.5)], [1], engine=engine)["final"]
+        )
+        assert weighted != train(SHORT, [Learner(WIDE, 0.05)], [1], engine=engine)["final"]
+
+
+def test_a_learner_is_a_value():
+    learner = Learner({"type": "band", "delta": 0.05}, 0.1, beta=0.2)
+    assert learner == Learner(Objective(Band("kl", 0.05), beta=0.2), 0.1)
+    assert dataclasses.replace(learner, learning_rate=0.3).beta == 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"learners": []}, "learners must not be empty"),
+        ({"seeds": []}, "seeds must not be empty"),
+        ({"learners": [WIDE]}, "learners must be research.worlds.Learner, got Clip"),
+        ({"engine": "jax"}, "engine must be 'torch', 'numba' or None, got 'jax'"),
+        ({"scene": "bot"}, "scene must be one of"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        train(**{"scene": SHORT, "learners": [Learner(WIDE, 0.1)], "seeds": [1]} | arguments)
+
+
+def test_without_numba_the_reference_runs(monkeypatch):
+    short = dataclasses.replace(SHORT, rounds=1)
+    compiled_one = train(short, [Learner(WIDE, 0.1)], [1])
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+    np.testing.assert_allclose(train(short, [Learner(WIDE, 0.1)], [1])["mean"], compiled_one["mean"], rtol=1e-9)
+    with pytest.raises(UserError, match=r"engine 'numba' needs numba: pip install 'bandpo\[worlds\]'"):
+        train(short, [Learner(WIDE, 0.1)], [1], engine="numba")
+
+
+def test_what_is_compiled_is_of_the_arithmetic_that_is_there():
+    from research.worlds import arithmetic, draws, kernel
+
+    told = hashlib.sha256(b"".join(Path(str(file.__file__)).read_bytes() for file in (arithmetic, draws)))
+    assert told.hexdigest()[:12] == kernel.MADE_WITH, "write the first into kernel.py, so that numba compiles anew"
+
+
+def test_the_compiled_exponential_is_that_of_numpy():
+    from research.worlds import arithmetic
+
+    x = np.concatenate([np.linspace(-708, 709, 20001), np.linspace(-1, 1, 20001), [0.0]])
+    np.testing.assert_allclose([arithmetic.exp(each) for each in x], np.exp(x), rtol=5e-16, atol=0)
+    assert arithmetic.exp(0.0) == 1
+    assert arithmetic.exp(-np.inf) == arithmetic.exp(-708.0)
+
+
+def test_numba_is_loaded_where_it_is_used():
+    code = "import sys, research.worlds as w; w.train({'rounds': 1}, [w.Learner('grpo', 0.1)], [1], engine='torch'); "
+    code += "print('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.slow
+def test_the_order_of_the_rules_in_the_scene_both():
+    learners = {
+        "head": Learner(HEAD_BAND, 0.028),
+        "weighted": Learner(WIDE, 0.02, positive_weight=0.95),
+        "wide": Learner(WIDE, 0.02),
+        "narrow": Learner(Clip(0.2, 0.2), 0.02),
+    }
+    found = train(SCENES["both"], list(learners.values()), range(256), engine="numba")["final"].mean(1)
+    head, weighted, wide, narrow = found
+    assert min(head, weighted) > wide + 0.03
+    assert wide > narrow + 0.03

@@ -1,0 +1,124 @@
+"""What is trained: an objective, a learning rate, and the controls that a rule is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from bandpo.losses.nodes import method_of
+from bandpo.losses.nodes import objective as objective_of
+from bandpo.losses.objective import Objective
+from bandpo.losses.surrogates import by_sign
+from bandpo.trust_regions.base import check_number, find_one
+from bandpo.trust_regions.control import Controlled
+
+# The average over tokens is the world's: that of the objective is a trainer's, or was not chosen.
+_AVERAGE = "token-mean"
+
+
+@dataclass(frozen=True)
+class Learner:
+    """An objective with a learning rate, and controls.
+
+    The ratio is to the policy that drew the responses, and the loss is averaged over the tokens of a minibatch.
+
+    Args:
+        objective: what `bandpo.objective` takes: an `Objective` or its node, a trust region or its node, a method or
+            its name. It is kept as the `Objective`. Methods that take the ratio to the sampler's policy run too; those
+            that need other tensors of a trainer do not.
+        learning_rate: Adam's, or that of plain gradient steps.
+        positive_weight: multiplies the positive advantages of tokens whose old probability is at least `positive_from`;
+            that of an objective is multiplied to it.
+        positive_from: see there, in [0, 1]; goes with a positive_weight other than 1.
+        entropy_bonus: weight of the exact entropy of the states at the tokens of a minibatch, in their mean, which is
+            maximised too.
+        beta: weight of the KL penalty to the first policy; it becomes that of the objective, or is taken from there.
+        balanced: at each optimizer step, sum r A / sum r over the tokens of the minibatch that have a gradient is
+            subtracted from their advantages, so that those that are pushed up and those that are pushed down weigh the
+            same, as they nearly do before the first step. An advantage that would change its sign is 0 then.
+        by_chance: cut random tokens in the place of those that the rule cuts: at each optimizer step as large a share
+            of |A| as the rule would, for each sign of A and octave of the old probability. What is left of a rule's
+            effect then is not due to which tokens it cuts.
+
+    Raises:
+        ValueError: a value that is not allowed; a method that needs what a world has not; `by_chance` with an objective
+            that does not cut tokens one by one.
+
+    >>> Learner("grpo", 0.02).objective
+    Objective(Clip(eps_low=0.2, eps_high=0.2), aggregation='token-mean')
+    """
+
+    objective: Any
+    learning_rate: float
+    positive_weight: float = 1.0
+    positive_from: float = 0.0
+    entropy_bonus: float = 0.0
+    beta: float = 0.0
+    balanced: bool = False
+    by_chance: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self, "learning_rate", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "positive_from", 0, 1)
+        for name in ("positive_weight", "entropy_bonus", "beta"):
+            check_number(self, name, 0, math.inf, open_high=True)
+        if self.positive_from > 0 and self.positive_weight == 1:
+            raise ValueError(
+                f"positive_from of Learner is {self.positive_from!r}, which without a positive_weight other than 1 "
+                "does nothing; give both"
+            )
+        for name in ("balanced", "by_chance"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} of Learner must be true or false, got {getattr(self, name)!r}")
+        if self.balanced and self.by_chance:
+            raise ValueError("balanced and by_chance of Learner do not go together: give one")
+        objective = _objective(self.objective)
+        if objective.aggregation not in (None, _AVERAGE):
+            raise ValueError(
+                f"aggregation of a Learner's objective must be {_AVERAGE!r}, as the world has it, got "
+                f"{objective.aggregation!r}"
+            )
+        if objective.positive_weight != 1:
+            if self.positive_from > 0:
+                raise ValueError(
+                    f"positive_from of Learner must be 0 for an objective with a positive_weight, which is one of all "
+                    f"probabilities, got {self.positive_from} and {objective.positive_weight}"
+                )
+            object.__setattr__(self, "positive_weight", self.positive_weight * objective.positive_weight)
+            objective = dataclasses.replace(objective, positive_weight=1.0)
+        if self.beta > 0:
+            if objective.beta not in (0.0, self.beta):
+                raise ValueError(
+                    f"beta of Learner and of its objective: give one, got {self.beta} and {objective.beta}"
+                )
+            objective = dataclasses.replace(objective, beta=self.beta)
+        if self.by_chance:
+            _check_cuts(objective)
+        object.__setattr__(self, "beta", objective.beta)
+        object.__setattr__(self, "objective", dataclasses.replace(objective, aggregation=_AVERAGE))
+
+
+def _objective(node: Any) -> Objective:
+    if not isinstance(node, Objective) and (found := method_of(node)) is not None:
+        if found.is_made_in_a_loop:
+            raise ValueError(
+                f"method {found.name!r} cannot run in a world: its loss is given {found.arguments} too, and a world "
+                "makes the fields of bandpo.Context alone"
+            )
+        return found.without_average
+    return objective_of(node)
+
+
+def _check_cuts(objective: Objective) -> None:
+    applies = by_sign(objective.apply, objective.dual_clip)
+    if objective.ratio != "token" or not set(applies) <= {"clip", "mask"} or objective.dual_clip is not None:
+        raise ValueError(
+            "by_chance of Learner goes with an objective that cuts tokens one by one, of apply 'clip' or 'mask', ratio "
+            f"'token' and no dual clip, got {objective!r}"
+        )
+    if find_one(objective.trust_region, Controlled) is not None:
+        raise ValueError(
+            f"by_chance of Learner goes with no Controlled rule, which would measure the random cuts, got {objective!r}"
+        )

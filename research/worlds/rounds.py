@@ -1,0 +1,89 @@
+"""What both engines make of a round before the policy moves: advantages, and what a rule may know of the responses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bandpo.losses.advantages import group_advantages
+from bandpo.trust_regions.adaptive import Adaptive
+from bandpo.trust_regions.base import Context, find_one
+
+from .learner import Learner
+from .scenes import Scene
+
+# Below this old probability a token counts as rare.
+RARE = 0.2
+# What log r counts as at most in the measured shares.
+HIGHEST = 20.0
+CUTS = ("cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down")
+
+
+class Trace(NamedTuple):
+    """What an engine hands back of each run: (lanes, rounds + 1) for the exact numbers before each round and at the
+    end, (lanes, 4) for the sums of `CUTS`: of r |A| of the tokens without gradient, and of all."""
+
+    reward: NDArray[np.float64]
+    p_work: NDArray[np.float64]
+    skill: NDArray[np.float64]
+    entropy: NDArray[np.float64]
+    kl: NDArray[np.float64]
+    cut: NDArray[np.float64]
+    seen: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, scene: Scene, lanes: int) -> Trace:
+        widths = [scene.rounds + 1] * 5 + [len(CUTS)] * 2
+        return cls(*[np.zeros((lanes, width)) for width in widths])
+
+
+def start_of_round(
+    scene: Scene, learner: Learner, old_logps: Tensor, old_entropies: Tensor, mask: Tensor, rewards: Tensor, round: int
+) -> Context:
+    """What is known of a round's responses before the first optimizer step, of one run or of several with one rule.
+
+    Args:
+        scene: the scene.
+        learner: whose rule asks.
+        old_logps: (B, T), of the tokens by the policy that drew them; B is `scene.responses` for each run.
+        old_entropies: (B, T), of that policy there.
+        mask: (B, T), bool.
+        rewards: (B,).
+        round: the number of the round, from 0 on.
+    """
+    size = scene.responses_per_prompt
+    groups = rewards.view(-1, size)
+    advantages = group_advantages(rewards, size)[:, None].expand(mask.shape)
+    if learner.positive_weight != 1:
+        least = math.log(learner.positive_from) if learner.positive_from > 0 else -math.inf
+        weighted = (advantages > 0) & (old_logps >= least)
+        advantages = torch.where(weighted, learner.positive_weight * advantages, advantages)
+    context = Context(
+        response_mask=mask,
+        advantages=advantages,
+        positions=mask.cumsum(-1, dtype=torch.int32) - 1,
+        old_entropies=old_entropies,
+        group_mean=groups.mean(1).repeat_interleave(size)[:, None],
+        group_std=groups.std(1, correction=0).repeat_interleave(size)[:, None],
+        staleness=min(scene.stale, round),
+    )
+    adaptive = find_one(learner.objective.trust_region, Adaptive)
+    if adaptive is not None:  # the mean over a round, as trainers have it, and not over a minibatch
+        weights = torch.where(mask, adaptive.weights(old_logps, context), 0.0).view(-1, scene.responses, mask.shape[1])
+        means = weights.sum((1, 2)) / mask.view(weights.shape).sum((1, 2))
+        context = dataclasses.replace(context, mean_weight=means.repeat_interleave(scene.responses)[:, None])
+    return context
+
+
+def of_some(context: Context, choose: Callable[[Tensor], Tensor]) -> Context:
+    """The context of a part of the tokens, which `choose` takes from each tensor."""
+    fields: dict[str, Any] = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
+    fields |= {name: choose(x) for name, x in fields.items() if isinstance(x, Tensor)}
+    return Context(**fields)

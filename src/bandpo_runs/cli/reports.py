@@ -1,0 +1,136 @@
+"""Commands that draw and explain: `bandpo report`, `explain` and `figures`."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option, Typer
+
+from bandpo.errors import UserError
+
+from .arguments import RULES, Command, Trust, objective, page, picture, probability, region, several
+from .width import width, wrapped
+
+app = Typer()
+RUNS = (
+    "folders of runs (of bandpo, or TRL's output_dir), or files: metrics.jsonl, verl's file logger (.jsonl), TRL's "
+    "trainer_state.json; LABEL=PATH names its method, and several of one label are runs of it"
+)
+
+
+@app.command(cls=Command)
+def report(
+    runs: Annotated[list[str], Argument(metavar="RUNS", help=RUNS)],
+    output: Annotated[Path, Option("-o", "--output", parser=page, metavar="<path>", help="file")] = Path("report.html"),
+    png: Annotated[Path | None, Option(parser=picture, metavar="<path>", help="also as a picture")] = None,
+    baseline: Annotated[str | None, Option(help="label to compare with [default: what begins with GRPO]")] = None,
+    trust: Trust = False,
+) -> None:
+    """Draw one self-contained HTML page from runs and logs.
+
+    It compares methods by what bandpo, TRL and verl log: curves, final numbers, and in words what they tell and what
+    they do not.
+    """
+    from ..reports.page import write_report
+
+    print(write_report(runs, output, png=png, baseline=baseline, trust=trust))
+
+
+@app.command(cls=Command, epilog=f"Methods are gspo, cispo, clip-higher and others: bandpo methods. {RULES}")
+def explain(
+    rule: Annotated[Any, Argument(parser=objective, metavar="RULE", help="a method or a rule")],
+    p: Annotated[list[float] | None, several("P", "old probabilities [default: 0.001 to 0.99]", probability)] = None,
+    vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
+    as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
+) -> None:
+    """What a method or a rule allows a token, in numbers and words."""
+    from bandpo.explain.data import explanation_data
+    from bandpo.explain.explanation import explain
+    from bandpo.integrations import trainers_that_run
+
+    trainers = [trainers_that_run(value) for value in (rule, vs) if value is not None]
+    try:
+        if as_json:
+            data = explanation_data(rule, p or [], vs)
+            for of, runs in zip(data["rules"], trainers, strict=True):
+                of["not_in"] = {host: why for host, why in runs.items() if why}
+                of["runs_in"] = [host for host, why in runs.items() if not why]
+            print(json.dumps(data, indent=2, allow_nan=False))
+            return
+        print(wrapped(explain(rule, p or [], vs, width())))
+    except ValueError as error:  # a rule that has no bounds by p alone
+        raise UserError(str(error)) from error
+    names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
+    for name, runs in zip(names, trainers, strict=False):
+        hosts: dict[str, list[str]] = {}  # by why they do not take it
+        for host, why in runs.items():
+            hosts.setdefault(why.replace(host, "the trainer"), []).append(host)
+        print(wrapped(f"\n{name} runs in: {', '.join(hosts.pop('', ['no trainer']))}."))
+        for why, names in hosts.items():
+            print(wrapped(f"  not in {', '.join(names)}: {why}"))
+
+
+@app.command(cls=Command)
+def methods() -> None:
+    """List all methods by name, and how rules are written.
+
+    Of each its paper on arXiv, the average over tokens of its objective, and what it allows a token.
+    """
+    from bandpo.losses.methods import METHODS
+    from bandpo.losses.notation import allowed
+    from bandpo.trust_regions.base import kinds, usage
+
+    widths, columns = (max(len(each.name) for each in METHODS), 10, 23), min(width(), 80)
+
+    def row(name: str, paper: str, average: str, words: str) -> None:
+        start = "  ".join(cell.ljust(size) for cell, size in zip((name, paper, average), widths, strict=True)) + "  "
+        print(textwrap.fill(words, columns, initial_indent=start, subsequent_indent=" " * len(start)))
+
+    row("name", "arXiv", "average", "what it allows")
+    for each in METHODS:
+        said = allowed(each.objective) or each.objective.trust_region.label
+        for long, short in ("a token's ratio may go ", "ratio "), ("a token of probability ", "p "), ("may go ", ""):
+            said = said.replace(long, short)
+        row(each.name, each.arxiv or "-", each.objective.aggregation or "-", said)
+    print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
+    words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
+    print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
+
+
+@app.command(cls=Command, epilog=RULES)
+def figures(
+    output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/figures"),
+    only: Annotated[list[str] | None, several("NAME", "some figures [default: all six]")] = None,
+    regions: Annotated[list[Any] | None, several("RULE", "in variation, ratio and half-width", region)] = None,
+    top: Annotated[float | None, Option(help="highest ratio in ratio [default: 4]")] = None,
+    pair: Annotated[list[Any] | None, several("RULE", "the two in regions-3d", region)] = None,
+    top_3d: Annotated[float | None, Option(help="highest ratio in regions-3d [default: 10]")] = None,
+    capped: Annotated[Any, Option(parser=region, metavar="RULE", help="in cap, of type capped")] = None,
+    equal: Annotated[list[str] | None, several("DIVERGENCE", "in equal-half-width [default: kl,tv,chi2]")] = None,
+    half_width: Annotated[
+        float | None, Option(help="of --equal: each one's half-width at that token [default: 0.1]")
+    ] = None,
+    at: Annotated[float | None, Option(help="the token's old probability [default: 0.5]")] = None,
+) -> None:
+    """Draw the paper's figures of trust regions, and three of ours.
+
+    As PDF, SVG and PNG, with their captions printed: regions-3d, variation and ratio are Fig. 1a, 1b and 2 of the
+    paper; equal-half-width, cap and half-width are ours. The defaults are the paper's.
+    """
+    from ..reports.figures import Parameters, write_figures
+
+    if pair and len(pair) != 2:
+        raise UserError(f"--pair takes two rules, got {len(pair)}")
+    given = {"regions": regions, "top": top, "pair": pair, "top_3d": top_3d, "capped": capped, "equal": equal}
+    given |= {"half_width": half_width, "at": at}
+    try:
+        parameters = Parameters(**{name: value for name, value in given.items() if value is not None})
+        drawn = write_figures(output, parameters, only or [])
+    except ValueError as error:  # of the core, about a rule or a divergence that was named
+        raise UserError(str(error)) from error
+    for path, caption in drawn:
+        print(f"{path}.pdf .svg .png\n  {caption}")
+    print(output)

@@ -1,0 +1,204 @@
+"""What `bandpo watch` shows: all that is known of one run, or a table of several."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from bandpo.errors import UserError
+
+from ..progress import console
+from ..reports.watching import BY_P, PANELS, QUANTILES, Seen, Watch, bin_labels, last, number, write_page
+
+_STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
+_BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=*#"
+_MOST_LINE = 60  # columns of a curve
+_PAUSE = 100  # between two looks, and two pages, so many times as long as one takes: each has 1 % of a core at most
+# The columns of the table of several runs; from the end of them go those for which there is no room.
+_COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "radius", "P(work)", "good tail cut", "KL")
+
+
+def watch_and_show(
+    given: Sequence[str], *, html: Path | None = None, every: float = 2.0, silent: float, once: bool = False,
+    as_json: bool = False, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+) -> None:  # fmt: skip
+    """`bandpo watch`. `clock` tells the time, and `sleep` lets it pass."""
+    watch = Watch(given, silent)
+    seen = watch.look(clock())
+    if once and (missing := [run for run in seen if run.state == "waiting"]):
+        raise UserError(f"{missing[0].label}: nothing to show; {' '.join(missing[0].notes) or 'no line is in its log'}")
+    if as_json:
+        print(json.dumps([_data(run) for run in seen], indent=2, allow_nan=False))
+    elif once:
+        console.print(view(seen))
+    if once:
+        if html is not None:
+            write_page(html, seen, clock(), refresh=None)
+        return
+    try:
+        _follow(watch, seen, html, every, clock, sleep)
+    except KeyboardInterrupt as end:
+        if end.args:  # a signal, and no Ctrl-C
+            raise
+    if html is not None:
+        write_page(html, watch.look(clock()), clock(), refresh=None)
+
+
+def _follow(
+    watch: Watch, seen: list[Seen], html: Path | None, every: float, clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:  # fmt: skip
+    """Until all is finished: a view that is drawn again and again, or where there is no such terminal a line a row."""
+    told: dict[str, Any] = {}
+    on_page: dict[str, Any] = {}
+    page_due = began = clock()
+    screen = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+    with screen if console.is_terminal and not console.is_dumb_terminal else nullcontext():
+        if html is not None:
+            console.print(f"The page, which loads itself again: {html}")
+        while True:
+            if screen.is_started:
+                screen.update(view(seen), refresh=True)
+            now = {run.label: (run.state, run.rows, run.notes) for run in seen}
+            for run in seen if not screen.is_started else []:
+                if told.get(run.label) != now[run.label]:
+                    console.print(_line(run), soft_wrap=True)
+            told = now
+            pause = max(every, _PAUSE * (clock() - began))
+            if html is not None and now != on_page and (began := clock()) >= page_due:
+                write_page(html, seen, began)
+                on_page, page_due = now, clock() + _PAUSE * (clock() - began)
+            if watch.complete and all(run.ended for run in seen):
+                return
+            sleep(pause)
+            began = clock()
+            seen = watch.look(began)
+
+
+def view(seen: Sequence[Seen], width: int | None = None) -> Group:
+    """What a terminal shows."""
+    width = width or (console.width if console.is_terminal else 100)
+    parts = _one(seen[0], width) if len(seen) == 1 else _several(seen, width)
+    return Group(*parts)
+
+
+def _one(run: Seen, width: int) -> list[Text]:
+    lines = [Text(run.label, "bold"), _standing(run), *_words(run), Text()]
+    wide = min(_MOST_LINE, width - 30)
+    for name, panel in PANELS.items():
+        if math.isnan(value := last(panel, run)):
+            continue
+        percent = " %" if panel.unit.startswith("%") else ""
+        indent = "  " if name in ("above", "below") else ""
+        curve = _curve(panel.curve(run), wide) if wide >= 8 else ""
+        lines.append(Text.assemble(f"{indent + name:<15}{_number(value) + percent:>10}   ", (curve, "cyan")))
+    quantiles = [(name, last(panel, run)) for name, panel in QUANTILES.items()]
+    known = [f"{name} {_number(value)}" for name, value in quantiles if not math.isnan(value)]
+    rows = [known] if width >= 80 else [known[:3], known[3:]]
+    lines += [Text(f"{'' if i else 'log ratio':<15}  {'   '.join(row)}") for i, row in enumerate(rows) if row]
+    heads = [label.replace("≤ ", "<=") for label in bin_labels()]
+    shares = {side: [last(panel, run) for panel in panels.values()] for side, panels in BY_P.items()}
+    if not np.isnan([*shares.values()]).all():
+        lines += [Text(), Text(f"{'% of old p':<12}" + "".join(f"{head:>8}" for head in heads))]
+        lines += [Text(f"  {side:<10}" + "".join(f"{_number(x):>8}" for x in each)) for side, each in shares.items()]
+    return lines
+
+
+def _several(seen: Sequence[Seen], width: int) -> list[Text]:
+    """A row for each run, with as many columns as there is room for; below it what there is to say."""
+    most = max(12, width // 3)
+    axes = {run.axis for run in seen}
+    head, before = (seen[0].axis, False) if len(axes) == 1 else ("at", True)
+    columns = [["run", *(_short(run.label, most) for run in seen)], [head, *(_at(run, before) for run in seen)]]
+    columns.append(["state", *(run.state for run in seen)])
+    for name in _COLUMNS:
+        values = [last(PANELS[name], run) for run in seen]
+        if not all(map(math.isnan, values)):
+            percent = ", %" if PANELS[name].unit.startswith("%") else ""
+            columns.append([name + percent, *map(_number, values)])
+    widths = [max(map(cell_len, column)) for column in columns]
+    while len(columns) > 3 and sum(widths) + 2 * len(widths) > width:
+        columns.pop()
+        widths.pop()
+    lines = []
+    for i in range(len(seen) + 1):
+        line = Text(no_wrap=True, overflow="ellipsis")
+        for j, (column, room) in enumerate(zip(columns, widths, strict=True)):
+            space = " " * (room - cell_len(column[i]))
+            style = "bold" if i == 0 else _STYLES.get(column[i], "") if j == 2 else ""
+            line.append(f"{'  ' if j else ''}{column[i] + space if j < 3 else space + column[i]}", style)
+        lines.append(line)
+    for run in seen:
+        if run.state not in ("running", "finished") or run.collapse is not None or run.notes:
+            lines += [Text(), Text.assemble((f"{run.label}: ", "bold"), _standing(run)), *_words(run)]
+    return lines
+
+
+def _at(run: Seen, named: bool) -> str:
+    at = f"{run.x[-1]:g}" if len(run.x) else "0"
+    return (f"{run.axis} " if named else "") + at + (f"/{run.end}" if run.end else "")
+
+
+def _standing(run: Seen) -> Text:
+    return Text.assemble(f"{run.now}, ", (run.standing, _STYLES.get(run.state, "")))
+
+
+def _words(run: Seen) -> list[Text]:
+    words = [Text(run.word, "bold red" if run.collapsed else "dim")] if run.word else []
+    return words + [Text(note, "yellow") for note in run.notes]
+
+
+def _line(run: Seen) -> str:
+    parts = [run.label, run.now]
+    for name in ("reward", "entropy", "clipped", "tail share", "radius"):
+        if not math.isnan(value := last(PANELS[name], run)):
+            parts.append(f"{name} {_number(value)}" + (" %" if PANELS[name].unit.startswith("%") else ""))
+    if run.state != "running":
+        parts.append(run.standing)
+    return "  ".join([*parts, *([run.word] if run.collapsed else []), *run.notes])
+
+
+def _data(run: Seen) -> dict[str, Any]:
+    panels = [panel for group in (PANELS, QUANTILES, *BY_P.values()) for panel in group.values()]
+    shares = {panel.key: last(panel, run) / (100 if panel.unit.startswith("%") else 1) for panel in panels}
+    return {
+        "label": run.label,
+        "state": run.state,
+        run.axis: float(run.x[-1]) if len(run.x) else None,
+        "end": run.end,
+        "seconds_since_last_line": run.age,
+        "collapsed": run.collapsed,
+        "word": run.word,
+        "notes": list(run.notes),
+        "numbers": {key: value for key, value in shares.items() if not math.isnan(value)},
+    }
+
+
+def _curve(y: np.ndarray, width: int) -> str:
+    """From the lowest value to the highest, in at most so many columns; blank where none is known."""
+    means = [part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan
+             for part in np.array_split(y, min(width, len(y)))]  # fmt: skip
+    blocks = _BLOCKS if console.encoding.lower().startswith("utf") else _PLAIN
+    low, high = np.nanmin(means), np.nanmax(means)
+    spread, top = high - low or 1.0, len(blocks) - 1
+    return "".join(" " if math.isnan(mean) else blocks[round((mean - low) / spread * top)] for mean in means)
+
+
+def _number(value: float) -> str:
+    return number(value).replace("–", "-")  # noqa: RUF001  (for terminals that have ASCII only)
+
+
+def _short(text: str, most: int) -> str:
+    """Its beginning and its end, where the seed is."""
+    return text if len(text) <= most else f"{text[: most - 9]}..{text[-7:]}"

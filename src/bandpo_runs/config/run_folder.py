@@ -1,0 +1,72 @@
+"""The folder of a run: what ran (`run.json`), with which settings (`config.yaml`), and whether it came to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+import pydantic
+import yaml
+from typing_extensions import TypedDict
+
+from bandpo.errors import UserError
+from bandpo.files.checks import checked
+from bandpo.files.reading import read_json
+from bandpo.files.yaml import read_yaml
+
+from .recipe import RunConfig
+
+_MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)
+_Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
+
+
+class Info(TypedDict):
+    """run.json, as far as it is used."""
+
+    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
+    label: str
+    seed: _Count
+    finished: bool
+    learning_rate: float | None
+    scene: NotRequired[str | None]
+    rounds: NotRequired[_Count | None]
+    steps_per_round: NotRequired[_Count | None]
+    wall_seconds: NotRequired[float | None]
+    command: NotRequired[str | None]
+    stopped: NotRequired[str | None]  # why, where numbers that are not finite ended it
+
+
+def read_info(folder: Path) -> Info:
+    """run.json of a run's folder."""
+    return read_json(folder / "run.json", Info)
+
+
+def check_same_run(folder: Path, config: RunConfig) -> None:
+    """Raise UserError unless the folder holds a run of this configuration; its place may differ, and what ends it."""
+    if not (folder / "config.yaml").is_file():
+        if (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
+            raise UserError(
+                f"{folder / 'config.yaml'} is missing, so nobody can tell the settings of the run that is there; "
+                "put the file back, or start a new run in another folder"
+            )
+        raise UserError(f"{folder} holds no run to resume; start one without --resume")
+    stored = _flat(checked(read_yaml(folder / "config.yaml"), dict[str, Any], str(folder / "config.yaml")))
+    now = _flat(yaml.safe_load(config.to_yaml()))
+    free = {"output", "stop_if_not_finite"}
+    different = sorted(key for key in {*stored, *now} - free if stored.get(key) != now.get(key))
+    if different:
+        raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the folder holds a run that came to its end."""
+    return (folder / "run.json").exists() and read_info(folder)["finished"]
+
+
+def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return out

@@ -1,0 +1,47 @@
+"""A question: what a model is asked, and the right answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bandpo.files.reading import line_of
+
+Content = str | list[dict[str, Any]]  # text, or chat messages
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and its answer. `more`: further columns, which a scorer may need."""
+
+    data: str
+    prompt: int
+    content: Content
+    answer: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """A hash of what is asked: the same question has the same in every folder."""
+        return hashlib.sha256(line_of(self.content)).hexdigest()[:16]
+
+    def row(self) -> dict[str, Any]:
+        name = "text" if isinstance(self.content, str) else "messages"
+        return {"data": self.data, "prompt": self.prompt, name: self.content, "answer": self.answer, **self.more}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Question:
+        known = {"data", "prompt", "text", "messages", "answer"}
+        content = row["text"] if "text" in row else row["messages"]
+        more = {key: value for key, value in row.items() if key not in known}
+        return cls(row["data"], row["prompt"], content, row["answer"], more)
+
+
+def fingerprint(questions: Iterable[Question]) -> str:
+    """A hash of questions and answers, in order."""
+    digest = hashlib.sha256()
+    for question in questions:
+        digest.update(line_of([question.content, question.answer]))
+    return digest.hexdigest()

@@ -1,0 +1,250 @@
+"""The rows of a data set, as plain dictionaries: from the hub, a copy of it on disk, a file, or reasoning_gym.
+
+What cannot be read is named in one line.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from bandpo.errors import UserError
+from bandpo.files.checks import shortened
+from bandpo.files.reading import json_line, lines_of, read_json
+
+from .sources import Source
+
+Rows = Iterator[dict[str, Any]]
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+def value_at(row: Mapping[str, Any], path: str) -> Any:
+    """row["a"]["b"] for "a.b"; None where there is no such thing. A column that is itself called "a.b" comes first."""
+    if path in row or "." not in path:
+        return row.get(path)
+    head, rest = path.split(".", 1)
+    inside = row.get(head)
+    return value_at(inside, rest) if isinstance(inside, Mapping) else None
+
+
+def file_rows(path: Path, name: str | None = None) -> Rows:
+    """The rows of a file of JSON lines, JSON, CSV or Parquet.
+
+    Args:
+        path: the file; its ending says what is in it.
+        name: what to call it in errors.
+
+    Raises:
+        UserError: no such file, another ending, or a file that cannot be read; in the last case only when its rows are.
+    """
+    name = name or f"{str(path)!r}"
+    if not path.is_file():
+        raise UserError(f"{name} is not a file")
+    if path.suffix not in _READERS:
+        raise UserError(f"{name} must end in one of {sorted(_READERS)}")
+    return _guarded(_READERS[path.suffix], path, name)
+
+
+def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
+    try:
+        yield from reader(path)
+    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
+        raise UserError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _json_rows(path: Path) -> Rows:
+    """Lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
+    with path.open("rb") as file:
+        start = file.read(2**12).removeprefix(BOM_UTF8).lstrip()
+    if start.startswith(b"["):
+        for number, row in enumerate(read_json(path, list[Any], shown=False, most=2**31), 1):
+            if not isinstance(row, dict):
+                raise ValueError(f"row {number} must be an object with names and values, got {shortened(row)}")
+            yield row
+        return
+    for number, line in enumerate(lines_of(path), 1):
+        if line.removeprefix(BOM_UTF8).strip():
+            yield json_line(line, f"line {number}")
+
+
+def _csv_rows(path: Path) -> Rows:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, strict=True)
+        names = [name.strip() for name in reader.fieldnames or ()]
+        if len(set(names)) == len(names):  # "prompt, score" has a blank that nobody means
+            reader.fieldnames = names
+        for row in reader:
+            if None in row:
+                raise ValueError(f"line {reader.line_num} has more cells than the header")
+            yield row
+
+
+def _parquet_rows(path: Path) -> Rows:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(1000):
+            yield from batch.to_pylist()
+
+
+_READERS: dict[str, Callable[[Path], Rows]] = {
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
+    ".csv": _csv_rows,
+    ".parquet": _parquet_rows,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------- the hub
+def hub_rows(
+    hub: str, config: str | None, split: str, *, stream: bool = False, then: str = "--from copies"
+) -> tuple[Rows, str | None]:
+    """The rows of a data set of the Hugging Face hub, and the commit that they are of.
+
+    Without `stream` it is downloaded into the hub's own cache first, which goes on where a download broke off. With
+    HF_HUB_OFFLINE=1 only that cache is read, and the commit is None.
+
+    Raises:
+        UserError: it cannot be reached or has no such part; the message names it and says how to use a copy on disk, by
+            the setting `then`.
+    """
+    from datasets import load_dataset
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    try:
+        revision = None
+        if not HF_HUB_OFFLINE and not Path(hub).is_dir():
+            # First, because it fails at once without a network, where load_dataset tries for half a minute.
+            revision = HfApi().dataset_info(hub, timeout=20).sha
+        found: Any = load_dataset(hub, config, split=split, streaming=stream, revision=revision)
+    except Exception as error:  # the hub's client has many ways to say no
+        raise UserError(_unreachable(hub, error, then)) from error
+    return _hub_guarded(found, hub, then), revision
+
+
+def _hub_guarded(found: Any, hub: str, then: str) -> Rows:
+    try:
+        yield from found
+    except Exception as error:
+        raise UserError(_unreachable(hub, error, then)) from error
+
+
+def _unreachable(hub: str, error: Exception, then: str) -> str:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return (
+        f"{hub} cannot be loaded from the Hugging Face hub ({reason}). Where there is a network: `hf download {hub} "
+        f"--repo-type dataset --local-dir copies/{hub}`; then here: {then}"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ copies on disk
+@dataclass(frozen=True)
+class Copies:
+    """Copies of the hub's data sets on disk.
+
+    Attributes:
+        path: one of a data set's files; a folder with its files in it; or a folder that holds such folders as ORG/NAME,
+            NAME or datasets--ORG--NAME (the hub's own cache).
+        alone: whether the first two will do; they cannot be told from another data set's.
+    """
+
+    path: Path
+    alone: bool = True
+
+
+def copied_files(source: Source, copies: Copies) -> list[Path]:
+    """The files of a data set's split in copies of the hub.
+
+    Raises:
+        UserError: nothing of it is there; the message says where it was looked for.
+    """
+    path = copies.path
+    if path.is_file() and copies.alone:
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"--from {path} does not exist; it must be a file or a folder with a copy of {source.hub}")
+    cached = path / f"datasets--{source.hub.replace('/', '--')}" / "snapshots"
+    snapshots = sorted(cached.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    own = [path / source.hub, path / Path(source.hub).name, *snapshots[:1]]
+    folder = next((folder for folder in own if folder.is_dir()), path if copies.alone else None)
+    if folder is None:
+        raise UserError(f"--from {path} has no folder {source.hub}, {Path(source.hub).name} or {cached.parent.name}")
+    # As datasets' own push_to_hub lays them out: CONFIG/SPLIT-*, or data/SPLIT-* where there is one configuration.
+    for place in [folder / source.config] if source.config else [folder / "data", folder]:
+        found = sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file())
+        if found:
+            return found
+    where = f"{source.config}/" if source.config else ""
+    raise UserError(
+        f"no files {where}{source.split}*.parquet (or .jsonl, .json, .csv) of {source.hub} in {folder}; --from takes "
+        "one of its files, or a folder as `hf download --repo-type dataset --local-dir` makes it"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- reasoning_gym
+def reasoning_gym_items(
+    task: str, size: int, options: Mapping[str, Any], name: str = "task"
+) -> tuple[list[dict[str, Any]], Callable[[str, dict[str, Any]], float]]:
+    """The items of a reasoning_gym task, with `question` and `answer`, and its scorer `score(text, item)`.
+
+    Args:
+        task: its name there.
+        size: how many items.
+        options: of the task, its `seed` among them (default 0).
+        name: what to call the task in errors.
+
+    Raises:
+        UserError: reasoning_gym is not installed, or has no such task or option.
+    """
+    try:
+        import reasoning_gym
+    except ImportError:
+        raise UserError(f"{name} {task!r} needs the package: pip install 'bandpo[reasoning-gym]'") from None
+    options = {"seed": 0, **options}
+    try:
+        made = reasoning_gym.create_dataset(task, size=size, **options)
+    except Exception as error:
+        raise UserError(f"{name} {task!r} with options {options}: {' '.join(str(error).split())}") from error
+    return list(made), made.score_answer
+
+
+# --------------------------------------------------------------------------------------------------------- any of them
+def files_on_disk(source: Source, copies: Copies | None) -> list[Path]:
+    """The files that a source is read from; none where it is downloaded or made."""
+    if source.kind == "file":
+        return [Path(source.hub)]
+    return copied_files(source, copies) if copies is not None and source.kind == "hub" else []
+
+
+def open_source(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]]:
+    """The rows of a source, the first `size` of them where it has one, and where they come from."""
+    rows, where = _opened(source, copies)
+    return islice(rows, source.size), where
+
+
+def _opened(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]]:
+    if source.kind == "reasoning-gym":
+        items, _ = reasoning_gym_items(source.hub, source.size or 0, source.options)
+        return iter(items), {"task": source.hub, "options": {"seed": 0, **source.options}, "items": source.size}
+    if files := files_on_disk(source, copies):
+        missing = next((path for path in files if not path.is_file()), None)
+        if missing is not None:
+            raise UserError(f"{str(missing)!r} is not a file")
+        hashes = {str(path): file_hash(path) for path in files}
+        return (row for path in files for row in file_rows(path)), {"files": hashes}
+    rows, commit = hub_rows(source.hub, source.config, source.split, stream=source.stream)
+    return rows, {"hub": source.hub, "config": source.config, "split": source.split, "commit": commit}
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,147 @@
+"""Training rows `{prompt, answer, ...}` from a file, the hub, a reasoning_gym task or the lab, in a fixed order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import torch
+from datasets import Dataset
+
+from bandpo.errors import UserError, counted
+from bandpo.files.checks import shortened
+from bandpo.rewards.functions import Reward, guarded, resolve, text_of
+
+from .. import toy
+from ..config.recipe import DataConfig, RunConfig
+from .golds import read_gold
+from .readers import file_rows, hub_rows, reasoning_gym_items
+
+
+def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
+    """`read_rows`, and the reward: for `module:function` the module is imported, which runs what is in it.
+
+    Raises:
+        UserError: as there, or there is no such reward.
+    """
+    if config.reward == "reasoning-gym" and config.data.source != "reasoning_gym":
+        raise UserError(f"reward 'reasoning-gym' needs data.source 'reasoning_gym', got {config.data.source!r}")
+    reward = None if config.reward in ("lab", "reasoning-gym") else resolve(config.reward)
+    rows, held_out, own = read_rows(config)
+    if reward is None:
+        assert own is not None  # of the lab or of the task; the config goes with its data
+        reward = guarded(own, config.reward)
+    return rows, held_out, reward
+
+
+def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None]:
+    """The rows to train on, in order and as many as the run needs; the rows held out; the reward of data that bring
+    their own. Nothing that the config names is imported or executed: whoever reads a run trusts it with nothing.
+
+    The order is drawn here from the run's seed, passes over the rows following each other: the trainer then goes
+    through the data once, which it can resume exactly, and every rule sees the same prompts.
+
+    Raises:
+        UserError: a missing or empty file, a missing column, too few rows.
+    """
+    needed = config.rounds * config.prompts_per_round
+    data = config.data
+    if data.source == "lab":
+        flip = toy.SCENES[config.scene or "tail"].flip
+        return Dataset.from_list(toy.prompts(needed, config.seed, flip)), None, toy.reward
+    reward: Reward | None = None
+    if data.source == "reasoning_gym":
+        rows, reward = _reasoning_gym(data, config)
+    else:
+        rows = _columns(_load(data), data, config.reward)
+    if data.size is not None:
+        if len(rows) < data.size:
+            raise UserError(
+                f"data.size is {data.size}, but {data.path or data.task} has only {counted(len(rows), 'row')}"
+            )
+        rows = rows.select(range(data.size))
+    held_out = None
+    if data.eval_size:
+        first = max(0, len(rows) - data.eval_size)
+        held_out = rows.select(range(first, len(rows)))
+        # A prompt that is held out must not be trained on, however often it occurs.
+        seen = {json.dumps(prompt) for prompt in held_out["prompt"]}
+        rows = rows.select(
+            [i for i, prompt in enumerate(rows["prompt"]) if i < first and json.dumps(prompt) not in seen]
+        )
+    train = len(rows)
+    if train < config.prompts_per_round:
+        raise UserError(
+            f"{counted(train, 'row')} left to train on (data.eval_size {data.eval_size} and their repetitions are "
+            f"held out); a round needs {config.prompts_per_round}"
+        )
+    rng = torch.Generator().manual_seed(config.seed)
+    passes = -(-needed // train)
+    order = torch.cat([torch.randperm(train, generator=rng) for _ in range(passes)])[:needed]
+    return rows.select(order.tolist()), held_out, reward
+
+
+def _load(data: DataConfig) -> list[dict[str, Any]]:
+    path = data.path or ""
+    if data.source == "hub":
+        rows = list(hub_rows(path, None, data.split, then="data.source=file data.path=FILE")[0])
+    else:
+        rows = list(file_rows(Path(path), f"data.path {path!r}"))
+    if not rows:
+        raise UserError(f"data.path {path!r} has no rows")
+    return rows
+
+
+def _columns(rows: list[dict[str, Any]], data: DataConfig, reward: str) -> Dataset:
+    """Rename to `prompt` and `answer`, put the prompt into its template and, for chat, into a message."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for key, name in (("prompt", data.prompt), ("answer", data.answer)):
+        if name not in names:
+            raise UserError(f"data.{key}: column {name!r} is not in {data.path!r}, which has {names}")
+    others = [name for name in names if name not in (data.prompt, data.answer, "prompt", "answer")]
+    shaped = []
+    for number, row in enumerate(rows, 1):
+        prompt, answer = row.get(data.prompt), row.get(data.answer)
+        if not prompt or not isinstance(prompt, str | list):
+            raise UserError(f"row {number} of {data.path!r}: {data.prompt!r} must be text or messages, got {prompt!r}")
+        if answer is None:
+            raise UserError(f"row {number} of {data.path!r}: {data.answer!r} is missing")
+        prompt = _prompt(prompt, data) if isinstance(prompt, str) else prompt
+        if isinstance(answer, list | dict) and ":" not in reward:  # a reward of one's own may want all of it
+            answer = _one_answer(answer, f"row {number} of {data.path!r}: {data.answer!r}")
+        shaped.append({"prompt": prompt, "answer": str(answer), **{name: row.get(name) for name in others}})
+    if len({type(row["prompt"]) for row in shaped}) > 1:
+        raise UserError(f"data.path {data.path!r}: some prompts are text, others messages")
+    try:
+        return Dataset.from_list(shaped, on_mixed_types="use_json")
+    except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise UserError(f"data.path {data.path!r} does not fit a table: {' '.join(str(error).split())}") from error
+
+
+def _one_answer(value: Any, where: str) -> str:
+    try:
+        return read_gold(value)[0]
+    except ValueError as error:
+        raise UserError(f"{where} is {shortened(value)}: {error}") from None
+
+
+def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
+    text = data.template.replace("{prompt}", text)
+    return [{"role": "user", "content": text}] if data.chat else text
+
+
+def _reasoning_gym(data: DataConfig, config: RunConfig) -> tuple[Dataset, Reward]:
+    needed = data.size or config.rounds * config.prompts_per_round + data.eval_size
+    # Their metadata can be anything, so rows only point to the items.
+    items, score_answer = reasoning_gym_items(data.task or "", needed, data.options, "data.task")
+    rows = [
+        {"prompt": _prompt(item["question"], data), "answer": str(item["answer"]), "item": i}
+        for i, item in enumerate(items)
+    ]
+
+    def score(completions: list[Any], item: list[int], **columns: Any) -> list[float]:
+        return [float(score_answer(text_of(c).strip(), items[i])) for c, i in zip(completions, item, strict=True)]
+
+    return Dataset.from_list(rows), score

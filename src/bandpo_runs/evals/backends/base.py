@@ -1,0 +1,120 @@
+"""What every back end is given and gives back, and which of them a name means."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from bandpo.errors import UserError
+
+from ...data.questions import Content
+from ..samples import Sampling
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sample to draw. `key` is the caller's."""
+
+    key: Any
+    content: Content
+    seed: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What came of a request; the fields are those of `samples.Sample`."""
+
+    text: str
+    tokens: int | None
+    finish: str
+    reasoning: str | None = None
+    error: str | None = None
+
+
+class Backend(Protocol):
+    """`dtype`: the precision of the model, where that is known."""
+
+    @property
+    def dtype(self) -> str | None: ...
+
+    def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
+        """What came of each request, in any order. Leaving the iterator stops the work."""
+        ...
+
+    def opens_thinking(self, content: Content) -> bool:
+        """Whether a prompt opens the thinking (`opens_thinking`), as far as is known."""
+        ...
+
+
+def choose(name: str, base_url: str | None) -> str:
+    """The back end that `auto` means: a server if one is named, else vLLM if it is installed, else transformers."""
+    if name == "auto":
+        name = "openai" if base_url else "vllm" if find_spec("vllm") else "transformers"
+    if (name == "openai") != (base_url is not None):
+        raise UserError(
+            "backend openai needs the server's address: --base-url http://localhost:8000/v1"
+            if base_url is None
+            else f"--base-url is for backend openai, got backend {name!r}"
+        )
+    package = {"openai": "openai", "vllm": "vllm", "transformers": "transformers"}[name]
+    if not find_spec(package):
+        hint = {"openai": "pip install 'bandpo[eval]'", "vllm": "see docs.vllm.ai for your hardware"}
+        raise UserError(f"backend {name} needs the package {package}, which is not installed: "
+                        f"{hint.get(name, 'pip install transformers')}")  # fmt: skip
+    return name
+
+
+def weights_of(model: str) -> str | None:
+    """What tells the weights of a model from others of the same name: the revision on the hub or, of a folder, a hash
+    of its settings and of the ends of its weight files (training changes every tensor)."""
+    folder = Path(model)
+    if not folder.is_dir():
+        from transformers import AutoConfig
+
+        try:
+            return getattr(AutoConfig.from_pretrained(model, trust_remote_code=False), "_commit_hash", None)
+        except Exception as error:
+            raise cannot_load(model, error) from error
+    digest = hashlib.sha256()
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("config.json")])
+    for path in files:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 2**20))
+            digest.update(f"{path.name} {size} ".encode() + file.read())
+    return digest.hexdigest()[:16] if files else None
+
+
+def cannot_load(model: str, error: Exception) -> UserError:
+    folder = "" if Path(model).is_dir() else " (there is no such folder here)"
+    return UserError(f"model {model!r}{folder} cannot be loaded: {' '.join(str(error).split())}")
+
+
+def opens_thinking(content: Content, tokenizer: Any) -> bool:
+    """Whether a prompt, as the model sees it, ends where a thinking block is opened; some chat templates open one.
+    False without a template."""
+    if not isinstance(content, str):
+        if tokenizer is None or tokenizer.chat_template is None:
+            return False
+        content = str(tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True))
+    return content.rstrip().endswith(("<think>", "[THINK]"))
+
+
+def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
+    """A prompt as tokens: messages through the model's chat template, text as it is (as TRL does in training)."""
+    if isinstance(content, str):
+        ids = tokenizer(content)["input_ids"]
+        if not ids:
+            raise UserError(f"the tokenizer of {model!r} finds no token in {content!r}; are its files there?")
+        return list(ids)
+    if tokenizer.chat_template is None:
+        raise UserError(
+            f"the prompts are chat messages, but the tokenizer of {model!r} has no chat template; --no-chat sends "
+            "their text as it is"
+        )
+    return list(tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=True)["input_ids"])

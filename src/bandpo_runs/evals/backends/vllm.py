@@ -1,0 +1,74 @@
+"""Samples from vLLM on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from bandpo.errors import UserError
+
+from ...data.questions import Content
+from ..samples import Sampling
+from .base import Drawn, Request, cannot_load, opens_thinking, token_ids
+
+
+class VLLM:
+    """vLLM's engine in this process, with a seed for each request. It batches as it likes."""
+
+    def __init__(self, model: str, *, say: Callable[[str], None] = lambda text: None, **options: Any) -> None:
+        from vllm import LLM  # pyright: ignore[reportMissingImports]
+        from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+
+        self.path, self.say = model, say
+        if current_platform.is_cpu():
+            # vLLM 0.28 takes back a seeded generator's last step when a prompt is cut in two, which one of the CPU
+            # cannot do ("CPU Generator does not use offset").
+            options = {"enable_chunked_prefill": False, **options}
+        try:
+            self.engine = LLM(model=model, **options)
+        except Exception as error:
+            raise cannot_load(model, error) from error
+        self.dtype = str(self.engine.llm_engine.model_config.dtype).removeprefix("torch.")
+
+    def opens_thinking(self, content: Content) -> bool:
+        return opens_thinking(content, self.engine.get_tokenizer())
+
+    def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
+        from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
+
+        engine, tokenizer = self.engine.llm_engine, self.engine.get_tokenizer()
+        context = engine.model_config.max_model_len
+        if sampling.max_tokens >= context:
+            self.say(f"the model's context is {context} tokens: answers are cut there, before --max-tokens")
+        waiting, running = iter(requests), {}
+        try:
+            while True:
+                # Enough to fill every batch, so that answers are written as they come and the rest is not in memory.
+                for request in islice(waiting, 1024 - len(running)):
+                    ids = token_ids(tokenizer, request.content, self.path)
+                    params = SamplingParams(
+                        temperature=sampling.temperature,
+                        top_p=sampling.top_p,
+                        top_k=sampling.top_k,
+                        max_tokens=sampling.max_tokens,
+                        seed=request.seed,
+                    )
+                    if len(ids) >= context:
+                        raise UserError(
+                            f"prompt {request.key} has {len(ids)} tokens, the model's context only {context}"
+                        )
+                    name = str(request.key)
+                    engine.add_request(name, TokensPrompt(prompt_token_ids=ids), params)
+                    running[name] = request
+                if not running:
+                    return
+                for result in engine.step():
+                    if result.finished:
+                        (answer,) = result.outputs
+                        finish = "length" if answer.finish_reason == "length" else "stop"
+                        request = running.pop(result.request_id)
+                        yield request, Drawn(answer.text, len(answer.token_ids), finish)
+        finally:
+            if running:
+                engine.abort_request(list(running))

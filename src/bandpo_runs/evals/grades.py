@@ -1,0 +1,128 @@
+"""The grades of an evaluation folder, from the samples alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from bandpo.errors import UserError, nearest
+from bandpo.rewards.functions import exact, last_number, read_number
+from bandpo.rewards.grading import SCORERS, Grade, grade
+
+from .. import toy
+from ..data.questions import Question
+from ..data.readers import reasoning_gym_items
+from ..files.writing import Appender
+from .folder import GradeRow, grades_path, read_facts, read_questions, read_samples
+from .samples import Sample
+
+GRADERS = (*SCORERS, "exact", "last-number", "reasoning-gym", "lab")
+THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+CHUNK = 512  # samples graded between two appends
+
+
+def check_scorer(scorer: str) -> str:
+    """The scorer, if there is one of this name; raises UserError."""
+    if scorer not in GRADERS:
+        raise UserError(f"scorer must be one of {', '.join(GRADERS)}, got {scorer!r}{nearest(scorer, list(GRADERS))}")
+    return scorer
+
+
+def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[int], None] = lambda n: None) -> str:
+    """Grade the samples that have no grade yet, and append the grades to grades-SCORER.jsonl; returns the scorer.
+
+    Args:
+        folder: of an evaluation, finished or not.
+        scorer: one of `GRADERS`; None: the evaluation's own.
+        on_graded: called with the number of samples graded, from time to time.
+    """
+    facts = read_facts(folder)
+    scorer = check_scorer(scorer or facts["scorer"])
+    questions = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
+    with Appender(grades_path(folder, scorer), GradeRow) as file:
+        graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
+        samples = [sample for sample in read_samples(folder, facts) if sample.finish != "error"]  # may come yet
+        thinking = thinking_in(facts, samples)
+        waiting = [sample for sample in samples if sample.key not in graded]
+        for data, group in groupby(waiting, key=lambda sample: sample.data):
+            samples, grader = list(group), grader_of(scorer, facts["data"][data], data, thinking)
+            for first in range(0, len(samples), CHUNK):
+                chunk = samples[first : first + CHUNK]
+                grades = grader(chunk, [questions[sample.data, sample.prompt] for sample in chunk])
+                file.add(
+                    *(
+                        {"data": s.data, "prompt": s.prompt, "sample": s.sample}
+                        | {"score": g.score, "answer": g.answer, "status": g.status}
+                        for s, g in zip(chunk, grades, strict=True)
+                    )
+                )
+                on_graded(len(chunk))
+    return scorer
+
+
+_Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
+
+
+def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
+    """Whether the prompts opened the thinking: known of a model here, and of a server, whose template is not known,
+    where most whole answers end a thinking block that they do not begin."""
+    if facts.get("backend") != "openai" or facts.get("thinking"):
+        return "opened" if facts.get("thinking") == "opened" else None
+    ended = [s.text for s in samples if s.finish == "stop"]
+    opened = sum(any(end in text and begin not in text for begin, end in THINKING) for text in ended)
+    return "opened" if 2 * opened > len(ended) else None
+
+
+def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Literal["opened"] | None = None) -> _Grader:
+    """What grades samples of one data set; `thinking` as for `rewards.grade`."""
+    if scorer in SCORERS:
+        return lambda samples, questions: grade(
+            [s.text for s in samples], [q.answer for q in questions], scorer, thinking=thinking
+        )
+    if scorer == "exact":
+        return lambda samples, questions: [
+            Grade(score, s.text.strip()) for s, score in zip(samples, _scores(exact, samples, questions), strict=True)
+        ]
+    if scorer == "last-number":
+        return _last_numbers
+    if scorer == "lab":
+        return _lab
+    if "task" not in facts:
+        raise UserError(f"scorer reasoning-gym is for questions of reasoning_gym, and {data} is not; give another one")
+    items, score_answer = reasoning_gym_items(facts["task"], facts["items"], facts["options"])
+
+    def by_task(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
+        # The task's score is partial for some answers; right is what has all of it.
+        values = [score_answer(s.text.strip(), items[q.more["item"]]) for s, q in zip(samples, questions, strict=True)]
+        return [Grade(float(value >= 1), s.text.strip()) for s, value in zip(samples, values, strict=True)]
+
+    return by_task
+
+
+def _scores(reward: Callable[..., Sequence[float]], samples: Sequence[Sample], questions: Sequence[Question]):
+    return reward([s.text for s in samples], answer=[q.answer for q in questions])
+
+
+def _last_numbers(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
+    out = []
+    for sample, score in zip(samples, _scores(last_number, samples, questions), strict=True):
+        number = read_number(sample.text)
+        # 7, 7.0 and 7.00 are one answer.
+        out.append(Grade(0.0, None, "unparsed") if number is None else Grade(score, format(number.normalize(), "f")))
+    return out
+
+
+def _lab(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
+    """The lab's reward asks for tokens. Those of a text are its letters; the end, which it does not have, is known."""
+    ids = [
+        [toy.SYMBOLS.index(letter) for letter in s.text if not letter.isspace()] + [toy.END] * (s.finish == "stop")
+        for s in samples
+    ]
+    scores = toy.reward([s.text for s in samples], ids, [q.answer for q in questions])
+    out = []
+    for sample, score in zip(samples, scores, strict=True):
+        _, mark, after = sample.text.partition(toy.SYMBOLS[toy.ANSWER])
+        out.append(Grade(score, after.strip()) if mark else Grade(0.0, None, "unparsed"))
+    return out

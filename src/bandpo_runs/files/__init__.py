@@ -1,0 +1,1 @@
+"""Files of runs: locks, logs that grow, and what must survive a kill."""

@@ -1,0 +1,48 @@
+"""Where a result comes from: versions, processor and commit, for run folders and rows of measurements."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from bandpo import __version__
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of bandpo, Python and those of `packages` that are installed."""
+    found = {"bandpo": __version__, "python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware(gpu: bool) -> str:
+    """The processor that does the work, for rows of measurements."""
+    if gpu:
+        return torch.cuda.get_device_name()
+    names = Path("/proc/cpuinfo")
+    lines = names.read_text(encoding="utf-8").splitlines() if names.is_file() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def source_commit() -> str | None:
+    """The commit of the source tree, where bandpo runs from one."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    tracked = subprocess.run(["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, timeout=5)
+    return done.stdout.strip() if done.returncode == 0 and tracked.returncode == 0 else None

@@ -1,0 +1,234 @@
+"""Has a training run collapsed? Told from its log: the reward, and the entropy of the policy.
+
+The rule, `find_collapse`: the mean reward of the last `window` points has lost half of what its best such mean had
+above the floor, by more than `SIGMAS` standard errors of noise, for `window` points in a row; and the entropy has moved
+with it: up to 1.5 times its lowest before the break or more, or down to half of what it was at the best point or less.
+A reward that falls while the entropy stays is told as that: harder data do so too. What comes back above the line for
+`window` points in a row has recovered.
+
+benchmarks/collapse.py measures false alarms and delay on made logs and on runs of the lab;
+docs/evaluation_measured.md has them.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bandpo.errors import UserError
+
+Floats = NDArray[np.float64]
+WINDOW = 8
+LOSS = 0.5  # of the best smoothed reward above the floor
+SIGMAS = 6.0
+ROSE, FELL = 1.5, 0.5  # the entropy: against its lowest before the break, against what it was at the best point
+SHORT = 3  # points over which the entropy is averaged: at the start of training it changes fast
+# The names of reward and entropy in the logs of bandpo, of verl and of TRL, in the order in which they are looked for.
+REWARDS = ("reward", "critic/score/mean", "critic/rewards/mean")
+ENTROPIES = ("entropy", "actor/entropy")
+Entropy = Literal["rose", "fell", "stayed", "not logged"]
+
+
+@dataclass(frozen=True)
+class Log:
+    """Reward and entropy (NaN where they were not logged) at `steps`; `axis` is "round" or "step"."""
+
+    steps: Floats
+    reward: Floats
+    entropy: Floats
+    axis: str = "step"
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """Where the reward broke (`step`), when the rule could tell (`known`), from where to where it fell, and whether it
+    came back (`recovered`, the step; None: not to the end of the log)."""
+
+    step: float
+    known: float
+    best: float
+    after: float
+    entropy: Entropy
+    recovered: float | None
+    axis: str = "step"
+
+    @property
+    def certain(self) -> bool:
+        """The entropy moved too, or was not logged."""
+        return self.entropy != "stayed"
+
+    def __str__(self) -> str:
+        """`collapsed at step 340: reward 0.61 before, 0.05 after, entropy rose`."""
+        what = "collapsed" if self.certain else "reward fell"
+        if self.recovered is not None:
+            what += f" at {self.axis} {self.step:g}, recovered at {self.axis} {self.recovered:g}"
+        else:
+            what += f" at {self.axis} {self.step:g}"
+        return f"{what}: reward {self.best:.2f} before, {self.after:.2f} after, entropy {self.entropy}"
+
+
+def trailing_mean(values: ArrayLike, window: int) -> Floats:
+    """The mean of the last `window` values that are known; NaN before there are so many."""
+    values = np.asarray(values, np.float64)
+    finite = np.isfinite(values)
+    known, counts = values[finite].tolist(), np.cumsum(finite)
+    means = np.array([math.fsum(known[i - window : i]) / window for i in range(window, len(known) + 1)])
+    out, there = np.full(len(values), np.nan), counts >= window
+    out[there] = means[counts[there] - window]
+    return out
+
+
+def running_median(values: Floats) -> list[float]:
+    """The median of the first, of the first two, of the first three ... values."""
+    low: list[float] = []  # the lower half, negated, and the upper half, each as a heap
+    high: list[float] = []
+    medians = []
+    for value in values.tolist():
+        heapq.heappush(high, -heapq.heappushpop(low, -value))
+        if len(high) > len(low):
+            heapq.heappush(low, -heapq.heappop(high))
+        medians.append(-low[0] if len(low) > len(high) else (high[0] - low[0]) / 2)
+    return medians
+
+
+def find_collapse(
+    reward: ArrayLike,
+    entropy: ArrayLike | None = None,
+    steps: ArrayLike | None = None,
+    *,
+    window: int = WINDOW,
+    floor: float | None = None,
+    axis: str = "step",
+) -> Collapse | None:
+    """The first collapse of a run that lasts to the end of its log, else the first one that does not; None: none.
+
+    Args:
+        reward: mean reward, point by point; NaN where it is not known.
+        entropy: of the policy, in any unit, at the same points.
+        steps: what the points are called; by default 0, 1, 2 ...
+        window: points over which is averaged, and for which the fall must last.
+        floor: the reward of a model that can do nothing. By default 0, or the lowest smoothed reward so far if lower.
+        axis: the word for `steps` in the message.
+
+    Raises:
+        ValueError: a window below 2, or arrays of different lengths.
+    """
+    reward = np.asarray(reward, np.float64)
+    entropy = np.full_like(reward, np.nan) if entropy is None else np.asarray(entropy, np.float64)
+    steps = np.arange(len(reward), dtype=np.float64) if steps is None else np.asarray(steps, np.float64)
+    if not len(reward) == len(entropy) == len(steps):
+        raise ValueError(f"reward, entropy and steps must be of one length, got {len(reward)}, {len(entropy)} and "
+                         f"{len(steps)}")  # fmt: skip
+    if window < 2:
+        raise ValueError(f"window must be at least 2 points, got {window}")
+    known = np.isfinite(reward)
+    reward, entropy, steps = reward[known], entropy[known], steps[known]
+    smooth = trailing_mean(reward, window).tolist()
+    noise = functools.cache(functools.partial(_noise, reward, smooth, window))
+    best, lowest = -math.inf, 0.0 if floor is None else floor
+    best_at, below, above = 0, 0, 0
+    passing: Collapse | None = None
+    current: tuple[Collapse, int, int] | None = None  # with the places of its best point and of its break
+    for i in range(window - 1, len(reward)):
+        if current is None and smooth[i] > best:
+            best, best_at = smooth[i], i
+        lowest = min(lowest, smooth[i]) if floor is None else floor
+        line = lowest + LOSS * (best - lowest)
+        if current is None:
+            below = below + 1 if smooth[i] < line and best - smooth[i] > SIGMAS * noise()(i, best_at) else 0
+        above = above + 1 if smooth[i] >= line else 0
+        if current is None and below >= window:
+            split = _break(reward, max(0, best_at - window + 1), i)
+            after = float(reward[split : i + 1].mean())
+            current = (
+                Collapse(float(steps[split]), float(steps[i]), best, after, "not logged", None, axis),
+                best_at,
+                split,
+            )
+        elif current is not None and above >= window:
+            passing = passing or _with_entropy(*current, entropy[: i + 1], window, float(steps[i]))
+            current, best, best_at, below = None, smooth[i], i, 0
+    if current is not None:
+        return _with_entropy(*current, entropy, window, None)
+    return passing
+
+
+def _noise(reward: Floats, smoothed: Sequence[float], window: int) -> Callable[[int, int], float]:
+    """Standard error of a smoothed reward, as known at a point: from neighbouring points and, once there are enough
+    before the best one, from three windows in a row, which see noise that lasts for some points, and no steady rise.
+    """
+    smooth = np.asarray(smoothed)
+    bends = np.abs(smooth[3 * window - 1 :] - 2 * smooth[2 * window - 1 : -window] + smooth[window - 1 : -2 * window])
+    by_point, by_window = running_median(np.abs(np.diff(reward))), running_median(bends)
+
+    def at(now: int, best_at: int) -> float:
+        known = best_at + 2 - 3 * window
+        windows = by_window[known - 1] / math.sqrt(6) if known >= 2 * window else 0.0
+        return 1.4826 * max(by_point[now - 1] / math.sqrt(2 * window), windows)
+
+    return at
+
+
+def _with_entropy(
+    collapse: Collapse, best_at: int, split: int, entropy: Floats, window: int, recovered: float | None
+) -> Collapse:
+    """What the entropy did in the four windows after the break."""
+    calm = trailing_mean(entropy, SHORT)
+    before, after = calm[: split + 1], entropy[split : split + 4 * window]
+    moved: Entropy = "not logged"
+    if np.isfinite(before).any() and np.isfinite(after).any():
+        level = float(np.nanmean(after))
+        at_best = before[: best_at + 1][np.isfinite(before[: best_at + 1])]
+        rose = level >= ROSE * float(np.nanmin(before))
+        fell = bool(len(at_best)) and level <= FELL * float(at_best[-1])
+        moved = "rose" if rose else "fell" if fell else "stayed"
+    return replace(collapse, entropy=moved, recovered=recovered)
+
+
+def _break(reward: Floats, first: int, last: int) -> int:
+    """Where two levels, one before and one after, fit the reward between the best point and now best."""
+    part = reward[first : last + 1]
+    before = np.arange(1, len(part))
+    gains = np.cumsum(part - part.mean())[:-1] ** 2 * (1 / before + 1 / (len(part) - before))
+    return first + 1 + int(np.argmax(gains))
+
+
+# ---------------------------------------------------------------------------------------------------------------- logs
+def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
+    """Rows of metrics as a log: means over the lines of a round (or step).
+
+    Raises:
+        ValueError: no line has a reward.
+    """
+    reward = next((key for key in REWARDS if any(_number(row.get(key)) for row in rows)), None)
+    if reward is None:
+        raise UserError(f"{name}: no reward in it; expected one of {', '.join(REWARDS)} in its lines")
+    entropy = next((key for key in ENTROPIES if any(_number(row.get(key)) for row in rows)), ENTROPIES[0])
+    used = [row for row in rows if _number(row.get(reward)) or _number(row.get(entropy))]
+    axis = "round" if all(_number(row.get("round")) for row in used) else "step"
+    if not all(_number(row.get(axis)) for row in used):
+        raise UserError(f"{name}: expected 'round' or 'step' in every line that has a reward")
+    points: dict[float, tuple[list[float], list[float]]] = {}
+    for row in used:
+        for key, values in zip((reward, entropy), points.setdefault(float(row[axis]), ([], [])), strict=True):
+            if _number(row.get(key)):
+                values.append(float(row[key]))
+    x = sorted(points)
+    mean = [[math.fsum(v) / len(v) if v else math.nan for v in points[at]] for at in x]
+    return Log(np.array(x), np.array([r for r, _ in mean]), np.array([e for _, e in mean]), axis)
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def collapse_of(log: Log) -> Collapse | None:
+    """`find_collapse` of a log."""
+    return find_collapse(log.reward, log.entropy, log.steps, axis=log.axis)

@@ -1,0 +1,196 @@
+"""Checkpoints that can be trusted: what a kill, a full disk or a hand has left incomplete is never gone on from.
+
+A checkpoint counts only with its mark, `bandpo.json`, which is written last and deleted first. The mark lists every
+file with its size and checksum, and says how much of the run's rows was on the disk by then. The trainers' libraries
+load what they find, and where a file of the optimizer or of a random state is missing they go on with a fresh one and
+train another model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zlib
+from pathlib import Path
+from typing import Annotated
+
+import pydantic
+from safetensors import SafetensorError, safe_open
+
+from bandpo.numerics import not_finite
+
+from ..files.writing import sync_folder, write_atomically
+
+MARK = "bandpo.json"
+METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+_BLOCK = 1 << 20
+_Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+
+
+class Mark(pydantic.BaseModel):
+    """What was there when a checkpoint was whole; files and rows as their bytes and the CRC-32 of them.
+
+    Attributes:
+        step: of the optimizer.
+        wall_seconds: that the run had taken.
+        processes: that trained it; each has its own random state.
+        files: of the checkpoint.
+        rows: the beginning of metrics.jsonl that belongs to it.
+        timing: bytes of timing.jsonl.
+    """
+
+    step: _Count
+    wall_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    processes: _Count
+    files: dict[str, tuple[_Count, _Count]]
+    rows: tuple[_Count, _Count]
+    timing: _Count
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that its name says."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def place(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return run / "checkpoints" / f"checkpoint-{step}"
+
+
+def write_mark(run: Path, step: int, wall_seconds: float, processes: int) -> None:
+    """Bring the checkpoint and the rows so far onto the disk; then mark it as whole."""
+    folder = place(run, step)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MARK)
+    mark = Mark(
+        step=step,
+        wall_seconds=wall_seconds,
+        processes=processes,
+        files={path.relative_to(folder).as_posix(): settle(path) for path in files},
+        rows=settle(run / METRICS),
+        timing=settle(run / TIMING)[0],
+    )
+    write_atomically(folder / MARK, json.dumps(mark.model_dump(), indent=1).encode() + b"\n")
+    sync_folder(folder.parent)
+
+
+def settle(path: Path) -> tuple[int, int]:
+    """Bring a file onto the disk; returns its size and checksum."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return _sum_of(path)
+
+
+def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
+    """The mark of the newest checkpoint to go on from, and what is wrong with each newer one that was marked.
+
+    One without a mark was being written or deleted when the run was killed: nothing is wrong, and it does not count.
+    But where it was whole and left unmarked because of its weights, that is said.
+    """
+    wrong = []
+    for folder in _newest_first(run):
+        if not (folder / MARK).is_file():
+            wrong += filter(None, [_broken(folder, whole=False)])
+            continue
+        try:
+            mark = Mark.model_validate_json((folder / MARK).read_bytes())
+        except pydantic.ValidationError:
+            wrong.append(f"{folder / MARK} is not what was written")
+            continue
+        fault = _fault(run, folder, mark)
+        if fault is None:
+            return mark, wrong
+        wrong.append(fault)
+    return None, wrong
+
+
+def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
+    """What is wrong with a checkpoint, in words."""
+    if mark.step != step_of(folder):
+        return f"{folder} is the checkpoint of step {mark.step}"
+    for name, (size, checksum) in mark.files.items():
+        if fault := _changed(folder / name, size, checksum, whole=True):
+            return fault
+    fault = _changed(run / METRICS, *mark.rows, whole=False)
+    if fault and (run / METRICS).is_file():
+        with (run / METRICS).open("rb") as file:
+            for number, line in enumerate(iter(file.readline, b""), 1):
+                if not _is_row(line):
+                    return f"line {number} of {run / METRICS} is not a row: {line[:60]!r}"
+                if file.tell() >= mark.rows[0]:
+                    break
+    return fault or _broken(folder)
+
+
+def _broken(folder: Path, whole: bool = True) -> str | None:
+    """Say what is wrong with the weights of a checkpoint: not finite, or, where it was `whole`, not to be read."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "pt") as file:
+                if names := not_finite((name, file.get_tensor(name)) for name in file.keys()):  # noqa: SIM118
+                    return f"{folder} has weights that are not finite ({len(names)}, first {names[0]})"
+        except (SafetensorError, OSError) as error:
+            return f"{path} cannot be read: {error}" if whole else None
+    return None
+
+
+def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
+    """How a file, or the beginning of one that has grown since, differs from what it was."""
+    if not path.is_file():
+        return f"{path} is missing"
+    now = path.stat().st_size
+    if now < size or (whole and now != size):
+        return f"{path} has {now} bytes and had {size}"
+    return None if _sum_of(path, size) == (size, checksum) else f"{path} is not what was written"
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def rewind(run: Path, mark: Mark | None) -> None:
+    """Cut off the rows that came after a mark, all of them without one; newer checkpoints count no more.
+
+    Of tokens those after a mark are cut off by who writes them.
+    """
+    if mark is None:
+        shutil.rmtree(run / "tokens", ignore_errors=True)
+    for name, size in ((METRICS, mark.rows[0] if mark else 0), (TIMING, mark.timing if mark else 0)):
+        if (run / name).is_file():
+            os.truncate(run / name, min(size, (run / name).stat().st_size))
+    for folder in _newest_first(run):
+        if mark is None or step_of(folder) > mark.step:
+            (folder / MARK).unlink(missing_ok=True)
+
+
+def rotate(run: Path, step: int, keep: int | None, best: str | None) -> None:
+    """Delete old checkpoints, but for the `keep` newest up to `step` and the best.
+
+    The steps decide, as the times of files depend on a clock that may be set back.
+    """
+    if keep is None or keep <= 0:
+        return
+    past = [folder for folder in _newest_first(run) if step_of(folder) <= step]
+    kept = [folder for folder in past if (folder / MARK).is_file()][:keep]
+    for folder in past:
+        if folder not in kept and folder.name != best:
+            (folder / MARK).unlink(missing_ok=True)  # first: what is half deleted must not count
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _newest_first(run: Path) -> list[Path]:
+    found = [path for path in (run / "checkpoints").glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def _sum_of(path: Path, size: int | None = None) -> tuple[int, int]:
+    """The size and CRC-32 of a file, or of its beginning."""
+    done = checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK if size is None else min(_BLOCK, size - done)):
+            checksum, done = zlib.crc32(block, checksum), done + len(block)
+    return done, checksum

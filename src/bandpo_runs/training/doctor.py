@@ -1,0 +1,96 @@
+"""`bandpo doctor`: reads settings, scripts and logs, and hands them to the checks of `bandpo.doctor`.
+
+Each check gives findings; a finding says what is the case and, where something should change, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bandpo.doctor.findings import Finding
+from bandpo.doctor.installed import installation, plug_in
+from bandpo.doctor.on_trl import is_of_trl, trl_settings
+from bandpo.doctor.on_verl import ABSENT, ADDED, LOSS, setting, verl_settings
+from bandpo.errors import UserError
+from bandpo.files.yaml import parse_yaml, read_yaml
+
+from .doctor_logs import logged
+from .doctor_scripts import script_settings
+
+
+def read_config(arguments: Sequence[str]) -> dict[str, Any]:
+    """Nested settings from YAML files and `key=value` overrides (a leading + or ++ is Hydra's), later ones win.
+
+    Raises:
+        UserError: a file that holds no settings by name.
+    """
+    config: dict[str, Any] = {}
+    for argument in arguments:
+        if "=" in argument and not Path(argument).exists():
+            key, _, value = argument.partition("=")
+            _merge(config, _nest(key.lstrip("+"), parse_yaml(value, f"the value of {key}")))
+            continue
+        loaded = read_yaml(Path(argument))
+        if not isinstance(loaded, Mapping):
+            raise UserError(f"{argument} must hold settings by name, got a {type(loaded).__name__}")
+        _merge(config, {str(key): value for key, value in loaded.items()})
+    return config
+
+
+def _nest(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        known = into.get(key)
+        if isinstance(value, Mapping) and isinstance(known, dict):
+            _merge(known, value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
+    """Our keys without a +, where no file that is given has them already."""
+    there = read_config([text for text in arguments if Path(text).exists()])
+    for text in arguments:
+        key, equals, _ = text.partition("=")
+        name = key.removeprefix(f"{LOSS}.").partition(".")[0]
+        if equals and key.startswith("+"):
+            _merge(there, read_config([text]))
+        elif equals and key.startswith(f"{LOSS}.") and name in ADDED and setting(there, key) is ABSENT:
+            what = f"{key} without a + in front: verl's own settings have no such key, and Hydra ends the run"
+            yield Finding("problem", what, f"'+{text}'")
+
+
+def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
+    """The installation without arguments; else logs (.jsonl, trainer_state.json), a script (.py), or the settings that
+    files and overrides add up to, of verl or of TRL. With `trust`, the module of a rule of one's own is imported.
+
+    Raises:
+        UserError: a file that is none of them, or cannot be read.
+    """
+    if not arguments:
+        yield from installation()
+        yield from plug_in(ray)
+        return
+    logs = [text for text in arguments if text.endswith((".jsonl", "trainer_state.json"))]
+    for text in logs:
+        yield from logged(Path(text))
+    scripts = [text for text in arguments if text.endswith(".py")]
+    if len(scripts) > 1:
+        raise UserError(f"one script at a time, got {', '.join(scripts)}")
+    settings = read_config([text for text in arguments if text not in (*logs, *scripts)])
+    if scripts:
+        known, unknown, rule, said = script_settings(Path(scripts[0]), settings.keys())
+        yield from said
+        yield from trl_settings({**known, **settings}, unknown, rule, trust=trust)
+    elif "actor_rollout_ref" not in settings and is_of_trl(settings):
+        yield from trl_settings(settings, trust=trust)
+    elif len(logs) < len(arguments):
+        yield from _refused_by_hydra(arguments)
+        yield from verl_settings(settings, trust=trust)

@@ -1,0 +1,442 @@
+"""One training run on the TRL engine: a `RunConfig` in, a folder with the resolved recipe, a metrics file and the model
+out.
+
+The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
+`timing.jsonl` (the same, of what depends on the clock), `checkpoints/`, `model/` and, with `tokens_share`, `tokens/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import logging
+import math
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+
+from bandpo.errors import UserError
+from bandpo.integrations import RULE
+from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.integrations.trl_finite import FiniteGuard, NotFiniteError
+from bandpo.rewards.functions import Reward
+
+from .. import toy
+from ..config.recipe import RunConfig
+from ..config.run_folder import check_same_run, is_finished
+from ..config.trust import check_attention
+from ..data.rows import rows_and_reward
+from ..files.locks import locked
+from ..files.writing import write_atomically
+from ..provenance import hardware, source_commit, versions
+from . import checkpoints, processes
+from .validation import ACCURACIES, Validation, validation_rows
+
+Row = dict[str, Any]
+
+
+@contextlib.contextmanager
+def _rule_is_told() -> Iterator[None]:
+    """The command has said what the rule allows: the trainer does not say it again."""
+    level = RULE.level
+    RULE.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        RULE.setLevel(level)
+
+
+@_rule_is_told()
+def run(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    command: str | None = None,
+    on_row: Callable[[Row], None] = lambda row: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Train as `config` says; returns the folder of the run.
+
+    With `resume`, an interrupted run goes on after its last checkpoint exactly as if it had not been interrupted: the
+    same weights, the same rows. TRL keeps neither its generated batch nor the step within it, so checkpoints are taken
+    only where the next step generates, and only on a logged step; rows logged after the checkpoint are cut off. A
+    checkpoint that lacks anything, or whose rows are gone, is passed over for the one before.
+
+    Several processes, started by `torchrun` or `accelerate launch`, share the batch of the recipe. All of them call
+    this; the first one alone writes, and calls `on_row` and `say`.
+
+    Args:
+        config: from `bandpo_runs.config.load`.
+        resume: go on with the run in `config.output`.
+        command: how to repeat the run, for the report.
+        on_row: called with every row of metrics.
+        say: called with every notice.
+
+    Raises:
+        UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
+            or reward cannot be had; no checkpoint is whole; another process writes to the folder. Nothing has been
+            written then.
+        NotFiniteError: a loss, weight or reward is not finite; run.json has it as `stopped`.
+    """
+    folder = Path(config.output)
+    if not processes.is_first():
+        say = on_row = _ignore
+    if _is_done(folder, config, resume, say):
+        return folder
+    with locked(folder / ".lock") if processes.is_first() else contextlib.nullcontext():
+        # Again, now that nobody else writes to it.
+        return folder if _is_done(folder, config, resume, say) else _run(folder, config, resume, command, on_row, say)
+
+
+def _is_done(folder: Path, config: RunConfig, resume: bool, say: Callable[[str], None]) -> bool:
+    """Whether nothing is left to do; raises UserError where the folder is not for this run."""
+    if resume:
+        check_same_run(folder, config)
+        if is_finished(folder):
+            say(f"{folder} is finished; nothing to resume")
+            return True
+    elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
+        raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
+    return False
+
+
+def _run(
+    folder: Path,
+    config: RunConfig,
+    resume: bool,
+    command: str | None,
+    on_row: Callable[[Row], None],
+    say: Callable[[str], None],
+) -> Path:
+    """The folder is ours."""
+    settings, notice = _trainer_settings(config, folder, processes.count())
+    is_new = not (folder / "checkpoints").exists()
+    arguments = _trainer(BandPOConfig, **settings)
+    state = PartialState()  # of the processes, which have met by now
+    if state.num_processes != processes.count():
+        raise UserError(
+            f"{processes.count()} processes were started (WORLD_SIZE), but this one has met {state.num_processes - 1} "
+            "others; start them by torchrun or accelerate launch, or unset WORLD_SIZE for one process"
+        )
+    if torch.distributed.is_initialized():
+        # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
+        # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    mark = _mark_to_resume(folder, state.num_processes, say) if resume and state.is_main_process else None
+    (mark,) = broadcast_object_list([mark])
+    # One process of each machine goes first, and fills the caches for the others.
+    with state.local_main_process_first():
+        rows, held_out, reward = rows_and_reward(config)
+        first = rows[0]["prompt"]
+        held_out = validation_rows(config, held_out, chat=isinstance(first, list))
+        skill = None
+        model_path = config.model
+        if config.model == "lab":
+            start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
+            model_path = str(start)
+    clock = _RewardClock(reward)
+    validation = Validation(clock.reward, accuracy=config.reward in ACCURACIES)
+    model, tokenizer = _load_model(model_path, config)
+    if isinstance(first, list) and tokenizer.chat_template is None:
+        raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
+    if isinstance(first, str) and not tokenizer(first)["input_ids"]:
+        raise UserError(f"the tokenizer of {config.model!r} finds no token in {first!r}; are its files there?")
+
+    if mark is not None:
+        arguments.eval_on_start = False  # it was done, and its row is in the file
+    if notice:
+        say(notice)
+    try:
+        trainer = _trainer(
+            BandPOTrainer,
+            model=model,
+            reward_funcs=validation.reward,
+            args=arguments,
+            train_dataset=rows,
+            eval_dataset=held_out,
+            processing_class=tokenizer,
+        )
+    except UserError:
+        if is_new:  # the trainer makes its folder before it has seen all settings
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        raise
+    facts = _facts(config, command, skill, state.num_processes)
+    began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
+    keep = config.trainer.get("save_total_limit", 2)
+    guard: FiniteGuard = trainer.finite_guard
+    guard.last_whole = functools.partial(_newest_whole, folder)
+    recorder = _Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take, keep, guard, say)
+    if state.is_main_process:
+        if resume:
+            checkpoints.rewind(folder, mark)
+        _write(folder / "config.yaml", config.to_yaml())
+        _write_json(folder / "run.json", facts)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(recorder)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
+    except NotFiniteError as error:
+        if state.is_main_process:
+            _write_json(folder / "run.json", {**facts, "stopped": str(error)})
+            (folder / "metrics.jsonl").touch()  # for reports, where there is no row yet
+        hint = "--resume does the same steps again; other settings need another output"
+        if (last := guard.last_whole(None, None)) is not None:
+            hint += f", where model={last} begins from there"
+        raise NotFiniteError(f"{folder}, {error}. ({hint}.)") from error
+    trainer.save_model(str(folder / "model"))
+    if state.is_main_process:
+        for path in (folder / "model").iterdir():
+            checkpoints.settle(path)
+        seconds = round(time.monotonic() - began, 1)
+        _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": seconds})
+    return folder
+
+
+def _newest_whole(folder: Path, *unused: object) -> Path | None:
+    mark, _ = checkpoints.newest_whole(folder)
+    return mark and checkpoints.place(folder, mark.step)
+
+
+def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> checkpoints.Mark | None:
+    """The mark of the checkpoint to go on from; None where the run starts again.
+
+    Raises:
+        UserError: every checkpoint is damaged: starting again would throw away what may be mended. Or the run was made
+            by another number of processes.
+    """
+    mark, wrong = checkpoints.newest_whole(folder)
+    if mark is None:
+        if wrong:
+            raise UserError(
+                f"no checkpoint of {folder} is whole: {'; '.join(wrong)}. Put back what is missing, or start the run "
+                "again in another output"
+            )
+        say(f"no whole checkpoint in {folder}: starting again")
+        return None
+    if mark.processes != count:
+        raise UserError(
+            f"{folder} was trained by {mark.processes} process{'es' * (mark.processes > 1)}, each with random numbers "
+            f"of its own, and cannot go on with {count}; start as many"
+        )
+    for fault in wrong:
+        say(f"{fault}: that checkpoint is passed over")
+    say(f"going on after step {mark.step}")
+    return mark
+
+
+def _ignore(*_: object) -> None:
+    """What the other processes do with rows and notices."""
+
+
+class _RewardClock:
+    """A reward, and how long it has taken."""
+
+    def __init__(self, reward: Reward) -> None:
+        self.seconds = 0.0
+
+        @functools.wraps(reward)
+        def timed(*arguments: Any, **columns: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return reward(*arguments, **columns)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        self.reward = timed
+
+
+class _Recorder(TrainerCallback):
+    """Writes metrics.jsonl and timing.jsonl, marks checkpoints that are whole, and deletes old ones."""
+
+    def __init__(
+        self,
+        folder: Path,
+        steps_per_round: int,
+        began: float,
+        on_row: Callable[[Row], None],
+        clock: _RewardClock,
+        evaluated: Callable[[], Mapping[str, float]] = dict,
+        keep: int | None = 2,
+        guard: FiniteGuard | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
+        self.clock, self.evaluated, self.keep, self.guard, self.say = clock, evaluated, keep, guard, say
+        self.last = time.monotonic(), clock.seconds
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        """One line per log step; what depends on the clock is left out, so that a repeated run writes the same file."""
+        # All processes evaluate and come here, each with the scores of its own samples.
+        scores = self.evaluated() if any(key.startswith("eval_") for key in logs or ()) else {}
+        if not state.is_world_process_zero or not logs:
+            return
+        if "train_runtime" in logs:  # the summary; it also holds what came after the last log step
+            logs = {k: v for k, v in logs.items() if not k.startswith(("train_", "total_flos"))}
+            if "bandpo/tokens" not in logs:
+                return
+        row: Row = {"step": state.global_step, "round": math.ceil(state.global_step / self.steps_per_round)}
+        # Ours last: they are sums over counts where TRL has a mean of means.
+        for key in sorted(logs, key=lambda key: "bandpo/" in key):
+            if not key.endswith(("step_time", "runtime", "per_second")):
+                name = key.replace("eval_", "eval/", 1) if key.startswith("eval_") else key
+                value = logs[key]
+                row[name.replace("bandpo/", "")] = (
+                    value if isinstance(value, int | float) and math.isfinite(value) else None
+                )
+        row |= scores
+        self._append("metrics.jsonl", row)
+        self._append("timing.jsonl", {"step": state.global_step, **self._timing()})
+        self.on_row(row)
+
+    def _timing(self) -> Row:
+        """Since the last row: seconds, those of the reward, and their share."""
+        before, reward_before = self.last
+        self.last = now, reward = time.monotonic(), self.clock.seconds
+        seconds, of_reward = now - before, reward - reward_before
+        return {
+            "seconds": round(seconds, 4),
+            "reward/seconds": round(of_reward, 4),
+            "reward/share": round(of_reward / seconds, 5) if seconds > 0 else None,
+        }
+
+    def _append(self, name: str, row: Row) -> None:
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def on_save(self, args, state, control, **kwargs) -> None:
+        """The checkpoint counts from here on; only then may older ones go."""
+        if self.guard is not None and not self.guard.sound:
+            step = f"checkpoint-{state.global_step} has weights that are not finite"
+            self.say(f"{step}: it does not count, and none is deleted for it")
+            return
+        PartialState().wait_for_everyone()  # each process writes its random state
+        if state.is_world_process_zero:
+            seconds = round(time.monotonic() - self.began, 1)
+            checkpoints.write_mark(self.folder, state.global_step, seconds, args.world_size)
+            best = state.best_model_checkpoint
+            checkpoints.rotate(self.folder, state.global_step, self.keep, best and Path(best).name)
+
+
+def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
+    """TRL's config or trainer; what it does not accept is the user's to change."""
+    try:
+        return make(**settings)
+    except (ValueError, ImportError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "Callback requires" not in str(error):  # a tracker that is missing
+            raise
+        raise UserError(f"trainer: {' '.join(str(error).split())}") from error
+
+
+def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[dict[str, Any], str | None]:
+    """Arguments of BandPOConfig for each of `count` processes, and a notice where save_every was rounded up."""
+    logging = config.trainer.get("logging_steps", 1)
+    if logging < 1 or logging != int(logging):
+        raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
+    logging = int(logging)
+    unit = math.lcm(config.steps_per_round, logging)
+    wanted = config.save_every * config.steps_per_round
+    save = -(-wanted // unit) * unit
+    notice = None
+    if save != wanted:
+        notice = (
+            f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint "
+            f"must be on a logged step where the next one generates (every {unit} steps)"
+        )
+    settings = {
+        "report_to": "none",
+        # Otherwise torch rearranges its buckets of gradients after the first step, whichever that is: sums over four
+        # processes are then rounded in another way in a resumed run.
+        **({"ddp_find_unused_parameters": True} if count > 1 else {}),
+        **config.trainer,
+        "trust_region": config.trust_region,
+        "stop_if_not_finite": config.stop_if_not_finite,
+        "logging_steps": logging,
+        "output_dir": str(folder / "checkpoints"),
+        "seed": config.seed,
+        "max_steps": config.rounds * config.steps_per_round,
+        "save_strategy": "steps" if save else "no",
+        "save_steps": save or 1,
+        "save_total_limit": None,  # old ones are deleted here: the trainer goes by their times, and before the mark
+        "shuffle_dataset": False,
+        "disable_tqdm": True,
+        "all_metrics": True,
+    }
+    if count > 1 and not torch.cuda.is_available():
+        settings.setdefault("use_cpu", True)  # else each would train alone
+    if config.tokens_share is not None:
+        settings |= {"tokens_path": str(folder / "tokens"), "tokens_share": config.tokens_share}
+    batches = {"per_device_train_batch_size": 8}
+    if config.data.eval_size or config.data.eval_path is not None:
+        batches["per_device_eval_batch_size"] = 8
+    for key, default in batches.items():
+        batch = config.trainer.get(key, default)
+        if batch % count:
+            raise UserError(
+                f"trainer.{key} is {batch}, the batch of all processes together, which {count} processes cannot "
+                f"share; start a number of processes that divides it, or set a multiple of {count}"
+            )
+        settings[key] = batch // count
+    return settings, notice
+
+
+def _load_model(path: str, config: RunConfig):
+    try:
+        check_attention(AutoConfig.from_pretrained(path, trust_remote_code=False))
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
+    except Exception as error:  # a damaged folder fails in many ways
+        folder = "" if Path(path).is_dir() else " (there is no such folder here)"
+        raise UserError(f"model {config.model!r}{folder} cannot be loaded: {' '.join(str(error).split())}") from error
+    return model, tokenizer
+
+
+def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None, count: int) -> dict[str, Any]:
+    command = command or shlex.join(["bandpo", *sys.argv[1:]])
+    if count > 1:
+        command = f"torchrun --nproc-per-node {count} -m {command}"
+    return {
+        "label": config.label,
+        "seed": config.seed,
+        "scene": config.scene,
+        "learning_rate": config.trainer.get("learning_rate"),
+        "rounds": config.rounds,
+        "steps_per_round": config.steps_per_round,
+        "warm_start": skill,
+        "processes": count,
+        "command": command,
+        "versions": versions(("torch", "transformers", "trl", "accelerate", "datasets")),
+        "hardware": hardware(gpu=torch.cuda.is_available() and not config.trainer.get("use_cpu", False)),
+        "commit": source_commit(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished": False,
+    }
+
+
+def _write_json(path: Path, value: Any) -> None:
+    _write(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, text.encode())
+
+
+# The trainer's own chatter would break the progress display; warnings still come through.
+transformers.utils.logging.set_verbosity_warning()
+transformers.utils.logging.disable_progress_bar()

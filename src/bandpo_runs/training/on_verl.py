@@ -1,0 +1,374 @@
+"""`bandpo verl`: a recipe becomes the command line of verl's trainer, with an estimate of its memory and time.
+
+A recipe is verl's own tree of settings (`actor_rollout_ref`, `data`, `trainer`, ...). Beside it stand `trust_region`,
+the node of a rule or an objective, and what else our loss takes; `plan`, the numbers behind `--plan`; `base`, a recipe
+or several to lay this one on; and `variants`, settings of which the one that `variant` names is laid on top.
+docs/verl.md has the estimate's formulas.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bandpo.errors import UserError, nearest
+from bandpo.files.yaml import parse_yaml
+from bandpo.integrations import objective_for, say_average
+from bandpo.losses.nodes import method_of
+from bandpo.losses.notation import short_node
+from bandpo.trust_regions.notation import own_type
+
+from ..config.recipe import merge, read_recipe
+
+# What `integrations.verl.BandPOLossConfig` takes.
+LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor", "tokens_path", "tokens_share")
+# The roots of verl's settings.
+ROOTS = (
+    "actor_rollout_ref",
+    "algorithm",
+    "critic",
+    "custom_reward_function",
+    "data",
+    "distillation",
+    "global_profiler",
+    "ray_kwargs",
+    "reward",
+    "reward_model",
+    "sandbox_fusion",
+    "skip",
+    "trainer",
+    "transfer_queue",
+)
+_LOSS_AT = "actor_rollout_ref.actor.policy_loss"
+# Of a model, by transformers' names.
+_SHAPE = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Run:
+    """A resolved recipe.
+
+    Attributes:
+        settings: verl's tree.
+        loss: the options of our loss.
+        numbers: of the estimate.
+        hydra: overrides in Hydra's own form (`+key=value`, `~key`), which go to verl unread.
+    """
+
+    settings: dict[str, Any]
+    loss: dict[str, Any]
+    numbers: dict[str, Any]
+    hydra: tuple[str, ...] = ()
+
+    def overrides(self) -> list[str]:
+        """What follows `python -m verl.trainer.main_ppo`."""
+        ours = [f"{_LOSS_AT}._target_=bandpo.integrations.verl.BandPOLossConfig", f"{_LOSS_AT}.loss_mode=bandpo"]
+        ours += [f"+{_LOSS_AT}.{key}={_hydra_text(value)}" for key, value in self.loss.items()]
+        return [*(f"{key}={_hydra_text(value)}" for key, value in _leaves(self.settings)), *ours, *self.hydra]
+
+    def command(self) -> str:
+        """For a shell, one override per line."""
+        return " \\\n  ".join(["python -m verl.trainer.main_ppo", *map(shlex.quote, self.overrides())])
+
+    def start(self) -> None:
+        """Become verl's trainer: its exit code is ours, and an interrupt reaches it alone.
+
+        Raises:
+            UserError: verl is missing; so is a data file, where Ray runs on this machine alone.
+        """
+        if importlib.util.find_spec("verl") is None:
+            raise UserError("verl is not installed here (docs/verl.md); --print shows the command for where it is")
+        address = any(text.startswith("+ray_kwargs.ray_init.address=") for text in self.hydra)
+        if not address and not os.environ.get("RAY_ADDRESS"):
+            data = self.settings.get("data") or {}
+            for key in ("train_files", "val_files"):
+                files = data.get(key) or []
+                for name in [files] if isinstance(files, str) else files:
+                    if "://" not in name and not Path(name).expanduser().exists():
+                        raise UserError(f"data.{key}: {name} does not exist; docs/verl.md says how it is made")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides()])
+
+
+def load(
+    recipes: Sequence[str | Path],
+    overrides: Sequence[str] = (),
+    *,
+    nodes: int | None = None,
+    address: str | None = None,
+    trust: bool = True,
+) -> Run:
+    """Lay recipes on one another, apply `a.b=value` overrides (values are YAML), and check what can be checked here.
+
+    Args:
+        recipes: files, the later ones on top.
+        overrides: `variant=NAME`, a key of the recipe, or one of verl in Hydra's form (`+a.b=value`, `~a.b`).
+        nodes: `trainer.nnodes`.
+        address: of a running Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+        trust: import the module of a rule of one's own, which runs what is in it; else such a rule is not checked.
+
+    Raises:
+        UserError: a file that cannot be read, an unknown key (of verl only where verl is installed), a wrong rule, an
+            address that Ray does not take, or several nodes without one.
+    """
+    raw = tuple(text for text in overrides if text.startswith(("+", "~")))
+    changes = [_change(text) for text in overrides if text not in raw]
+    variant = dict(changes).get("variant")
+    node: dict[str, Any] = {}
+    for recipe in recipes:
+        layer = read_recipe(Path(recipe))
+        variant = variant or layer.get("variant")
+        variants = layer.pop("variants", None) or {}
+        if variants and variant not in variants:
+            close = nearest(str(variant), list(variants))
+            raise UserError(f"variant must be one of {sorted(variants)}, got {variant!r}{close}")
+        node = merge(merge(node, layer), variants.get(variant) or {})
+    for key, value in changes:
+        _set(node, key, value)
+    node.pop("variant", None)
+    if nodes is not None:
+        _set(node, "trainer.nnodes", nodes)
+    if address is not None:
+        if not re.fullmatch(r"auto|(ray://)?[\w.-]+:\d+", address):
+            raise UserError(f"--address must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
+        raw += (f"+ray_kwargs.ray_init.address={_hydra_text(address)}",)
+    elif (nodes or 1) > 1 and not os.environ.get("RAY_ADDRESS"):
+        raise UserError(f"--nodes {nodes} needs --address, that of the Ray cluster that the nodes form")
+    # A name of its own for whatever differs: verl goes on with the checkpoints that it finds under that name.
+    names = [*(Path(recipe).stem for recipe in recipes), *(t for t in overrides if not t.startswith("trainer."))]
+    name = re.sub(r"[^\w.]+", "-", "-".join(names)).strip("-")
+    if len(name) > 100:  # it becomes a file's name
+        name = f"{name[:91]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    _set(node, "trainer.experiment_name", (node.get("trainer") or {}).get("experiment_name") or name)
+
+    loss = {key: node.pop(key) for key in LOSS if key in node}
+    numbers = node.pop("plan", None) or {}
+    known = [*LOSS, *ROOTS, "plan", "variant"]
+    for key in node:
+        if key not in ROOTS:
+            raise UserError(f"unknown key {key!r}{nearest(key, known)}")
+    rule = loss.get("trust_region")
+    try:
+        if trust or own_type(rule) is None:
+            mode = dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
+            found = objective_for("verl", rule, anchor=loss.get("anchor", "old"), average=mode)
+            say_average("verl", rule, mode)
+            # The command and verl's record say what it is; the average is verl's setting.
+            if isinstance(rule, str) or method_of(rule) is not None or (rule and "aggregation" in rule):
+                loss["trust_region"] = short_node(found)
+    except ValueError as error:
+        raise UserError(f"trust_region: {error}") from None
+    _check_keys(node)
+    return Run(node, loss, numbers, raw)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An estimate; memory in GiB per GPU, times in seconds.
+
+    Attributes:
+        parameters: of the model.
+        training, generation: the memory of the two phases, by what fills it.
+        step: the phases of a step.
+        validation: one validation.
+        checkpoint: GiB on disk.
+    """
+
+    parameters: int
+    training: dict[str, float]
+    generation: dict[str, float]
+    step: dict[str, float]
+    validation: float
+    checkpoint: float
+
+
+def plan(run: Run) -> Plan:
+    """Memory and time of a run; docs/verl.md derives the formulas and compares them with the released logs.
+
+    Raises:
+        UserError: a number is missing.
+    """
+    settings, numbers = _Numbers(run.settings), _Numbers({"plan": run.numbers})
+    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    layers, hidden, intermediate, heads, kv_heads, vocabulary = (numbers[f"plan.shape.{key}"] for key in _SHAPE)
+    tied = bool(numbers["plan.shape.tie_word_embeddings"])
+    kv = hidden / heads * kv_heads
+    head = vocabulary * hidden
+    per_layer = 2 * hidden**2 + 2 * hidden * kv + 3 * hidden * intermediate
+    multiplied = layers * per_layer + head  # the parameters that a token is multiplied with
+    parameters = multiplied + layers * 2 * hidden + hidden + (0 if tied else head)
+    rank = settings.get("actor_rollout_ref.model.lora_rank", 0)
+    adapter = rank * layers * (4 * hidden + 2 * (hidden + kv) + 3 * (hidden + intermediate))
+    trained = adapter or parameters
+
+    gpus = settings.get("trainer.nnodes", 1) * settings["trainer.n_gpus_per_node"]
+    longest = settings["data.max_response_length"]
+    tokens = settings[f"{actor}.ppo_micro_batch_size_per_gpu"] * (settings["data.max_prompt_length"] + longest)
+    stored = 4 * (parameters + adapter) + 8 * trained
+    training = {
+        "weights, Adam": stored / gpus,
+        "gradients": 4 * trained / gpus,
+        "gathered": 6 * head * (1 if tied else 2),
+        "activations": tokens * (2 * layers * hidden + 24 * hidden + 8 * intermediate),
+        "logits": 2 * 2 * tokens * vocabulary,
+    }
+    reserved = settings[f"{rollout}.gpu_memory_utilization"] * numbers["plan.memory"] * _GIB
+    generation = {"weights, Adam": stored / gpus, "rollout": reserved}
+
+    mean = numbers.get("plan.response_tokens", longest)
+    answers = settings["data.train_batch_size"] * settings[f"{rollout}.n"]
+    forward = 2 * multiplied * answers * mean / (gpus * numbers["plan.flops"] * numbers["plan.train_efficiency"])
+
+    def generate(answers: float) -> float:
+        each = answers / gpus
+        steps = max(longest, each * mean / settings.get(f"{rollout}.max_num_seqs", 256))
+        cache = each * mean * mean / 2 * 4 * layers * kv
+        bandwidth = numbers["plan.bandwidth"]
+        return steps * (numbers["plan.decode_seconds"] + 2 * multiplied / bandwidth) + cache / bandwidth
+
+    step = {"generation": generate(answers), "old log-probs": forward}
+    if settings.get(f"{actor}.use_kl_loss", False):
+        step["reference"] = forward
+    # Forward, once more for the checkpointed layers, backward to the inputs, and to the weights unless they are frozen.
+    step["update"] = (3 if rank else 4) * forward
+    step["other"] = numbers["plan.other_seconds"]
+    validation = generate(numbers["plan.validation_prompts"] * settings[f"{rollout}.val_kwargs.n"])
+    return Plan(
+        parameters=round(parameters),
+        training={name: x / _GIB for name, x in training.items()},
+        generation={name: x / _GIB for name, x in generation.items()},
+        step=step,
+        validation=validation,
+        checkpoint=stored / _GIB,
+    )
+
+
+def plan_text(run: Run) -> str:
+    """The estimate for a terminal."""
+    estimate, settings, numbers = plan(run), _Numbers(run.settings), _Numbers({"plan": run.numbers})
+    gpu, memory = run.numbers.get("gpu", "GPU"), numbers["plan.memory"]
+    nodes, per_node = settings.get("trainer.nnodes", 1), settings["trainer.n_gpus_per_node"]
+    answers = settings["data.train_batch_size"] * settings["actor_rollout_ref.rollout.n"]
+    mean = numbers.get("plan.response_tokens", settings["data.max_response_length"])
+    bound = "" if "response_tokens" in run.numbers else " at most: all are taken to be as long as allowed"
+    model = run.settings["actor_rollout_ref"].get("model", {}).get("path", "a model")
+    lines = [
+        f"{model}, {estimate.parameters / 1e9:.2f} billion parameters, on {nodes} x {per_node} {gpu}",
+        f"{answers:g} answers a step of {mean:g} tokens{bound}",
+        "",
+        f"memory of a GPU  GiB, of {memory:g}",
+    ]
+    for name, parts in (("training", estimate.training), ("generation", estimate.generation)):
+        total = sum(parts.values())
+        lines.append(f"  {name:13}  {total:7.1f}  {'' if total < memory else 'DOES NOT FIT: '}{_sum_text(parts)}")
+    step = sum(estimate.step.values())
+    lines += ["", "time of a step       s", *(f"  {name:13} {x:7.1f}" for name, x in estimate.step.items())]
+    lines.append(f"  {'all':13} {step:7.1f}")
+    every = settings.get("trainer.test_freq", -1)
+    if every > 0:
+        lines.append(f"  validation    {estimate.validation:7.1f}  every {every:g} steps")
+        step += estimate.validation / every
+    an_epoch = numbers.get("plan.training_prompts", 0) // settings["data.train_batch_size"]
+    steps = settings.get("trainer.total_training_steps", settings.get("trainer.total_epochs", 0) * an_epoch)
+    if steps:
+        lines.append(f"  {f'{steps:g} steps':13} {steps * step / 3600:7.1f}  hours")
+    lines += ["", f"a checkpoint: {estimate.checkpoint:.0f} GiB", "not counted: CUDA contexts and fragmentation"]
+    return "\n".join(lines)
+
+
+def _sum_text(parts: Mapping[str, float]) -> str:
+    return " + ".join(f"{name} {x:.1f}" for name, x in parts.items())
+
+
+class _Numbers:
+    """Dotted keys of a tree whose values must be numbers."""
+
+    def __init__(self, tree: Mapping[str, Any]) -> None:
+        self.values = dict(_leaves(tree))
+
+    def __getitem__(self, key: str) -> float:
+        value = self.values.get(key)
+        if not isinstance(value, int | float):
+            raise UserError(f"{key} must be a number for --plan, got {value!r}")
+        return value
+
+    def get(self, key: str, default: float) -> float:
+        return default if self.values.get(key) is None else self[key]
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _change(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
+    return key, parse_yaml(value, f"the value of {key}")
+
+
+def _set(node: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for i, parent in enumerate(parents):
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise UserError(f"{key} cannot be set: {'.'.join(parents[: i + 1])} is {node!r}, not a mapping")
+    node[last] = value
+
+
+def _check_keys(settings: Mapping[str, Any]) -> None:
+    """Against verl's own YAML where it is installed; Hydra checks again when the run starts, wherever that is."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        return
+    path = Path(spec.submodule_search_locations[0]) / "trainer" / "config" / "_generated_ppo_trainer.yaml"
+    if not path.is_file():
+        return
+    verl = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for key, _ in _leaves(settings):
+        here = verl
+        for part in key.split("."):
+            if not isinstance(here, Mapping) or part not in here:
+                close = nearest(part, list(here)) if isinstance(here, Mapping) else ""
+                raise UserError(f"unknown key {key!r}{close} (one that verl's YAML does not have is set by +{key}=...)")
+            here = here[part]
+
+
+def _hydra_text(value: Any) -> str:
+    """In the grammar of Hydra's command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_hydra_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_hydra_text, value)) + "]"
+    text = str(value)
+    if not isinstance(value, str) or (re.fullmatch(r"[\w./%@+-]+", text) and isinstance(yaml.safe_load(text), str)):
+        return text
+    # A backslash is itself, but for those before a quote.
+    return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text) + "'"

@@ -1,0 +1,80 @@
+"""Several processes: those that train together, as `torchrun` and `accelerate launch` start them, and the workers of
+`bandpo lab` and `python -m research.bench`."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from bandpo.errors import UserError
+
+
+def count() -> int:
+    """How many there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first() -> bool:
+    """Whether this is the one that writes and speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def end_with_launcher() -> None:
+    """One of several processes is killed as soon as its launcher is gone: nobody else would end it while it waits for
+    the others. On Linux; elsewhere it ends when the others cannot be reached any more."""
+    if count() == 1 or sys.platform != "linux":
+        return
+    import ctypes
+
+    launcher = os.getppid()
+    die_with_parent = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+    if os.getppid() != launcher:
+        os._exit(1)
+
+
+def end_with_parent() -> None:
+    """In a process of `multiprocessing`: end at once when its parent is gone, however that ended.
+
+    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent; one that ends
+    in an orderly way has to kill it, as Python waits for its children.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), name="bandpo-parent", daemon=True).start()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def workers(number: int, goes_on: str) -> Iterator[ProcessPoolExecutor]:
+    """Fresh processes for tasks, of which none is left behind, however this one ends. On an error every child that was
+    started meanwhile is killed.
+
+    Args:
+        number: how many.
+        goes_on: what to do after one was killed, such as "--resume goes on".
+
+    Raises:
+        UserError: one was killed.
+    """
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), end_with_parent) as pool:
+        try:
+            yield pool
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise UserError(f"a worker was killed, by you or for want of memory; {goes_on}") from None
+            raise

@@ -1,0 +1,199 @@
+"""Several runs side by side: the same scene, seeds and prompts under several rules, over the cores there are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import re
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
+from dataclasses import dataclass
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from typing import Any
+
+from bandpo.errors import UserError
+from bandpo.integrations import objective_for
+from bandpo.losses.methods import METHODS
+from bandpo.losses.notation import label_of_objective, parse_objective, short_node
+
+from ..config.recipe import RunConfig, build, merge
+from ..config.run_folder import check_same_run, is_finished
+from ..toy import SCENES, WarmStart, warm_start
+from . import processes
+
+DEFAULT_METHODS = ("grpo", "clip-higher", "clip-wide", "band-kl")
+
+# Measured beside SCENES' seconds per round, on one core: a warm start, and what a worker needs to import its libraries.
+_WARM_START, _IMPORT = 20.0, 12.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison."""
+
+    name: str
+    config: RunConfig
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes."""
+        return Path(self.config.output)
+
+
+def plan(
+    scene: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    output: Path,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Job]:
+    """The runs of a comparison, seed by seed, so that whole seeds are done first.
+
+    Args:
+        scene: `tail`, `storm` or `both`.
+        methods: what `parse_objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
+            as "{type: clip}".
+        seeds: each gives one warm start, one order of prompts, one stream of samples.
+        output: run folders become output/scene/method/seed-N.
+        overrides: further settings of the run configuration, the same for all.
+
+    Raises:
+        UserError: an unknown scene, method or setting; the same method twice; no method or no seed.
+    """
+    if scene not in SCENES:
+        raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
+    if not methods or not seeds:
+        raise UserError("a comparison needs at least one method and one seed")
+    trainer = merge(SCENES[scene].defaults, overrides or {}).get("trainer") or {}
+    rules: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        name, rule = _rule(method, trainer.get("loss_type", "dapo"))
+        if name in rules:
+            raise UserError(f"method {method!r} is given twice{'' if method == name else f', it is {name!r}'}")
+        rules[name] = rule
+    jobs = []
+    for seed in seeds:
+        for name, rule in rules.items():
+            node = {
+                "scene": scene,
+                "seed": seed,
+                "save_every": 10,
+                "output": str(output / scene / name / f"seed-{seed}"),
+                "trust_region": rule,
+            }
+            jobs.append(Job(name, build(merge(node, overrides or {}))))
+    return jobs
+
+
+def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
+    """The name of a run's folder and the node of its rule or objective; methods that are the same have one name."""
+    try:
+        found = parse_objective(text)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    try:
+        value = objective_for("TRL", found, average=average)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    same = [each.name for each in METHODS if each.is_complete and each.without_average == value]
+    name = same[0] if same else label_of_objective(value).lower()
+    return re.sub(r"[^\w.]+", "-", name).strip("-"), short_node(value)
+
+
+def estimate(jobs: Sequence[Job], workers: int) -> float:
+    """Seconds that the runs will take, from measurements on one core; warm starts in the cache are free."""
+    starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
+    fresh = sum(not any(folder.exists() for folder in WarmStart(*start).folders) for start in starts)
+    rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
+    return (fresh * _WARM_START + rounds) / max(1, min(workers, len(jobs))) + _IMPORT
+
+
+def run_all(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    resume: bool = False,
+    command: str,
+    on_row: Callable[[Job, dict[str, Any]], None],
+    say: Callable[[str], None],
+) -> list[Path]:
+    """Run the jobs, `workers` at a time in processes of their own; returns their folders.
+
+    With `resume`, finished runs are left alone and interrupted ones go on. `on_row` gets each row of metrics as it
+    comes.
+
+    Raises:
+        UserError: a folder holds a run already and `resume` is off, or one with other settings; a worker was killed.
+    """
+    if processes.count() > 1:
+        raise UserError("bandpo lab starts its own processes; start it without torchrun or accelerate launch")
+    for job in jobs:
+        if (job.folder / "run.json").exists():
+            if not resume:
+                raise UserError(f"{job.folder} already holds a run; continue with --resume, or choose another output")
+            check_same_run(job.folder, job.config)
+    left = [job for job in jobs if not is_finished(job.folder)]
+    manager = SyncManager(ctx=multiprocessing.get_context("spawn"))
+    manager.start(processes.end_with_parent)
+    with manager, processes.workers(max(1, min(workers, len(left))), "--resume goes on") as pool:
+        messages = manager.Queue()
+        listener = threading.Thread(target=_listen, args=(messages, left, on_row, say), daemon=True)
+        listener.start()
+        starts = sorted({(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in left})
+        _gather([pool.submit(_warm, *start, messages) for start in starts])
+        _gather(
+            [
+                pool.submit(_train, job.config, (job.folder / "config.yaml").exists(), command, i, messages)
+                for i, job in enumerate(left)
+            ]
+        )
+        messages.put(None)
+        listener.join()
+    return [job.folder for job in jobs]
+
+
+def _gather(futures) -> None:
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in done:
+        future.result()
+
+
+def _listen(messages, jobs, on_row, say) -> None:
+    while True:
+        try:
+            message = messages.get()
+        except (EOFError, OSError, queue.Empty):
+            return
+        if message is None:
+            return
+        where, what = message
+        say(what) if where is None else on_row(jobs[where], what)
+
+
+def _warm(p_work: float, seed: int, messages) -> None:
+    _quiet()
+    warm_start(p_work, seed, lambda text: messages.put((None, text)))
+
+
+def _train(config: RunConfig, resume: bool, command: str, index: int, messages) -> None:
+    _quiet()
+    from .on_trl import run
+
+    run(
+        config,
+        resume=resume,
+        command=command,
+        on_row=lambda row: messages.put((index, row)),
+        say=lambda text: messages.put((None, text)),
+    )
+
+
+def _quiet() -> None:
+    """Deprecation notices of the libraries are for us, not for those who run the lab."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    warnings.simplefilter("ignore", FutureWarning)
+    warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,0 +1,109 @@
+"""Evaluation inside training: the questions, and what the rewards of their samples say, under verl's names.
+
+TRL samples `num_generations_eval` answers to every row of an evaluation data set and reports their mean reward. The
+rows are marked here, so that the reward function, which sees every answer, can keep their scores by question.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from accelerate.utils import gather_object
+from datasets import Dataset
+from numpy.typing import ArrayLike
+
+from bandpo.errors import UserError
+from bandpo.rewards.functions import Reward
+
+from ..config.recipe import RunConfig
+from ..data import question_sets
+from ..statistics.estimators import best_at_k_bootstrap, mean_at_k, pass_at_k, powers
+
+# Columns of the marked rows: the data set's name in metrics, and the question's number.
+DATA, ROW = "validation_data", "validation_row"
+# Rewards that are 1 for right and 0 for wrong. verl calls their values acc, others reward.
+ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "lab")
+
+
+def validation_rows(config: RunConfig, held_out: Dataset | None, chat: bool) -> Dataset | None:
+    """The rows to evaluate on in training, marked: those of data.eval_path, else the held-out ones.
+
+    Args:
+        config: of the run.
+        held_out: from `rows_and_reward`.
+        chat: whether the model is trained on messages; questions then come as such too.
+
+    Raises:
+        UserError: see `question_sets.read`, or a reward that cannot score other data.
+    """
+    path = config.data.eval_path
+    if path is None:
+        if held_out is None:
+            return None
+        name = question_sets.held_out_name(config)
+        return held_out.add_column(DATA, [name] * len(held_out)).add_column(ROW, list(range(len(held_out))))
+    if config.reward == "reasoning-gym":
+        raise UserError("data.eval_path cannot go with reward 'reasoning-gym', which knows its own task only")
+    rows = []
+    for spec in path.split(","):
+        found = question_sets.read(spec, chat=chat)
+        for question in found.questions:
+            source = question.more.get("data_source")
+            # verl's key of the data; math_dapo is that of all to which nobody gave one.
+            name = found.name if source in (None, "math_dapo") else source
+            rows.append({"prompt": question.content, "answer": question.answer, DATA: name, ROW: len(rows)})
+    return Dataset.from_list(rows)
+
+
+class Validation:
+    """A reward that keeps the scores of marked rows."""
+
+    def __init__(self, reward: Reward, accuracy: bool) -> None:
+        self._kind = "acc" if accuracy else "reward"
+        self._scores: dict[str, dict[int, list[float]]] = {}
+
+        @functools.wraps(reward)
+        def kept(completions: list[Any], **columns: Any) -> Sequence[float | None]:
+            data, rows = columns.pop(DATA, None), columns.pop(ROW, None)
+            values = reward(completions=completions, **columns)
+            if data is not None and rows is not None:
+                for name, row, value in zip(data, rows, values, strict=True):
+                    if value is not None:
+                        self._scores.setdefault(name, {}).setdefault(row, []).append(float(value))
+            return values
+
+        self.reward = kept
+
+    def take(self) -> dict[str, float]:
+        """The metrics of what was kept since the last call, by all processes: each of them must call it."""
+        kept, self._scores = self._scores, {}
+        scores: dict[str, dict[int, list[float]]] = {}
+        for part in gather_object([kept]):
+            for name, by_row in part.items():
+                for row, values in by_row.items():
+                    scores.setdefault(name, {}).setdefault(row, []).extend(values)
+        out = {}
+        for name, by_row in scores.items():
+            # The same for all, unless a reward did not apply to some, or processes were evened out by repeating some.
+            least = min(map(len, by_row.values()))
+            out |= metrics(name, self._kind, [values[:least] for values in by_row.values()])
+        return out
+
+
+def metrics(data: str, kind: str, scores: ArrayLike) -> dict[str, float]:
+    """verl's mean@n and best@k/mean of scores [questions, n] and, of kind acc, the unbiased pass@k beside them.
+
+    Like verl, what has all n samples is under val-core, the rest under val-aux; pass@k for k = 1 is mean@n.
+    """
+    values = np.asarray(scores, np.float64)
+    n = values.shape[-1]
+    out = {f"val-core/{data}/{kind}/mean@{n}": float(mean_at_k(values).mean())}
+    for k in powers(n):
+        section = f"val-{'core' if k == n else 'aux'}/{data}/{kind}"
+        out[f"{section}/best@{k}/mean"] = float(best_at_k_bootstrap(values, k).mean())
+        if kind == "acc":
+            out[f"{section}/pass@{k}"] = float(pass_at_k(n, values.sum(-1), k).mean())
+    return out
