@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from research.bench.reading import make_contest
 
 os.environ.pop("COLUMNS", None)  # as in tests/conftest.py
 torch.set_num_threads(1)
+# What a test starts in another folder finds research too.
+root = str(Path(__file__).parents[2])
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture

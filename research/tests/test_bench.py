@@ -17,8 +17,8 @@ from contests import FakeWorlds, node_of
 
 import bandpo
 import research.worlds
-from bandpo_runs.cli import main
 from research.bench import read_contest
+from research.bench.__main__ import main
 
 ROOT = Path(__file__).parent.parent.parent
 BOTH = ROOT / "research" / "contests" / "both.yaml"
@@ -36,7 +36,7 @@ def worlds(monkeypatch, tmp_path):
 
 
 def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
-    assert main(["bench", "small.yaml", "--jobs", "1"]) == 0
+    assert main(["small.yaml", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[0] == (
@@ -65,7 +65,7 @@ def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
 
 
 def test_the_numbers_are_one_json_document_and_kept(worlds, capsys):
-    assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 0
+    assert main(["small.yaml", "-o", "here", "--json"]) == 0
     shown = capsys.readouterr()
     found = json.loads(shown.out)
     assert found == json.loads(Path("here/results.json").read_text())
@@ -82,25 +82,25 @@ def test_the_numbers_are_one_json_document_and_kept(worlds, capsys):
 
 
 def test_an_interrupted_contest_goes_on_with_the_same_command(worlds, capsys, monkeypatch):
-    assert main(["bench", "small.yaml", "-o", "whole", "--json"]) == 0
+    assert main(["small.yaml", "-o", "whole", "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     monkeypatch.setattr("research.bench.running.RUNS_AT_ONCE", 8)
     worlds.stop_after = len(worlds.runs) + 150
-    assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 130
+    assert main(["small.yaml", "-o", "here", "--json"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted; the same command goes on"
     worlds.stop_after = None
-    assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 0
+    assert main(["small.yaml", "-o", "here", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == whole
     missing = int(re.findall(r"That is (\d+) training runs, of 472, of about ", shown.err)[0])
     assert 472 - 150 <= missing < 472
-    assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 0
+    assert main(["small.yaml", "-o", "here", "--json"]) == 0
     assert "Of its 472 training runs none is missing." in capsys.readouterr().err
 
 
 def test_what_was_widened_is_told(worlds, capsys):
     worlds.best_up = 1000.0
-    assert main(["bench", "small.yaml"]) == 0
+    assert main(["small.yaml"]) == 0
     out = capsys.readouterr().out
     told = "clip (both, none): up was at the edge of its grid, which was widened up to 3.2; up is at the upper edge"
     assert f"  {told}" in out
@@ -115,12 +115,12 @@ def test_what_was_widened_is_told(worlds, capsys):
 def test_an_edge_is_told_too_where_settings_are_drawn_and_nothing_is_widened(worlds, capsys):
     worlds.best_up = 1000.0
     Path("drawn.yaml").write_text(yaml.safe_dump(node_of(settings=14)))
-    assert main(["bench", "drawn.yaml"]) == 0
+    assert main(["drawn.yaml"]) == 0
     assert "  clip (both, none): up is at the upper edge of its grid" in capsys.readouterr().out
 
 
 def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
-    assert main(["bench", "small.yaml", "--smoke", "--only", "band", "-o", "here"]) == 0
+    assert main(["small.yaml", "--smoke", "--only", "band", "-o", "here"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("small (smoke test): 1 world x 2 families")
     assert "nothing can be concluded" in out
@@ -130,10 +130,10 @@ def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
 
 
 def test_some_families_alone_leave_the_results_of_all(worlds, capsys):
-    assert main(["bench", "small.yaml", "-o", "here", "--json"]) == 0
+    assert main(["small.yaml", "-o", "here", "--json"]) == 0
     capsys.readouterr()
     whole = Path("here/results.json").read_bytes()
-    assert main(["bench", "small.yaml", "-o", "here", "--only", "band"]) == 0
+    assert main(["small.yaml", "-o", "here", "--only", "band"]) == 0
     out = capsys.readouterr().out
     assert "Some families alone (--only): p is adjusted for them and not for all" in out
     assert out.splitlines()[-1] == "rows here/rows.jsonl, numbers here/results-only.json"
@@ -153,7 +153,7 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
         return found
 
     monkeypatch.setattr(research.worlds, "train", turned)
-    assert main(["bench", "small.yaml"]) == 0
+    assert main(["small.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line == "both: minus clip under the same control")
     assert ["^" in cell for cell in lines[at + 5].split()[1:]] == [False, True]
@@ -171,7 +171,7 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
 def test_no_more_cores_are_counted_on_than_there_are(worlds, capsys, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.setattr("research.bench.show.seconds_a_run", lambda contest: 3.0)
-    assert main(["bench", "small.yaml", "--jobs", "64"]) == 0
+    assert main(["small.yaml", "--jobs", "64"]) == 0
     assert "472 training runs of about 3 s: about 8 min on 3 cores" in capsys.readouterr().out
 
 
@@ -179,10 +179,10 @@ def test_one_is_not_several_and_few_settings_have_no_ten_best(worlds, capsys):
     node = node_of(settings=2)
     node["stages"]["best"] = 10
     Path("few.yaml").write_text(yaml.safe_dump(node))
-    assert main(["bench", "few.yaml"]) == 0
+    assert main(["few.yaml"]) == 0
     assert "2 settings are tried on 4 seeds, the best 2 on 6 others" in capsys.readouterr().out
     Path("few.yaml").write_text(yaml.safe_dump({**node, "settings": 1}))
-    assert main(["bench", "few.yaml"]) == 0
+    assert main(["few.yaml"]) == 0
     out = capsys.readouterr().out
     assert "1 setting is tried on 4 seeds" in out
     assert "1 setting was tried of each family. p:" in out
@@ -200,7 +200,7 @@ def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch)
         return found
 
     monkeypatch.setattr(research.worlds, "train", broken)
-    assert main(["bench", "small.yaml", "-o", "here"]) == 0
+    assert main(["small.yaml", "-o", "here"]) == 0
     rows = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     band = next(row for row in rows if row[0] == "band" and len(row) == 7)
     assert (band[1], band[5], band[6]) == ("0.000", "100.0 %", "-")
@@ -224,7 +224,7 @@ def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch)
 )
 def test_a_mistake_is_one_line(worlds, capsys, arguments, told):
     Path("broken.yaml").write_text("name: x\nfamlies: []\n")
-    assert main(["bench", *arguments]) == 2
+    assert main([*arguments]) == 2
     assert told in capsys.readouterr().err
     assert not worlds.runs
 
@@ -251,13 +251,13 @@ def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
     node = node_of(worlds=[{"base": "both", "rounds": 8}], settings=6)
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(node))
     code = (
-        "import sys; from research.bench import running; running.RUNS_AT_ONCE = 4; from bandpo_runs.cli import main; "
+        "import sys; from research.bench import running; running.RUNS_AT_ONCE = 4; "
+        "from research.bench.__main__ import main; "
     )
     command = [
         sys.executable,
         "-c",
         f"{code}sys.exit(main(sys.argv[1:]))",
-        "bench",
         "one.yaml",
         "--jobs",
         "2",
@@ -284,6 +284,6 @@ def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_contest_of_the_repository_runs(tmp_path, capsys):
-    assert main(["bench", str(BOTH), "--smoke", "-o", str(tmp_path), "--json"]) == 0
+    assert main([str(BOTH), "--smoke", "-o", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [len(table["families"]) for table in found["tables"]] == [13] * 8

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, mannwhitneyu, permutation_test, trim_mean
 
-from bandpo_runs.statistics import (
+from research.statistics import (
     bootstrap,
     extinction_rate,
     holm,

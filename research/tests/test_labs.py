@@ -17,8 +17,8 @@ from contests import killed, node_of
 
 from bandpo.errors import UserError
 from bandpo_runs import toy
-from bandpo_runs.cli import main
 from research.bench import cells, hold, labs, read_contest
+from research.bench.__main__ import main
 from research.bench.cells import batches, beginning, cell, run_cells, seconds_a_run
 from research.bench.contest import name_of
 from research.bench.labs import GROUP, lab_of
@@ -233,7 +233,7 @@ def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
 
 def test_a_smoke_test_of_the_command(start, tmp_path, capsys):
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(tiny(numbers=["final", "work"], widen=False), sort_keys=False))
-    assert main(["bench", str(tmp_path / "lab.yaml"), "--smoke", "--jobs", "1", "-o", str(tmp_path / "out")]) == 0
+    assert main([str(tmp_path / "lab.yaml"), "--smoke", "--jobs", "1", "-o", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
     assert "lab both, rounds 2, start seed 0, prompts 2" in out
     assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == 2 * (2 + 1 + 1)
@@ -262,7 +262,7 @@ def test_the_contest_of_the_lab_has_families_of_the_first_contest():
 
 @pytest.mark.slow
 def test_the_contest_of_the_lab_runs(start, tmp_path, capsys):
-    assert main(["bench", str(FOLDER / "lab.yaml"), "--smoke", "-o", str(tmp_path), "--json"]) == 0
+    assert main([str(FOLDER / "lab.yaml"), "--smoke", "-o", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [len(table["families"]) for table in found["tables"]] == [8] * 2
 
@@ -271,7 +271,7 @@ def test_the_contest_of_the_lab_runs(start, tmp_path, capsys):
 def test_no_process_is_left_by_a_kill(start, tmp_path):
     node = tiny(worlds=[{**TINY, "rounds": 20}])
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(node))
-    command = [sys.executable, "-m", "bandpo", "bench", "one.yaml", "--jobs", "2", "-o", "killed"]
+    command = [sys.executable, "-m", "research.bench", "one.yaml", "--jobs", "2", "-o", "killed"]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     rows = tmp_path / "killed" / "rows.jsonl"
     while running.poll() is None and not (rows.exists() and rows.read_bytes().count(b"\n") > 1):
