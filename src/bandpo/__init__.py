@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         band_bounds,
         band_contains,
         complement,
-        cressie_read,
         divergence_at,
         register_divergence,
     )
@@ -131,7 +130,6 @@ __all__ = [
     "band_bounds",
     "band_contains",
     "complement",
-    "cressie_read",
     "divergence_at",
     "full_divergence",
     "group_advantages",

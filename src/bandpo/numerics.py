@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from numbers import Real
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -92,11 +92,14 @@ def excess(x: Tensor) -> Tensor:
 
 
 def piece_size(like: Tensor) -> int:
-    """How many tokens to work on at once: what is made on the way, some hundred bytes a token, is little then and, on a
-    CPU, stays in its second cache."""
+    """Return how many tokens to work on at once, so that what is made on the way is little, and stays in a CPU's cache.
+
+    Torch gives a thread no less than 2^15 tokens: only one thread alone has fewer at once.
+    """
     if torch.compiler.is_compiling():
         return sys.maxsize
-    return 2**14 * torch.get_num_threads() if like.device.type == "cpu" else 2**22
+    threads = torch.get_num_threads()
+    return 2**22 if like.device.type != "cpu" else 2**13 if threads == 1 else 2**15 * threads
 
 
 def log1mexp(x: Tensor) -> Tensor:
@@ -119,32 +122,6 @@ def working_copy(x: Tensor) -> Tensor:
     float32. Apple's GPUs have no float64: there the bounds are computed on the CPU.
     """
     return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
-
-
-class Octaves(NamedTuple):
-    """The octaves from 2^first to 2^end in 2^bits equal cells each: the leading bits of a float32 number its cell."""
-
-    first: int
-    end: int
-    bits: int
-
-    @property
-    def cells(self) -> int:
-        return (self.end - self.first) << self.bits
-
-    def starts(self) -> Tensor:
-        """Where each cell begins, in float64; its end is the next one's start."""
-        part = torch.arange(self.cells + 1, dtype=torch.float64) + (self.first << self.bits)
-        octave = torch.floor(part / 2**self.bits)
-        return torch.exp2(octave) * (1 + part / 2**self.bits - octave)
-
-    def find(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The cell of each x >= 0 (int32), the first or last one for what is outside, and where it starts (float32)."""
-        shift = 23 - self.bits  # of the 23 bits behind a float32's leading one
-        leading = x.to(torch.float32).view(torch.int32) >> shift
-        last = 2.0**self.end - 2.0 ** (self.end - 1 - self.bits)
-        start = (leading << shift).view(torch.float32).clamp_(2.0**self.first, last)
-        return leading.sub_((127 + self.first) << self.bits).clamp_(0, self.cells - 1), start
 
 
 def _itself(delta: Any) -> Any:

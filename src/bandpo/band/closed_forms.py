@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ..numerics import LOG_P_MIN, expm1, log1mexp, log_double, working_copy
-from .solver import Interval, Radius
+
+Radius = float | Tensor
+Interval = tuple[Tensor, Tensor]
 
 
 def _odds(delta: Any) -> Any:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,9 +23,10 @@ from ..numerics import (
     piece_size,
     working_copy,
 )
-from .dispatch import log_bounds
+from .closed_forms import Interval, Radius
 from .divergences import Divergence, divergence
-from .solver import Interval, Radius
+from .solver import tilt_log_bounds
+from .table import BandTable
 
 
 def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
@@ -130,18 +132,14 @@ def band_bounds(
     kind = _lookup(divergence)
     # The solver of a divergence without a formula reads the radius.
     low, high = _radii(delta, delta_low, delta_high, old_logps, on_cpu=kind.log_bounds is None)
-    size = piece_size(old_logps)
     shape = torch.broadcast_shapes(*(x.shape for x in (old_logps, low, high) if isinstance(x, Tensor)))
-    if old_logps.numel() <= size or shape != old_logps.shape:
+    size = piece_size(old_logps)
+    if old_logps.numel() <= size or any(isinstance(x, Tensor) and x.dim() for x in (low, high)):
         log_low, log_high = _bounds(old_logps, kind, low, high)
         return Bounds(log_low.expand(shape), log_high.expand(shape))
-    ends = torch.empty((2, *old_logps.shape), dtype=output_dtype(old_logps), device=old_logps.device)
-    flat, found = old_logps.flatten(), ends.flatten(1)
-    for start in range(0, flat.numel(), size):
-        part = slice(start, start + size)
-        a, b = (x.expand(shape).flatten()[part] if isinstance(x, Tensor) and x.dim() else x for x in (low, high))
-        found[0, part], found[1, part] = _bounds(flat[part], kind, a, a if high is low else b)
-    return Bounds(ends[0], ends[1])
+    pieces = [torch.stack(_bounds(piece, kind, low, high)) for piece in old_logps.flatten().split(size)]
+    log_low, log_high = torch.cat(pieces, 1).view(2, *shape)
+    return Bounds(log_low, log_high)
 
 
 def _bounds(old_logps: Tensor, kind: Divergence, low: Radius, high: Radius) -> Interval:
@@ -166,6 +164,43 @@ def _with_infinite_radii(kind: Divergence, log_p: Tensor, delta: Radius) -> Inte
     log_low, log_high = log_bounds(kind, log_p, delta.clamp(max=1e300))
     everything = torch.isinf(delta)
     return torch.where(everything, simplex[0], log_low), torch.where(everything, simplex[1], log_high)
+
+
+def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
+    """Return (log_low, log_high) of a divergence ball, saturation included, for log p in [-inf, 0], 0 < delta < inf.
+
+    A formula or KL's own solver is used where there is one. In a compiled graph all else is one opaque operator, of
+    which the compiler does not see the loops. Float32 and a radius that is a number are looked up.
+    """
+    if kind.log_bounds is not None:
+        return kind.log_bounds(log_p, delta)
+    if is_traced(log_p):
+        return _solve(log_p, torch.as_tensor(delta, dtype=torch.float64), kind.to_config())
+    smooth = not kind.kinks
+    if smooth and log_p.dtype == torch.float32 and not isinstance(delta, Tensor):
+        table = _table(kind, delta, log_p.device)
+        if table.fits:
+            return table.look_up(log_p)
+        smooth = False
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.inverse, smooth)
+
+
+# A table is a third of a megabyte, and takes as long as solving for 20,000 tokens.
+_table = lru_cache(maxsize=64)(BandTable)
+
+
+@torch.library.custom_op("bandpo::solve", mutates_args=())
+def _solve(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    # A radius on the CPU can be read without waiting for a device.
+    radius = float(delta) if delta.dim() == 0 and delta.device.type == "cpu" else delta
+    log_low, log_high = log_bounds(divergence(name), log_p, radius)
+    return log_low.contiguous(), log_high.contiguous()
+
+
+@_solve.register_fake
+def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    shape = torch.broadcast_shapes(log_p.shape, delta.shape)
+    return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
 def check_radius(name: str, delta: Radius) -> None:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import Octaves, is_traced, listed, made_to_last, output_dtype
+from ..band.table import Octaves
+from ..numerics import is_traced, listed, made_to_last, output_dtype
 from .base import (
     Context,
     Moving,
