@@ -585,3 +585,16 @@ def test_a_radius_may_be_mapped_over(kind):
 
     for got, expected in zip(torch.func.vmap(both)(radii), both(radii[:, None]), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_cost_of_a_divergence_is_its_definition_to_1e_15(name):
+    """Close to r = 1 too, where terms cancel; relative to 1 or to g, whichever is larger."""
+    cost = bandpo.band.divergence(name).cost
+    log_p = torch.tensor([-300.0, -60.0, -10.0, -2.0, -0.5, -1e-2, -1e-4, -1e-7], dtype=torch.float64)
+    log_ratio = torch.tensor([-20.0, -0.5, -1e-3, -1e-6, -1e-9, 1e-9, 1e-6, 1e-3, 0.5], dtype=torch.float64)
+    old, new = (x.flatten() for x in torch.broadcast_tensors(log_p[:, None], log_p[:, None] + log_ratio))
+    old, new = old[new < 0], new[new < 0]
+    for x, y, got in zip(old.tolist(), new.tolist(), cost(old, new).tolist(), strict=True):
+        exact = two_coins(GENERATORS[name], x, mpf(y), mp.log(-mp.expm1(mpf(y))))
+        assert abs(got - exact) <= 3e-15 * (1 + 1e3 * exact), f"at log p = {x}, log q = {y}: {got}, not {exact}"

@@ -77,7 +77,7 @@ def band_contains(
     and TV; for divergences under which r p itself vanishes there, ask the bounds.
     """
     low, high = _radii(delta, delta_low, delta_high, old_logps)
-    g = _coin(log_ratio, old_logps, divergence)
+    g = _coin(log_ratio, old_logps, divergence, exact=False)
     inside = g <= low if low is high else g <= torch.where(working_copy(log_ratio) < 0, low, high)
     # With an infinite radius an infinite g is inside, unless the ratio leaves the simplex.
     inside = inside & (working_copy(log_ratio) + working_copy(old_logps).clamp(max=LOG_P_MAX) <= 0)
@@ -250,8 +250,8 @@ def _radius(delta: Radius, like: Tensor, on_cpu: bool) -> Radius:
     return torch.zeros((), dtype=torch.float64, device="cpu" if on_cpu else working_copy(like).device) + delta
 
 
-def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) -> Tensor:
-    """g_f(p, r) in float64."""
+def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence, *, exact: bool = True) -> Tensor:
+    """Return g_f(p, r) in float64, or with an absolute error of 1e-15 by a divergence's `cost` if that will do."""
     _check_dtypes(log_ratio=log_ratio, old_logps=old_logps)
     kind = _lookup(divergence)
     old, moved = working_copy(old_logps), working_copy(log_ratio)
@@ -259,7 +259,10 @@ def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) ->
     # Below e^-300 what counts is the new probability: keep r p, not r.
     moved = moved + (old - log_p).clamp(-1e300, 0.0)
     outside = moved + log_p > 0
-    moved = torch.where(outside, 0.0, moved)
-    log_c = log1mexp(moved + log_p) - log1mexp(log_p)
-    g = log_p.exp() * kind.generator(moved) - expm1(log_p) * kind.generator(log_c)
+    if kind.cost is not None and not exact:
+        g = kind.cost(log_p, (moved + log_p).clamp(max=LOG_P_MAX))
+    else:
+        moved = torch.where(outside, 0.0, moved)
+        log_c = log1mexp(moved + log_p) - log1mexp(log_p)
+        g = log_p.exp() * kind.generator(moved) - expm1(log_p) * kind.generator(log_c)
     return torch.where(outside, torch.inf, g)
