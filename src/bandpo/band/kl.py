@@ -73,7 +73,8 @@ def _last_steps(t: Tensor, mu: Tensor, delta: Tensor) -> Interval:
         log_z = torch.log1p(x)
         k = torch.where(t.abs() < 1, mu * excess(t) - excess(log_z), log_z - mu * t)
         t = t + _halley(k - delta, (x + mu) / (1 + x), mu)
-    return tilted(t, mu)
+    log_r, log_c = tilted(t, mu)
+    return log_r, torch.where(t > 1, -delta - mu * t, log_c)  # the e^t of a large t has lost its last digits
 
 
 def tilted(t: Tensor, mu: Tensor) -> Interval:

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from ..bounds import Bounds
 from ..band.table import Octaves
+from ..bounds import Bounds
 from ..numerics import is_traced, listed, made_to_last, output_dtype
 from .base import (
     Context,
