@@ -21,8 +21,7 @@ from .kl import tilted
 
 Generator = Callable[[Tensor], Tensor]
 
-# Six are enough for float32 and every smooth f that was tried, p from e^-300 to 1 - 1e-15 and delta from 1e-8 to 1e3
-# (docs/log.md), and seven for float64 as a rule; the rest is for the last digits next to saturation.
+# Steps of the secant method; most are for the last digits next to saturation.
 _STEPS = {torch.float32: 8, torch.float64: 15}
 _NEAR = -7.0
 # log y of the knots at which the generator is inverted: delta / mu from 1e-10 to 1e10 / e^-300.
@@ -30,7 +29,7 @@ _FIRST, _LAST, _KNOTS = -30.0, 330.0, 4321
 
 
 def invert(generator: Generator) -> Tensor:
-    """Where the generator reaches e^y, on a grid of y: log |log u| for u < 1 and u > 1, (2, knots).
+    """Find where the generator reaches e^y, on a grid of y: log |log u| for u < 1 and u > 1, (2, knots).
 
     Before it is inverted, the linear part of f that no divergence depends on is taken off, so that it has its minimum
     0 at u = 1. Where f(0) < e^y or no float64 u is large enough the entry is +inf.
@@ -65,12 +64,11 @@ def invert(generator: Generator) -> Tensor:
 def tilt_log_bounds(
     log_p: Tensor, delta: Radius, generator: Generator, inverse: Tensor, smooth: bool = True
 ) -> Interval:
-    """Both bounds for any convex f.
+    """Solve for both bounds, for any convex f.
 
     g = mu f(r) + nu f(c) is a sum of two terms that are not negative, once f has its minimum at 1. So at the root
     neither exceeds delta and one is at least delta / 2: the inverse of f, tabulated, gives a bracket of the root that
-    holds for every convex f, and is narrow. In it the secant method, with the curvature of the last two secants,
-    solves log g = log delta in log |t|, a curve whose slope is 2 for a smooth f near t = 0 and changes slowly. Where g
+    holds for every convex f, and is narrow. In it the secant method solves log g = log delta in log |t|, a curve whose slope is 2 for a smooth f near t = 0 and changes slowly. Where g
     has a largest value, -log(1 - g / largest) takes the place of g: near saturation that is linear in t.
 
     Args:
@@ -99,13 +97,13 @@ def tilt_log_bounds(
 
 
 def limit_slopes(inverse: Tensor) -> Interval:
-    """Slopes of log_low and -log_high for p -> 0, where all is in the term of r: p f(r) = delta, f a power of u."""
+    """Return the slopes of log_low and -log_high for p -> 0, where p f(r) = delta and f is a power of u."""
     fall, rise = inverse[:, -2:].exp().diff().nan_to_num()[:, 0] * (_KNOTS - 1) / (_LAST - _FIRST)
     return fall, rise
 
 
 def falling_curve(log_odds: Tensor, delta: float, generator: Generator, inverse: Tensor) -> Interval:
-    """log r and log c of a coin, one side of which falls as far as delta allows, for its log-odds in [-350, 350].
+    """Return log r and log c of a coin whose side falls as far as delta allows, for its log-odds in [-350, 350].
 
     The lower bound of a token is log r at its log-odds, and the upper bound is log c at those of its complement.
     """
@@ -125,19 +123,19 @@ _LEAST_LOG_T, _MOST_LOG_T, _BISECTIONS = -40.0, 690.0, 60
 
 
 class _Coin:
-    """The coin (mu, nu), mu <= 1/2, and how far it may be tilted to either side."""
+    """Tilt a coin (mu, nu), mu <= 1/2, as far as delta allows."""
 
     def __init__(self, mu: Tensor, log_mu: Tensor, generator: Generator, inverse: Tensor) -> None:
         self.mu, self.nu, self.log_mu, self.log_nu = mu, 1 - mu, log_mu, torch.log1p(-mu)
         self.generator, self.inverse = generator, inverse.to(mu.device)
 
     def divergence(self, t: Tensor) -> Tensor:
-        """g_f after a tilt by t."""
+        """Return g_f after a tilt by t."""
         log_r, log_c = tilted(t, self.mu)
         return self.mu * self.generator(log_r) + self.nu * self.generator(log_c)
 
     def farthest(self, sign: int, delta: Tensor, steps: int | None) -> Interval:
-        """log r and log c where g_f = delta, with mu rising (sign 1) or falling (-1); the simplex limit if nowhere.
+        """Return log r and log c where g_f = delta, mu rising (sign 1) or falling (-1), or the simplex limit.
 
         After so many steps of secants; None: by bisection.
         """
@@ -154,7 +152,7 @@ class _Coin:
         return torch.where(saturated, limit[0], log_r), torch.where(saturated, limit[1], log_c)
 
     def _bisection(self, sign: int, delta: Tensor) -> Tensor:
-        """The tilt, from within the ball: log |t| to 1e-15, for any convex f."""
+        """Find the tilt from within the ball: log |t| to 1e-15, for any convex f."""
         low, high = torch.full_like(self.mu, _LEAST_LOG_T), torch.full_like(self.mu, _MOST_LOG_T)
         for _ in range(_BISECTIONS):
             x = 0.5 * (low + high)
@@ -163,7 +161,7 @@ class _Coin:
         return sign * torch.exp(low)
 
     def _secants(self, sign: int, delta: Tensor, most: Tensor, steps: int) -> Tensor:
-        """The tilt, for a smooth f; `most` is the largest g."""
+        """Find the tilt for a smooth f; `most` is the largest g."""
         # Far below its largest value g itself is the better coordinate; a scale of 1000 delta makes it that.
         scale = torch.minimum(most, 1000 * delta)
 
@@ -190,7 +188,7 @@ class _Coin:
         return sign * size * torch.exp(-move)
 
     def _bracket(self, sign: int, delta: Tensor) -> Interval:
-        """log |t| with g_f <= delta, and with g_f >= delta."""
+        """Return log |t| with g_f <= delta, and with g_f >= delta."""
         (gains, gain), (loses, loss) = (self.mu, self.log_mu), (self.nu, self.log_nu)
         if sign < 0:
             gains, gain, loses, loss = loses, loss, gains, gain
@@ -205,6 +203,6 @@ class _Coin:
         return found[0], found[1]
 
     def _inverse(self, side: int, y: Tensor, end: int) -> Tensor:
-        """|log u| at the knot below (end 0) or above (end 1) the one where f(u) = e^y."""
+        """Return |log u| at the knot below (end 0) or above (end 1) the one where f(u) = e^y."""
         at = ((y - _FIRST) * ((_KNOTS - 1) / (_LAST - _FIRST))).clamp(0, _KNOTS - 2).nan_to_num()
         return torch.exp(self.inverse[side][at.long() + end])

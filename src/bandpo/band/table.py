@@ -32,7 +32,7 @@ _LOWEST = -150.0
 
 
 class Octaves(NamedTuple):
-    """The octaves from 2^first to 2^end in 2^bits equal cells each: the leading bits of a float32 number its cell."""
+    """Cut each octave from 2^first to 2^end into 2^bits cells, so that a float32's leading bits are its cell."""
 
     first: int
     end: int
@@ -43,13 +43,13 @@ class Octaves(NamedTuple):
         return (self.end - self.first) << self.bits
 
     def starts(self) -> Tensor:
-        """Where each cell begins, in float64; its end is the next one's start."""
+        """Return where each cell begins, in float64; its end is the next one's start."""
         part = torch.arange(self.cells + 1, dtype=torch.float64) + (self.first << self.bits)
         octave = torch.floor(part / 2**self.bits)
         return torch.exp2(octave) * (1 + part / 2**self.bits - octave)
 
     def find(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The cell of each x >= 0 (int32), the first or last one for what is outside, and where it starts (float32)."""
+        """Return the cell of each x >= 0 (int32), the first or last one for what is outside, and its start (float32)."""
         shift = 23 - self.bits  # of the 23 bits behind a float32's leading one
         leading = x.to(torch.float32).view(torch.int32) >> shift
         last = 2.0**self.end - 2.0 ** (self.end - 1 - self.bits)
@@ -148,7 +148,7 @@ class BandTable:
         return log_low.add_(fall * beyond), torch.minimum(log_high.sub_(rise * beyond), -log_p)
 
     def _read(self, curve: Tensor, log_odds: Tensor) -> Tensor:
-        """log |log r| or log |log c| where a side of the coin falls."""
+        """Return log |log r| or log |log c| where a side of the coin falls."""
         signed = log_odds - self.edge
         distance = signed.abs().clamp_(min=self.least)
         cell, start = self.octaves.find(distance)
@@ -161,12 +161,12 @@ class BandTable:
 
 
 def _offset(distance: Tensor, start: Tensor) -> Tensor:
-    """Where in its cell a distance is, from 0 to at most 1."""
+    """Return where in its cell a distance is, from 0 to at most 1."""
     return (distance - start) / start * 2**_BITS
 
 
 def _saturation(generator: Generator, delta: float) -> float:
-    """The log-odds up to which a side of the coin may fall to 0; -inf if that takes more than delta for all of them.
+    """Return the log-odds up to which a side may fall to 0; -inf if that takes more than delta for all of them.
 
     It takes g = p f(0) + (1 - p) f(1 / (1 - p)), which rises with p.
     """
