@@ -20,7 +20,6 @@ from ..numerics import (
     is_traced,
     log1mexp,
     output_dtype,
-    piece_size,
     working_copy,
 )
 from .closed_forms import Interval, Radius
@@ -97,12 +96,13 @@ def band_bounds(
 
     TV, chi2, Hellinger and Neyman's chi2 have closed forms (prop:closedform). KL is solved as an exponential tilt, any
     other f by a bracketed solver (thm:bisection_global). Of such an f, float32 bounds for a radius that is a number
-    are looked up in a `BandTable`: each new radius costs a table first, 50 to 100 ms on one thread. The last 64 are
-    kept; of KL and the closed forms a radius that moves is free. Where one solves, radii count as at least 1e-10.
+    are looked up in a `BandTable`. Each new radius makes its table first, which takes as long as solving for some
+    30,000 tokens; the last 64 are kept. For KL and the closed forms a radius that moves costs nothing. Where one
+    solves, radii count as at least 1e-10.
 
-    Always log_high <= max(-log p, 0). Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p tends to the root of
-    q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is infinite, as for chi2. At
-    log p = 0 the other tokens together count as e^-300.
+    Always log_high <= max(-log p, 0). Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p
+    tends to the root of q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is
+    infinite, as for chi2. At log p = 0 the other tokens together count as e^-300.
 
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].
@@ -135,23 +135,14 @@ def band_bounds(
     # The solver of a divergence without a formula reads the radius.
     low, high = _radii(delta, delta_low, delta_high, old_logps, on_cpu=kind.log_bounds is None)
     shape = torch.broadcast_shapes(*(x.shape for x in (old_logps, low, high) if isinstance(x, Tensor)))
-    size = piece_size(old_logps)
-    if old_logps.numel() <= size or any(isinstance(x, Tensor) and x.dim() for x in (low, high)):
-        log_low, log_high = _bounds(old_logps, kind, low, high)
-        return Bounds(log_low.expand(shape), log_high.expand(shape))
-    pieces = [torch.stack(_bounds(piece, kind, low, high)) for piece in old_logps.flatten().split(size)]
-    log_low, log_high = torch.cat(pieces, 1).view(2, *shape)
-    return Bounds(log_low, log_high)
-
-
-def _bounds(old_logps: Tensor, kind: Divergence, low: Radius, high: Radius) -> Interval:
     dtype, device = output_dtype(old_logps), old_logps.device
     log_p = old_logps.to(dtype).clamp(max=0)
     log_low, log_high = _ball(kind, log_p, low)
     if high is not low:
         log_high = _ball(kind, log_p, high)[1]
     limit = (-old_logps).clamp(min=0).to(dtype)
-    return log_low.to(device, dtype).clamp(max=0), torch.minimum(log_high.to(device, dtype).clamp(min=0), limit)
+    log_low, log_high = log_low.to(device, dtype).clamp(max=0), log_high.to(device, dtype).clamp(min=0)
+    return Bounds(log_low.expand(shape), torch.minimum(log_high, limit).expand(shape))
 
 
 def _ball(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
@@ -185,7 +176,7 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     return tilt_log_bounds(log_p, delta, kind.generator, kind.inverse, smooth)
 
 
-# A table is a third of a megabyte, and takes as long as solving for 20,000 tokens.
+# A table is a third of a megabyte.
 _table = lru_cache(maxsize=64)(BandTable)
 
 

@@ -67,9 +67,10 @@ def tilt_log_bounds(
     """Solve for both bounds, for any convex f.
 
     g = mu f(r) + nu f(c) is a sum of two terms that are not negative, once f has its minimum at 1. So at the root
-    neither exceeds delta and one is at least delta / 2: the inverse of f, tabulated, gives a bracket of the root that
-    holds for every convex f, and is narrow. In it the secant method solves log g = log delta in log |t|, a curve whose slope is 2 for a smooth f near t = 0 and changes slowly. Where g
-    has a largest value, -log(1 - g / largest) takes the place of g: near saturation that is linear in t.
+    neither exceeds delta and one is at least delta / 2: the inverse of f, tabulated, gives a narrow bracket of the
+    root. In it the secant method solves log g = log delta in log |t|, a curve whose slope is 2 for a smooth f near t =
+    0 and changes slowly. Where g has a largest value, -log(1 - g / largest) takes the place of g: near saturation that
+    is linear in t.
 
     Args:
         log_p: log-probabilities.

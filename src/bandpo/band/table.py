@@ -49,7 +49,7 @@ class Octaves(NamedTuple):
         return torch.exp2(octave) * (1 + part / 2**self.bits - octave)
 
     def find(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cell of each x >= 0 (int32), the first or last one for what is outside, and its start (float32)."""
+        """Return the cell of each x >= 0 (int32), the first or last one for what is outside, and where it starts."""
         shift = 23 - self.bits  # of the 23 bits behind a float32's leading one
         leading = x.to(torch.float32).view(torch.int32) >> shift
         last = 2.0**self.end - 2.0 ** (self.end - 1 - self.bits)
