@@ -33,8 +33,10 @@ from bandpo import (
     divergence_at,
     kl_penalty,
     policy_loss,
+    register_divergence,
     surrogate,
 )
+from bandpo.band import divergences
 from bandpo.band.divergences import _REGISTRY
 from oracle import GENERATORS as EXACT_GENERATORS
 from oracle import power as exact_power
@@ -66,6 +68,17 @@ EXACT: dict[str, Callable[[mpf], mpf]] = {
     "le_cam": lambda u: (u - 1) ** 2 / (u + 1),
 }
 DIVERGENCES = {name: name if name != "le_cam" else Divergence(name, GENERATORS[name]) for name in GENERATORS}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def powers_have_names():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(divergences, "_REGISTRY", dict(_REGISTRY))
+        for name in POWERS:
+            register_divergence(Divergence(name, GENERATORS[name]))
+        yield
+
+
 # (f(0), C): C is the limit of f(u) / u for u -> inf, the slope of f far out.
 ENDS = {
     "kl": (math.inf, 1.0),

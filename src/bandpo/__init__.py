@@ -1,195 +1,101 @@
 """bandpo: trust regions for LLM reinforcement learning, and the reference implementation of BandPO (arXiv 2603.04918).
 
 Read the core in this order, beside the paper: numerics, bounds, band, trust_regions, losses. It loads torch only, and
-is loaded when the first name of it is asked for, or with torch: what needs neither, such as `bandpo --help`, does not
-wait for them.
+each part is loaded when a name of it is asked for: `bandpo --help` does not wait for torch.
 """
 
 import sys
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .band import (
-        Divergence,
-        band_bounds,
-        band_contains,
-        complement,
-        cressie_read,
-        divergence_at,
-        register_divergence,
-    )
-    from .bounds import Bounds, Variation
-    from .losses import (
-        Decay,
-        Method,
-        Metrics,
-        Objective,
-        Preserve,
-        Sapo,
-        aggregate,
-        full_divergence,
-        group_advantages,
-        kl_penalty,
-        method,
-        objective,
-        policy_loss,
-        rollout_weights,
-        surrogate,
-        token_logps,
-        top_k_divergence,
-    )
-    from .trust_regions import (
-        DCPO,
-        KL3,
-        PI,
-        RIPO,
-        TRGPPO,
-        Adaptive,
-        AdaptiveKL,
-        Band,
-        Budget,
-        ByEntropy,
-        ByProbability,
-        BySign,
-        Capped,
-        Clip,
-        Context,
-        ControlLaw,
-        Controlled,
-        Decaying,
-        EntropyRatio,
-        Exact,
-        GroupClip,
-        Hysteresis,
-        Intersect,
-        Law,
-        PrefixBudget,
-        Quantile,
-        Region,
-        Relaxed,
-        Stale,
-        Table,
-        TailContracted,
-        Tapered,
-        Tilt,
-        TokenLaw,
-        Union,
-        trust_region,
-    )
+    from .band import *  # noqa: F403
+    from .bounds import Bounds as Bounds
+    from .bounds import Variation as Variation
+    from .losses import *  # noqa: F403
+    from .trust_regions import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "DCPO",
-    "KL3",
-    "PI",
-    "RIPO",
-    "TRGPPO",
-    "Adaptive",
-    "AdaptiveKL",
-    "Band",
-    "Bounds",
-    "Budget",
-    "ByEntropy",
-    "ByProbability",
-    "BySign",
-    "Capped",
-    "Clip",
-    "Context",
-    "ControlLaw",
-    "Controlled",
-    "Decay",
-    "Decaying",
-    "Divergence",
-    "EntropyRatio",
-    "Exact",
-    "GroupClip",
-    "Hysteresis",
-    "Intersect",
-    "Law",
-    "Method",
-    "Metrics",
-    "Objective",
-    "PrefixBudget",
-    "Preserve",
-    "Quantile",
-    "Region",
-    "Relaxed",
-    "Sapo",
-    "Stale",
-    "Table",
-    "TailContracted",
-    "Tapered",
-    "Tilt",
-    "TokenLaw",
-    "Union",
-    "Variation",
-    "aggregate",
-    "band_bounds",
-    "band_contains",
-    "complement",
-    "cressie_read",
-    "divergence_at",
-    "full_divergence",
-    "group_advantages",
-    "kl_penalty",
-    "method",
-    "objective",
-    "policy_loss",
-    "register_divergence",
-    "rollout_weights",
-    "surrogate",
-    "token_logps",
-    "top_k_divergence",
-    "trust_region",
-]
-
-# The core: everything that the names above come from.
+# The public names, and the part that each comes from.
+_NAMES = {
+    "DCPO": "trust_regions",
+    "KL3": "trust_regions",
+    "PI": "trust_regions",
+    "RIPO": "trust_regions",
+    "TRGPPO": "trust_regions",
+    "Adaptive": "trust_regions",
+    "AdaptiveKL": "trust_regions",
+    "Band": "trust_regions",
+    "Bounds": "bounds",
+    "Budget": "trust_regions",
+    "ByEntropy": "trust_regions",
+    "ByProbability": "trust_regions",
+    "BySign": "trust_regions",
+    "Capped": "trust_regions",
+    "Clip": "trust_regions",
+    "Context": "trust_regions",
+    "ControlLaw": "trust_regions",
+    "Controlled": "trust_regions",
+    "Decay": "losses",
+    "Decaying": "trust_regions",
+    "Divergence": "band",
+    "EntropyRatio": "trust_regions",
+    "Exact": "trust_regions",
+    "GroupClip": "trust_regions",
+    "Hysteresis": "trust_regions",
+    "Intersect": "trust_regions",
+    "Law": "trust_regions",
+    "Method": "losses",
+    "Metrics": "losses",
+    "Objective": "losses",
+    "PrefixBudget": "trust_regions",
+    "Preserve": "losses",
+    "Quantile": "trust_regions",
+    "Region": "trust_regions",
+    "Relaxed": "trust_regions",
+    "Sapo": "losses",
+    "Stale": "trust_regions",
+    "Table": "trust_regions",
+    "TailContracted": "trust_regions",
+    "Tapered": "trust_regions",
+    "Tilt": "trust_regions",
+    "TokenLaw": "trust_regions",
+    "Union": "trust_regions",
+    "Variation": "bounds",
+    "aggregate": "losses",
+    "band_bounds": "band",
+    "band_contains": "band",
+    "complement": "band",
+    "divergence_at": "band",
+    "full_divergence": "losses",
+    "group_advantages": "losses",
+    "kl_penalty": "losses",
+    "method": "losses",
+    "objective": "losses",
+    "policy_loss": "losses",
+    "register_divergence": "band",
+    "rollout_weights": "losses",
+    "surrogate": "losses",
+    "token_logps": "losses",
+    "top_k_divergence": "losses",
+    "trust_region": "trust_regions",
+}
 _CORE = ("numerics", "bounds", "band", "trust_regions", "losses")
-
-
-def _load() -> None:
-    for module in _CORE:
-        found = vars(import_module(f"{__name__}.{module}"))
-        globals().update({name: found[name] for name in __all__ if name in found})
+__all__ = list(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __dir__() -> list[str]:
     there = (name for name in globals() if name.startswith("__") or f"{__name__}.{name}" in sys.modules)
-    return sorted({*__all__, *_CORE, *there})
+    return sorted({*_NAMES, *_CORE, *there})
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for known
 
     def __getattr__(name: str) -> Any:
-        if name not in _CORE and name not in __all__:
+        if name in _CORE:
+            return import_module(f"{__name__}.{name}")
+        if name not in _NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        _load()
-        return globals()[name]
-
-
-class _WithTorch(MetaPathFinder):
-    """Loads the core as soon as torch is there: a graph that was exported looks for our operators, and asks torch."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path) if fullname == "torch" else None
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_load(module: Any) -> None:
-                execute(module)
-                sys.meta_path.remove(self)
-                if not any(f"{__name__}.{part}" in sys.modules for part in _CORE):  # else one of them imports torch
-                    _load()
-
-            spec.loader.exec_module = execute_and_load
-        return spec
-
-
-if "torch" in sys.modules:
-    _load()
-else:
-    sys.meta_path.insert(0, _WithTorch())
+        globals()[name] = found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+        return found

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from numbers import Real
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,12 +25,12 @@ LOWEST = torch.finfo(torch.float32).min
 
 
 def is_number(x: Any) -> bool:
-    """True for numbers of Python and numpy; False for bool, strings, tensors."""
+    """Tell numbers of Python and numpy from bool, strings, tensors."""
     return isinstance(x, Real) and x is not True and x is not False
 
 
 def listed(x: Any) -> list[Any]:
-    """What a tuple holds, or the list that YAML makes of it; anything else as a list of one."""
+    """Return what a tuple or a list of YAML holds; anything else as a list of one."""
     return list(cast(Any, x)) if isinstance(x, tuple | list) else [x]
 
 
@@ -56,7 +56,7 @@ def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
 
 @contextmanager
 def made_to_last() -> Generator[None]:
-    """For what is made once and kept: of plain numbers on the CPU, whatever mode of torch its first user is in.
+    """Make plain numbers on the CPU, to be kept, whatever mode of torch their first user is in.
 
     A fake tensor that was kept would break every later call, and one of inference mode the gradients of some.
     """
@@ -65,12 +65,12 @@ def made_to_last() -> Generator[None]:
 
 
 def is_traced(x: Tensor) -> bool:
-    """True for tensors without numbers to look at: in a compiled graph, fake ones, those on the meta device."""
+    """Tell a tensor without numbers to look at: in a compiled graph, a fake one, one on the meta device."""
     return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
 
 
 def expm1(x: Tensor) -> Tensor:
-    """e^x - 1 without cancellation.
+    """Return e^x - 1 without cancellation.
 
     In a graph compiled for a CPU it is not torch.expm1: up to torch 2.13 inductor makes exp(x) - 1 of that, which is 0
     from x = 1e-16 down (pytorch/pytorch#189803).
@@ -84,7 +84,7 @@ def expm1(x: Tensor) -> Tensor:
 
 
 def excess(x: Tensor) -> Tensor:
-    """e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]: the generator of KL as a function of log u."""
+    """Return e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]: KL's generator of log u."""
     series, one = torch.ones_like(x), x.new_ones(())
     for n in range(15, 2, -1):
         series = torch.addcmul(one, series, x, value=1 / n)
@@ -100,51 +100,25 @@ def piece_size(like: Tensor) -> int:
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012); -inf at 0."""
+    """Return log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012); -inf at 0."""
     near_zero = torch.log(-expm1(x))
     return torch.where(x > -math.log(2), near_zero, torch.log1p(-torch.exp(x)))
 
 
 def output_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of results: that of the log-probabilities `x`, but at least float32. Raises ValueError for integers."""
+    """Return the dtype of results: that of `x`, at least float32. Raises ValueError for integers."""
     if not x.is_floating_point():
         raise ValueError(f"log-probabilities must be floating point, got {x.dtype}")
     return torch.promote_types(x.dtype, torch.float32)
 
 
 def working_copy(x: Tensor) -> Tensor:
-    """`x` in float64, in which every bound is computed.
+    """Return `x` in float64, in which every bound is computed.
 
     The bounds are conditioned like O(eps), but their textbook forms cancel; in float64 what cancels does not show in
     float32. Apple's GPUs have no float64: there the bounds are computed on the CPU.
     """
     return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
-
-
-class Octaves(NamedTuple):
-    """The octaves from 2^first to 2^end in 2^bits equal cells each: the leading bits of a float32 number its cell."""
-
-    first: int
-    end: int
-    bits: int
-
-    @property
-    def cells(self) -> int:
-        return (self.end - self.first) << self.bits
-
-    def starts(self) -> Tensor:
-        """Where each cell begins, in float64; its end is the next one's start."""
-        part = torch.arange(self.cells + 1, dtype=torch.float64) + (self.first << self.bits)
-        octave = torch.floor(part / 2**self.bits)
-        return torch.exp2(octave) * (1 + part / 2**self.bits - octave)
-
-    def find(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The cell of each x >= 0 (int32), the first or last one for what is outside, and where it starts (float32)."""
-        shift = 23 - self.bits  # of the 23 bits behind a float32's leading one
-        leading = x.to(torch.float32).view(torch.int32) >> shift
-        last = 2.0**self.end - 2.0 ** (self.end - 1 - self.bits)
-        start = (leading << shift).view(torch.float32).clamp_(2.0**self.first, last)
-        return leading.sub_((127 + self.first) << self.bits).clamp_(0, self.cells - 1), start
 
 
 def _itself(delta: Any) -> Any:
@@ -154,7 +128,7 @@ def _itself(delta: Any) -> Any:
 def log_double(
     delta: float | Tensor, of: Callable[[Any], Any] = _itself, log_of: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[float | Tensor, float]:
-    """log(of(delta)) as an unevaluated sum (head, tail).
+    """Return log(of(delta)) as an unevaluated sum (head, tail).
 
     These are the points where a lower bound saturates. At 1 ulp from such a point its distance is as small as the
     rounding error of the logarithm, so that error, the tail, must be known. For a tensor (every radius is one inside a

@@ -17,9 +17,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from .band.dispatch import log_bounds
 from .band.divergences import Divergence
-from .band.operator import band_bounds, complement, divergence_at
+from .band.operator import band_bounds, complement, divergence_at, log_bounds
 from .bounds import Bounds
 from .losses.nodes import objective as objective_of
 from .losses.objective import Objective

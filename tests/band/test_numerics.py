@@ -11,11 +11,20 @@ from scripts import load
 
 import bandpo
 from bandpo import Bounds, Divergence, band_bounds
+from bandpo.band import divergences
 
 benchmark = load("benchmarks/numerics.py")
 
 NAMES = benchmark.DIVERGENCES
 BOTH = ("low_bound", "high_bound")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def a_power_divergence_has_its_name():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(divergences, "_REGISTRY", dict(divergences._REGISTRY))
+        bandpo.register_divergence(benchmark.POWER)
+        yield
 
 
 def measured(name, delta, dtype, parts, bounds=None):

@@ -13,8 +13,7 @@ from torch import Tensor
 
 import bandpo
 from bandpo import Divergence, band_bounds, band_contains, complement, divergence_at
-from bandpo.numerics import piece_size
-from oracle import GENERATORS, exact_bounds, exact_bounds_of, power, saturation_point, two_coins
+from oracle import GENERATORS, exact_bounds, exact_bounds_of, saturation_point, two_coins
 
 DELTAS = [1e-3, 0.01, 0.03, 0.05, 0.1, 0.3, 1.0]
 NAMES = ["kl", "tv", "chi2"]
@@ -84,22 +83,13 @@ def test_lower_bound_is_accurate_to_the_last_ulp_before_it_saturates(dtype, tole
         assert math.isinf(low) == (ulps <= 0) or abs(ulps) <= 2
 
 
-ORDERS = [-3.0, -1 + 2**-20, -0.75, 2**-20, 0.5]
 POINTS = torch.tensor([1e-30, 1e-6, 1e-3, 0.08, 0.5, 0.7, 0.95, 1 - 1e-6]).log()
 
 
-SOLVED = ["reverse_kl", "neyman_chi2", "hellinger", "jensen_shannon", *(f"cressie_read({order!r})" for order in ORDERS)]
-# All pairs; every day of the power divergences each at one radius.
-DIGITS = [
-    pytest.param(name, delta, marks=[] if i < 4 or i % 3 == j else [pytest.mark.slow])
-    for i, name in enumerate(SOLVED)
-    for j, delta in enumerate([1e-8, 0.05, 1.0])
-]
-
-
-@pytest.mark.parametrize(("divergence", "delta"), DIGITS)
+@pytest.mark.parametrize("delta", [1e-8, 0.05, 1.0])
+@pytest.mark.parametrize("divergence", ["reverse_kl", "neyman_chi2", "hellinger", "jensen_shannon"])
 def test_every_divergence_agrees_with_its_definition_at_100_digits(divergence, delta):
-    f = GENERATORS[divergence] if divergence in GENERATORS else power(float(divergence[13:-1]))
+    f = GENERATORS[divergence]
     single, double = (band_bounds(POINTS.to(dtype), divergence, delta) for dtype in (torch.float32, torch.float64))
     for i, x in enumerate(POINTS.tolist()):
         exact = exact_bounds_of(f, x, delta)
@@ -108,46 +98,6 @@ def test_every_divergence_agrees_with_its_definition_at_100_digits(divergence, d
             beyond = low < -1e38 and exact.log_low < -1e38  # of float32
             assert beyond or relative_error(low, exact.log_low) <= tolerance, f"lower at log p = {x}: {low}"
             assert relative_error(high, exact.log_high) <= tolerance, f"upper at log p = {x}: {high}"
-
-
-@pytest.mark.parametrize(
-    ("order", "name", "factor"),
-    [(1, "chi2", 2), (-2, "neyman_chi2", 2), (-0.5, "hellinger", 0.25), (0, "reverse_kl", 1), (-1, "kl", 1)],
-)
-def test_a_power_divergence_is_a_named_one_up_to_a_factor_on_the_radius(order, name, factor):
-    log_p = GRID[GRID < 0]
-    solved, closed = band_bounds(log_p, bandpo.cressie_read(order), 0.03), band_bounds(log_p, name, 0.03 * factor)
-    edge = (divergence_at(torch.full_like(log_p, -torch.inf), log_p, name) / (0.03 * factor) - 1).abs() < 1e-9
-    torch.testing.assert_close(solved.log_low[~edge], closed.log_low[~edge], rtol=1e-13, atol=0)
-    torch.testing.assert_close(solved.log_high, closed.log_high, rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize("order", [-1.0, 0.0])
-def test_power_divergences_are_continuous_across_both_kinds_of_kl(order):
-    log_p = GRID[GRID < 0]
-    at = band_bounds(log_p, bandpo.cressie_read(order))
-    for step in (1e-3, 1e-9, 1e-15):
-        for side in (-step, step):
-            near = band_bounds(log_p, bandpo.cressie_read(order + side))
-            clear = at.log_low > -40  # further down, the ratio is 0 in any float, and the tail depends on the order
-            torch.testing.assert_close(near.log_low[clear], at.log_low[clear], rtol=100 * step, atol=1e-14)
-            torch.testing.assert_close(near.log_high, at.log_high, rtol=100 * step, atol=1e-14)
-
-
-@pytest.mark.parametrize("order", [21, math.nan, math.inf, True, "0.5", None])
-def test_an_order_that_is_no_number_in_range_is_refused(order):
-    with pytest.raises(
-        ValueError, match=re.escape(f"order of cressie_read must be a number in [-20, 20], got {order!r}")
-    ):
-        bandpo.cressie_read(order)
-
-
-def test_a_power_divergence_goes_to_yaml_and_back():
-    region = bandpo.Band(bandpo.cressie_read(-0.75), 0.1)
-    assert region.to_config()["divergence"] == "cressie_read(-0.75)"
-    assert bandpo.trust_region(region.to_config()) == region
-    with pytest.raises(ValueError, match=re.escape("must be a number in [-20, 20], got 'x'")):
-        bandpo.Band("cressie_read(x)")
 
 
 # log p = log of these, exact; log r_high, log(1 - q_high), log r_low. Published with the reference measurements.
@@ -199,11 +149,11 @@ def test_bounds_hold_far_outside_the_usual_radii(divergence, delta):
 
 
 @pytest.mark.parametrize("delta", [1e-3, 0.05, 1.0])
-@pytest.mark.parametrize("divergence", [*GENERATORS, "cressie_read(-1.5)", "cressie_read(0.5)"])
+@pytest.mark.parametrize("divergence", [*GENERATORS])
 @pytest.mark.slow
 def test_bounds_go_on_below_the_probabilities_that_are_solved(divergence, delta):
     """By the power law of f: only reverse KL, u log u, is not one, and is 0.2 % off at e^-650."""
-    f = GENERATORS[divergence] if divergence in GENERATORS else power(float(divergence[13:-1]))
+    f = GENERATORS[divergence]
     points = torch.tensor([-299.0, -310.0, -400.0, -650.0], dtype=torch.float64)
     bounds = band_bounds(points, divergence, delta)
     for x, low, high in zip(points.tolist(), bounds.log_low.tolist(), bounds.log_high.tolist(), strict=True):
@@ -220,9 +170,7 @@ def test_bounds_go_on_below_the_probabilities_that_are_solved(divergence, delta)
 @pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.slow), torch.float16, torch.float32, torch.float64]
 )
-@pytest.mark.parametrize(
-    "divergence", [*GENERATORS, "cressie_read(-0.5)", "cressie_read(2.0)", JENSEN_SHANNON], ids=str
-)
+@pytest.mark.parametrize("divergence", [*GENERATORS, JENSEN_SHANNON], ids=str)
 def test_bounds_are_defined_and_in_the_simplex_for_every_log_p(divergence, dtype):
     log_p = torch.tensor(EXTREMES, dtype=dtype)
     for delta in (1e-300, 1e-12, 1e-3, 0.05, 1.0, 50.0, 1e300):
@@ -268,14 +216,16 @@ def test_a_radius_per_token_is_the_same_as_one_radius_after_the_other(divergence
 
 
 def test_many_tokens_with_a_radius_each_are_as_few_of_them():
-    """They are worked on in pieces, each with its own radii."""
-    count = 2 * piece_size(torch.zeros(1)) + 7
+    count = 40_007
     log_p, radii = -torch.linspace(1e-3, 9, count), torch.linspace(0.01, 0.3, count)
     some = torch.arange(0, count, 997)
     whole = band_bounds(log_p, "kl", radii, delta_high=0.1)
     part = band_bounds(log_p[some], "kl", radii[some], delta_high=0.1)
     torch.testing.assert_close(whole.log_low[some], part.log_low)
     torch.testing.assert_close(whole.log_high[some], part.log_high)
+    whole, part = band_bounds(log_p, "kl", 0.05, delta_high=0.1), band_bounds(log_p[some], "kl", 0.05, delta_high=0.1)
+    assert torch.equal(whole.log_low[some], part.log_low)
+    assert torch.equal(whole.log_high[some], part.log_high)
 
 
 def test_bounds_carry_no_gradient():
@@ -426,18 +376,20 @@ def test_a_linear_part_of_the_generator_changes_nothing():
             lambda u: torch.where((u - 1).abs() < 0.02, -100 * (u - 1) ** 2, (u - 1) ** 2),
             r"must be convex, but f\(0\.9",
         ),
-        (lambda u: torch.where(u > 3, torch.inf, (u - 1) ** 2), r"up to an overflow from 1e\+141 on; f\(3\) = 4 and"),
+        (
+            lambda u: torch.where(u > 3, torch.inf, (u - 1) ** 2),
+            r"must be finite from 0\.001 to 100, f\(3\.\d+\)",
+        ),
         (
             lambda u: (u - 1).abs() - 0.01 * (0.01 - u).clamp(min=0) ** 2,
             "must be convex, but f",
         ),  # hardly, and far from 1
-        (lambda u: torch.log(torch.cosh(u - 1)), r"f\(711\.\d+\) = 709\.8 and f\(711\.\d+\) = inf"),
         (lambda u: u**2, r"must be 0 at u = 1, f\(1\) = 1"),
-        (lambda u: 3 * (u - 1), r"must not be linear \(slope 3 everywhere\)"),
-        (lambda u: torch.zeros_like(u), r"must not be linear \(slope 0 everywhere\)"),
-        (lambda u: u * u.log(), r"must be a number or inf at u = 0, f\(0\) = nan"),
-        (lambda u: torch.log(u) * -torch.where(u > 0, 1.0, -1.0), r"at u = 0, f\(0\) = -inf"),
-        (lambda u: (u - 1).sum(), r"must keep shape \(1281,\) and dtype torch.float64, got \(\) of"),
+        (lambda u: 3 * (u - 1), r"must not be linear: D_f is 0"),
+        (lambda u: torch.zeros_like(u), r"must not be linear: D_f is 0"),
+        (lambda u: u * u.log(), r"must be a number or inf, f\(0\) = nan"),
+        (lambda u: torch.log(u) * -torch.where(u > 0, 1.0, -1.0), r"must be a number or inf, f\(0\) = -inf"),
+        (lambda u: (u - 1).sum(), r"must keep shape \(1282,\) and dtype torch.float64, got \(\) of"),
         (lambda u: (u - 1).float() ** 2, "must keep shape .* got .* of torch.float32"),
         (lambda u: 3.0, "must keep shape .* got float"),
         (lambda u: u.nonsense(), "must map a float64 tensor to a tensor, it raised:"),
@@ -549,7 +501,7 @@ def test_the_two_sides_may_have_radii_of_their_own(divergence):
     assert torch.equal(region.contains(moved, GRID), gate)
 
 
-@pytest.mark.parametrize("divergence", [*GENERATORS, bandpo.cressie_read(0.5), JENSEN_SHANNON], ids=str)
+@pytest.mark.parametrize("divergence", [*GENERATORS, JENSEN_SHANNON], ids=str)
 def test_bounds_widen_with_the_radius_without_jumps(divergence):
     """11 decades in steps of 2.5 %; a step of a radius may not move a bound more than the bound's own derivative."""
     radii = torch.logspace(-8, 3, 1025, dtype=torch.float64)[:, None]
@@ -570,7 +522,7 @@ def test_a_radius_tensor_with_one_bad_entry_is_refused():
         band_bounds(torch.zeros(2), "kl", torch.tensor([1.0, math.nan]))
 
 
-@pytest.mark.parametrize("name", ["kll", "cressie_read", "", None, ["kl"]])
+@pytest.mark.parametrize("name", ["kll", "cressie_read(0.5)", "", None, ["kl"]])
 def test_an_unknown_divergence_is_refused_with_the_known_ones(name):
     with pytest.raises(ValueError, match=r"divergence must be one of \['chi2', 'hellinger', .*register_divergence"):
         band_bounds(torch.zeros(1), name)
@@ -634,3 +586,16 @@ def test_a_radius_may_be_mapped_over(kind):
 
     for got, expected in zip(torch.func.vmap(both)(radii), both(radii[:, None]), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_cost_of_a_divergence_is_its_definition_to_1e_15(name):
+    """Close to r = 1 too, where terms cancel; relative to 1 or to g, whichever is larger."""
+    cost = bandpo.band.divergence(name).cost
+    log_p = torch.tensor([-300.0, -60.0, -10.0, -2.0, -0.5, -1e-2, -1e-4, -1e-7], dtype=torch.float64)
+    log_ratio = torch.tensor([-20.0, -0.5, -1e-3, -1e-6, -1e-9, 1e-9, 1e-6, 1e-3, 0.5], dtype=torch.float64)
+    old, new = (x.flatten() for x in torch.broadcast_tensors(log_p[:, None], log_p[:, None] + log_ratio))
+    old, new = old[new < 0], new[new < 0]
+    for x, y, got in zip(old.tolist(), new.tolist(), cost(old, new).tolist(), strict=True):
+        exact = two_coins(GENERATORS[name], x, mpf(y), mp.log(-mp.expm1(mpf(y))))
+        assert abs(got - exact) <= 3e-15 * (1 + 1e3 * exact), f"at log p = {x}, log q = {y}: {got}, not {exact}"

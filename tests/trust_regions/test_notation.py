@@ -34,7 +34,6 @@ WORDS = {
     "dcpo:0.2:0.28:inf": DCPO(0.2, 0.28, math.inf),
     "band:tv": Band("tv", 0.05),
     "band:kl:1e-3": Band("kl", 0.001),
-    "band:cressie_read(0.5):0.1": Band("cressie_read(0.5)", 0.1),
     "{type: band, delta_low: 0.01, delta_high: 0.1}": Band("kl", 0.05, 0.01, 0.1),
     "capped:band:kl:0.05:20": Capped(Band("kl", 0.05), 20.0),
     "capped:dcpo:0.2:0.28:10": Capped(DCPO(0.2, 0.28, 10.0), 10.0),

@@ -1,17 +1,19 @@
 """The paper: a divergence and a radius become the bounds of a token's ratio.
 
-Read in this order: solver, table, closed_forms, divergences, dispatch, operator.
+Read in this order: operator, divergences, closed_forms, kl, solver, table. A program that loads an exported graph
+imports `bandpo.band` first: the graph calls the operator `bandpo::solve`.
 """
 
-from .divergences import Divergence, cressie_read, divergence, register_divergence
+from .divergences import Divergence, divergence, register_divergence
 from .operator import band_bounds, band_contains, complement, divergence_at
+from .table import BandTable
 
 __all__ = [
+    "BandTable",
     "Divergence",
     "band_bounds",
     "band_contains",
     "complement",
-    "cressie_read",
     "divergence",
     "divergence_at",
     "register_divergence",

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ..numerics import LOG_P_MIN, expm1, log1mexp, log_double, working_copy
-from .solver import Interval, Radius
+
+Radius = float | Tensor
+Interval = tuple[Tensor, Tensor]
 
 
 def _odds(delta: Any) -> Any:
@@ -27,7 +29,7 @@ def _twice_less_square(delta: Any) -> Any:
 
 
 def tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """r = 1 +- delta / p (eq:tv_bounds) within [0, 1/p] (eq:clamp_final_bounds)."""
+    """Return r = 1 +- delta / p (eq:tv_bounds) within [0, 1/p] (eq:clamp_final_bounds)."""
     log_p = working_copy(log_p)
     log_delta, tail = log_double(delta)
     excess = log_p - log_delta - tail  # log(p / delta), exact to the last bit even where the lower bound saturates
@@ -38,7 +40,7 @@ def tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
 
 
 def chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """r = 1 +- s with s = sqrt(delta (1 - p) / p) (eq:chi2_bounds) within [0, 1/p] (eq:clamp_final_bounds).
+    """Return r = 1 +- s, s^2 = delta (1 - p) / p (eq:chi2_bounds), within [0, 1/p] (eq:clamp_final_bounds).
 
     The lower bound saturates at p* = delta / (1 + delta). Near it 1 - s cancels; with p = p* e^x, s^2 = 1 + (1 + delta)
     (e^-x - 1), so 1 - s = (1 + delta) (1 - e^-x) / (1 + s), where x is exact.
@@ -54,7 +56,7 @@ def chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
 
 
 def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """On the quarter circle (sqrt q, sqrt(1 - q)) the ball is an arc of 2 arcsin sqrt(delta / 2) to each side.
+    """Return the ends of an arc of 2 arcsin sqrt(delta / 2) to each side, on the circle (sqrt q, sqrt(1 - q)).
 
     sqrt(r) = (1 - delta) +- s with s = sqrt(delta (2 - delta) (1 - p) / p); the lower end saturates at p* = delta (2 -
     delta), the upper one where sqrt(p) = 1 - delta. Near p* the difference cancels; with p = p* e^x it is
@@ -74,7 +76,7 @@ def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
 
 
 def neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Wilson's score interval: the roots of (q - p)^2 = delta q (1 - q), which never reach the simplex's edge.
+    """Return Wilson's score interval: the roots of (q - p)^2 = delta q (1 - q), inside the simplex.
 
     With S = sqrt(delta^2 + 4 delta p (1 - p)), r_high - 1 = 2 delta (1 - p) / (S + delta (2 p - 1)) and 1 - r_low = 2
     delta (1 - p) / (S - delta (2 p - 1)), each written without its cancellation; r_low r_high (1 + delta) = 1.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,16 +20,17 @@ from ..numerics import (
     is_traced,
     log1mexp,
     output_dtype,
-    piece_size,
     working_copy,
 )
-from .dispatch import log_bounds
-from .divergences import Divergence, divergence
-from .solver import Interval, Radius
+from .closed_forms import Interval, Radius
+from .divergences import Divergence
+from .divergences import divergence as lookup
+from .solver import tilt_log_bounds
+from .table import BandTable
 
 
 def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
-    """log c, the log-ratio of every other token when this one moves by `log_ratio` (lem:complement_rescaling).
+    """Return log c, the log-ratio of every other token when this one moves (lem:complement_rescaling).
 
     c = (1 - r p) / (1 - p). Among all policies that give this token r p, the one that rescales all others by the same c
     is closest to the old policy, in every f-divergence. (p, r) -> (1 - p, c) leaves g_f unchanged.
@@ -45,8 +47,7 @@ def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
 
 
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
-    """g_f(p, r) = p f(r) + (1 - p) f(c): the divergence that moving this token to r p costs at least
-    (thm:scalar_reduction).
+    """Return g_f(p, r) = p f(r) + (1 - p) f(c), the least cost of a move to r p (thm:scalar_reduction).
 
     It is the f-divergence between the coins (r p, 1 - r p) and (p, 1 - p): convex in r, 0 at r = 1
     (lem:gf_monotone_intervals), inf for r p > 1; at another r it rises with p (eq:bregman_identity). The token is
@@ -69,13 +70,13 @@ def band_contains(
     delta_low: Radius | None = None,
     delta_high: Radius | None = None,
 ) -> Tensor:
-    """True where g_f(p, r) <= delta, i.e. where the log-ratio is within `band_bounds`; no equation is solved.
+    """Tell where g_f(p, r) <= delta, so that the log-ratio is within `band_bounds`; no equation is solved.
 
     A token of p = 0 has no ratio and counts as inside. Below p = e^-300 what is kept is r p, the limit p -> 0 for KL
     and TV; for divergences under which r p itself vanishes there, ask the bounds.
     """
     low, high = _radii(delta, delta_low, delta_high, old_logps)
-    g = _coin(log_ratio, old_logps, divergence)
+    g = _coin(log_ratio, old_logps, divergence, exact=False)
     inside = g <= low if low is high else g <= torch.where(working_copy(log_ratio) < 0, low, high)
     # With an infinite radius an infinite g is inside, unless the ratio leaves the simplex.
     inside = inside & (working_copy(log_ratio) + working_copy(old_logps).clamp(max=LOG_P_MAX) <= 0)
@@ -91,14 +92,17 @@ def band_bounds(
     delta_low: Radius | None = None,
     delta_high: Radius | None = None,
 ) -> Bounds:
-    """The two roots in r of g_f(p, r) = delta, or the simplex limits 0 and 1/p where there is none (prop:saturation).
+    """Solve g_f(p, r) = delta for both roots r, or give the simplex limits 0 and 1/p (prop:saturation).
 
     TV, chi2, Hellinger and Neyman's chi2 have closed forms (prop:closedform). KL is solved as an exponential tilt, any
-    other f by a bracketed solver (thm:bisection_global); for float32 and a radius that is a number both are looked up
-    in a table of what was solved. Where one solves, radii count as at least 1e-10. Always log_high <= max(-log p, 0).
-    Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p tends to the root of
-    q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is infinite, as for chi2. At
-    log p = 0 the other tokens together count as e^-300.
+    other f by a bracketed solver (thm:bisection_global). Of such an f, float32 bounds for a radius that is a number
+    are looked up in a `BandTable`. Each new radius makes its table first, which takes as long as solving for some
+    30,000 tokens; the last 64 are kept. For KL and the closed forms a radius that moves costs nothing. Where one
+    solves, radii count as at least 1e-10.
+
+    Always log_high <= max(-log p, 0). Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p
+    tends to the root of q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is
+    infinite, as for chi2. At log p = 0 the other tokens together count as e^-300.
 
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].
@@ -127,45 +131,67 @@ def band_bounds(
     '0.262 2.411'
     """
     _check_dtypes(old_logps=old_logps)
-    kind = _lookup(divergence)
+    kind = lookup(divergence)
     # The solver of a divergence without a formula reads the radius.
     low, high = _radii(delta, delta_low, delta_high, old_logps, on_cpu=kind.log_bounds is None)
-    size = piece_size(old_logps)
     shape = torch.broadcast_shapes(*(x.shape for x in (old_logps, low, high) if isinstance(x, Tensor)))
-    if old_logps.numel() <= size or shape != old_logps.shape:
-        log_low, log_high = _bounds(old_logps, kind, low, high)
-        return Bounds(log_low.expand(shape), log_high.expand(shape))
-    ends = torch.empty((2, *old_logps.shape), dtype=output_dtype(old_logps), device=old_logps.device)
-    flat, found = old_logps.flatten(), ends.flatten(1)
-    for start in range(0, flat.numel(), size):
-        part = slice(start, start + size)
-        a, b = (x.expand(shape).flatten()[part] if isinstance(x, Tensor) and x.dim() else x for x in (low, high))
-        found[0, part], found[1, part] = _bounds(flat[part], kind, a, a if high is low else b)
-    return Bounds(ends[0], ends[1])
-
-
-def _bounds(old_logps: Tensor, kind: Divergence, low: Radius, high: Radius) -> Interval:
     dtype, device = output_dtype(old_logps), old_logps.device
     log_p = old_logps.to(dtype).clamp(max=0)
-    log_low, log_high = _with_infinite_radii(kind, log_p, low)
+    log_low, log_high = _ball(kind, log_p, low)
     if high is not low:
-        log_high = _with_infinite_radii(kind, log_p, high)[1]
-    limit = (-old_logps).clamp(min=0)
-    return (
-        log_low.to(device, dtype).clamp(max=0),
-        torch.minimum(log_high.to(device, dtype).clamp(min=0), limit.to(dtype)),
-    )
+        log_high = _ball(kind, log_p, high)[1]
+    limit = (-old_logps).clamp(min=0).to(dtype)
+    log_low, log_high = log_low.to(device, dtype).clamp(max=0), log_high.to(device, dtype).clamp(min=0)
+    return Bounds(log_low.expand(shape), torch.minimum(log_high, limit).expand(shape))
 
 
-def _with_infinite_radii(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
+def _ball(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
+    """Return `log_bounds`, or the whole simplex where the radius is infinite."""
     if not isinstance(delta, Tensor) and delta < math.inf:
         return log_bounds(kind, log_p, delta)
-    simplex = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)
+    lowest, highest = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)
     if not isinstance(delta, Tensor):
-        return simplex
+        return lowest, highest
     log_low, log_high = log_bounds(kind, log_p, delta.clamp(max=1e300))
     everything = torch.isinf(delta)
-    return torch.where(everything, simplex[0], log_low), torch.where(everything, simplex[1], log_high)
+    return torch.where(everything, lowest, log_low), torch.where(everything, highest, log_high)
+
+
+def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
+    """Return (log_low, log_high) of a divergence ball, saturation included, for log p in [-inf, 0], 0 < delta < inf.
+
+    A formula or KL's own solver is used where there is one. In a compiled graph all else is one opaque operator, of
+    which the compiler does not see the loops. Float32 and a radius that is a number are looked up.
+    """
+    if kind.log_bounds is not None:
+        return kind.log_bounds(log_p, delta)
+    if is_traced(log_p):
+        return _solve(log_p, torch.as_tensor(delta, dtype=torch.float64), kind.to_config())
+    smooth = not kind.kinks
+    if smooth and log_p.dtype == torch.float32 and not isinstance(delta, Tensor):
+        table = _table(kind, delta, log_p.device)
+        if table.fits:
+            return table.look_up(log_p)
+        smooth = False
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.inverse, smooth)
+
+
+# A table is a third of a megabyte.
+_table = lru_cache(maxsize=64)(BandTable)
+
+
+@torch.library.custom_op("bandpo::solve", mutates_args=())
+def _solve(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    # A radius on the CPU can be read without waiting for a device.
+    radius = float(delta) if delta.dim() == 0 and delta.device.type == "cpu" else delta
+    log_low, log_high = log_bounds(lookup(name), log_p, radius)
+    return log_low.contiguous(), log_high.contiguous()
+
+
+@_solve.register_fake
+def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    shape = torch.broadcast_shapes(log_p.shape, delta.shape)
+    return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
 def check_radius(name: str, delta: Radius) -> None:
@@ -188,13 +214,10 @@ def _check_dtypes(**arguments: Tensor) -> None:
             raise ValueError(f"{name} must be floating point, got {x.dtype}")
 
 
-_lookup = divergence  # the functions below have an argument of that name
-
-
 def _radii(
     delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor, *, on_cpu: bool = False
 ) -> tuple[Radius, Radius]:
-    """(for the lower bound, for the upper bound); the same object if it is one radius."""
+    """Return the radii of the lower and of the upper bound: one object if it is one radius."""
     for name, value in {"delta": delta, "delta_low": delta_low, "delta_high": delta_high}.items():
         if value is not None:
             check_radius(name, value)
@@ -215,16 +238,19 @@ def _radius(delta: Radius, like: Tensor, on_cpu: bool) -> Radius:
     return torch.zeros((), dtype=torch.float64, device="cpu" if on_cpu else working_copy(like).device) + delta
 
 
-def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) -> Tensor:
-    """g_f(p, r) in float64."""
+def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence, *, exact: bool = True) -> Tensor:
+    """Return g_f(p, r) in float64, or with an absolute error of 1e-15 by a divergence's `cost` if that will do."""
     _check_dtypes(log_ratio=log_ratio, old_logps=old_logps)
-    kind = _lookup(divergence)
+    kind = lookup(divergence)
     old, moved = working_copy(old_logps), working_copy(log_ratio)
     log_p = old.clamp(LOG_P_MIN, LOG_P_MAX)
     # Below e^-300 what counts is the new probability: keep r p, not r.
     moved = moved + (old - log_p).clamp(-1e300, 0.0)
     outside = moved + log_p > 0
-    moved = torch.where(outside, 0.0, moved)
-    log_c = log1mexp(moved + log_p) - log1mexp(log_p)
-    g = log_p.exp() * kind.generator(moved) - expm1(log_p) * kind.generator(log_c)
+    if kind.cost is not None and not exact:
+        g = kind.cost(log_p, (moved + log_p).clamp(max=LOG_P_MAX))
+    else:
+        moved = torch.where(outside, 0.0, moved)
+        log_c = log1mexp(moved + log_p) - log1mexp(log_p)
+        g = log_p.exp() * kind.generator(moved) - expm1(log_p) * kind.generator(log_c)
     return torch.where(outside, torch.inf, g)

@@ -8,12 +8,17 @@ cells of the table are equal parts of the octaves of the distance from there.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MAX, LOG_P_MIN, Octaves, expm1, working_copy
-from .solver import Generator, Interval, falling_curve, limit_slopes
+from ..bounds import Bounds
+from ..numerics import LOG_P_MAX, LOG_P_MIN, expm1, is_number, made_to_last, working_copy
+from .closed_forms import Interval
+from .divergences import Divergence
+from .divergences import divergence as lookup
+from .solver import Generator, falling_curve, limit_slopes
 
 # In each octave 32 cells, in each cell a polynomial of degree 6.
 _BITS, _DEGREE = 5, 6
@@ -26,23 +31,66 @@ _TOLERANCE, _ROUNDING = 2.0**-24, 2.0**-40
 _LOWEST = -150.0
 
 
+class Octaves(NamedTuple):
+    """Cut each octave from 2^first to 2^end into 2^bits cells, so that a float32's leading bits are its cell."""
+
+    first: int
+    end: int
+    bits: int
+
+    @property
+    def cells(self) -> int:
+        return (self.end - self.first) << self.bits
+
+    def starts(self) -> Tensor:
+        """Return where each cell begins, in float64; its end is the next one's start."""
+        part = torch.arange(self.cells + 1, dtype=torch.float64) + (self.first << self.bits)
+        octave = torch.floor(part / 2**self.bits)
+        return torch.exp2(octave) * (1 + part / 2**self.bits - octave)
+
+    def find(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cell of each x >= 0 (int32), the first or last one for what is outside, and where it starts."""
+        shift = 23 - self.bits  # of the 23 bits behind a float32's leading one
+        leading = x.to(torch.float32).view(torch.int32) >> shift
+        last = 2.0**self.end - 2.0 ** (self.end - 1 - self.bits)
+        start = (leading << shift).view(torch.float32).clamp_(2.0**self.first, last)
+        return leading.sub_((127 + self.first) << self.bits).clamp_(0, self.cells - 1), start
+
+
 class BandTable:
-    """Both bounds for one divergence and one radius, to the precision of float32.
+    """Look up the bounds of one divergence and one radius, in constant time, to the precision of float32.
+
+    `band_bounds` does so by itself for float32 log-probabilities where a divergence has neither a formula nor its own
+    solver. A table of KL, or of one with a formula, is for those who want a lookup.
 
     Args:
-        generator: f as a function of log u.
-        inverse: from `invert`.
-        delta: the radius.
+        divergence: a registered name or a `Divergence`.
+        delta: the radius; it counts as at least 1e-10 and at most 1e10.
         device: where log-probabilities will be looked up.
 
     Attributes:
         fits: False if the curve between the nodes is not that of the polynomials, because f has kinks. The table is of
             no use then.
+
+    Raises:
+        ValueError: delta is not a positive number; the divergence is unknown.
+
+    >>> import torch, bandpo.band
+    >>> log_p = torch.tensor([0.08]).log()
+    >>> bounds = bandpo.band.BandTable("kl", 0.05).bounds(log_p)
+    >>> f"{bounds.log_low.exp().item():.3f} {bounds.log_high.exp().item():.3f}"
+    '0.262 2.411'
     """
 
-    def __init__(self, generator: Generator, inverse: Tensor, delta: float, device: torch.device) -> None:
-        delta = min(max(delta, 1e-10), 1e10)
-        inverse = inverse.cpu()
+    def __init__(self, divergence: str | Divergence, delta: float, device: torch.device | str = "cpu") -> None:
+        if not is_number(delta) or not delta > 0:
+            raise ValueError(f"delta must be a positive number, got {delta!r}")
+        self.divergence, self.delta = lookup(divergence), min(max(float(delta), 1e-10), 1e10)
+        with made_to_last():
+            self._make(torch.device(device))
+
+    def _make(self, device: torch.device) -> None:
+        generator, inverse, delta = self.divergence.generator, self.divergence.inverse, self.delta
         edge = _saturation(generator, delta)
         saturates = edge > -math.inf
         self.slopes = limit_slopes(inverse)
@@ -74,19 +122,33 @@ class BandTable:
             table[:, 1, :, 0] = torch.inf
         self.curves = table.flatten(1, 2).transpose(1, 2).contiguous().to(device)  # (r and c, powers, cells)
 
-    def bounds(self, log_p: Tensor) -> Interval:
-        """(log_low, log_high) in float64."""
+    def bounds(self, old_logps: Tensor) -> Bounds:
+        """Return the bounds of the log-ratio, in float32.
+
+        Args:
+            old_logps: log p of the sampled tokens, any shape, in [-inf, 1e-6], on the table's device.
+
+        Raises:
+            ValueError: the table does not fit.
+        """
+        if not self.fits:
+            raise ValueError(f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it")
+        log_low, log_high = self.look_up(old_logps.detach().clamp(max=0))
+        return Bounds(log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -old_logps.float()))
+
+    def look_up(self, log_p: Tensor) -> Interval:
+        """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""
         log_p = working_copy(log_p)
         beyond = log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN
         within = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
         log_odds = within - torch.log(-expm1(within))
         fall, rise = self.slopes
-        log_low = torch.exp(self._look_up(self.curves[0], log_odds)).neg_()
-        log_high = torch.exp(self._look_up(self.curves[1], -log_odds))
+        log_low = torch.exp(self._read(self.curves[0], log_odds)).neg_()
+        log_high = torch.exp(self._read(self.curves[1], -log_odds))
         return log_low.add_(fall * beyond), torch.minimum(log_high.sub_(rise * beyond), -log_p)
 
-    def _look_up(self, curve: Tensor, log_odds: Tensor) -> Tensor:
-        """log |log r| or log |log c| where a side of the coin falls."""
+    def _read(self, curve: Tensor, log_odds: Tensor) -> Tensor:
+        """Return log |log r| or log |log c| where a side of the coin falls."""
         signed = log_odds - self.edge
         distance = signed.abs().clamp_(min=self.least)
         cell, start = self.octaves.find(distance)
@@ -99,12 +161,12 @@ class BandTable:
 
 
 def _offset(distance: Tensor, start: Tensor) -> Tensor:
-    """Where in its cell a distance is, from 0 to at most 1."""
+    """Return where in its cell a distance is, from 0 to at most 1."""
     return (distance - start) / start * 2**_BITS
 
 
 def _saturation(generator: Generator, delta: float) -> float:
-    """The log-odds up to which a side of the coin may fall to 0; -inf if that takes more than delta for all of them.
+    """Return the log-odds up to which a side may fall to 0; -inf if that takes more than delta for all of them.
 
     It takes g = p f(0) + (1 - p) f(1 / (1 - p)), which rises with p.
     """

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from ..band.table import Octaves
 from ..bounds import Bounds
-from ..numerics import Octaves, is_traced, listed, made_to_last, output_dtype
+from ..numerics import is_traced, listed, made_to_last, output_dtype
 from .base import (
     Context,
     Moving,
