@@ -198,7 +198,7 @@ def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozen
     Raises:
         UserError: it is not Python, or calls neither config, or more than one.
     """
-    from ..losses.notation import read_python
+    from ..losses.nodes import read_python
 
     try:
         tree = ast.parse(decoded(content_of(path), str(path)))

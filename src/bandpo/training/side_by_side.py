@@ -20,8 +20,8 @@ from ..config.run_folder import check_same_run, is_finished
 from ..errors import UserError
 from ..integrations import objective_for
 from ..lab import SCENES, WarmStart, warm_start
-from ..losses.methods import METHODS
-from ..losses.notation import label_of_objective, parse_objective, short_node
+from ..losses.methods import methods
+from ..losses.notation import label_of_objective, short_node
 from . import processes
 
 DEFAULT_METHODS = ("grpo", "clip-higher", "clip-wide", "band-kl")
@@ -91,14 +91,10 @@ def plan(
 def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
     """The name of a run's folder and the node of its rule or objective; methods that are the same have one name."""
     try:
-        found = parse_objective(text)
+        value = objective_for("TRL", text, average=average)
     except ValueError as error:
         raise UserError(str(error)) from None
-    try:
-        value = objective_for("TRL", found, average=average)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    same = [each.name for each in METHODS if each.is_complete and each.without_average == value]
+    same = [each.name for each in methods() if not each.from_sampler and each.without_average == value]
     name = same[0] if same else label_of_objective(value).lower()
     return re.sub(r"[^\w.]+", "-", name).strip("-"), short_node(value)
 
