@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
 import subprocess
 import sys
@@ -17,9 +16,10 @@ from typing import get_args
 import pytest
 import torch
 from scripts import load as load_script
+from textbook import F64, STEP, batch, in_a_loop, kl_ball, loss_and_gradient, ppo, textbook
 from torch import Tensor
 
-from bandpo import Band, Clip, Method, Objective, Relaxed, integrations, method, objective, policy_loss
+from bandpo import Band, Clip, Objective, Relaxed, integrations, method, objective, policy_loss
 from bandpo.cli import main
 from bandpo.config.recipe import build, load
 from bandpo.errors import UserError
@@ -31,16 +31,7 @@ from bandpo.reports.explanation import explain
 from bandpo.training.on_verl import load as load_for_verl
 from bandpo.training.side_by_side import plan
 
-F64 = torch.float64
-STEP = 400
-
 # ---- the formulas, of one response: per token, from log pi, old log p, the sampler's log p, and A of the response
-
-
-def ppo(r: Tensor, a: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    """min(r A, clip(r, low, high) A)"""
-    clipped = torch.where(r < low, low, torch.where(r > high, high, r))
-    return torch.where(r * a <= clipped * a, r * a, clipped * a)
 
 
 def fixed(low: float, high: float) -> Callable[..., Tensor]:
@@ -72,23 +63,6 @@ def two_sided(log_pi, old, sampler, a):
 def decaying_clip(log_pi, old, sampler, a):
     eps = 0.2 + (0.05 - 0.2) * STEP / 1000
     return ppo((log_pi - old).exp(), a, 1 - eps, 1 + eps)
-
-
-def kl_ball(p: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """The ratios q / p at which KL(coin of p || coin of q) = delta, by bisection in log q / (1 - q)."""
-
-    def kl(q):
-        return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
-
-    ends = []
-    for end in (-60.0, 30.0):
-        near, far = torch.logit(p), torch.full_like(p, end)
-        for _ in range(64):  # from 90 apart to less than a float's last digit
-            middle = (near + far) / 2
-            outside = kl(torch.sigmoid(middle)) > delta
-            near, far = torch.where(outside, near, middle), torch.where(outside, middle, far)
-        ends.append(torch.sigmoid(near) / p)
-    return ends[0], ends[1]
 
 
 def band(delta: float) -> Callable[..., Tensor]:
@@ -337,72 +311,6 @@ OTHER_VALUE = {
     "a-3po",
     "cppo",
 }
-OF_RESPONSES = {"band-sequence", "topr", "gspo", "gapo"}
-
-
-def batch(name: str, rows: int = 48, columns: int = 6) -> tuple[dict[str, Tensor], Tensor]:
-    """Arguments of `policy_loss`, and log-probabilities of the sampler: ragged, half of what there is outside."""
-    torch.manual_seed(len(name))
-    old = (torch.rand(rows, columns, dtype=F64) * 0.98 + 0.005).log()
-    far = 0.8
-    if name in OF_RESPONSES:  # likely responses, else no bound binds
-        old, far = old * 0.1, 0.1
-    logps = (old + far * torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
-    if name not in OF_RESPONSES:  # some are very far
-        logps[:8] = (old[:8] + 3 * torch.randn(8, columns, dtype=F64)).clamp(max=-1e-3)
-    sampler = (old + 0.1 * torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
-    mask = torch.arange(columns) < torch.randint(1, columns + 1, (rows, 1))
-    arguments = {
-        "logps": logps.requires_grad_(),
-        "old_logps": old,
-        "advantages": torch.randn(rows, dtype=F64),
-        "response_mask": mask,
-    }
-    return arguments, sampler
-
-
-def shown(mask: Tensor) -> dict[str, Tensor]:
-    """What more a rule may see of such a batch, the same each time: entropies that have changed a little, groups of 8
-    of which some are right."""
-    rng = torch.Generator().manual_seed(7)
-    entropies = 2 * torch.rand(mask.shape, generator=rng, dtype=F64)
-    changed = entropies * (1 + 0.06 * torch.randn(mask.shape, generator=rng, dtype=F64))
-    return {
-        "entropies": torch.where(mask, entropies, torch.nan),
-        "old_entropies": torch.where(mask, changed, torch.nan),
-        "group_mean": torch.randint(1, 9, (len(mask),), generator=rng).to(F64) / 8,
-        "staleness": torch.randint(0, 6, (len(mask),), generator=rng),
-        "mean_weight": torch.tensor(1.6, dtype=F64),
-    }
-
-
-def in_a_loop(found: Method, data: dict[str, Tensor], sampler: Tensor) -> dict:
-    """Return the arguments of `policy_loss` in a loop: those that the method names, and the rest of a batch."""
-    known = shown(data["response_mask"]) | {"rollout_logps": sampler, "step": STEP}
-    named = (each.split("=") for each in found.arguments.split(", ") if each)
-    more = {"mean_weight": known["mean_weight"]} if found.name == "band-entropy" else {}
-    return data | {name: known[value] for name, value in named} | more
-
-
-def loss_and_gradient(data: dict, value) -> tuple[Tensor, Tensor]:
-    loss, _ = policy_loss(**data, objective=value)
-    return loss.detach(), torch.autograd.grad(loss, data["logps"])[0]
-
-
-def textbook(
-    formula: Callable[..., Tensor], data: dict[str, Tensor], sampler: Tensor, average: str | None = None
-) -> tuple[Tensor, Tensor]:
-    """Minus the mean over the batch by the method's average, by autograd."""
-    log_pi = data["logps"].detach().requires_grad_()
-    total = torch.zeros((), dtype=F64)
-    names = list(inspect.signature(formula).parameters)[4:]
-    known = {name: x for name, x in shown(data["response_mask"]).items() if name in names}
-    for i, row in enumerate(data["response_mask"]):
-        more = {name: x[i][row] if x.dim() == 2 else x[i] if x.dim() else x for name, x in known.items()}
-        terms = formula(log_pi[i][row], data["old_logps"][i][row], sampler[i][row], data["advantages"][i], **more)
-        whole = {"token-mean": data["response_mask"].sum(), "seq-mean-token-sum-norm": row.numel() * len(log_pi)}
-        total = total - terms.expand(int(row.sum())).sum() / whole.get(average or "", row.sum() * len(log_pi))
-    return total.detach(), torch.autograd.grad(total, log_pi)[0]
 
 
 # The average of each method's paper, read once more.
@@ -439,7 +347,7 @@ def test_methods_are_read_when_they_are_asked_for():
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_method_is_its_textbook(name):
-    data, sampler = batch(name)
+    data, sampler = batch(method(name))
     value, gradient = loss_and_gradient(in_a_loop(method(name), data, sampler), method(name).objective)
     expected, slope = textbook(FORMULAS[name], data, sampler, AVERAGES[name])
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
@@ -452,7 +360,7 @@ def test_a_method_is_its_textbook(name):
 
 @pytest.mark.parametrize("cap", [3, 10, 20])
 def test_a_cap_of_dppos_ratio_is_a_weight(cap):
-    data, sampler = batch("dppo", rows=80)  # few of their tokens are beyond the cap
+    data, sampler = batch(method("dppo"), rows=80)  # few of their tokens are beyond the cap
     weights = (math.log(cap) + sampler - data["logps"].detach()).clamp(max=0).exp()
     arguments = in_a_loop(method("dppo"), data, sampler) | {"rollout_is_weights": weights}
     gradient = loss_and_gradient(arguments, method("dppo").objective)[1]
@@ -671,7 +579,7 @@ def test_the_page_is_that_of_the_methods(index):
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_lines_for_a_loop_and_the_objective_are_the_method(index, name):
-    found, (data, sampler) = method(name), batch(name)
+    found, (data, sampler) = method(name), batch(method(name))
     known = dict(zip(("logps", "old_logps", "advantages", "mask"), data.values(), strict=True))
     line = index.AT_SAMPLER_LINE if found.from_sampler else index.LINES["your loop"]
     more = in_a_loop(found, data, sampler)

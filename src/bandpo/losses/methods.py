@@ -30,9 +30,9 @@ def read_methods(path: Path) -> tuple[Method, ...]:
     return tuple(_method(name, **entry) for name, entry in entries.items())
 
 
-def _method(name: str, objective: Any, average: Any = None, arxiv: str | None = None, **texts: Any) -> Method:
+def _method(name: str, objective: Any, average: Any = None, **rest: Any) -> Method:
     value = dataclasses.replace(objective_of_node(objective), aggregation=average)
-    return Method(name=name, arxiv=arxiv, objective=value, **texts)
+    return Method(name=name, objective=value, **rest)
 
 
 def find_method(name: object) -> Method | None:

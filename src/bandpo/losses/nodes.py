@@ -15,13 +15,13 @@ from .surrogates import Application
 
 
 def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
-    """Return the objective that stands here, as itself, a method, a trust region, a config node or a text.
+    """Return the objective that stands here: itself, a method, a trust region, a config node, or a text for one.
 
-    A trust region stands for the paper's objective with that region. A text is a method's name, a rule's short word,
-    Python such as `Clip(0.2, 0.28)`, which is read and not run, or a YAML node. The word `dcpo`, a rule and a method,
-    is the method, which is the rule with the paper's values.
+    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, a YAML
+    node, or Python such as `Clip(0.2, 0.28)`, which is read and not run. Where a method and a rule have one name, as
+    `dcpo`, it is the method.
 
-    Raises ValueError naming what is wrong and the nearest known word, and for a method that is more than its objective.
+    Raises ValueError naming what is wrong and the nearest known word, and for a method whose ratio is to the sampler.
 
     >>> import bandpo
     >>> node = {"type": "objective", "trust_region": {"type": "clip"}, "ratio": "sequence-mean", "beta": 0.04}
@@ -69,22 +69,18 @@ def _of_text(text: str) -> Method | Objective:
     from ..trust_regions.notation import node_of_text  # which loads what reads YAML
 
     if re.match(r"[\w.]+\(", text):
-        return method_or_objective(_of_python(text))
+        try:
+            return method_or_objective(read_python(ast.parse(text, mode="eval").body))
+        except (SyntaxError, TypeError) as error:
+            raise ValueError(f"{text!r} cannot be read as Python: {error}{EXAMPLE}") from None
+        except (RecursionError, MemoryError):
+            raise ValueError(f"a text of {len(text)} characters is too deep to be a rule{EXAMPLE}") from None
     if not isinstance(node := node_of_text(text), str):
         return method_or_objective(node)
     if (found := find_method(text)) is not None:
         return found
     is_rule = text.partition(":")[0].lower() in kinds() or instead(text)
     return objective_of_node(text) if is_rule else method(text)  # which says what is near
-
-
-def _of_python(text: str) -> Any:
-    try:
-        return read_python(ast.parse(text, mode="eval").body)
-    except (SyntaxError, TypeError) as error:
-        raise ValueError(f"{text!r} cannot be read as Python: {error}{EXAMPLE}") from None
-    except (RecursionError, MemoryError):
-        raise ValueError(f"a text of {len(text)} characters is too deep to be a rule{EXAMPLE}") from None
 
 
 def read_python(code: ast.expr) -> Any:
@@ -95,30 +91,23 @@ def read_python(code: ast.expr) -> Any:
     from ..trust_regions.notation import not_loaded, own_type
 
     classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
-    makers: dict[str, Any] = {name: each for each in classes for name in (each.__name__, each.__name__.lower())}
+    makers: dict[str, Any] = {each.__name__: each for each in classes}
     makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
     called = code.func if isinstance(code, ast.Call) else code
-    name = called.attr if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else ""
-    make = makers.get(getattr(called, "id", name))
-    if isinstance(code, ast.Call):
-        if make is None or any(keyword.arg is None for keyword in code.keywords):
-            raise ValueError(_more(code))
-        given = [*code.args, *(keyword.value for keyword in code.keywords)]
-        if make is trust_region and (own := own_type([ast.literal_eval(each) for each in given])) is not None:
-            raise ValueError(not_loaded(own))
+    name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
+    make = makers.get(name)
+    if isinstance(code, ast.Call) and make is not None and all(keyword.arg for keyword in code.keywords):
+        given = [read_python(each) for each in code.args]
         named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
-        return make(*map(read_python, code.args), **named)
-    if make is not None:
-        return make
+        if make is trust_region and (own := own_type([*given, *named.values()])) is not None:
+            raise ValueError(not_loaded(own))
+        return make(*given, **named)
     if isinstance(code, ast.Tuple):
         return tuple(map(read_python, code.elts))
-    if "inf" in (name, getattr(code, "id", "")):  # inf or math.inf
-        return math.inf
+    if not isinstance(code, ast.Call) and (make is not None or name == "inf"):
+        return math.inf if make is None else make
     try:
         return ast.literal_eval(code)
     except ValueError:
-        raise ValueError(_more(code)) from None
-
-
-def _more(code: ast.expr) -> str:
-    return f"{ast.unparse(code)} is more than plain values and rules, and code is not run{EXAMPLE}"
+        more = "is more than plain values and rules, and code is not run"
+        raise ValueError(f"{ast.unparse(code)} {more}{EXAMPLE}") from None

@@ -50,16 +50,14 @@ class Objective:
             `Preserve(low, high)`, `Decay(low, high)`, or a pair of them for A >= 0 and A < 0; see `surrogate` for
             formulas, gradients and papers. `Sapo()` has no bounds: alone it goes with the rule `Clip(1, inf)` only, and
             in a pair the rule is that of the other sign.
-        ratio: what r is the ratio of; for one advantage per response
-            - token: pi / pi_old of each token, the paper's;
-            - sequence: of the whole response, the product over its tokens. A response is one action with one
-              probability, so a band is defined (but hardly binds from above: that of a long response is near 0);
+        ratio: what r is the ratio of. "token", the paper's: pi / pi_old of each token. The others are for one advantage
+            per response, whose tokens all have the same r and surrogate, and all get every term's gradient:
+            - sequence: of the whole response, the product over its tokens. It is one action with one probability, so a
+              band is defined (but hardly binds from above: the probability of a long response is near 0);
             - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
             - mean-of-clipped: the geometric mean of the clipped ratios (GMPO, arXiv 2507.20673), for apply "clip" only.
-            In the last three, all tokens of a response have the same r and surrogate, and every term's gradient goes
-            to all of them. Metrics still count tokens, each with its own old probability and its own estimate of
-            KL(pi_old || pi). For the two sequence ratios, "outside" and `log_ratio/*` are about the ratio of the
-            response; for mean-of-clipped, about the token's.
+            Metrics still count tokens, each with its own old probability and estimate of KL(pi_old || pi); "outside"
+            and `log_ratio/*` are about the ratio of the response for the two sequence ratios.
         dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
         beta: weight of the KL penalty to a reference policy.
         kl_penalty: the estimate of the KL penalty; see `kl_penalty`, verl's names included.
@@ -183,31 +181,29 @@ def _field(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Method:
-    """Name an objective, with its paper and that paper's values.
+    """Name an objective that has a paper's values.
 
-    The objective says what the method does with a token's ratio, and has the paper's average over tokens where the
-    paper names one. The KL penalty and the advantages are separate choices. Most trainers average themselves: they say
-    which average a method gets. Its node is `{type: method, name: gspo}`; for other values write the objective,
-    beginning with `bandpo.method("gspo").without_average.to_config()`.
+    The KL penalty and the advantages are separate choices. Its node is `{type: method, name: gspo}`; for other values
+    write the objective, beginning with `bandpo.method("gspo").without_average.to_config()`.
 
     Args:
         name: as it is written in nodes and on the command line.
         title: as the paper writes it.
-        arxiv: number of the paper; None if there is none, or it is not known which.
-        objective: with the paper's values.
+        objective: with the paper's values, and its average over tokens where it names one.
         formula: what is maximised per token; r is pi / pi_old, A the advantage, sg stops the gradient.
         source: where the formula and the values were read.
         unchecked: what of them was not compared with the paper.
+        arxiv: number of the paper; None if there is none, or it is not known which.
         from_sampler: the ratio is to the sampler's policy, which a trainer has to be told.
     """
 
     name: str
     title: str
-    arxiv: str | None
     objective: Objective
     formula: str
     source: str
     unchecked: str = ""
+    arxiv: str | None = None
     from_sampler: bool = False
 
     @property
