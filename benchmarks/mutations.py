@@ -1084,7 +1084,7 @@ FAULTS = [
         "losses/nodes.py",
         "    if found.from_sampler:",
         "    if False:",
-        "nodes::test_a_method_of_the_sampler_is_more_than_its_objective",
+        "objective_nodes::test_a_method_of_the_sampler_is_more_than_its_objective",
     ),
     Fault(
         "the ranges of GSPO swapped",
@@ -1098,14 +1098,14 @@ FAULTS = [
         "losses/objective.py",
         '[*kinds(), "objective", "method"]',
         "kinds()",
-        "nodes::test_what_is_none_is_named_with_what_is_nearest",
+        "objective_nodes::test_what_is_none_is_named_with_what_is_nearest",
     ),
     Fault(
         "an objective has the name of a method that is more",
         "losses/notation.py",
         "if not each.from_sampler\n        and value.aggregation in",
         "if value.aggregation in",
-        "notation::test_a_label_is_the_rules_or_the_methods_or_says_what_differs",
+        "objective_words::test_a_label_is_the_rules_or_the_methods_or_says_what_differs",
     ),
     Fault(
         "any gradient passes for the derivative of an objective's value",
@@ -1910,7 +1910,7 @@ FAULTS = [
         "losses/methods.py",
         'return "-".join(str(text).lower().replace("_", " ").split())',
         'return "-".join(str(text).replace("_", " ").split())',
-        "nodes::test_a_method_is_known_in_any_capitals_and_by_its_title",
+        "objective_nodes::test_a_method_is_known_in_any_capitals_and_by_its_title",
     ),
     Fault(
         "a missing field of a node is named by Python",
