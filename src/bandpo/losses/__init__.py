@@ -1,6 +1,6 @@
 """The objective: what bounds do to the gradient of a policy, and what was measured on the way.
 
-Read in this order: surrogates, aggregation, kl, objective, methods with batch_methods, nodes, metrics, policy;
+Read in this order: surrogates, aggregation, kl, objective, methods, nodes, metrics, policy;
 advantages, token_logps and full_divergence make what it takes; notation writes and reads an objective in short words.
 """
 
