@@ -96,7 +96,7 @@ R = [1e-3, 0.3, 0.75, 0.97, 1.0, 1.05, 1.3, 3.0, 25.0]
 def operator(tmp_path_factory):
     rules, complaints = browse(ask("askOperator", P, R, LOG_P, LOG_R), tmp_path_factory.mktemp("operator"))
     assert not complaints
-    assert len(rules) == 2 * 21
+    assert len(rules) == 2 * 20
     return [(each, bandpo.objective(each["node"])) for each in rules]
 
 
@@ -270,7 +270,7 @@ SETTINGS = [
     "#a=band-tv:0.1&b=dcpo:0.16:0.2:10&p=0.3&r=0.4&push=down",
     "#a=band-relaxed:0.03:0.2:0.4&b=ripo:0.02&p=0.9&r=1.05&push=up",
     "#a=cfpo:0.3&b=band-chi2:0.2&p=0.08&r=2&push=up",
-    "#a=atr-grpo:0.1&b=ce-gppo:0.2:0.5:1&p=0.5&r=0.7&push=down",
+    "#a=trgppo:0.1:0.2&b=ce-gppo:0.2:0.5:1&p=0.5&r=0.7&push=down",
 ]
 
 
