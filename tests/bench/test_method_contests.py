@@ -1,9 +1,8 @@
-"""The contests leave nobody out: every method of the index takes part or cannot, for the reason that is told."""
+"""A family of a contest that is named by a method has its published values among its settings."""
 
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +44,6 @@ def named_by(family: str) -> list[str]:
     return [name for name in family.split(" and ") if name in NAMES]
 
 
-def told_to_be_missing() -> dict[str, str]:
-    """Return the methods that the first file says could not take part, with what they are said to need."""
-    head = (FOLDER / "methods.yaml").read_text().partition("\nname:")[0]
-    return dict(re.findall(r"^#   (\S+) +needs (\w+)", head, re.MULTILINE))
-
-
-SAME = {"dapo": "clip-higher", "dr-grpo": "grpo"}  # except for the average, which is the world's
 # As they were known when the contests were run.
 PUBLISHED = {
     "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.Preserve(1.0, 1.0)),
@@ -60,11 +52,13 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in told_to_be_missing()])
+NAMED = sorted({name for file in FILES for family in contest(file).families for name in named_by(family.name)})
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_a_method_takes_part_with_its_published_values(name):
     learner, value = Learner(name, 0.02), PUBLISHED.get(name, bandpo.method(name).without_average)
-    family_of = SAME.get(name, name)
-    holding = [(file, family) for file in FILES for family in objectives(file) if family_of in named_by(family)]
+    holding = [(file, family) for file in FILES for family in objectives(file) if name in named_by(family)]
     wanted = "methods" if why_not_numba(learner) is None else "slow_methods"
     assert wanted in [file for file, _ in holding]
     assert all(value in objectives(file)[family] for file, family in holding)
