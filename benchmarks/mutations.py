@@ -1078,7 +1078,7 @@ FAULTS = [
         "self.kind",
         "own_rules::test_what_a_rule_writes_is_read_by_a_process_that_has_not_heard_of_it",
     ),
-    # ---- losses/methods.py, and what reads it
+    # ---- losses/methods.yaml, and what reads it
     Fault(
         "a method that takes a loop of one's own is taken for its objective",
         "losses/nodes.py",
@@ -1095,7 +1095,7 @@ FAULTS = [
     ),
     Fault(
         "a misspelt type is compared with those of rules only",
-        "losses/objective.py",
+        "losses/nodes.py",
         '[*kinds(), "objective", "method"]',
         "kinds()",
         "objective_nodes::test_what_is_none_is_named_with_what_is_nearest",
@@ -1907,7 +1907,7 @@ FAULTS = [
     ),
     Fault(
         "a name of a method with capitals is unknown",
-        "losses/methods.py",
+        "losses/nodes.py",
         'return "-".join(str(text).lower().replace("_", " ").split())',
         'return "-".join(str(text).replace("_", " ").split())',
         "objective_nodes::test_a_method_is_known_in_any_capitals_and_by_its_title",

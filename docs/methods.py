@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bandpo import Method
 from bandpo.integrations import AT_SAMPLER, trainers_that_run
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.losses.notation import as_python
 
 PAGE = Path(__file__).parent / "methods.md"

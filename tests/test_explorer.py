@@ -24,7 +24,7 @@ import yaml
 import bandpo
 from bandpo import Context, band_bounds
 from bandpo.integrations import trainers_that_run
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.losses.surrogates import surrogate
 
 ROOT = Path(__file__).parent.parent

@@ -30,7 +30,7 @@ from bandpo import (
     Sapo,
 )
 from bandpo.band.divergences import _REGISTRY, divergence
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.testing import check_divergence, check_objective, check_trust_region
 
 CHI2 = divergence("chi2")

@@ -12,7 +12,7 @@ import torch
 import bandpo
 from bandpo.bench import Contest, read_contest
 from bandpo.bench.contest import Family, grid_of, learner_of
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.worlds import Learner
 from bandpo.worlds.scenes import SCENES
 from bandpo.worlds.training import why_not_numba

@@ -24,7 +24,7 @@ import bandpo
 from bandpo import lab
 from bandpo.cli import app, arguments, main, show_training
 from bandpo.cli.ending import lenient_output
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.progress import lines
 from bandpo.training.side_by_side import DEFAULT_METHODS
 

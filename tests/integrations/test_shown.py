@@ -10,7 +10,7 @@ import pytest
 
 from bandpo import Clip, Objective, Region, method
 from bandpo.integrations import REFUSED, SHOWN, objective_for
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.trust_regions.base import Known
 
 

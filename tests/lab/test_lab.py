@@ -20,7 +20,7 @@ from bandpo import lab
 from bandpo.errors import UserError
 from bandpo.integrations import trainers_that_run
 from bandpo.lab import model as lab_model
-from bandpo.losses.methods import method, methods
+from bandpo.losses.nodes import method, methods
 from bandpo.training.side_by_side import estimate, plan, run_all
 
 pytestmark = pytest.mark.slow

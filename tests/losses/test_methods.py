@@ -25,7 +25,7 @@ from bandpo.config.recipe import build, load
 from bandpo.errors import UserError
 from bandpo.integrations import REFUSED, SHOWN, objective_for, say_average, tell
 from bandpo.losses.aggregation import Aggregation
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.losses.notation import allowed, in_words
 from bandpo.reports.explanation import explain
 from bandpo.training.on_verl import load as load_for_verl

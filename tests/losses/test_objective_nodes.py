@@ -10,8 +10,7 @@ import yaml
 
 from bandpo import Band, BySign, Clip, Objective, Preserve, method, objective, policy_loss
 from bandpo.integrations import objective_for
-from bandpo.losses.methods import methods
-from bandpo.losses.nodes import method_or_objective
+from bandpo.losses.nodes import method_or_objective, methods
 from bandpo.losses.notation import as_python, short_node
 from bandpo.trust_regions.notation import parse_region
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bandpo import Band, Clip, Objective, method, policy_loss
 from bandpo.losses import packing
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 
 F64 = torch.float64
 AVERAGES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "none")

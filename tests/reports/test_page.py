@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from report_runs import BAND, CHROMIUM, CLIP, browse, make_rows, ramp, table, with_script, write_run
 
 from bandpo import BySign, Clip, Decaying
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.reports.charts import draw_panel, method_styles
 from bandpo.reports.page import write_report
 from bandpo.reports.runs import PANELS, make_sections, mean_curve, ratio_bounds, read_runs, show, subtract, summarize

@@ -17,7 +17,7 @@ import torch
 import bandpo
 from bandpo import Band, ByProbability, BySign, Clip, Objective
 from bandpo.errors import UserError
-from bandpo.losses.methods import methods
+from bandpo.losses.nodes import methods
 from bandpo.worlds import SCENES, Learner, Scene, compiled, make_world, reference, scene, train, why_not_numba
 from bandpo.worlds.rounds import CUTS, Trace, start_of_round
 from bandpo.worlds.world import exact, log_softmax, sample

@@ -11,7 +11,7 @@ from textbook import F64, batch, in_a_loop, loss_and_gradient, ppo, textbook
 from torch import Tensor
 
 from bandpo import top_k_divergence
-from bandpo.losses.methods import methods, read_methods
+from bandpo.losses.nodes import methods, read_methods
 
 METHODS = {each.name: each for each in read_methods(Path(__file__).parents[2] / "methods.yaml")}
 

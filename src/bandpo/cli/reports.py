@@ -78,7 +78,7 @@ def methods() -> None:
 
     Of each its paper on arXiv, the average over tokens of its objective, and what it allows a token.
     """
-    from ..losses.methods import methods
+    from ..losses.nodes import methods
     from ..losses.notation import allowed
     from ..trust_regions.base import kinds, usage
 

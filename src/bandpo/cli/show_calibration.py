@@ -11,9 +11,9 @@ from typing import Any
 from rich.table import Table
 
 from ..errors import UserError
-from ..losses.methods import Method
 from ..losses.nodes import objective
 from ..losses.notation import label_of_objective
+from ..losses.objective import Method
 from ..progress import console
 from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate
 from ..reports.tokens import Tokens, read_tokens

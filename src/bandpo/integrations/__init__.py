@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 from ..losses.aggregation import Aggregation
-from ..losses.methods import method
-from ..losses.nodes import method_or_objective
+from ..losses.nodes import method, method_or_objective
 from ..losses.notation import in_words
 from ..losses.objective import Method, Objective
 from ..trust_regions.base import Region

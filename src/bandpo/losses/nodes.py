@@ -1,17 +1,77 @@
-"""What may stand for an objective: itself, a trust region, a method, or a config node or a text for one of these."""
+"""Read what may stand for an objective: a trust region, a method, or a config node or a text for one of these.
+
+Methods are objectives that papers propose, with their values, in methods.yaml beside this file.
+"""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
-from ..trust_regions.base import EXAMPLE, Law, Region, instead, kinds, trust_region
-from .methods import find_method, method
-from .objective import Method, Objective, objective_of_node
+from ..errors import unknown
+from ..trust_regions.base import EXAMPLE, Law, Region, instead, kinds, made_of, read_node, trust_region
+from .objective import Method, Objective
 from .surrogates import Application
+
+
+@cache
+def methods() -> tuple[Method, ...]:
+    """Return every method of the library, in the order of methods.yaml."""
+    return read_methods(Path(__file__).with_name("methods.yaml"))
+
+
+def read_methods(path: Path) -> tuple[Method, ...]:
+    """Read methods from a YAML file: a mapping of names, each with the fields of `Method`.
+
+    The objective is a node, and its average stands beside it as `average`, because trainers have one of their own.
+    """
+    import yaml  # not at the top: importing bandpo loads torch alone
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: dict[str, dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), loader)
+    return tuple(_method(name, **entry) for name, entry in entries.items())
+
+
+def _method(name: str, objective: Any, average: Any = None, **rest: Any) -> Method:
+    value = dataclasses.replace(cast(Objective, method_or_objective(objective)), aggregation=average)
+    return Method(name=name, objective=value, **rest)
+
+
+def method(name: str) -> Method:
+    """Return the method of that name.
+
+    Raises ValueError with the nearest name.
+
+    >>> import bandpo
+    >>> bandpo.method("gspo").objective
+    Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean', aggregation='seq-mean-token-mean')
+    >>> bandpo.objective("gspo") == bandpo.method("gspo").objective
+    True
+    """
+    if (found := _find(name)) is not None:
+        return found
+    rule = str(name).partition(":")[0].lower()
+    if rule in kinds():
+        raise ValueError(f"{name!r} is not a method but a rule, which bandpo.objective({name!r}) takes")
+    known = [*(each.name for each in methods()), *kinds()]
+    words = _key(name).split("-")
+    meant = f"band:{name}" if _find(f"band-{rule}") else words[0] if {*words} <= {*known} else None
+    raise ValueError(unknown("method or rule", name, known, meant=meant))
+
+
+def _find(name: object) -> Method | None:
+    """Return the method with that name or title in any capitals, or None."""
+    return next((each for each in methods() if _key(name) in (each.name, _key(each.title))), None)
+
+
+def _key(text: object) -> str:
+    return "-".join(str(text).lower().replace("_", " ").split())
 
 
 def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
@@ -47,22 +107,37 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
 
 def method_or_objective(node: Any) -> Method | Objective:
     """Return the method that stands here where it is one, else the objective; see `objective`."""
-    if isinstance(node, Method | Objective):
-        return node
     if isinstance(node, str):
         try:
             return _of_text(node)
         except ValueError as error:
             raise ValueError(str(error) if repr(node) in str(error) else f"{node!r}: {error}") from None
-    values = {str(key): x for key, x in cast("Mapping[Any, Any]", node).items()} if isinstance(node, Mapping) else {}
-    if values.pop("type", None) != "method":
-        return objective_of_node(cast(Any, node))
-    if set(values) != {"name"}:
+    if not isinstance(node, Mapping):
+        return node if isinstance(node, Method | Objective) else Objective(trust_region(node))
+    values = {str(key): value for key, value in cast("Mapping[Any, Any]", node).items()}
+    kind, known = values.pop("type", None), [*kinds(), "objective", "method"]
+    if kind == "objective":
+        return made_of(Objective, values, "objective", _field)
+    if kind == "method" and set(values) != {"name"}:
         raise ValueError(
             f"a method's node is {{type: method, name: ...}}, got {sorted(values)} beside the type; for other values "
             "write an objective, beginning with bandpo.method(name).without_average.to_config()"
         )
-    return method(values["name"])
+    if kind == "method":
+        return method(values["name"])
+    if kind is not None and str(kind).lower() not in known and ":" not in str(kind):  # module:Class is a user's rule
+        raise ValueError(unknown("trust region type", kind, known))
+    return Objective(trust_region(cast(Any, node)))
+
+
+def _field(name: str, value: Any) -> Any:
+    if name == "trust_region":
+        return trust_region(value)
+    if name == "apply" and isinstance(value, list | tuple):
+        return tuple(_field(name, each) for each in cast("list[Any]", value))
+    if name == "apply" and isinstance(value, Mapping):
+        return read_node(cast("Mapping[str, Any]", value), Application)
+    return value
 
 
 def _of_text(text: str) -> Method | Objective:
@@ -77,10 +152,10 @@ def _of_text(text: str) -> Method | Objective:
             raise ValueError(f"a text of {len(text)} characters is too deep to be a rule{EXAMPLE}") from None
     if not isinstance(node := node_of_text(text), str):
         return method_or_objective(node)
-    if (found := find_method(text)) is not None:
+    if (found := _find(text)) is not None:
         return found
     is_rule = text.partition(":")[0].lower() in kinds() or instead(text)
-    return objective_of_node(text) if is_rule else method(text)  # which says what is near
+    return Objective(trust_region(text)) if is_rule else method(text)  # which says what is near
 
 
 def read_python(code: ast.expr) -> Any:

@@ -12,7 +12,7 @@ import torch
 from ..numerics import listed
 from ..trust_regions.base import Context
 from ..trust_regions.combinators import depends_on_probability
-from .methods import methods
+from .nodes import methods
 from .objective import Objective
 from .surrogates import by_sign
 

@@ -6,28 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
-from ..errors import unknown
 from ..trust_regions import Adaptive, Band, Clip, Controlled
-from ..trust_regions.base import (
-    Known,
-    Region,
-    check_number,
-    check_region,
-    find_one,
-    kinds,
-    made_of,
-    node_of,
-    read_node,
-    trust_region,
-)
+from ..trust_regions.base import Known, Region, check_number, check_region, find_one, node_of
 from ..trust_regions.combinators import depends_on_probability
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import Application, Apply, by_sign, has_bounds
+from .surrogates import Apply, by_sign, has_bounds
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
@@ -152,31 +139,6 @@ class Objective:
 
 def _with_parts(region: Region) -> list[Region]:
     return [region, *(inner for part in region.parts for inner in _with_parts(part))]
-
-
-def objective_of_node(node: Mapping[str, Any] | Region | str) -> Objective:
-    """Make the objective of a node, or the paper's with a trust region, its node or its short word.
-
-    Raises ValueError naming the key and the nearest known one.
-    """
-    values = {str(key): value for key, value in node.items()} if isinstance(node, Mapping) else {}
-    kind = values.pop("type", None)
-    if kind == "objective":
-        return made_of(Objective, values, "objective", _field)
-    known = [*kinds(), "objective", "method"]
-    if kind is not None and str(kind).lower() not in known and ":" not in str(kind):  # module:Class is a user's rule
-        raise ValueError(unknown("trust region type", kind, known))
-    return Objective(trust_region(node))
-
-
-def _field(name: str, value: Any) -> Any:
-    if name == "trust_region":
-        return trust_region(value)
-    if name == "apply" and isinstance(value, list | tuple):
-        return tuple(_field(name, each) for each in cast("list[Any]", value))
-    if name == "apply" and isinstance(value, Mapping):
-        return read_node(cast("Mapping[str, Any]", value), Application)
-    return value
 
 
 @dataclass(frozen=True)

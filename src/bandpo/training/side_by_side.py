@@ -20,7 +20,7 @@ from ..config.run_folder import check_same_run, is_finished
 from ..errors import UserError
 from ..integrations import objective_for
 from ..lab import SCENES, WarmStart, warm_start
-from ..losses.methods import methods
+from ..losses.nodes import methods
 from ..losses.notation import label_of_objective, short_node
 from . import processes
 
