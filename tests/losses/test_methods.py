@@ -371,6 +371,15 @@ def test_a_cap_of_dppos_ratio_is_a_weight(cap):
         assert (gradient[above] != 0).sum() > 3
 
 
+def test_cppo_spends_its_budget_along_a_response():
+    """Near the sampler the sum over the tokens before decides, not the limit of a single token."""
+    data, sampler = batch(method("cppo"), rows=100, columns=24)
+    data["logps"] = (sampler + 0.2 * (data["logps"].detach() - sampler)).requires_grad_()
+    gradient = loss_and_gradient(in_a_loop(method("cppo"), data, sampler), method("cppo").objective)[1]
+    expected = textbook(cppo, data, sampler, AVERAGES["cppo"])[1]
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-14)
+
+
 def test_erc_has_a_dual_clip_at_10():
     """Few tokens of a batch are near it."""
     r = torch.tensor([[0.79, 0.81, 9.9, 10.1]], dtype=F64)
