@@ -54,7 +54,7 @@ def plan(
 
     Args:
         scene: `tail`, `storm` or `both`.
-        methods: what `parse_objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
+        methods: what `bandpo.objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
             as "{type: clip}".
         seeds: each gives one warm start, one order of prompts, one stream of samples.
         output: run folders become output/scene/method/seed-N.
