@@ -30,7 +30,7 @@ from bandpo import (
     Sapo,
 )
 from bandpo.band.divergences import _REGISTRY, divergence
-from bandpo.losses.methods import METHODS
+from bandpo.losses.nodes import methods
 from bandpo.testing import check_divergence, check_objective, check_trust_region
 
 CHI2 = divergence("chi2")
@@ -180,7 +180,7 @@ def test_the_first_point_is_named():
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(each, id=each.name, marks=[pytest.mark.slow] if i % 4 else []) for i, each in enumerate(METHODS)],
+    [pytest.param(each, id=each.name, marks=[pytest.mark.slow] if i % 4 else []) for i, each in enumerate(methods())],
 )
 def test_every_method_passes(method):
     numbers = {"entropies": 1.0, "old_entropies": 1.02, "group_mean": 0.5, "divergences": 0.1}

@@ -21,11 +21,6 @@ const METHODS = [
     about: "A clip with more room upwards (eps_high) than downwards (eps_low).",
   },
   {
-    name: "atr-grpo", title: "KL3 (ATR-GRPO)", short: "KL3", family: "Fixed clips",
-    fields: [["delta", 0.02, 0.0001, 2]], node: (delta) => ({ type: "kl3", delta }),
-    about: "A clip with one number: somewhat wider above than below, the same for every token.",
-  },
-  {
     name: "no-clip", title: "No clip", short: "No clip", family: "Fixed clips",
     fields: [], node: () => clip(1, "inf"),
     about: "Nothing stops any token. It shows what a clip is for.",
@@ -74,7 +69,8 @@ const METHODS = [
   },
   {
     name: "trgppo", title: "TRGPPO: Band-KL or a clip", short: "TRGPPO", family: "Mixtures",
-    fields: [["delta", 0.03, 0.001, 2], ["eps", 0.2, 0.001, 1]], node: (delta, eps) => ({ type: "trgppo", delta, eps }),
+    fields: [["delta", 0.03, 0.001, 2], ["eps", 0.2, 0.001, 1]],
+    node: (delta, eps) => ({ type: "union", first: ball("kl")(delta), second: clip(eps, eps) }),
     about: "Band-KL, but never less room than a symmetric clip gives.",
   },
   {
@@ -146,7 +142,7 @@ function yaml(value) {
 }
 
 const CLASSES = {
-  clip: "Clip", kl3: "KL3", band: "Band", relaxed: "Relaxed", capped: "Capped", trgppo: "TRGPPO", dcpo: "DCPO", ripo: "RIPO",
+  clip: "Clip", band: "Band", relaxed: "Relaxed", union: "Union", capped: "Capped", dcpo: "DCPO", ripo: "RIPO",
   by_sign: "BySign", objective: "Objective", preserve: "Preserve", decay: "Decay", sapo: "Sapo",
 };
 

@@ -85,10 +85,6 @@ function ruleOf(node) {
       const ends = [1 - node.eps_low, node.eps_high === "inf" ? Infinity : 1 + node.eps_high];
       return formula(() => ends);
     }
-    case "kl3": {
-      const ends = [-FARTHEST, FARTHEST].map((end) => Math.exp(solve(excess, node.delta, end)));
-      return formula(() => ends);
-    }
     case "dcpo":
       return formula((p) => [
         0.5 + 0.5 * Math.sqrt(Math.max(1 - (4 * node.eps_low) / p, 0)),
@@ -98,8 +94,8 @@ function ruleOf(node) {
       return formula((p) => [Math.max(0, 1 - Math.sqrt(node.delta / p)), 1 + Math.sqrt(node.delta / p)]);
     case "relaxed":
       return union(ruleOf(node.inner), ruleOf(node.outer));
-    case "trgppo":
-      return union(band("kl", node.delta), formula(() => [1 - node.eps, 1 + node.eps]));
+    case "union":
+      return union(ruleOf(node.first), ruleOf(node.second));
     case "capped": {
       const inner = ruleOf(node.region);
       return {

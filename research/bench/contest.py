@@ -5,7 +5,6 @@ docs/command_line.md and research/contests/both.yaml show one; `reading.py` read
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,8 @@ import pydantic
 
 from bandpo.errors import UserError, nearest
 from bandpo.files.checks import shortened
-from bandpo.losses.nodes import method_of, objective
+from bandpo.losses.nodes import method_or_objective, objective
+from bandpo.losses.objective import Method
 
 from .labs import is_lab
 
@@ -240,9 +240,9 @@ def learner_of(family: Family, control: Control, point: Mapping[str, Value]) -> 
         ValueError: no objective has these parameters.
     """
     node = _filled(family.objective, {k: v for k, v in point.items() if k != LEARNING_RATE})
-    value = objective(node)
-    if method_of(node) is not None:  # whose average is a trainer's; here it is the world's
-        value = dataclasses.replace(value, aggregation=None)
+    value = method_or_objective(node)
+    if isinstance(value, Method):
+        value = value.without_average  # the average is the world's
     made = value.to_config()
     if control.objective is not None:
         made["trust_region"] = _filled(control.objective, {"rule": made["trust_region"]})

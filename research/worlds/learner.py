@@ -7,9 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bandpo.losses.nodes import method_of
-from bandpo.losses.nodes import objective as objective_of
-from bandpo.losses.objective import Objective
+from bandpo.losses.nodes import method_or_objective
+from bandpo.losses.objective import Method, Objective
 from bandpo.losses.surrogates import by_sign
 from bandpo.trust_regions.base import check_number, find_one
 from bandpo.trust_regions.control import Controlled
@@ -101,14 +100,8 @@ class Learner:
 
 
 def _objective(node: Any) -> Objective:
-    if not isinstance(node, Objective) and (found := method_of(node)) is not None:
-        if found.is_made_in_a_loop:
-            raise ValueError(
-                f"method {found.name!r} cannot run in a world: its loss is given {found.arguments} too, and a world "
-                "makes the fields of bandpo.Context alone"
-            )
-        return found.without_average
-    return objective_of(node)
+    found = method_or_objective(node)
+    return found.without_average if isinstance(found, Method) else found
 
 
 def _check_cuts(objective: Objective) -> None:

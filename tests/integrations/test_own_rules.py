@@ -16,7 +16,6 @@ import tiny
 from bandpo import Capped, Objective, objective, trust_region
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
-from bandpo.losses.notation import parse_objective
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions.notation import own_type
 from bandpo_runs.config import build
@@ -218,4 +217,4 @@ def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
         'Objective(bandpo.trust_region({"type": "evilmod:X"}))',
     ):
         with pytest.raises(ValueError, match="a rule of one's own, evilmod:X, not loaded"):
-            parse_objective(text)
+            objective(text)

@@ -15,7 +15,7 @@ from torch import Tensor
 import bandpo
 from bandpo import Band, Clip, Objective, method
 from bandpo.losses import packing
-from bandpo.losses.methods import METHODS
+from bandpo.losses.nodes import methods
 
 policy_loss = partial(bandpo.policy_loss, metrics="all")
 
@@ -96,7 +96,7 @@ def both(objective: Objective, seed: int, rows: int, **more: Any) -> None:
     assert metrics["sequences"] == 7
 
 
-@pytest.mark.parametrize("name", [each.name for each in METHODS])
+@pytest.mark.parametrize("name", [each.name for each in methods()])
 def test_each_method_on_packed_rows_is_that_of_the_padded_batch(name):
     both(method(name).objective, seed=0, rows=2)
 

@@ -32,7 +32,6 @@ from bandpo import (
     policy_loss,
     surrogate,
 )
-from bandpo.losses import policy
 from bandpo.losses.kl import KLPenalty
 
 F64 = torch.float64

@@ -79,7 +79,7 @@ WIDE = [
     ["band:kl:0.05", "--vs", "clip:0.2:0.28"],
     ["{type: by_sign, positive: {type: band, delta: 0.0123}, negative: {type: clip, eps_low: 0.123}}", "--vs", "gspo"],
     ["relaxed:band:kl:0.05:clip:0.2:0.28", "--vs", "capped:band:chi2:0.05:10"],
-    ["ce-gppo", "--vs", "aspo", "--p", "0.123456,0.99999"],
+    ["ce-gppo", "--vs", "dgpo", "--p", "0.123456,0.99999"],
 ]
 
 

@@ -122,8 +122,6 @@ def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
     else:
         lines = [f"{label(value)}: {_node(node)}"]
     outside = gradient_of(found)
-    if isinstance(value, Method) and "rollout_is_weights" in value.arguments:
-        outside[0] += ", times rollout_is_weights in all that follows"
     return [*lines, f"  r: {_RATIO[found.ratio]}", *outside, *parts]
 
 

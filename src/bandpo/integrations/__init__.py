@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 from ..losses.aggregation import Aggregation
-from ..losses.methods import method
-from ..losses.nodes import method_of, objective
-from ..losses.notation import in_words, parse_objective
+from ..losses.nodes import method, method_or_objective
+from ..losses.notation import in_words
 from ..losses.objective import Method, Objective
 from ..trust_regions.base import Region
 
@@ -152,7 +151,7 @@ def objective_for(
 
     Args:
         host: the trainer.
-        node: of the objective; a text as for `parse_objective`.
+        node: as for `bandpo.objective`.
         anchor: what the trainer was told to take the ratio against, where that can be chosen (`AT_SAMPLER`).
         average: the value of the trainer's own setting (`AVERAGES`), where it is known. The objective that is returned
             has none: of a method the paper's is left out (see `say_average`), and one that was written must be that.
@@ -161,21 +160,18 @@ def objective_for(
     that must see what the trainer does not show it (`SHOWN`); for a method whose ratio is to the sampler, where the
     trainer's is not.
     """
-    node = parse_objective(node) if isinstance(node, str) else node
-    named = method_of(node)
-    whose = "" if named is None else f"method {named.name!r}: "
-    if named is not None and named.from_sampler and not named.is_made_in_a_loop and host in AT_SAMPLER:
-        if anchor != "sampler" and AT_SAMPLER[host]:
+    found = method_or_objective(Objective() if node is None else node)
+    whose = ""
+    if isinstance(found, Method):
+        whose = f"method {found.name!r}: "
+        if found.from_sampler and host not in AT_SAMPLER:
+            raise ValueError(
+                f"{whose}its ratio is to the sampler's policy, which {host} does not have; call policy_loss in a loop "
+                f"of your own, with {found.arguments} and bandpo.method({found.name!r}).objective"
+            )
+        if found.from_sampler and anchor != "sampler" and AT_SAMPLER[host]:
             raise ValueError(f"{whose}its ratio is to the sampler's policy; set {AT_SAMPLER[host]}")
-        node = named.objective
-    elif named is not None and not named.is_complete:
-        raise ValueError(
-            f"method {named.name!r} is more than its objective: it takes {named.arguments}, which {host} has no place "
-            f"for; call policy_loss in a loop of your own, with bandpo.method({named.name!r}).objective"
-        )
-    found = Objective() if node is None else objective(node)
-    if named is not None:
-        found = named.without_average
+        found = found.without_average
     elif found.aggregation == AVERAGES.get(host, NO_AVERAGE)[1].get(average or "", ""):
         found = dataclasses.replace(found, aggregation=None)
     for name, reason in REFUSED[host].items():
@@ -229,8 +225,8 @@ def say_average(host: str, node: Any, average: str | None, tell: Callable[[str],
         average: the value of the trainer's own setting (`AVERAGES`); None where it is not known yet.
         tell: what says it; by default the logger.
     """
-    named = method_of(parse_objective(node) if isinstance(node, str) else node)
-    if named is not None and os.environ.get("RANK", "0") == "0":
+    named = None if node is None else method_or_objective(node)
+    if isinstance(named, Method) and os.environ.get("RANK", "0") == "0":
         _say_average(host, named.name, average, tell or RULE.warning)
 
 

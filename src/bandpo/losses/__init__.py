@@ -1,6 +1,6 @@
 """The objective: what bounds do to the gradient of a policy, and what was measured on the way.
 
-Read in this order: surrogates, aggregation, kl, objective, methods with batch_methods, nodes, metrics, policy;
+Read in this order: surrogates, aggregation, kl, objective, nodes, metrics, policy;
 advantages, token_logps and full_divergence make what it takes; notation writes and reads an objective in short words.
 """
 
@@ -8,9 +8,8 @@ from .advantages import group_advantages
 from .aggregation import aggregate
 from .full_divergence import full_divergence, top_k_divergence
 from .kl import kl_penalty
-from .methods import method
 from .metrics import Metrics
-from .nodes import objective
+from .nodes import method, objective
 from .objective import Method, Objective
 from .policy import policy_loss, rollout_weights
 from .surrogates import Decay, Preserve, Sapo, surrogate

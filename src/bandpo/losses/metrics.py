@@ -65,7 +65,7 @@ class Metrics:
         ):
             flat = torch.cat([x.flatten().to(_wide(x)) for x in tensors.values()])
             torch.distributed.all_reduce(flat, how, group=group)
-            parts: Any = flat.split([x.numel() for x in tensors.values()])
+            parts: tuple[Tensor, ...] = flat.split([x.numel() for x in tensors.values()])
             reduced.append({n: y.view(x.shape) for (n, x), y in zip(tensors.items(), parts, strict=True)})
         return Metrics(*reduced)
 

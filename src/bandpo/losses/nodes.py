@@ -1,41 +1,87 @@
-"""What may stand for an objective: itself or its config node, a trust region or its node, a method or its name."""
+"""Read what may stand for an objective: a trust region, a method, or a config node or a text for one of these.
+
+Methods are objectives that papers propose, with their values, in methods.yaml beside this file.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import math
+import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from ..errors import unknown
-from ..trust_regions.base import Region, instead, kinds, made_of, read_node, trust_region
-from .methods import find_method, method
+from ..trust_regions.base import EXAMPLE, Law, Region, instead, kinds, made_of, read_node, trust_region
 from .objective import Method, Objective
 from .surrogates import Application
 
 
-def method_of(node: Any) -> Method | None:
-    """The method that stands here, by itself, by its name or as its node; None where something else stands, such as the
-    short word of a rule. Raises ValueError for a text that is neither."""
-    if isinstance(node, Method):
-        return node
-    if isinstance(node, str):
-        is_rule = node.partition(":")[0].lower() in kinds() or instead(node)
-        return find_method(node) if is_rule else method(node)
-    values = {str(key): x for key, x in cast("Mapping[Any, Any]", node).items()} if isinstance(node, Mapping) else {}
-    if values.pop("type", None) != "method":
-        return None
-    if set(values) != {"name"}:
-        raise ValueError(
-            f"a method's node is {{type: method, name: ...}}, got {sorted(values)} beside the type; for other values "
-            "write an objective, beginning with bandpo.method(name).without_average.to_config()"
-        )
-    return method(values["name"])
+@cache
+def methods() -> tuple[Method, ...]:
+    """Return every method of the library, in the order of methods.yaml."""
+    return read_methods(Path(__file__).with_name("methods.yaml"))
+
+
+def read_methods(path: Path) -> tuple[Method, ...]:
+    """Read methods from a YAML file: a mapping of names, each with the fields of `Method`.
+
+    The objective is a node, and its average stands beside it as `average`, because trainers have one of their own.
+    """
+    import yaml  # not at the top: importing bandpo loads torch alone
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: dict[str, dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), loader)
+    return tuple(_method(name, **entry) for name, entry in entries.items())
+
+
+def _method(name: str, objective: Any, average: Any = None, **rest: Any) -> Method:
+    value = dataclasses.replace(cast(Objective, method_or_objective(objective)), aggregation=average)
+    return Method(name=name, objective=value, **rest)
+
+
+def method(name: str) -> Method:
+    """Return the method of that name.
+
+    Raises ValueError with the nearest name.
+
+    >>> import bandpo
+    >>> bandpo.method("gspo").objective
+    Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean', aggregation='seq-mean-token-mean')
+    >>> bandpo.objective("gspo") == bandpo.method("gspo").objective
+    True
+    """
+    if (found := _find(name)) is not None:
+        return found
+    rule = str(name).partition(":")[0].lower()
+    if rule in kinds():
+        raise ValueError(f"{name!r} is not a method but a rule, which bandpo.objective({name!r}) takes")
+    known = [*(each.name for each in methods()), *kinds()]
+    words = _key(name).split("-")
+    meant = f"band:{name}" if _find(f"band-{rule}") else words[0] if {*words} <= {*known} else None
+    raise ValueError(unknown("method or rule", name, known, meant=meant))
+
+
+def _find(name: object) -> Method | None:
+    """Return the method with that name or title in any capitals, or None."""
+    return next((each for each in methods() if _key(name) in (each.name, _key(each.title))), None)
+
+
+def _key(text: object) -> str:
+    return "-".join(str(text).lower().replace("_", " ").split())
 
 
 def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
-    """The objective that a config node describes, or that a method has, given by name, node or itself; of a trust
-    region, its node or its short word, e.g. "band:kl:0.05", the paper's with that region.
+    """Return the objective that stands here: itself, a method, a trust region, a config node, or a text for one.
 
-    Raises ValueError naming the key and the nearest known one, and for a method that is more than its objective.
+    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, a YAML
+    node, or Python such as `Clip(0.2, 0.28)`, which is read and not run. Where a method and a rule have one name, as
+    `dcpo`, it is the method.
+
+    Raises ValueError naming what is wrong and the nearest known word, and for a method whose ratio is to the sampler.
 
     >>> import bandpo
     >>> node = {"type": "objective", "trust_region": {"type": "clip"}, "ratio": "sequence-mean", "beta": 0.04}
@@ -43,29 +89,45 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     Objective(Clip(eps_low=0.2, eps_high=0.2), ratio='sequence-mean', beta=0.04)
     >>> bandpo.objective(bandpo.objective(node).to_config()) == bandpo.objective(node)
     True
+    >>> bandpo.objective("Clip(0.2, 0.28)") == bandpo.objective("clip:0.2:0.28") == bandpo.objective("clip-higher")
+    True
     >>> bandpo.objective({"type": "method", "name": "cispo"})
     Objective(Clip(eps_low=1.0, eps_high=4.0), apply='weight', aggregation='token-mean')
     """
-    if isinstance(node, Objective):
-        return node
-    if (found := method_of(node)) is not None:
-        if not found.is_complete:
-            raise ValueError(
-                f"method {found.name!r} is more than its objective: policy_loss is given {found.arguments} too, in a "
-                f"loop of one's own, with bandpo.method({found.name!r}).objective"
-            )
-        return found.objective
+    found = method_or_objective(node)
+    if isinstance(found, Objective):
+        return found
+    if found.from_sampler:
+        raise ValueError(
+            f"method {found.name!r} is more than its objective: its ratio is to the sampler's policy; call policy_loss "
+            f"with {found.arguments} and bandpo.method({found.name!r}).objective"
+        )
+    return found.objective
+
+
+def method_or_objective(node: Any) -> Method | Objective:
+    """Return the method that stands here where it is one, else the objective; see `objective`."""
+    if isinstance(node, str):
+        try:
+            return _of_text(node)
+        except ValueError as error:
+            raise ValueError(str(error) if repr(node) in str(error) else f"{node!r}: {error}") from None
     if not isinstance(node, Mapping):
-        return Objective(trust_region(cast(Any, node)))
-    values = {str(key): value for key, value in node.items()}
-    kind = values.pop("type", None)
+        return node if isinstance(node, Method | Objective) else Objective(trust_region(node))
+    values = {str(key): value for key, value in cast("Mapping[Any, Any]", node).items()}
+    kind, known = values.pop("type", None), [*kinds(), "objective", "method"]
     if kind == "objective":
         return made_of(Objective, values, "objective", _field)
-    known = [*kinds(), "objective", "method"]
-    # module:Class is a rule of one's own.
-    if kind is not None and str(kind).lower() not in known and ":" not in str(kind):
+    if kind == "method" and set(values) != {"name"}:
+        raise ValueError(
+            f"a method's node is {{type: method, name: ...}}, got {sorted(values)} beside the type; for other values "
+            "write an objective, beginning with bandpo.method(name).without_average.to_config()"
+        )
+    if kind == "method":
+        return method(values["name"])
+    if kind is not None and str(kind).lower() not in known and ":" not in str(kind):  # module:Class is a user's rule
         raise ValueError(unknown("trust region type", kind, known))
-    return Objective(trust_region(node))
+    return Objective(trust_region(cast(Any, node)))
 
 
 def _field(name: str, value: Any) -> Any:
@@ -76,3 +138,51 @@ def _field(name: str, value: Any) -> Any:
     if name == "apply" and isinstance(value, Mapping):
         return read_node(cast("Mapping[str, Any]", value), Application)
     return value
+
+
+def _of_text(text: str) -> Method | Objective:
+    from ..trust_regions.notation import node_of_text  # which loads what reads YAML
+
+    if re.match(r"[\w.]+\(", text):
+        try:
+            return method_or_objective(read_python(ast.parse(text, mode="eval").body))
+        except (SyntaxError, TypeError) as error:
+            raise ValueError(f"{text!r} cannot be read as Python: {error}{EXAMPLE}") from None
+        except (RecursionError, MemoryError):
+            raise ValueError(f"a text of {len(text)} characters is too deep to be a rule{EXAMPLE}") from None
+    if not isinstance(node := node_of_text(text), str):
+        return method_or_objective(node)
+    if (found := _find(text)) is not None:
+        return found
+    is_rule = text.partition(":")[0].lower() in kinds() or instead(text)
+    return Objective(trust_region(text)) if is_rule else method(text)  # which says what is near
+
+
+def read_python(code: ast.expr) -> Any:
+    """Make the value of Python code that holds plain values and calls of rules alone; nothing is run.
+
+    Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
+    """
+    from ..trust_regions.notation import not_loaded, own_type
+
+    classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+    makers: dict[str, Any] = {each.__name__: each for each in classes}
+    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
+    called = code.func if isinstance(code, ast.Call) else code
+    name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
+    make = makers.get(name)
+    if isinstance(code, ast.Call) and make is not None and all(keyword.arg for keyword in code.keywords):
+        given = [read_python(each) for each in code.args]
+        named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
+        if make is trust_region and (own := own_type([*given, *named.values()])) is not None:
+            raise ValueError(not_loaded(own))
+        return make(*given, **named)
+    if isinstance(code, ast.Tuple):
+        return tuple(map(read_python, code.elts))
+    if not isinstance(code, ast.Call) and (make is not None or name == "inf"):
+        return math.inf if make is None else make
+    try:
+        return ast.literal_eval(code)
+    except ValueError:
+        more = "is more than plain values and rules, and code is not run"
+        raise ValueError(f"{ast.unparse(code)} {more}{EXAMPLE}") from None

@@ -1,5 +1,4 @@
-"""`Objective`: the loss as one value, which is also a YAML node: all of eq:bandpo_full but the tensors of a batch. A
-`Method` is one with a name."""
+"""The loss as one value: an `Objective` is all of eq:bandpo_full except the tensors, a `Method` one with a name."""
 
 # pyright: reportUnnecessaryIsInstance=false
 
@@ -10,11 +9,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..trust_regions.adaptive import Adaptive
+from ..trust_regions import Adaptive, Band, Clip, Controlled
 from ..trust_regions.base import Known, Region, check_number, check_region, find_one, node_of
 from ..trust_regions.combinators import depends_on_probability
-from ..trust_regions.control import Controlled
-from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
 from .surrogates import MAX_LOG_RATIO, Apply, by_sign, has_bounds
@@ -24,12 +21,12 @@ Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
 @dataclass(frozen=True, repr=False)
 class Objective:
-    """What is maximised: 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ], the paper's
-    (eq:bandpo_full), with another part in the place of each that is given.
+    """Describe what is maximised, the paper's (eq:bandpo_full) with another part for each field that is given.
 
-    Frozen, hashable, and its own node in a config file: `Objective(Clip(1, 4), apply="weight")` is
-    `{type: objective, trust_region: {type: clip, eps_low: 1, eps_high: 4}, apply: weight}`; `bandpo.objective(node)`
-    and `to_config()` go there and back.
+    The paper's is 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ]. An objective is frozen,
+    hashable, and its own node in a config file: `Objective(Clip(1, 4), apply="weight")` is `{type: objective,
+    trust_region: {type: clip, eps_low: 1, eps_high: 4}, apply: weight}`. `bandpo.objective(node)` and `to_config()` go
+    there and back.
 
     Args:
         trust_region: the rule; the paper's is `Band("kl", 0.05)`.
@@ -37,25 +34,22 @@ class Objective:
             `Preserve(low, high)`, `Decay(low, high)`, or a pair of them for A >= 0 and A < 0; see `surrogate` for
             formulas, gradients and papers. `Sapo()` has no bounds: alone it goes with the rule `Clip(1, inf)` only, and
             in a pair the rule is that of the other sign.
-        ratio: what r is the ratio of; for one advantage per response
-            - token: pi / pi_old of each token, the paper's;
-            - sequence: of the whole response, the product over its tokens, which is one action with one probability: a
-              band is defined for it (but hardly binds from above: that of a long response is near 0);
+        ratio: what r is the ratio of. "token", the paper's: pi / pi_old of each token. The others are for one advantage
+            per response, whose tokens all have the same r and surrogate, and all get every term's gradient:
+            - sequence: of the whole response, the product over its tokens. It is one action with one probability, so a
+              band is defined (but hardly binds from above: the probability of a long response is near 0);
             - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
-            - mean-of-clipped: the geometric mean of its tokens' clipped ratios (GMPO, arXiv 2507.20673), apply "clip".
-            In the last three r and the surrogate are the same for all tokens of a response, and every term's gradient
-            goes to all of them. Metrics still count tokens, each with its own old probability and its own estimate of
-            KL(pi_old || pi). Whether it is outside, and `log_ratio/*`, are for the two sequence ratios of r, the ratio
-            of its response, and for mean-of-clipped its own.
+            - mean-of-clipped: the geometric mean of the clipped ratios (GMPO, arXiv 2507.20673), for apply "clip" only.
+            Metrics still count tokens, each with its own old probability and estimate of KL(pi_old || pi); "outside"
+            and `log_ratio/*` are about the ratio of the response for the two sequence ratios.
         dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
         beta: weight of the KL penalty to a reference policy.
-        kl_penalty: which estimate of the KL penalty; see `kl_penalty`, verl's names included.
-        aggregation: see `aggregate`. None, the default: in `policy_loss` the paper's, "seq-mean-token-mean"; where a
-            trainer averages itself, its own.
+        kl_penalty: the estimate of the KL penalty; see `kl_penalty`, verl's names included.
+        aggregation: see `aggregate`. None, the default, is the paper's in `policy_loss`, "seq-mean-token-mean", and
+            the trainer's own where a trainer averages.
         max_log_ratio: clamp log r to +- this before anything else (verl: 20); None is 60.
-        positive_weight: the surrogate of tokens with A > 0 is multiplied by it, which changes neither r nor bounds. 0.1
-            is the lambda of W-REINFORCE (arXiv 2506.01347); at 0 only what failed is learned from. Metrics do not see
-            it.
+        positive_weight: what the surrogate of tokens with A > 0 is multiplied by, after clipping. 0.1 is the lambda of
+            W-REINFORCE (arXiv 2506.01347); at 0 only failures are learned from. Metrics do not see it.
 
     Raises:
         ValueError: a value that is not allowed, or two that contradict each other, with the field's name.
@@ -79,7 +73,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_region(self, "trust_region")
-        for kind in (Controlled, Adaptive):  # of which there may be one: there is one number in the context
+        for kind in (Controlled, Adaptive):  # at most one: the context has one number for it
             find_one(self.trust_region, kind)
         if self.dual_clip is not None:
             check_number(self, "dual_clip", 1, math.inf, open_low=True, open_high=True)
@@ -94,11 +88,12 @@ class Objective:
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
-        single = _of_single_tokens(self.trust_region) if self.ratio in ("sequence", "sequence-mean") else None
-        if single is not None:
+        single = [] if self.is_per_token else [x for x in _with_parts(self.trust_region) if x.is_of_single_tokens]
+        if single:
             raise ValueError(
-                f"trust_region must hold no {type(single).__name__} for ratio {self.ratio!r}, got {self.trust_region!r}"
-                ": its bounds differ from token to token, and a response has one ratio; take ratio 'token'"
+                f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
+                f"{self.trust_region!r}: its bounds differ from token to token, and a response has one ratio; take "
+                "ratio 'token'"
             )
         if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
             raise ValueError(
@@ -119,11 +114,11 @@ class Objective:
 
     @property
     def is_per_token(self) -> bool:
-        """Whether the interval is one of each token's ratio, not of a response's."""
+        """Say whether the interval is for each token's ratio, not for a response's."""
         return self.ratio in ("token", "mean-of-clipped")
 
     def changed(self) -> dict[str, Any]:
-        """The fields beside the trust region that are not the paper's."""
+        """Return the fields that are not the paper's, by name, without the trust region."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[1:]}
         return {name: value for name, value in fields.items() if value != getattr(Objective, name)}
 
@@ -131,7 +126,7 @@ class Objective:
         return f"Objective({', '.join([repr(self.trust_region), *(f'{k}={v!r}' for k, v in self.changed().items())])})"
 
     def to_config(self) -> dict[str, Any]:
-        """The YAML node, without what is the paper's: a trainer may have an average or a penalty of its own there.
+        """Return the YAML node, with the trust region and the fields that are not the paper's.
 
         Raises ValueError for a divergence or a rule without a name in YAML.
         """
@@ -139,49 +134,36 @@ class Objective:
         return {key: node[key] for key in ("type", "trust_region", *self.changed())}
 
 
-def _of_single_tokens(region: Region) -> Region | None:
-    """A rule, among those that a rule is made of, that gives the tokens of a response bounds of their own."""
-    if getattr(region, "is_of_single_tokens", False):
-        return region
-    for part in region.parts:  # no generator: the compiler reads this
-        found = _of_single_tokens(part)
-        if found is not None:
-            return found
-    return None
+def _with_parts(region: Region) -> list[Region]:
+    return [region, *(inner for part in region.parts for inner in _with_parts(part))]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An objective with a name, a paper and that paper's values.
+    """Name an objective that has a paper's values.
 
-    It is what the method does with a token's ratio, and its paper's average over tokens, where the paper names one. The
-    KL penalty and the advantages are separate choices. Most trainers keep the average for themselves too: they take a
-    method, and say which average it gets. Its node is `{type: method, name: gspo}`; for other
-    values write the objective, beginning with `bandpo.method("gspo").without_average.to_config()`.
+    The KL penalty and the advantages are separate choices. Its node is `{type: method, name: gspo}`; for other values
+    write the objective, beginning with `bandpo.method("gspo").without_average.to_config()`.
 
     Args:
         name: as it is written in nodes and on the command line.
         title: as the paper writes it.
-        arxiv: number of the paper; None if there is none, or it is not known which.
-        objective: with the paper's values.
+        objective: with the paper's values, and its average over tokens where it names one.
         formula: what is maximised per token; r is pi / pi_old, A the advantage, sg stops the gradient.
         source: where the formula and the values were read.
         unchecked: what of them was not compared with the paper.
-        from_sampler: the ratio is to the sampler's policy, which some trainers can be told.
-        weights: `rollout_is_weights` of `policy_loss`, written as Python.
-        divergences: `divergences` of `policy_loss`, written as Python.
+        arxiv: number of the paper; None if there is none, or it is not known which.
+        from_sampler: the ratio is to the sampler's policy, which a trainer has to be told.
     """
 
     name: str
     title: str
-    arxiv: str | None
     objective: Objective
     formula: str
     source: str
     unchecked: str = ""
+    arxiv: str | None = None
     from_sampler: bool = False
-    weights: str = ""
-    divergences: str = ""
 
     @property
     def without_average(self) -> Objective:
@@ -189,23 +171,12 @@ class Method:
         return dataclasses.replace(self.objective, aggregation=None)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether trainers can run it as it is, as far as they show the rule what it needs."""
-        return not (self.from_sampler or self.is_made_in_a_loop)
-
-    @property
-    def is_made_in_a_loop(self) -> bool:
-        """Whether it takes a loop that makes tensors for each batch."""
-        return bool(self.weights or self.divergences)
-
-    @property
     def arguments(self) -> str:
-        """What a loop passes to `policy_loss` beside the objective, written as Python."""
-        given = {"old_logps": "rollout_logps" if self.from_sampler else "", "rollout_is_weights": self.weights}
-        given |= {name: name for name in self.objective.trust_region.needed() if name in Known.__annotations__}
-        given |= {"divergences": self.divergences} if self.divergences else {}
-        return ", ".join(f"{name}={value}" for name, value in given.items() if value)
+        """What your own loop gives `policy_loss` besides the objective, written as Python."""
+        needed = [name for name in self.objective.trust_region.needed() if name in Known.__annotations__]
+        given = ["old_logps=rollout_logps"] if self.from_sampler else []
+        return ", ".join([*given, *(f"{name}={name}" for name in needed)])
 
     def to_config(self) -> dict[str, Any]:
-        """The YAML node."""
+        """Return the YAML node."""
         return {"type": "method", "name": self.name}

@@ -153,9 +153,9 @@ def region(text: str) -> Any:
 
 
 def objective(text: str) -> Any:
-    from bandpo.losses.notation import parse_objective
+    from bandpo.losses.nodes import method_or_objective
 
-    return parse_objective(text)
+    return method_or_objective(text)
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 from rich.table import Table
 
 from bandpo.errors import UserError
-from bandpo.losses.methods import Method
 from bandpo.losses.nodes import objective
 from bandpo.losses.notation import label_of_objective
+from bandpo.losses.objective import Method
 from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.rules import Clip
 

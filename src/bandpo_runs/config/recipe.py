@@ -18,12 +18,12 @@ import yaml
 
 from bandpo.errors import UserError, nearest
 from bandpo.files.yaml import parse_yaml, read_yaml
-from bandpo.losses.nodes import method_of, objective
-from bandpo.losses.notation import label_of_objective, parse_objective, short_node
-from bandpo.losses.objective import Objective
+from bandpo.losses.nodes import method_or_objective, objective
+from bandpo.losses.notation import label_of_objective, short_node
+from bandpo.losses.objective import Method, Objective
 from bandpo.trust_regions.base import Region
+from bandpo_runs.toy import SCENES
 
-from ..toy import SCENES
 from .secrets import secret_in
 from .trust import check_mapping
 
@@ -232,13 +232,15 @@ def build(node: Mapping[str, Any]) -> RunConfig:
         if not isinstance(scene, str) or scene not in SCENES:
             raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
+    rule: Any = node.get("trust_region")
+    method = ""
     try:
-        rule: Any = node.get("trust_region")
-        rule = parse_objective(rule) if isinstance(rule, str) else rule
-        named = method_of(rule)
-        if "trust_region" in node and (named is not None or not isinstance(rule, Mapping)):
-            found = objective(rule)  # raises for a method that is more than its objective
-            node = {**node, "trust_region": short_node(found if named is None else named.without_average)}
+        if "trust_region" in node and (not isinstance(rule, Mapping) or rule.get("type") == "method"):
+            named = method_or_objective(rule)
+            found = objective(named)  # which refuses methods of the sampler
+            if isinstance(named, Method):
+                method, found = named.name, named.without_average
+            node = {**node, "trust_region": short_node(found)}
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     try:
@@ -250,7 +252,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
         found = config.objective
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
-    config._method = named and named.name
+    config._method = method or None
     _ = config.steps_per_round, config.prompts_per_round
     source = config.data.source
     for key in {"file": ["path"], "hub": ["path"], "reasoning_gym": ["task"]}.get(source, []):

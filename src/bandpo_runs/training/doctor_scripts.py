@@ -12,7 +12,7 @@ from bandpo.doctor.findings import Finding
 from bandpo.doctor.on_trl import NO_RULE, TRL, UNREADABLE
 from bandpo.errors import UserError
 from bandpo.files.reading import content_of, decoded
-from bandpo.losses.notation import read_python
+from bandpo.losses.nodes import read_python
 
 
 def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], Any, list[Finding]]:

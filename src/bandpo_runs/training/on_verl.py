@@ -24,7 +24,6 @@ import yaml
 from bandpo.errors import UserError, nearest
 from bandpo.files.yaml import parse_yaml
 from bandpo.integrations import objective_for, say_average
-from bandpo.losses.nodes import method_of
 from bandpo.losses.notation import short_node
 from bandpo.trust_regions.notation import own_type
 
@@ -173,7 +172,7 @@ def load(
             found = objective_for("verl", rule, anchor=loss.get("anchor", "old"), average=mode)
             say_average("verl", rule, mode)
             # The command and verl's record say what it is; the average is verl's setting.
-            if isinstance(rule, str) or method_of(rule) is not None or (rule and "aggregation" in rule):
+            if isinstance(rule, str) or (rule and (rule.get("type") == "method" or "aggregation" in rule)):
                 loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None

@@ -17,12 +17,12 @@ from typing import Any
 
 from bandpo.errors import UserError
 from bandpo.integrations import objective_for
-from bandpo.losses.methods import METHODS
-from bandpo.losses.notation import label_of_objective, parse_objective, short_node
+from bandpo.losses.nodes import methods
+from bandpo.losses.notation import label_of_objective, short_node
+from bandpo_runs.toy import SCENES, WarmStart, warm_start
 
 from ..config.recipe import RunConfig, build, merge
 from ..config.run_folder import check_same_run, is_finished
-from ..toy import SCENES, WarmStart, warm_start
 from . import processes
 
 DEFAULT_METHODS = ("grpo", "clip-higher", "clip-wide", "band-kl")
@@ -55,7 +55,7 @@ def plan(
 
     Args:
         scene: `tail`, `storm` or `both`.
-        methods: what `parse_objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
+        methods: what `bandpo.objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
             as "{type: clip}".
         seeds: each gives one warm start, one order of prompts, one stream of samples.
         output: run folders become output/scene/method/seed-N.
@@ -92,14 +92,10 @@ def plan(
 def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
     """The name of a run's folder and the node of its rule or objective; methods that are the same have one name."""
     try:
-        found = parse_objective(text)
+        value = objective_for("TRL", text, average=average)
     except ValueError as error:
         raise UserError(str(error)) from None
-    try:
-        value = objective_for("TRL", found, average=average)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    same = [each.name for each in METHODS if each.is_complete and each.without_average == value]
+    same = [each.name for each in methods() if not each.from_sampler and each.without_average == value]
     name = same[0] if same else label_of_objective(value).lower()
     return re.sub(r"[^\w.]+", "-", name).strip("-"), short_node(value)
 

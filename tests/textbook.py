@@ -1,0 +1,101 @@
+"""Batches of made-up responses, and losses of a formula per token by plain torch: what methods are held against."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bandpo import Method, policy_loss
+
+F64 = torch.float64
+STEP = 400
+
+
+def ppo(r: Tensor, a: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """min(r A, clip(r, low, high) A)"""
+    clipped = torch.where(r < low, low, torch.where(r > high, high, r))
+    return torch.where(r * a <= clipped * a, r * a, clipped * a)
+
+
+def kl_ball(p: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+    """Return the ratios q / p at which KL(coin of p || coin of q) = delta, by bisection in log q / (1 - q)."""
+
+    def kl(q):
+        return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+    ends = []
+    for end in (-60.0, 30.0):
+        near, far = torch.logit(p), torch.full_like(p, end)
+        for _ in range(64):  # from 90 apart to less than a float's last digit
+            middle = (near + far) / 2
+            outside = kl(torch.sigmoid(middle)) > delta
+            near, far = torch.where(outside, near, middle), torch.where(outside, middle, far)
+        ends.append(torch.sigmoid(near) / p)
+    return ends[0], ends[1]
+
+
+def batch(found: Method, rows: int = 48, columns: int = 6) -> tuple[dict[str, Tensor], Tensor]:
+    """Return arguments of `policy_loss` and the sampler's log-probabilities: ragged, half of the tokens outside."""
+    torch.manual_seed(len(found.name))
+    old = (torch.rand(rows, columns, dtype=F64) * 0.98 + 0.005).log()
+    if found.objective.is_per_token:
+        logps = (old + 0.8 * torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
+        logps[:8] = (old[:8] + 3 * torch.randn(8, columns, dtype=F64)).clamp(max=-1e-3)  # some are very far
+    else:  # likely responses, else no bound binds
+        old = old * 0.1
+        logps = (old + 0.1 * torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
+    sampler = (old + 0.1 * torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
+    mask = torch.arange(columns) < torch.randint(1, columns + 1, (rows, 1))
+    arguments = {
+        "logps": logps.requires_grad_(),
+        "old_logps": old,
+        "advantages": torch.randn(rows, dtype=F64),
+        "response_mask": mask,
+    }
+    return arguments, sampler
+
+
+def shown(mask: Tensor) -> dict[str, Tensor]:
+    """Return what more a rule may see: entropies that have changed a little, groups of 8 with some right answers."""
+    rng = torch.Generator().manual_seed(7)
+    entropies = 2 * torch.rand(mask.shape, generator=rng, dtype=F64)
+    changed = entropies * (1 + 0.06 * torch.randn(mask.shape, generator=rng, dtype=F64))
+    return {
+        "entropies": torch.where(mask, entropies, torch.nan),
+        "old_entropies": torch.where(mask, changed, torch.nan),
+        "group_mean": torch.randint(1, 9, (len(mask),), generator=rng).to(F64) / 8,
+        "staleness": torch.randint(0, 6, (len(mask),), generator=rng),
+        "mean_weight": torch.tensor(1.6, dtype=F64),
+    }
+
+
+def in_a_loop(found: Method, data: dict[str, Tensor], sampler: Tensor) -> dict:
+    """Return the arguments of `policy_loss` in a loop: those that the method names, and the rest of a batch."""
+    known = shown(data["response_mask"]) | {"rollout_logps": sampler, "step": STEP}
+    named = (each.split("=") for each in found.arguments.split(", ") if each)
+    more = {"mean_weight": known["mean_weight"]} if found.name == "band-entropy" else {}
+    return data | {name: known[value] for name, value in named if value in known} | more
+
+
+def loss_and_gradient(data: dict, value) -> tuple[Tensor, Tensor]:
+    loss, _ = policy_loss(**data, objective=value)
+    return loss.detach(), torch.autograd.grad(loss, data["logps"])[0]
+
+
+def textbook(
+    formula: Callable[..., Tensor], data: dict[str, Tensor], sampler: Tensor, average: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return minus the mean over the batch by the method's average, and its gradient by autograd."""
+    log_pi = data["logps"].detach().requires_grad_()
+    total = torch.zeros((), dtype=F64)
+    names = list(inspect.signature(formula).parameters)[4:]
+    known = {name: x for name, x in shown(data["response_mask"]).items() if name in names}
+    for i, row in enumerate(data["response_mask"]):
+        more = {name: x[i][row] if x.dim() == 2 else x[i] if x.dim() else x for name, x in known.items()}
+        terms = formula(log_pi[i][row], data["old_logps"][i][row], sampler[i][row], data["advantages"][i], **more)
+        whole = {"token-mean": data["response_mask"].sum(), "seq-mean-token-sum-norm": row.numel() * len(log_pi)}
+        total = total - terms.expand(int(row.sum())).sum() / whole.get(average or "", row.sum() * len(log_pi))
+    return total.detach(), torch.autograd.grad(total, log_pi)[0]
