@@ -12,7 +12,6 @@ import contextlib
 import csv
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,15 +24,19 @@ from torch import Tensor
 
 import bandpo
 from bandpo import Band, Divergence
-from bandpo.band import dispatch, operator, solver
+from bandpo.band import kl, operator, solver
 from bandpo.band.divergences import divergence
+<<<<<<< HEAD
 from bandpo.losses import policy
 from bandpo_runs.provenance import hardware, source_commit
+=======
+from bandpo.provenance import hardware, source_commit
+>>>>>>> h-band
 
 ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["way", "case", "with_ms", "without_ms", "times_as_fast", "repeats", "hardware", "torch", "python", "commit"]
 KL = divergence("kl")
-MINE = Divergence("mine", lambda u: (u - 1) ** 2, log_f=lambda x: torch.expm1(x) ** 2)
+MINE = bandpo.register_divergence(Divergence("mine", lambda u: (u - 1) ** 2, log_f=lambda x: torch.expm1(x) ** 2))
 
 
 def loss(region: Any, rows: int = 8, radii: bool = False, compiled: bool = False, dtype: torch.dtype = torch.float32):
@@ -83,30 +86,24 @@ def without_table() -> Any:
     """By secants."""
 
     def solved(kind: Divergence, log_p: Tensor, delta: Any) -> Any:
-        return solver.tilt_log_bounds(log_p, delta, kind.generator, dispatch._inverse(kind), True)
+        return solver.tilt_log_bounds(log_p, delta, kind.generator, kind.inverse, True)
 
     return replaced((operator, "log_bounds", solved))
 
 
 def in_float64(log_p: Tensor, delta: Any) -> Any:
     """KL's solver without its branch for float32."""
-    return solver.kl_log_bounds(log_p.double(), delta)
+    return kl.kl_log_bounds(log_p.double(), delta)
 
 
 def as_any(name: str) -> Divergence:
-    """A divergence by its f alone."""
+    """A divergence by its f alone, registered, so that a graph takes it."""
     kind = divergence(name)
-    return Divergence("plain", kind.f, log_f=kind.log_f)
+    return bandpo.register_divergence(Divergence(f"plain {name}", kind.f, log_f=kind.log_f))
 
 
-SOLVED = Divergence("solved", KL.f, log_bounds=lambda log_p, delta: solver.kl_log_bounds(log_p, delta), log_f=KL.log_f)
+SOLVED = Divergence("solved", KL.f, log_bounds=lambda log_p, delta: kl.kl_log_bounds(log_p, delta), log_f=KL.log_f)
 EXACT = Divergence("exact", KL.f, log_bounds=in_float64, log_f=KL.log_f)
-
-
-def whole() -> Any:
-    """Not in pieces."""
-    everything = lambda like: sys.maxsize  # noqa: E731
-    return replaced((operator, "piece_size", everything), (policy, "piece_size", everything))
 
 
 def as_it_is() -> Any:
@@ -116,7 +113,6 @@ def as_it_is() -> Any:
 RADII, COMPILED = {"radii": True}, {"compiled": True}
 # (way, case): with it, without it, what else is set, what is replaced while it is not there
 CASES: dict[tuple[str, str], tuple[Any, Any, dict[str, Any], Callable[[], Any]]] = {
-    ("table, KL", "eager float32"): (KL, SOLVED, {}, as_it_is),
     ("table, any f", "eager float32"): (MINE, MINE, {}, without_table),
     ("solver of KL", "eager, radius per token"): (SOLVED, as_any("kl"), RADII, as_it_is),
     ("solver of KL", "compiled float32"): (SOLVED, as_any("kl"), COMPILED, as_it_is),
@@ -127,8 +123,6 @@ CASES: dict[tuple[str, str], tuple[Any, Any, dict[str, Any], Callable[[], Any]]]
         for name in ("tv", "chi2", "hellinger", "neyman_chi2")
         for case, settings in {"eager float32": {}, "compiled float32": COMPILED, "radius per token": RADII}.items()
     },
-    ("in pieces", "eager float32, 8 x 4096"): (KL, KL, {}, whole),
-    ("in pieces", "eager float32, 64 x 4096"): (KL, KL, {"rows": 64}, whole),
 }
 
 
