@@ -95,7 +95,6 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Measured from the sampler": {
         "dppo": "Tokens that have moved by 0.15 of probability since they were sampled, and would go on, are dropped.",
-        "dppo-top-k": "The same for the divergence over the sampler's likeliest tokens instead of one.",
         "drpo": "DPPO's idea with a smooth penalty instead of a mask.",
         "dis": "Tokens are weighed by the ratio to the sampler, and dropped outside of a wide interval.",
         "kpop": "Tokens at which trainer and sampler disagree in KL, in either direction, are dropped.",
@@ -103,7 +102,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cppo": "DPPO with a budget: what earlier tokens of a response have spent, later ones lack.",
     },
     "Rules that see the batch": {
-        "band-budget": "One budget for all tokens of a response, spent where it buys most.",
         "band-entropy": "Band-KL with more room where the model was uncertain, and less elsewhere.",
         "aspo": "Weights turned around for good tokens, and more room where entropy is high.",
         "gapo": "More room for questions that the model rarely gets right.",
@@ -137,7 +135,7 @@ COMPARED: dict[str, list[tuple[str, str, str]]] = {
 }
 # Those of which the values differ from the formula by what does not move a parameter.
 GRADIENT_ONLY = (
-    "up ce-gppo gppo abc-grpo dppo aspo dis kpop erc a-3po drpo dppo-top-k cppo".split()  # noqa: SIM905
+    "up ce-gppo gppo abc-grpo dppo aspo dis kpop erc a-3po drpo cppo".split()  # noqa: SIM905
 )
 
 

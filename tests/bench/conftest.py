@@ -1,4 +1,4 @@
-"""Fixtures of contests."""
+"""Fixtures of contests; their rules that left the library are known by their kinds."""
 
 from __future__ import annotations
 

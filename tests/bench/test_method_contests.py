@@ -17,6 +17,9 @@ from bandpo.losses.methods import METHODS
 from bandpo.worlds import Learner
 from bandpo.worlds.scenes import SCENES
 from bandpo.worlds.training import why_not_numba
+from research.rules.budget import Budget
+from research.rules.kl3 import KL3
+from research.rules.trgppo import TRGPPO
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "contest"
 FILES = ("methods", "slow_methods")
@@ -65,7 +68,11 @@ REFUSED = [name for name in NAMES if refusal(name)]
 
 SAME = {"dapo": "clip-higher", "dr-grpo": "grpo"}  # but for the average, which is the world's
 # As they were known when the contests were run.
-PUBLISHED = {"gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.Preserve(1.0, 1.0))}
+PUBLISHED = {
+    "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.Preserve(1.0, 1.0)),
+    "trgppo": bandpo.Objective(TRGPPO(0.03, 0.2)),
+    "atr-grpo": bandpo.Objective(KL3(0.02)),
+}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
@@ -103,7 +110,7 @@ def test_the_slow_contest_has_the_fixed_rule_of_each_kind_that_adapts():
     assert {type(each.trust_region) for each in made["fixed clip"] + made["symmetric clip"]} == {bandpo.Clip}
     assert {type(each.trust_region) for each in made["Band-KL"]} == {bandpo.Band}
     moving = {type(tried[0].trust_region) for tried in made.values()}
-    assert {bandpo.Adaptive, bandpo.Budget, bandpo.Controlled, bandpo.Decaying} <= moving
+    assert {bandpo.Adaptive, Budget, bandpo.Controlled, bandpo.Decaying} <= moving
     regions: list[Any] = [each.trust_region for tried in made.values() for each in tried]
     laws = {region.law.kind for region in regions if hasattr(region, "law")}
     assert laws == {"tilt", "pi", "quantile", "adaptive_kl", "hysteresis"}

@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 import torch
 import yaml
+from regions import parse_region
 from scripts import load as load_script
 from torch import Tensor
 
@@ -41,8 +42,7 @@ from bandpo.losses.notation import allowed, in_words, label_of_objective, parse_
 from bandpo.reports.explanation import explain
 from bandpo.training.on_verl import load as load_for_verl
 from bandpo.training.side_by_side import plan
-from bandpo.trust_regions.base import kinds
-from bandpo.trust_regions.notation import parse_region
+from bandpo.trust_regions.nodes import kinds
 
 F64 = torch.float64
 STEP = 400
@@ -169,35 +169,6 @@ def cppo(log_pi, old, mu, a):
         earned += w
         kept.append(1.0 if inside or a * (r[t] - 1) <= 0 else 0.0)
     return a * r.clamp(max=20) * log_pi * torch.tensor(kept, dtype=F64)
-
-
-def band_budget(log_pi, old, sampler, a):
-    p, r = old.exp(), torch.exp(log_pi - old)
-    fixed, lowest, highest = r.detach(), 0 * p, 1 / p
-
-    def interval(m):
-        ends = []
-        for far in (lowest, highest):
-            near = torch.ones_like(p)
-            for _ in range(60):
-                middle = (near + far) / 2
-                flat = (p * (middle - 1) / (middle * (1 - middle * p))).abs() <= m
-                near, far = torch.where(flat, middle, near), torch.where(flat, far, middle)
-            ends.append(near)
-        return ends
-
-    def spends(m):
-        low, high = interval(m)
-        q = p * torch.minimum(torch.maximum(fixed, low), high)
-        return (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).sum() > 0.05 * len(p)
-
-    if not spends(torch.tensor(1e9, dtype=F64)):
-        return ppo(r, a, lowest, highest)
-    low, high = torch.tensor([-20.0, 20.0], dtype=F64)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if spends(middle.exp()) else (middle, high)
-    return ppo(r, a, *interval(low.exp()))
 
 
 def ripo(log_pi, old, sampler, a):
@@ -333,12 +304,6 @@ def drpo(log_pi, old, mu, a):
     return r * a - a.abs() * mu.exp() * (r - 1) ** 2 / (2 * 12.5)
 
 
-def dppo_top_k(log_pi, old, mu, a):
-    """For a vocabulary of two, of which the likeliest is the drawn one: there the divergence is |pi - mu|."""
-    rise = (log_pi.exp() - mu.exp()).detach()
-    return a * torch.exp(log_pi - mu).detach() * log_pi * ((rise.abs() <= 0.15) | (rise * a <= 0))
-
-
 FORMULAS: dict[str, Callable[..., Tensor]] = {
     "grpo": fixed(0.8, 1.2),
     "ppo": fixed(0.8, 1.2),
@@ -378,9 +343,7 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "dgpo": dgpo,
     "cfpo": cfpo,
     "drpo": drpo,
-    "dppo-top-k": dppo_top_k,
     "cppo": cppo,
-    "band-budget": band_budget,
     "band-entropy": band_entropy,
     "aspo": aspo,
     "gapo": gapo,
@@ -401,7 +364,6 @@ OTHER_VALUE = {
     "erc",
     "a-3po",
     "drpo",
-    "dppo-top-k",
     "cppo",
 }
 OF_RESPONSES = {"band-sequence", "topr", "gspo", "gapo"}
@@ -494,7 +456,7 @@ AVERAGES |= dict.fromkeys(
     "ppo dapo ripo cispo up ce-gppo gppo dis dgpo aspo erc a-3po".split(),  # noqa: SIM905
     "token-mean",
 )
-AVERAGES |= dict.fromkeys("dr-grpo dppo drpo dppo-top-k cppo".split(), "seq-mean-token-sum-norm")  # noqa: SIM905
+AVERAGES |= dict.fromkeys("dr-grpo dppo drpo cppo".split(), "seq-mean-token-sum-norm")  # noqa: SIM905
 
 
 def test_a_method_has_the_average_of_its_paper():
@@ -564,7 +526,7 @@ COMPLETE = [each.name for each in METHODS if each.is_complete]
 
 
 def test_a_method_that_is_more_than_its_objective_takes_a_loop():
-    more = {"dppo", "aspo", "dis", "kpop", "a-3po", "drpo", "dppo-top-k", "cppo"}
+    more = {"dppo", "aspo", "dis", "kpop", "a-3po", "drpo", "cppo"}
     assert {each.name for each in METHODS} - set(COMPLETE) == more
     for name in more:
         for given in (name, method(name), method(name).to_config()):
@@ -591,10 +553,9 @@ def test_a_name_a_node_and_a_method_are_its_objective(name):
 
 def test_a_method_named_like_a_rule_is_that_rule():
     both = [name for name in COMPLETE if name in kinds()]
-    assert both == ["dcpo", "trgppo", "ripo"]
+    assert both == ["dcpo", "ripo"]
     assert method("dcpo").objective.trust_region == parse_region("dcpo")
     assert method("ripo").objective.trust_region == parse_region("ripo")
-    assert method("trgppo").objective.trust_region == parse_region("trgppo:0.03")
 
 
 @pytest.mark.parametrize(
@@ -670,7 +631,6 @@ def test_a_trainer_takes_a_method_or_refuses_it_by_name():
         fields = set(value.changed()) & set(REFUSED[host])
         message = rf"({'|'.join(fields)}) must be .* through {host}" if fields else None
         asked = {each.partition("=")[0] for each in method(name).arguments.split(", ") if each}
-        asked |= {"logps"} if name == "band-budget" else set()  # policy_loss makes these
         if message is None and asked - set(SHOWN[host]):
             message = rf"\w+ needs context\.\w+, which {host} does not show a rule; take another rule, or "
         if message is not None:
@@ -830,9 +790,6 @@ def test_rules_of_a_rule_are_explained_each():
     text = explain(method("up"), [0.1])
     assert "Ratio 1 (A >= 0): at p = 0.1 the interval of r is 1 to 1; a token outside goes on moving" in text
     assert "Clip 0.2/inf (A < 0): a token of p = 0.1 may fall to 0.08 (by 0.02) and rise to 1 (by 0.9)" in text
-    text = explain(method("dppo-top-k"), [0.5])
-    assert "No clip (a divergence of at most 0.15): a token of p = 0.5 may fall to 0 (by 0.5) and rise to 1" in text
-    assert "Ratio 1 (a divergence above 0.15): a token of p = 0.5 may fall to 0.5 (by 0) and rise to 0.5" in text
     text = explain(method("decaying-clip"), [0.5])
     assert "GRPO 0.2/0.2 (step 0): a token of p = 0.5 may fall to 0.4 (by 0.1)" in text
     assert "GRPO 0.05/0.05 (from step 1000): a token of p = 0.5 may fall to 0.475 (by 0.025)" in text
@@ -891,7 +848,7 @@ def test_the_table_says_which_trainers_run_a_method(index):
     assert said["band-kl"] == said["no-clip"] == "all"
     assert said["gspo"] == said["cispo"] == "all but Liger, torchrl"
     assert said["decaying-band"] == said["band-entropy"] == said["gapo"] == said["erc"] == said["a-3po"] == "TRL, verl"
-    assert {said[name] for name in ("dppo", "dppo-top-k", "drpo", "aspo")} == {"a loop of one's own"}
+    assert {said[name] for name in ("dppo", "drpo", "aspo")} == {"a loop of one's own"}
     assert said["dis"] == said["kpop"] == "all but Liger, torchrl"
 
 

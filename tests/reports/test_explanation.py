@@ -7,12 +7,12 @@ import re
 import mpmath
 import pytest
 import torch
+from regions import parse_region
 
 from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Intersect, Relaxed
 from bandpo.cli import main
 from bandpo.reports.explanation import DEFAULT_P, explain, stretches
 from bandpo.reports.explanation_data import explanation_data
-from bandpo.trust_regions.notation import parse_region
 
 
 def kl_root(p, delta, side):

@@ -19,12 +19,13 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from bandpo import PI, Band, Controlled, config, lab
+from bandpo import Band, Controlled, config, lab
 from bandpo.cli import main
 from bandpo.data.rows import rows_and_reward
 from bandpo.errors import UserError
 from bandpo.files.locks import locked
 from bandpo.training import checkpoints, on_trl
+from research.rules.laws import PI
 
 pytestmark = pytest.mark.slow
 

@@ -21,6 +21,7 @@ from bandpo.losses.methods import METHODS
 from bandpo.worlds import SCENES, Learner, Scene, compiled, make_world, reference, scene, train, why_not_numba
 from bandpo.worlds.rounds import CUTS, Trace, start_of_round
 from bandpo.worlds.world import exact, log_softmax, sample
+from research.rules.laws import PI
 
 WIDE = Clip(0.2, 1.0)
 HEAD_BAND = BySign(ByProbability(0.2, WIDE, Band("kl", 0.0005)), Clip(0.02, 1))
@@ -238,7 +239,7 @@ def test_most_methods_are_compiled_and_the_others_are_told_apart():
     learners = {m.name: Learner(m, 0.05) for m in METHODS if not m.is_made_in_a_loop}
     reasons = {name: why_not_numba(learner) for name, learner in learners.items()}
     assert {name for name, reason in reasons.items() if reason} == {
-        "decaying-clip", "decaying-band", "band-sequence", "topr", "gspo", "gmpo", "sapo", "cfpo", "band-budget",
+        "decaying-clip", "decaying-band", "band-sequence", "topr", "gspo", "gmpo", "sapo", "cfpo",
         "gapo", "erc",
     }  # fmt: skip
     assert "needs context.step" in str(reasons["decaying-clip"])
@@ -273,7 +274,7 @@ def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():
 
 
 def test_a_controlled_rule_moves():
-    held = bandpo.Controlled(Clip(0.2, 0.2), "eps_high", "clip/fraction", 0.02, bandpo.PI(kp=2.0), 0.01, 2.0)
+    held = bandpo.Controlled(Clip(0.2, 0.2), "eps_high", "clip/fraction", 0.02, PI(kp=2.0), 0.01, 2.0)
     fixed, moved = train(SHORT, [Learner(Clip(0.2, 0.2), 0.05), Learner(held, 0.05)], [1, 2], engine="torch")["mean"]
     assert (fixed != moved).all()
 

@@ -18,8 +18,6 @@ from ..lab.model import warm_start
 from ..lab.settings import Settings
 from ..losses.objective import Objective
 from ..training.fast_lab import Row, learnable, train
-from ..trust_regions.base import find_one
-from ..trust_regions.batch import TailContracted
 
 # Runs that are trained side by side. Others beside it change how a run is rounded, and so where it goes: a cell has
 # always the same groups, counted from its first seed, so that its row depends on nothing else.
@@ -105,7 +103,7 @@ def numbers_of(lab: Lab, learner: Mapping[str, Any], seeds: Sequence[int]) -> di
     The same seeds give the same numbers on the same kind of machine with the same torch.
     """
     settings, objective = run_of(lab, learner)
-    measure = find_one(objective.trust_region, TailContracted) is not None  # it goes by the tokens of its own run
+    measure = "logps" in objective.trust_region.needed()  # it may go by the tokens of its own run
     found: dict[str, list[float]] = {name: [] for name in NUMBERS}
     for i in range(0, len(seeds), GROUP):
         group = seeds[i : i + GROUP]

@@ -80,7 +80,7 @@ def methods() -> None:
     """
     from ..losses.methods import METHODS
     from ..losses.notation import allowed
-    from ..trust_regions.base import kinds, usage
+    from ..trust_regions.nodes import kinds, usage
 
     widths, columns = (max(len(each.name) for each in METHODS), 10, 23), min(width(), 80)
 

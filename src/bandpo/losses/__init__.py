@@ -6,7 +6,6 @@ advantages, token_logps and full_divergence make what it takes; notation writes 
 
 from .advantages import group_advantages
 from .aggregation import aggregate
-from .full_divergence import full_divergence, top_k_divergence
 from .kl import kl_penalty
 from .methods import method
 from .metrics import Metrics
@@ -24,7 +23,6 @@ __all__ = [
     "Preserve",
     "Sapo",
     "aggregate",
-    "full_divergence",
     "group_advantages",
     "kl_penalty",
     "method",
@@ -33,5 +31,4 @@ __all__ = [
     "rollout_weights",
     "surrogate",
     "token_logps",
-    "top_k_divergence",
 ]

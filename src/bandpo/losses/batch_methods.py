@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..trust_regions.adaptive import Adaptive, Tilt
 from ..trust_regions.batch import ByEntropy, EntropyRatio, GroupClip, Stale
-from ..trust_regions.budget import Budget, PrefixBudget
+from ..trust_regions.budget import PrefixBudget
 from ..trust_regions.combinators import BySign
 from ..trust_regions.rules import Band, Clip
 from .objective import Method, Objective
@@ -26,15 +26,6 @@ OF_BATCHES: tuple[Method, ...] = (
         "its values for base models, where the budget is a quantile of D; its D over the 20 likeliest tokens",
         from_sampler=True,
         weights="(log(20) + rollout_logps - logps.detach()).clamp(max=0).exp()",
-    ),
-    Method(
-        "band-budget",
-        "Band with a budget",
-        None,
-        Objective(Budget("kl", 0.05)),
-        "PPO with |p (r - 1) / (r (1 - r p))| <= m, m for each response the largest with the mean over its tokens of "
-        "KL(coin of p || coin of the clipped r p) <= 0.05, p old",
-        "no paper; the optimal allotment of docs/rules.md",
     ),
     Method(
         "band-entropy",

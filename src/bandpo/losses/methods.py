@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 
 from ..errors import unknown
-from ..trust_regions.base import kinds
-from ..trust_regions.combinators import TRGPPO, ByProbability, BySign, Decaying, Intersect, Relaxed
-from ..trust_regions.exact import Exact
-from ..trust_regions.rules import DCPO, KL3, RIPO, Band, Clip
+from ..trust_regions.combinators import ByProbability, BySign, Decaying, Intersect, Relaxed, Union
+from ..trust_regions.nodes import kinds
+from ..trust_regions.rules import DCPO, RIPO, Band, Clip
 from .aggregation import AVERAGE
 from .batch_methods import OF_BATCHES
 from .objective import Method, Objective
@@ -154,7 +153,7 @@ METHODS: tuple[Method, ...] = (
         "trgppo",
         "TRGPPO",
         "1901.10314",
-        Objective(TRGPPO(delta=0.03, eps=0.2)),
+        Objective(Union(Band("kl", 0.03), Clip(0.2, 0.2))),
         "PPO with the wider of the KL band of 0.03 and [0.8, 1.2] on each side",
         "its public code for discrete actions, for the ball",
         "that it is widened by min and max, which that code does not do; delta, which is 0.001 there",
@@ -311,7 +310,7 @@ METHODS: tuple[Method, ...] = (
         "atr-grpo",
         "ATR-GRPO (KL3)",
         "2602.05494",
-        Objective(KL3(0.02)),
+        Objective(Clip(0.18689488478688432, 0.2135497071517296)),
         "PPO with r - 1 - log r <= 0.02, which is 0.813 <= r <= 1.214",
         "two summaries of the paper with its symbols",
         "the paper's own pages; its delta, which neither summary has: 0.02 is ours, the one nearest to GRPO's 0.2",
@@ -378,20 +377,6 @@ METHODS: tuple[Method, ...] = (
         "the paper itself",
         from_sampler=True,
         weights="1 - sign(advantages)[:, None] * (logps.detach().exp() - rollout_logps.exp()) / 12.5",
-    ),
-    Method(
-        "dppo-top-k",
-        "DPPO, top-k",
-        "2602.04879",
-        Objective(Exact(0.15), apply="mask", aggregation=_LENGTH),
-        "sg(r) A log pi, r = pi / pi_rollout; 0 where A drives r further and the total variation of both over the "
-        "sampler's 20 likeliest tokens and the rest is above 0.15",
-        "CPPO's paper (2606.10968), by an author in common, which prints the mask and compares with it at k = 20 and "
-        "0.15 (0.2 for a mixture of experts)",
-        "the paper itself; the average, which is the binary variant's; whether the token that was drawn is one of the "
-        "20; the cap of r, which is to be large",
-        from_sampler=True,
-        divergences="top_k_divergence(logits, top_tokens, top_logps, 'tv')",
     ),
     *OF_BATCHES,
 )

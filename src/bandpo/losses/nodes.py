@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..errors import unknown
-from ..trust_regions.base import Region, instead, kinds, made_of, read_node, trust_region
+from ..trust_regions.base import Region
+from ..trust_regions.nodes import instead, kinds, made_of, read_node, trust_region
 from .methods import find_method, method
 from .objective import Method, Objective
 from .surrogates import Application

@@ -10,14 +10,8 @@ from typing import Any, cast
 
 import torch
 
-from ..trust_regions.base import (
-    EXAMPLE,
-    Context,
-    Law,
-    Region,
-    trust_region,
-)
-from ..trust_regions.combinators import depends_on_probability
+from ..trust_regions.base import Context, Law, Region, depends_on_probability
+from ..trust_regions.nodes import EXAMPLE, trust_region
 from ..trust_regions.notation import node_of_text, not_loaded, own_type
 from .methods import METHODS, method
 from .nodes import method_of, objective
@@ -26,7 +20,7 @@ from .surrogates import Application, by_sign
 
 
 def parse_objective(text: str) -> Method | Objective:
-    """What a text describes: a method's name, a rule's short word (see `parse_region`), a YAML node of any of them, or
+    """What a text describes: a method's name, a rule's short word (see `trust_region`), a YAML node of any of them, or
     Python such as `Band("kl", 0.05)`.
 
     Where a rule and a method have the same name, as `dcpo`, the word alone is the method, the same rule with the

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Known, Region, check_number, check_region, find_one, node_of
-from ..trust_regions.combinators import depends_on_probability
+from ..trust_regions.base import Known, Region, check_number, depends_on_probability, find_one, node_of, rules_in
 from ..trust_regions.control import Controlled
+from ..trust_regions.nodes import check_part
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
@@ -81,7 +81,7 @@ class Objective:
     positive_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_region(self, "trust_region")
+        check_part(self, "trust_region")
         for kind in (Controlled, Adaptive):  # of which there may be one: there is one number in the context
             find_one(self.trust_region, kind)
         if self.dual_clip is not None:
@@ -97,10 +97,10 @@ class Objective:
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
-        single = _of_single_tokens(self.trust_region) if self.ratio in ("sequence", "sequence-mean") else None
-        if single is not None:
+        single = [each for each in rules_in(self.trust_region) if each.is_of_single_tokens]
+        if single and self.ratio in ("sequence", "sequence-mean"):
             raise ValueError(
-                f"trust_region must hold no {type(single).__name__} for ratio {self.ratio!r}, got {self.trust_region!r}"
+                f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got {self.trust_region!r}"
                 ": its bounds differ from token to token, and a response has one ratio; take ratio 'token'"
             )
         if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
@@ -140,17 +140,6 @@ class Objective:
         """
         node = node_of(self, "objective")
         return {key: node[key] for key in ("type", "trust_region", *self.changed())}
-
-
-def _of_single_tokens(region: Region) -> Region | None:
-    """A rule, among those that a rule is made of, that gives the tokens of a response bounds of their own."""
-    if getattr(region, "is_of_single_tokens", False):
-        return region
-    for part in region.parts:  # no generator: the compiler reads this
-        found = _of_single_tokens(part)
-        if found is not None:
-            return found
-    return None
 
 
 @dataclass(frozen=True)

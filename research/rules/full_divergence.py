@@ -15,10 +15,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..band.divergences import Divergence
-from ..band.divergences import divergence as lookup
-from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
-from .token_logps import logits_of
+from bandpo.band.divergences import Divergence
+from bandpo.band.divergences import divergence as lookup
+from bandpo.losses.token_logps import logits_of
+from bandpo.numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
 
 
 @torch.no_grad()
