@@ -25,15 +25,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bandpo import (
     Band,
     divergence_at,
-    full_divergence,
     group_advantages,
     lab,
     policy_loss,
     token_logps,
-    top_k_divergence,
 )
 from bandpo.losses.metrics import BINS, EDGES
 from bandpo.provenance import hardware, source_commit
+from research.rules.full_divergence import full_divergence, top_k_divergence
 
 DIVERGENCES, RADII, TOP = ("kl", "tv"), (0.01, 0.05, 0.15), 20
 GROUP = 8

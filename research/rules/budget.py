@@ -14,7 +14,7 @@ from bandpo.band.divergences import divergence
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOG_P_MIN, expm1, output_dtype, working_copy
 from bandpo.trust_regions.base import Context, Part, Region, check_number
-from bandpo.trust_regions.budget import moves
+from bandpo.trust_regions.batch import moves
 from bandpo.trust_regions.rules import Band
 
 
@@ -24,7 +24,7 @@ class Budget(Region):
 
     Of all ratios r~ between 1 and r, the current one, with sum g_f(p, r~) <= delta T over a response of T tokens, those
     with the largest sum |r~ - 1| are r clipped to the interval |dg_f/dr| <= m, with one m for the response
-    (docs/rules.md has the proof). These intervals are the bounds, m the largest that keeps within the budget; a
+    (README.md has the proof). These intervals are the bounds, m the largest that keeps within the budget; a
     response that is within it anyway is not limited at all. A likely token pays more for the same ratio, so it is
     clipped first. By TV, whose slope is p on either side, the rarest tokens are free, the likeliest pinned to r = 1,
     and tokens of the one p where the budget ends move by the same share of |r - 1|.

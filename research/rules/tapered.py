@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bandpo.bounds import Bounds
-from bandpo.numerics import output_dtype, working_copy
+from bandpo.numerics import working_copy
 from bandpo.trust_regions.base import Context, Region, check_number
 from bandpo.trust_regions.rules import Clip
 
@@ -40,10 +40,8 @@ class Tapered(Region):
         """See the class."""
         log_p = working_copy(old_logps.detach()).clamp(max=0)
         log_high = math.log1p(self.eps_high) - torch.log1p(self.slope * log_p.exp())
-        like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
-        return Bounds(
-            like + Clip(self.eps_low, 0.0).bounds(old_logps).log_low, log_high.clamp(min=0).to(like.device, like.dtype)
-        )
+        low = Clip(self.eps_low, 0.0).bounds(old_logps).log_low
+        return Bounds(low, log_high.clamp(min=0).to(low))
 
     @property
     def label(self) -> str:

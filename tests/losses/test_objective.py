@@ -196,7 +196,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ({"type": "objective", "preserve": [0.5, 1]}, r"unknown key 'preserve' in objective; it has \['trust_region'"),
         (
             {"type": "objective", "trust_region": 0.2},
-            "^0.2 is not a trust region; a radius is written",
+            "^0.2 is not a trust region; a rule is written",
         ),
         ({"type": "objective", "trust_region": {"type": "clipp"}}, "called 'clipp', did you mean 'clip'"),
         (
@@ -218,7 +218,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ({}, "the type of a trust region is missing"),
         ({"type": "objectve"}, "called .objectve., did you mean .objective."),
         ("gspoo", "no method or rule is called .gspoo., did you mean .gspo."),
-        (Objective, "^Objective is not a trust region; a rule is written"),
+        (Objective, "^<class .*Objective'> is not a trust region; a rule is written"),
     ],
 )
 def test_a_node_that_is_none_is_named(node, message):

@@ -30,8 +30,8 @@ from bandpo import (
 from bandpo.errors import UserError
 from bandpo.losses.metrics import Metrics
 from bandpo.reports.calibration import RULES, calibrate
+from bandpo.reports.numbers import free_number, numbers_of, with_number
 from bandpo.reports.tokens import Tokens
-from bandpo.trust_regions.numbers import free_number, numbers_of, with_number
 
 
 def tokens(count=6000, seed=0, spread=0.3, length=20):

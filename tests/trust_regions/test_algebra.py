@@ -35,7 +35,7 @@ from bandpo import (
     objective,
     trust_region,
 )
-from bandpo.reports.explanation import explain
+from bandpo.reports.explanation import explain, stops
 from bandpo.trust_regions.base import depends_on_probability, find_one
 
 OLD = torch.cat([torch.linspace(-12, -1e-6, 60), torch.tensor([0.0, -torch.inf, -80.0, math.log(0.2)])])
@@ -223,9 +223,9 @@ def test_labels_and_explanations_name_the_parts():
     assert Union(both, Clip(0.1, 0.1)).label == "(Band-KL 0.05 and Clip 0.2/1.0) or GRPO 0.1/0.1"
     assert Capped(both, 3.0).label == "(Band-KL 0.05 and Clip 0.2/1.0) cap 3.0"
     log_p = torch.tensor([0.01, 0.2, 0.5], dtype=torch.float64).log()
-    assert tail.stops(log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
-    assert [pair[1] for pair in both.stops(log_p)] == ["second clip", "first divergence", "first divergence"]
-    assert Union(both, Clip(0.9, 0.1)).stops(log_p)[0][1] == "first second clip"
+    assert stops(tail, log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
+    assert [pair[1] for pair in stops(both, log_p)] == ["second clip", "first divergence", "first divergence"]
+    assert stops(Union(both, Clip(0.9, 0.1)), log_p)[0][1] == "first second clip"
     text = explain(tail, [0.01, 0.5], both)
     assert "  below: Band-KL 0.05\n  above: GRPO 0.2/0.2\n" in text
     assert "  first: Band-KL 0.05\n  second: Clip 0.2/1.0" in text

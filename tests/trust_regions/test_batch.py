@@ -336,12 +336,12 @@ def test_where_a_cap_holds_is_known_through_all_of_them():
 
 def test_labels_name_the_parts():
     band, clip = Band("kl", 0.05), Clip(0.2, 0.2)
-    assert GroupClip(3e-3, 5e-3, 8).label == "GroupClip 0.003 0.005 8"
-    assert EntropyRatio(band).label == "EntropyRatio (Band-KL 0.05) 0.95 1.05"
-    text = "ByEntropy 0.8 (GRPO 0.2/0.2) (Band-KL 0.05)"
+    assert GroupClip(3e-3, 5e-3, 8).label == "Clip 0.003/0.003..0.005 by the right ones of 8"
+    assert EntropyRatio(band).label == "Band-KL 0.05 for entropy ratios in 0.95..1.05"
+    text = "GRPO 0.2/0.2 up to quantile 0.8 of entropy, Band-KL 0.05 beyond"
     assert ByEntropy(0.8, clip, band).label == text
     assert Capped(ByEntropy(0.8, clip, band), 3.0).label == f"({text}) cap 3.0"
-    assert Stale(clip).label == "Stale (GRPO 0.2/0.2)"
+    assert Stale(clip).label == "GRPO 0.2/0.2 times staleness"
 
 
 def test_short_words():

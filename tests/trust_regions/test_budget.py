@@ -170,7 +170,7 @@ def test_what_is_wrong_is_named(make, message):
 
 
 def test_labels_and_short_words():
-    assert PrefixBudget().label == "PrefixBudget tv 0.15 0.015 0.8"
+    assert PrefixBudget().label == "Prefix-tv 0.15, 0.015 a token, weights to 0.8"
     assert parse_region("prefix_budget:kl:0.1:0.002") == PrefixBudget("kl", 0.1, 0.002)
 
 

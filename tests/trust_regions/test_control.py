@@ -255,7 +255,7 @@ def test_nodes_and_labels():
         assert objective({"type": "objective", "trust_region": node}) == Objective(rule)
         assert hash(trust_region(node)) == hash(rule)
     assert len({rule.label for rule in rules}) == len(rules)
-    assert rules[0].label == "Band-KL 0.05, delta in 0.001..2.0 for clip/fraction 0.02 (Quantile 1.0)"
+    assert rules[0].label == "Band-KL 0.05, delta in 0.001..2.0 for clip/fraction 0.02 (Quantile 1.0, smoothing 0.9)"
     assert Capped(rules[0], 3.0).label == f"({rules[0].label}) cap 3.0"
     assert rules[2].label.startswith("GRPO 0.2/0.2, eps_low, eps_high in 0.001..1.0")
     assert rules[0].to_config()["law"] == {"type": "quantile", "gain": 1.0}

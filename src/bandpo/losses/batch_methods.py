@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..trust_regions.adaptive import Adaptive, Tilt
-from ..trust_regions.batch import ByEntropy, EntropyRatio, GroupClip, Stale
-from ..trust_regions.budget import PrefixBudget
+from ..trust_regions.batch import ByEntropy, EntropyRatio, GroupClip, PrefixBudget, Stale
 from ..trust_regions.combinators import BySign
 from ..trust_regions.rules import Band, Clip
 from .objective import Method, Objective

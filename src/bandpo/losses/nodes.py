@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ..errors import unknown
 from ..trust_regions.base import Region
-from ..trust_regions.nodes import instead, kinds, made_of, read_node, trust_region
+from ..trust_regions.nodes import kinds, made_of, read_node, trust_region
 from .methods import find_method, method
 from .objective import Method, Objective
 from .surrogates import Application
@@ -19,7 +19,7 @@ def method_of(node: Any) -> Method | None:
     if isinstance(node, Method):
         return node
     if isinstance(node, str):
-        is_rule = node.partition(":")[0].lower() in kinds() or instead(node)
+        is_rule = node.partition(":")[0].lower() in kinds()
         return find_method(node) if is_rule else method(node)
     values = {str(key): x for key, x in cast("Mapping[Any, Any]", node).items()} if isinstance(node, Mapping) else {}
     if values.pop("type", None) != "method":

@@ -100,8 +100,9 @@ class Objective:
         single = [each for each in rules_in(self.trust_region) if each.is_of_single_tokens]
         if single and self.ratio in ("sequence", "sequence-mean"):
             raise ValueError(
-                f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got {self.trust_region!r}"
-                ": its bounds differ from token to token, and a response has one ratio; take ratio 'token'"
+                f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
+                f"{self.trust_region!r}: its bounds differ from token to token, and a response has one ratio; "
+                "take ratio 'token'"
             )
         if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
             raise ValueError(

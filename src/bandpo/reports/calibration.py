@@ -21,8 +21,8 @@ from ..statistics.calibration import (
 )
 from ..statistics.intervals import Interval
 from ..trust_regions.base import Context, Region
-from ..trust_regions.numbers import free_number, numbers_of, with_number
 from ..trust_regions.rules import DCPO, RIPO, Band, Clip
+from .numbers import free_number, numbers_of, with_number
 from .tokens import Bools, Floats, Integers, Tokens
 
 Among = Literal["all", "tail", "positive", "negative"]

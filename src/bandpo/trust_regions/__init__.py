@@ -1,14 +1,13 @@
 """Regions: rules that make bounds of old log-probabilities, and are YAML nodes.
 
-Read in this order: base, rules, control, combinators, batch, budget, adaptive; nodes reads a region from a config node
+Read in this order: base, rules, control, combinators, batch, adaptive; nodes reads a region from a config node
 or a short word, notation from a text.
 """
 
 from .adaptive import *
-from .base import Context, Law, Region
+from .base import *
 from .batch import *
-from .budget import *
 from .combinators import *
 from .control import *
-from .nodes import trust_region
+from .nodes import *
 from .rules import *

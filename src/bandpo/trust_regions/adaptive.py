@@ -1,18 +1,16 @@
 """Give each token a radius: the band is wider where a law says so, and as wide on average as without it."""
 
-# pyright: reportUnnecessaryIsInstance=false
-
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from ..band.operator import band_bounds, band_contains
+from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import output_dtype
 from .base import Context, Law, Part, Region, check_number
@@ -35,23 +33,17 @@ class TokenLaw(Law, ABC):
 class Tilt(TokenLaw):
     """The weight exp(gain x) of a quantity x, kept within [1 / limit, limit].
 
-    A positive gain widens the band where x is large, a negative one narrows it there, 0 changes nothing. No token's
-    radius is more than limit^2 times another's.
+    A positive gain widens the band where x is large, a negative one narrows it there. x is, for each token of old
+    probability p, named by `of`:
 
-    Args:
-        of: what x is, for each token of old probability p:
-            - entropy: of the old policy there, in nats (context.old_entropies);
-            - surprise: -log p, in nats, so that the weight is p^-gain;
-            - position: the share of the response before the token, from 0 to nearly 1;
-            - success: the mean reward of the response's group (context.group_mean), its success rate where rewards are
-              0 or 1;
-            - spread: the standard deviation of these rewards (context.group_std), 0 where all are alike;
-            - staleness: updates since the response was sampled (context.staleness).
-        gain: per unit of x.
-        limit: above 1.
+    - entropy: of the old policy there, in nats (context.old_entropies);
+    - surprise: -log p, in nats, so that the weight is p^-gain;
+    - position: the share of the response before the token, from 0 to nearly 1;
+    - success: the mean reward of the response's group (context.group_mean), its success rate for rewards of 0 or 1;
+    - spread: the standard deviation of these rewards (context.group_std), 0 where all are alike;
+    - staleness: updates since the response was sampled (context.staleness).
 
-    Raises:
-        ValueError: another quantity, or numbers that are not finite.
+    Raises ValueError for another quantity, a gain that is not finite, or a limit that is not above 1.
     """
 
     kind: ClassVar[str] = "tilt"
@@ -101,19 +93,13 @@ class Adaptive(Region):
     """A band whose radius differs from token to token: delta_t = delta w_t / mean(w), with the weights w of a law.
 
     The paper leaves such a delta_t as future work. The mean radius over the tokens of a batch is delta, so that a law
-    moves the room that tokens have from some to others, and is not a wider band by another name.
+    moves the room that tokens have from some to others, and is not a wider band by another name. The rule is a `Band`,
+    or one whose radius is `Decaying` or `Controlled`; anything else raises ValueError.
 
-    The mean is taken over the response tokens that the loss is given. Where that is a part of the batch, such as a
-    micro-batch or what one of several processes has, pass the mean over the whole batch as `mean_weight`, from the sums
-    of `sums` over all parts; TRL's and verl's trainers here do. It is over all tokens also where the
-    band governs some of them only, as in `ByProbability`: their own mean may then be another one.
-
-    Args:
-        region: a `Band`, or one whose radius is `Decaying` or `Controlled`.
-        law: a `TokenLaw`, such as `Tilt("entropy", 0.5)`.
-
-    Raises:
-        ValueError: another rule, or no law of tokens. When used, a context without what the law asks for.
+    The mean is taken over the response tokens that the loss is given, also where the band governs some of them only, as
+    in `ByProbability`. Where that is a part of the batch, such as a micro-batch or what one of several processes has,
+    pass the mean over the whole batch as `mean_weight`, from the sums of `sums` over all parts; TRL's and verl's
+    trainers here do.
 
     >>> import torch
     >>> from bandpo.trust_regions import Adaptive, Band, Context, Tilt
@@ -125,6 +111,7 @@ class Adaptive(Region):
     """
 
     kind: ClassVar[str] = "adaptive"
+    words: ClassVar[str] = "{region} by {law}"
     needs: ClassVar[tuple[str, ...]] = ("response_mask",)
     is_of_single_tokens: ClassVar[bool] = True
     region: Region
@@ -132,17 +119,12 @@ class Adaptive(Region):
 
     def __post_init__(self) -> None:
         check_part(self, "region")
-        check_part(self, "law", TokenLaw)
+        check_part(self, "law", of=TokenLaw)
         band = self.region
         while isinstance(band, Moving):
             band = band.region
         if not isinstance(band, Band):
             raise ValueError(f"region of Adaptive must be a Band, may be Decaying or Controlled, got {self.region!r}")
-
-    @property
-    def label(self) -> str:
-        """The band, and how the radius differs."""
-        return f"{self.region.label} by {self.law.label}"
 
     def needed(self) -> dict[str, str]:
         """List what the law asks for, too."""
@@ -168,20 +150,9 @@ class Adaptive(Region):
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return `band_bounds` with the radius of each token."""
-        old_logps, radii = self._radii(old_logps, context)
-        return band_bounds(old_logps, **radii)
-
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Ask whether g_f(p, r) <= delta_t; nothing is solved."""
-        old_logps, radii = self._radii(old_logps, context)
-        return band_contains(log_ratio, old_logps, **radii)
-
-    def _radii(self, old_logps: Tensor, context: Context | None) -> tuple[Tensor, dict[str, Any]]:
-        """Return the old log-probabilities, NaN where the weight is, and what `band_bounds` takes beside them."""
         context, band = context or Context(), self.region
         while isinstance(band, Moving):
             band = band.in_force(context)
-        band = cast(Band, band)
         weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.mean_weight
         if mean is None:
             total, count = self.sums(old_logps, context).unbind()
@@ -190,4 +161,4 @@ class Adaptive(Region):
         # Padding, in which anything may stand, has the mean. What is not known of a token is seen in its bounds.
         scale = torch.where(known if mask is None else mask & known, weights / mean, 1.0)
         radii = {name: value * scale for name in ("delta", "delta_low", "delta_high") if (value := getattr(band, name))}
-        return torch.where(known, old_logps, torch.nan), {"divergence": band.divergence, **radii}
+        return band_bounds(torch.where(known, old_logps, torch.nan), cast(Band, band).divergence, **radii)

@@ -5,8 +5,6 @@ A rule is a frozen dataclass of plain data, so that it is also its node in a con
 number, its cases.
 """
 
-# pyright: reportUnnecessaryIsInstance=false
-
 from __future__ import annotations
 
 import dataclasses
@@ -20,12 +18,12 @@ from torch import Tensor
 
 from ..bounds import Bounds
 
+__all__ = ["Context", "Law", "Region"]
+
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Hold what a rule may know of a batch beside the old log-probabilities.
-
-    The loss and each integration fill what they have; all is optional.
+    """Hold what a rule may know of a batch beside the old log-probabilities, as far as the loss and its caller have it.
 
     Attributes ((B, T) unless said otherwise):
         response_mask: True at the tokens of the response.
@@ -37,8 +35,7 @@ class Context:
         logps: log pi of the current policy, detached.
         old_entropies: entropy of the old policy at each token, in nats.
         divergences: the divergence of the current policy from the old one over all tokens that might have stood there.
-        group_mean: (B, 1), the mean of the rewards in the group that the response belongs to: of rewards that are 0 or
-            1 the share of right answers.
+        group_mean: (B, 1), the mean of the rewards in the response's group: of rewards of 0 or 1 the share of 1.
         group_std: (B, 1), their standard deviation, divided by the size of the group.
         mean_weight: what an `Adaptive` radius is divided by, where the loss sees a part of the batch only.
         controlled: the number that the controller of a `Controlled` rule has set.
@@ -92,10 +89,11 @@ class Node:
     """A frozen dataclass that is also a config node, if it has a `kind`: its `type` in a config file.
 
     The kind is known once the class is defined. In another process, where it is not, `module:Class` is the type, which
-    `to_config` writes. `needs` are the fields of `Context` that it asks for.
+    `to_config` writes. `needs` are the fields of `Context` that it asks for, `words` its label with fields in braces.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     family: ClassVar[str]
     kinds: ClassVar[dict[str, type[Any]]]
@@ -120,9 +118,9 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The name in tables and legends, e.g. `Wide 0.2`; the same however the rule was written."""
-        shown = (f"({value.label})" if isinstance(value, Node) else str(value) for _, value in places(self))
-        return " ".join([type(self).__name__, *shown])
+        """The name in tables and legends, the same however the rule was written: `words`, or as `Wide 0.2`."""
+        shown = {name: _shown(getattr(self, name)) for name in given(self)}
+        return self.words.format(**shown) or " ".join([type(self).__name__, *shown.values()])
 
     def to_config(self) -> dict[str, Any]:
         """Return the YAML node, `type` and the fields; ValueError for what has no name in YAML."""
@@ -133,6 +131,15 @@ class Node:
         return node_of(self, f"{cls.__module__}:{cls.__qualname__}" if is_found else self.kind)
 
 
+def _shown(value: Any) -> str:
+    """Return the label of a rule within another one, in brackets if there is one in it, or of a law; else the value."""
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, cast("tuple[Any, ...]", value)))
+    if not isinstance(value, Node):
+        return str(value)
+    return f"({value.label})" if any(isinstance(each, Node) for _, each in places(value)) else value.label
+
+
 class Part(NamedTuple):
     """A rule that another one is in some case."""
 
@@ -140,19 +147,14 @@ class Part(NamedTuple):
     region: Region
     sign: int | None = None  # of advantages A >= 0 alone: 0; of A < 0: 1
 
-    def of_sign(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return, of a pair for the two signs, the one for its sign twice."""
-        return pair if self.sign is None else (pair[self.sign], pair[self.sign])
-
 
 class Region(Node, ABC, family="trust region"):
     """A trust region: derive from it and write `bounds`; a frozen dataclass with a `kind` has a config node too.
 
     Attributes:
-        is_of_single_tokens: True for a rule that gives the tokens of a response bounds of their own by more than their
-            probability, and so is not for ratios of whole responses.
-        sees_probability: False for a rule whose bounds are the same for every old probability as far as those of the
-            rules in it are.
+        is_of_single_tokens: True where the tokens of a response have bounds of their own by more than their
+            probability: such a rule is not for ratios of whole responses.
+        sees_probability: False where bounds are the same for every old probability if those of the rules in it are.
         stopped_by: what stops a token, in one word.
     """
 
@@ -168,19 +170,9 @@ class Region(Node, ABC, family="trust region"):
         """Say where the log-ratio is inside `bounds`; for gradients this is all that matters."""
         return self.bounds(old_logps, context).contains(log_ratio)
 
-    @property
-    def part_label(self) -> str:
-        """The label within that of another rule."""
-        return f"({self.label})" if self.parts else self.label
-
-    @property
-    def parts(self) -> list[Region]:
-        """The rules that it is made of, each in a field or in a tuple there."""
-        return [value for _, value in places(self) if isinstance(value, Region)]
-
     def needed(self) -> dict[str, str]:
         """List the fields of `Context` that it and its parts ask for, each with the name of the rule that does."""
-        found = {name: of for part in self.parts for name, of in part.needed().items()}
+        found = {name: of for _, part in parts_of(self) for name, of in part.needed().items()}
         return found | dict.fromkeys(self.needs, type(self).__name__)
 
     @property
@@ -189,9 +181,8 @@ class Region(Node, ABC, family="trust region"):
 
         The first part's, as `region.delta` or `regions.0.delta`; else `delta`; else the only number.
         """
-        for place, value in places(self):
-            if isinstance(value, Region):
-                return tuple(f"{place}.{each}" for each in value.free)
+        for place, part in parts_of(self):
+            return tuple(f"{place}.{each}" for each in part.free)
         numbers = [place for place, value in places(self) if isinstance(value, float)]
         return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
 
@@ -203,33 +194,9 @@ class Region(Node, ABC, family="trust region"):
         """List the rules that it is in each case; none where it is one rule that asks for p alone."""
         return []
 
-    def stops(self, log_p: Tensor) -> list[tuple[str, str]]:
-        """Name what stops a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
-        return [(self._stop(each, up=False), self._stop(each, up=True)) for each in log_p]
-
-    def _stop(self, log_p: Tensor, *, up: bool) -> str:
-        bounds = self.bounds(log_p)
-        end = bounds.log_high if up else bounds.log_low
-        if end >= -log_p if up else end == -math.inf:  # whatever the rule would do
-            return "simplex"
-        for place, part in self._named():  # the first one that ends there
-            theirs = part.bounds(log_p)
-            if end == (theirs.log_high if up else theirs.log_low):
-                return f"{place} {part._stop(log_p, up=up)}".strip()
-        return "cap" if up and bounds.capped is not None and bounds.capped else self.stopped_by
-
-    def legend(self) -> list[str]:
-        """Explain the names of `stops`, a line each."""
-        return [line for of, part in self._named() for line in ([f"  {of}: {part.label}"] if of else part.legend())]
-
-    def _named(self) -> list[tuple[str, Region]]:
-        """List the rules that it is made of with the place of each, "" of a single one."""
-        named = [(place, value) for place, value in places(self) if isinstance(value, Region)]
-        return named if len(named) > 1 else [("", value) for _, value in named]
-
     def doubt(self) -> str:
         """Say where its numbers look like others that were meant; else nothing."""
-        return next((doubt for part in self.parts if (doubt := part.doubt())), "")
+        return next((doubt for _, part in parts_of(self) if (doubt := part.doubt())), "")
 
 
 class Law(Node, ABC, family="law"):
@@ -252,7 +219,7 @@ def find_one(region: Region, kind: type[Found]) -> Found | None:
 
 def rules_in(region: Region) -> list[Region]:
     """List the rule itself and all rules that it is made of."""
-    return [region] + [each for part in region.parts for each in rules_in(part)]
+    return [region] + [each for _, part in parts_of(region) for each in rules_in(part)]
 
 
 def depends_on_probability(region: Region) -> bool:
@@ -260,22 +227,30 @@ def depends_on_probability(region: Region) -> bool:
     return any([each.sees_probability for each in rules_in(region)])  # no generator: the compiler reads this
 
 
-def places(thing: object) -> list[tuple[str, Any]]:
+def parts_of(region: Region) -> list[tuple[str, Region]]:
+    """List the rules that a rule is made of, with the place of each."""
+    return [(place, value) for place, value in places(region) if isinstance(value, Region)]
+
+
+def places(thing: Any) -> list[tuple[str, Any]]:
     """List the fields that are given to a dataclass with their values, those of a tuple one by one as `rules.0`."""
     found: list[tuple[str, Any]] = []
-    for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
-        value = getattr(thing, field.name) if field.init else ()
-        if isinstance(value, tuple | list):
-            found += [(f"{field.name}.{i}", each) for i, each in enumerate(cast("list[Any]", value))]
-        else:
-            found.append((field.name, value))
+    for name in given(thing):
+        value = getattr(thing, name)
+        each = enumerate(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else ()
+        found += [(f"{name}.{i}", x) for i, x in each] or [(name, value)]
     return found
+
+
+def given(thing: Any) -> list[str]:
+    """Name the fields that are given to a dataclass."""
+    return [field.name for field in dataclasses.fields(thing) if field.init] if dataclasses.is_dataclass(thing) else []
 
 
 def node_of(thing: Any, kind: str) -> dict[str, Any]:
     """Write the YAML node of a dataclass: its `type`, and its fields unless they are None."""
-    fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.init}
-    return {"type": kind} | {name: _plain(value) for name, value in fields.items() if value is not None}
+    fields = {name: value for name in given(thing) if (value := getattr(thing, name)) is not None}
+    return {"type": kind} | {name: _plain(value) for name, value in fields.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -1,9 +1,4 @@
-"""Define rules that see more of a batch than the old log-probabilities.
-
-That is the group's outcomes, entropies now and then, the age of the sampler.
-"""
-
-# pyright: reportUnnecessaryIsInstance=false
+"""Define rules that see more of a batch: outcomes, entropies now and then, the sampler's age, the response so far."""
 
 from __future__ import annotations
 
@@ -13,18 +8,18 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ..band.divergences import Divergence, divergence
+from ..band.operator import band_bounds, divergence_at
 from ..bounds import Bounds
-from ..numerics import output_dtype, working_copy
+from ..numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
 from .base import Context, Part, Region, check_number, depends_on_probability
 from .combinators import chosen
 from .nodes import check_part
-from .rules import Clip
+from .rules import Band, Clip, like
 
-__all__ = ["ByEntropy", "EntropyRatio", "GroupClip", "Stale"]
-
-# Added to both entropies, so that a ratio of two that are 0 is 1.
-_TINY = 1e-8
+__all__ = ["ByEntropy", "EntropyRatio", "GroupClip", "PrefixBudget", "Stale"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +35,7 @@ class GroupClip(Region):
     """
 
     kind: ClassVar[str] = "group_clip"
+    words: ClassVar[str] = "Clip {eps_low}/{eps_low}..{eps_high_max} by the right ones of {group_size}"
     needs: ClassVar[tuple[str, ...]] = ("group_mean",)
     sees_probability: ClassVar[bool] = False
     eps_low: float
@@ -57,8 +53,7 @@ class GroupClip(Region):
         rare = ((1 - mean) * (self.group_size / (self.group_size - 1))).clamp(0, 1)
         log_high = torch.log1p(self.eps_low + (self.eps_high_max - self.eps_low) * rare)
         fixed = Clip(self.eps_low, self.eps_low).bounds(old_logps)
-        like = fixed.log_low.clamp(0, 0)
-        return Bounds(fixed.log_low, like + log_high.to(like.device, like.dtype))
+        return like(old_logps, fixed.log_low, fixed.log_low.clamp(0, 0) + log_high.to(fixed.log_low))
 
     def cases(self) -> list[Part]:
         """List the clips at both ends."""
@@ -76,6 +71,7 @@ class EntropyRatio(Region):
     """
 
     kind: ClassVar[str] = "entropy_ratio"
+    words: ClassVar[str] = "{region} for entropy ratios in {low}..{high}"
     needs: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
@@ -91,7 +87,7 @@ class EntropyRatio(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the rule, or 0 and 0."""
         found = ((context or Context()).require(name, self) for name in self.needs)
-        now, then = (x.to(output_dtype(x)) + _TINY for x in found)
+        now, then = (x.to(output_dtype(x)) + 1e-8 for x in found)  # so that a ratio of two that are 0 is 1
         ratio = now / then
         old = _nan_where(ratio, old_logps)
         inside = (ratio > self.low) & (ratio < self.high)
@@ -111,6 +107,7 @@ class ByEntropy(Region):
     """
 
     kind: ClassVar[str] = "by_entropy"
+    words: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
     needs: ClassVar[tuple[str, ...]] = ("entropies",)
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
@@ -120,8 +117,7 @@ class ByEntropy(Region):
 
     def __post_init__(self) -> None:
         check_number(self, "quantile", 0, 1, open_low=True, open_high=True)
-        check_part(self, "below")
-        check_part(self, "above")
+        check_part(self, "below", "above")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the rule for the token's entropy."""
@@ -150,6 +146,7 @@ class Stale(Region):
     """
 
     kind: ClassVar[str] = "stale"
+    words: ClassVar[str] = "{region} times staleness"
     needs: ClassVar[tuple[str, ...]] = ("staleness",)
     sees_probability: ClassVar[bool] = False
     region: Region
@@ -174,6 +171,58 @@ class Stale(Region):
         return [Part("staleness 1", self.region)]
 
 
+@dataclass(frozen=True)
+class PrefixBudget(Region):
+    """CPPO (arXiv 2606.10968): a band for each token, narrowed by what the tokens before it have spent.
+
+    Token t of a response of T is inside if w_t D_t <= min(delta, delta + budget W_{t-1} - S_{t-1}). D_t is what its
+    move costs at least, see `divergence_at`: |pi - pi_old| for TV. S_{t-1} is the sum of w D over all tokens before it,
+    inside or not, W_{t-1} that of w, and w_t falls in a straight line from 1 to `least_weight` at the end of the
+    response. So the token has the band of radius min(...) / w_t, and r = 1 alone once the prefix has overspent. The
+    rule does not ask for signs: a move back costs what a move away does. Needs context.logps; a token's bounds depend
+    on the tokens before it, on no later one, and on no other response.
+
+    The paper's radii are for TV: delta 0.15, budget 0.015. Raises ValueError unless delta is positive and finite,
+    budget at least 0 and finite, and least_weight in (0, 1].
+    """
+
+    kind: ClassVar[str] = "prefix_budget"
+    words: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
+    needs: ClassVar[tuple[str, ...]] = ("logps",)
+    is_of_single_tokens: ClassVar[bool] = True
+    divergence: str | Divergence = "tv"
+    delta: float = 0.15
+    budget: float = 0.015
+    least_weight: float = 0.8
+
+    def __post_init__(self) -> None:
+        if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
+            object.__setattr__(self, "divergence", kind.name)
+        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "budget", 0, math.inf, open_high=True)
+        check_number(self, "least_weight", 0, 1, open_low=True)
+
+    @torch.no_grad()
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Return the band of the radius that is left for each token: (what w_t D_t may be) / w_t."""
+        log_p, log_ratio, mask = moves(old_logps, context, self)
+        # In a compiled graph tensors, else every new number would make a new graph.
+        delta, budget, least = (log_p.new_zeros(()) + x for x in (self.delta, self.budget, self.least_weight))
+        place = mask.cumsum(-1).to(log_p.dtype) - 1
+        weight = 1 - (1 - least) * place / (mask.sum(-1, keepdim=True) - 1).clamp(min=1)
+        gain = weight * (budget - divergence_at(log_ratio, log_p, self.divergence))
+        # Of the tokens before; not all of them minus its own, since infinity minus infinity is NaN.
+        balance = pad(torch.where(mask, gain, 0.0), (1, 0))[..., :-1].cumsum(-1)
+        left = delta + balance.clamp(max=0)
+        band = band_bounds(working_copy(old_logps), self.divergence, (left / weight).clamp(min=1e-300))
+        return like(old_logps, *(torch.where(left <= 0, x.clamp(0, 0), x) for x in (band.log_low, band.log_high)))
+
+    def cases(self) -> list[Part]:
+        """List the bands at both ends of a response."""
+        first, last = (Band(self.divergence, self.delta / weight) for weight in (1, self.least_weight))
+        return [Part("first token", first), Part("last token, nothing overspent", last)]
+
+
 def quantile_of(x: Tensor, context: Context, q: float) -> Tensor:
     """Return the quantile over the tokens of each response, (B, 1), between two of them; NaN without tokens."""
     mask = context.response_mask
@@ -184,3 +233,18 @@ def quantile_of(x: Tensor, context: Context, q: float) -> Tensor:
 def _nan_where(seen: Tensor, old_logps: Tensor) -> Tensor:
     """Return the old log-probabilities, NaN where what a rule goes by is."""
     return torch.where(seen.isnan(), torch.nan, old_logps)
+
+
+def moves(old_logps: Tensor, context: Context | None, region: Region) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log p, log r and the mask, in float64: near pi = 1 the difference of two float32 is all of log(1 - pi).
+
+    What has no cost has r = 1: padding, a NaN, which is that of its own token alone, and tokens of p = 0.
+    """
+    context = context or Context()
+    old, new = (working_copy(x.detach()) for x in (old_logps, context.require("logps", region)))
+    mask = torch.ones_like(old, dtype=torch.bool) if context.response_mask is None else context.response_mask
+    mask = mask.to(old.device)
+    log_p = torch.where(old.isnan(), -1.0, old).clamp(LOG_P_MIN, LOG_P_MAX)
+    # The new probability is kept, also of a p that is not.
+    log_ratio = torch.minimum(new.clamp(LOWEST, LOG_P_MAX) - log_p, -log_p)
+    return log_p, torch.where(mask & (old > -torch.inf) & ~new.isnan(), log_ratio, 0.0), mask

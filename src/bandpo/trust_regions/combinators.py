@@ -3,22 +3,21 @@
 What they make is a rule again, so they may stand in each other.
 """
 
-# pyright: reportUnnecessaryIsInstance=false
-
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import listed
-from .base import Context, Part, Region, check_number, places
+from .base import Context, Part, Region, check_number, given
 from .control import Controlled, Moving
 from .nodes import check_part
 from .rules import Band, Clip, cap
@@ -34,23 +33,16 @@ class Pair(Region, ABC):
 
     sees_probability: ClassVar[bool] = False
     ends: ClassVar[tuple[Callable[..., Tensor], Callable[..., Tensor]]] = torch.minimum, torch.maximum
-    word: ClassVar[str] = "or"
 
     def __post_init__(self) -> None:
-        for name, _ in places(self)[-2:]:
-            check_part(self, name)
+        check_part(self, *given(self))
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return one of the two lower bounds, and one of the two upper ones."""
-        a, b = (part.bounds(old_logps, context) for part in self.parts)
+        a, b = (getattr(self, name).bounds(old_logps, context) for name in given(self))
         lower, upper = self.ends
         high = upper(a.log_high, b.log_high)
         return Bounds(lower(a.log_low, b.log_low), high, _capped(high == a.log_high, a, b))
-
-    @property
-    def label(self) -> str:
-        """Both, with an or, or an and."""
-        return f" {self.word} ".join(part.part_label for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -61,6 +53,7 @@ class Union(Pair):
     """
 
     kind: ClassVar[str] = "union"
+    words: ClassVar[str] = "{first} or {second}"
     first: Region
     second: Region
 
@@ -74,7 +67,7 @@ class Intersect(Pair):
 
     kind: ClassVar[str] = "intersect"
     ends: ClassVar[tuple[Callable[..., Tensor], Callable[..., Tensor]]] = torch.maximum, torch.minimum
-    word: ClassVar[str] = "and"
+    words: ClassVar[str] = "{first} and {second}"
     first: Region
     second: Region
 
@@ -84,6 +77,7 @@ class Relaxed(Pair):
     """`Union` by the paper's name: `Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))` (sec:relaxed_band_analysis)."""
 
     kind: ClassVar[str] = "relaxed"
+    words: ClassVar[str] = "{inner} or {outer}"
     inner: Region
     outer: Region
 
@@ -103,25 +97,19 @@ class ByProbability(Region):
     """
 
     kind: ClassVar[str] = "by_probability"
+    words: ClassVar[str] = "{below} for p <= {threshold}, {above} for p > {threshold}"
     threshold: float
     below: Region
     above: Region
 
     def __post_init__(self) -> None:
         check_number(self, "threshold", 0, 1, open_low=True, open_high=True)
-        check_part(self, "below")
-        check_part(self, "above")
+        check_part(self, "below", "above")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the rule for the token's probability."""
         rare = old_logps.detach() <= math.log(self.threshold)
         return chosen(rare, self.below.bounds(old_logps, context), self.above.bounds(old_logps, context))
-
-    @property
-    def label(self) -> str:
-        """The two rules by the threshold."""
-        below, above = self.below.part_label, self.above.part_label
-        return f"{below} for p <= {self.threshold}, {above} for p > {self.threshold}"
 
 
 @dataclass(frozen=True)
@@ -133,6 +121,7 @@ class Capped(Region):
     """
 
     kind: ClassVar[str] = "capped"
+    words: ClassVar[str] = "{region} cap {max_ratio}"
     sees_probability: ClassVar[bool] = False
     region: Region
     max_ratio: float = 10.0
@@ -145,17 +134,6 @@ class Capped(Region):
         """Return min(r_high, max_ratio), and where that is the cap."""
         return cap(self.region.bounds(old_logps, context), self.max_ratio)
 
-    @property
-    def label(self) -> str:
-        """That of the rule, with the cap."""
-        return f"{self.region.part_label} cap {self.max_ratio}"
-
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Return that of the rule, for ratios up to the cap."""
-        inner = tuple(name.removeprefix("region.") for name in names if name.startswith("region."))
-        found = self.region.critical(inner, log_ratio, old_logps) if len(inner) == len(names) else None
-        return None if found is None else torch.where(log_ratio > math.log(self.max_ratio), torch.inf, found)
-
 
 @dataclass(frozen=True)
 class BySign(Region):
@@ -166,24 +144,19 @@ class BySign(Region):
     """
 
     kind: ClassVar[str] = "by_sign"
+    words: ClassVar[str] = "{positive} for A >= 0, {negative} for A < 0"
     needs: ClassVar[tuple[str, ...]] = ("advantages",)
     sees_probability: ClassVar[bool] = False
     positive: Region
     negative: Region
 
     def __post_init__(self) -> None:
-        check_part(self, "positive")
-        check_part(self, "negative")
+        check_part(self, "positive", "negative")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the rule for the token's sign."""
         up = (context or Context()).require("advantages", self) >= 0
         return chosen(up, self.positive.bounds(old_logps, context), self.negative.bounds(old_logps, context))
-
-    @property
-    def label(self) -> str:
-        """The two rules by the sign."""
-        return f"{self.positive.part_label} for A >= 0, {self.negative.part_label} for A < 0"
 
     def cases(self) -> list[Part]:
         """List one for each sign."""
@@ -206,6 +179,7 @@ class Decaying(Moving):
     """
 
     kind: ClassVar[str] = "decaying"
+    words: ClassVar[str] = "{region}, {field} to {end} in {steps} steps ({shape})"
     needs: ClassVar[tuple[str, ...]] = ("step",)
     region: Region
     field: str | tuple[str, ...]
@@ -232,17 +206,12 @@ class Decaying(Moving):
     def at(self, step: int) -> Region:
         """Return the rule in force at a step."""
         t, names = min(max(step / self.steps, 0.0), 1.0), listed(self.field)
-        return self._with({name: _SHAPES[self.shape](getattr(self.region, name), self.end, t) for name in names})
+        values = {name: _SHAPES[self.shape](getattr(self.region, name), self.end, t) for name in names}
+        return dataclasses.replace(cast(Any, self.region), **values)
 
     def in_force(self, context: Context) -> Region:
         """Return that of context.step."""
         return self.at(context.require("step", self))
-
-    @property
-    def label(self) -> str:
-        """The rule at step 0, and where its numbers go."""
-        kind = f" ({self.shape})" if self.shape != "linear" else ""
-        return f"{self.region.label}, {', '.join(listed(self.field))} to {self.end} in {self.steps} steps{kind}"
 
     def cases(self) -> list[Part]:
         """List it at the first step and from the last one on."""

@@ -4,15 +4,13 @@ Everything here is a pure function of numbers. The state is a dict of floats, so
 run goes on exactly. Where every process has the same measurements, summed over all of them, each has the same state.
 """
 
-# pyright: reportUnnecessaryIsInstance=false
-
 from __future__ import annotations
 
 import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -21,7 +19,7 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..errors import nearest
 from ..numerics import listed, made_to_last
-from .base import Context, Law, Part, Region, check_number, find_one
+from .base import Context, Law, Part, Region, check_number, find_one, given
 from .nodes import check_part
 
 __all__ = ["ControlLaw", "Controlled", "Quantile"]
@@ -43,17 +41,12 @@ class Moving(Region, ABC):
         """Return those of the rule in force."""
         return self.in_force(context or Context()).bounds(old_logps, context)
 
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Ask the rule in force."""
-        return self.in_force(context or Context()).contains(log_ratio, old_logps, context)
-
     def _starts(self, name: str) -> dict[str, float]:
         """Check the rule, and the field that names a number of it or several; return these with their values."""
         check_part(self, "region")
         names, region = listed(getattr(self, name)) or [""], self.region
         object.__setattr__(self, name, names[0] if len(names) == 1 else tuple(names))
-        known = [field.name for field in dataclasses.fields(cast(Any, region))] if is_dataclass(region) else []
-        numbers = {each: value for each in known if isinstance(value := getattr(region, each), float)}
+        numbers = {each: value for each in given(region) if isinstance(value := getattr(region, each), float)}
         for each in names:
             if not math.isfinite(numbers.get(each, math.nan)):
                 raise ValueError(
@@ -62,27 +55,13 @@ class Moving(Region, ABC):
                 )
         return {each: numbers[each] for each in names}
 
-    def _with(self, numbers: Mapping[str, float]) -> Region:
-        """Return the rule with other numbers."""
-        return dataclasses.replace(cast(Any, self.region), **numbers)
-
 
 # Of each quantity that can be held: whether it rises (1) or falls (-1) as the rule gets wider, and the interval in
 # which a target must lie. The clip rates and cut rates are shares of tokens.
-_SHARE, _AMOUNT = (0.0, 1.0), (0.0, math.inf)
+_SHARES = (f"{of}/{which}" for of in ("clip", "cut") for which in ("fraction", "high_fraction", "low_fraction"))
 MEASURES: dict[str, tuple[int, tuple[float, float]]] = {
-    "clip/fraction": (-1, _SHARE),
-    "clip/high_fraction": (-1, _SHARE),
-    "clip/low_fraction": (-1, _SHARE),
-    "clip/tail_high_share": (-1, _SHARE),
-    "cut/fraction": (-1, _SHARE),
-    "cut/high_fraction": (-1, _SHARE),
-    "cut/low_fraction": (-1, _SHARE),
-    "cut/good_tail": (-1, _SHARE),
-    "entropy": (1, _AMOUNT),
-    "kl_old/k1": (1, _AMOUNT),
-    "kl_old/k3": (1, _AMOUNT),
-    "log_ratio/p99": (1, _AMOUNT),
+    **dict.fromkeys((*_SHARES, "clip/tail_high_share", "cut/good_tail"), (-1, (0.0, 1.0))),
+    **dict.fromkeys(("entropy", "kl_old/k1", "kl_old/k3", "log_ratio/p99"), (1, (0.0, math.inf))),
     "log_ratio/p01": (-1, (-math.inf, 0.0)),
 }
 
@@ -115,13 +94,11 @@ class Quantile(ControlLaw):
     """Follow a quantile, for a target that is a share of tokens: the number becomes the bound that this share exceeds.
 
     log v <- log v + gain gap, e.g. gap = clip/fraction - target, which is the Robbins-Monro step to the root of
-    P(token outside the bounds of v) = target, of constant size, because the policy that makes the ratios moves too. SAT
-    (arXiv 2607.18722) is where the idea is from: its bounds turn tighter beyond the 0.90 quantile of |log r| in a
-    batch, taken afresh from each batch; here it is followed from step to step.
-
-    One step widens the rule by gain times the share outside at most, and narrows it by gain times the target at most,
-    which is small, so that it closes slowly. With a rule that changes the measurement by the share S for each share
-    that its number changes, `smoothing` 0.9 and an answer within three steps it is stable while gain target S < 0.3.
+    P(token outside the bounds of v) = target, of constant size, because the policy that makes the ratios moves too. The
+    idea is SAT's (arXiv 2607.18722), which takes a quantile of |log r| afresh from each batch. A step narrows the rule
+    by gain times the target at most, so it closes slowly. With a rule that changes the measurement by the share S for
+    each share that its number changes, `smoothing` 0.9 and an answer within three steps it is stable while gain target
+    S < 0.3.
 
     Raises ValueError unless gain is positive and finite.
     """
@@ -143,35 +120,24 @@ class Controlled(Moving):
     """A rule of which one number moves so that a measured quantity is held at a target; needs context.controlled.
 
     `Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.01, Quantile(), low=0.005, high=0.5)` widens the band
-    while more than 1 % of the tokens are outside and narrows it while fewer are. `BandPOTrainer` does all of what
-    follows, and the plug-in for verl, once in an update. In your own loop:
+    while more than 1 % of the tokens are outside and narrows it while fewer are. `BandPOTrainer` does so in each step,
+    the plug-in for verl once in an update. Your own loop begins with `state = rule.start()`, passes
+    `controlled=rule.value(state)` to `policy_loss`, and after each optimizer step takes
+    `value, state = rule.radius(state, metrics.compute())`, of all its micro-batches and ranks.
 
-        state = rule.start()                                  # or the one of the checkpoint
-        for batch in batches:
-            loss, metrics = policy_loss(..., rule, controlled=rule.value(state))
-            ...                                               # metrics.merge over micro-batches, all_reduce over ranks
-            value, state = rule.radius(state, metrics.compute())
+    A wider rule lowers the shares of tokens outside, at a given policy, and `clip/tail_high_share` where it frees the
+    tail above. It is expected to raise `kl_old/k1`, `kl_old/k3` and `log_ratio/p99`, as far as the policy has tokens to
+    move, and `entropy`, where the upper bound is what keeps rare tokens rare (arXiv 2503.14476). `log_ratio/p01` is
+    negative and falls. The quantiles are known to within 25 % (`Metrics.compute`), and are held to that.
 
-    What a wider rule does to each quantity that can be held:
-
-    - falls: `clip/fraction`, `clip/high_fraction`, `clip/low_fraction`, `cut/fraction`, `cut/high_fraction`,
-      `cut/low_fraction`, `cut/good_tail`, shares of tokens that fewer are in when fewer are outside; and
-      `clip/tail_high_share`, where the rule frees the tail above, as `eps_high` and a band do;
-    - rises: `kl_old/k1`, `kl_old/k3`, `log_ratio/p99`, as far as the policy has tokens to move; and `entropy`, where
-      the upper bound is what keeps rare tokens rare (arXiv 2503.14476). `log_ratio/p01` is negative and falls.
-
-    These are what is expected; only for the shares outside it is so by construction, and only at a given policy. The
-    quantiles are known to within 25 % (`Metrics.compute`), and are held to that.
-
-    The first optimizer step on a batch has ratio 1: nothing is clipped, and nothing has moved. That is why measurements
-    are smoothed, over 1 / (1 - smoothing) steps; with more optimizer steps a batch than that, take more.
+    The first optimizer step on a batch has ratio 1: nothing is clipped. So measurements are smoothed, over 1 / (1 -
+    smoothing) steps; with more optimizer steps a batch than that, take more.
 
     Args:
         region: the rule; its number is the one in force at the beginning.
         parameter: the name of its number, or several that are equal and stay so: `["eps_low", "eps_high"]`.
-        measure: the quantity, a name of `Metrics.compute`, one of those above.
-        target: what it is held at; a share in (0, 1), a positive entropy, KL or `log_ratio/p99`, a negative
-            `log_ratio/p01`.
+        measure: the quantity, a name of `Metrics.compute`: a share of tokens or one of those above.
+        target: a share in (0, 1), a positive entropy, KL or `log_ratio/p99`, a negative `log_ratio/p01`.
         law: how: `Quantile`, or a `ControlLaw` that you wrote.
         low: the least value of the number, positive.
         high: its largest value.
@@ -179,12 +145,14 @@ class Controlled(Moving):
             target. A measurement that is missing or not finite changes nothing at all.
 
     Raises:
-        ValueError: a number that does not go with the others; a quantity that is none of those above; a rule that is
-            not wider at `high` than at `low` (where its bounds depend on nothing but the old probability: else that is
-            not known).
+        ValueError: a number that does not go with the others; another quantity; a rule that is not wider at `high` than
+            at `low`, as far as that is known from the old probability alone.
     """
 
     kind: ClassVar[str] = "controlled"
+    words: ClassVar[str] = (
+        "{region}, {parameter} in {low}..{high} for {measure} {target} ({law}, smoothing {smoothing})"
+    )
     needs: ClassVar[tuple[str, ...]] = ("controlled",)
     region: Region
     parameter: str | tuple[str, ...]
@@ -197,7 +165,7 @@ class Controlled(Moving):
 
     def __post_init__(self) -> None:
         starts = self._starts("parameter")
-        check_part(self, "law", ControlLaw)
+        check_part(self, "law", of=ControlLaw)
         if self.measure not in MEASURES:
             raise ValueError(
                 f"measure of Controlled must be one of {list(MEASURES)}, got {self.measure!r}"
@@ -215,20 +183,12 @@ class Controlled(Moving):
                 f"{self.parameter} of {self.region!r} must be in [low, high] = [{self.low:g}, {self.high:g}], where "
                 "Controlled begins"
             )
-        self._check_widens()
-
-    @property
-    def _first(self) -> float:
-        return getattr(self.region, listed(self.parameter)[0])
-
-    def _check_widens(self) -> None:
         narrow, wide = self.at(self.low), self.at(self.high)
-        try:
-            with made_to_last():
-                log_p = torch.linspace(-8, 0, 33)
-                a, b = narrow.bounds(log_p), wide.bounds(log_p)
-        except ValueError:  # it needs more than the old probability
+        if narrow.needed():
             return
+        with made_to_last():
+            log_p = torch.linspace(-8, 0, 33)
+            a, b = narrow.bounds(log_p), wide.bounds(log_p)
         outside = (b.log_low > a.log_low) | (b.log_high < a.log_high)
         if outside.any() or not ((b.log_low < a.log_low) | (b.log_high > a.log_high)).any():
             raise ValueError(
@@ -236,22 +196,19 @@ class Controlled(Moving):
                 f"{self.parameter!r}"
             )
 
+    @property
+    def _first(self) -> float:
+        return getattr(self.region, listed(self.parameter)[0])
+
     def at(self, value: float) -> Region:
         """Return the rule in force when its number is `value`; ValueError if that is outside [low, high]."""
         if not self.low <= value <= self.high:
             raise ValueError(f"controlled must be in [{self.low:g}, {self.high:g}] for {self!r}, got {value!r}")
-        return self._with(dict.fromkeys(listed(self.parameter), value))
+        return dataclasses.replace(cast(Any, self.region), **dict.fromkeys(listed(self.parameter), value))
 
     def in_force(self, context: Context) -> Region:
         """Return that of context.controlled."""
         return self.at(context.require("controlled", self))
-
-    @property
-    def label(self) -> str:
-        """The rule, its numbers, and what holds them."""
-        slowly = f", smoothing {self.smoothing}" if self.smoothing != Controlled.smoothing else ""
-        held = f"for {self.measure} {self.target} ({self.law.label}{slowly})"
-        return f"{self.region.label}, {', '.join(listed(self.parameter))} in {self.low}..{self.high} {held}"
 
     def cases(self) -> list[Part]:
         """List it at both limits."""

@@ -1,16 +1,9 @@
-"""Read rules and laws: from a config node, or from a short word such as `band:kl:0.05`.
-
-What looks like neither is answered with what to write.
-"""
-
-# pyright: reportUnnecessaryIsInstance=false
+"""Read rules and laws: from a config node, or from a short word such as `band:kl:0.05`."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
-import math
 import os
 import re
 import sys
@@ -21,7 +14,9 @@ from ..errors import nearest, unknown
 from ..numerics import listed
 from .base import Law, Node, Region
 
-EXAMPLE = "; a rule is written Band('kl', 0.05), as text band:kl:0.05"
+__all__ = ["trust_region"]
+
+EXAMPLE = "; a rule is written Band('kl', 0.05) or Clip(0.2, 0.28), as text band:kl:0.05 or clip:0.2:0.28"
 OWN = r"[\w.]+:\w+"  # the type of a rule that a user wrote, module:Class
 
 
@@ -45,7 +40,7 @@ def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
     >>> region == bandpo.Capped(bandpo.Band("kl", 0.05), 10.0) and bandpo.trust_region(region.to_config()) == region
     True
     """
-    if isinstance(node, str) and not instead(node):
+    if isinstance(node, str):
         words = node.split(":")
         node = _take(words, Region)
         if words:
@@ -54,44 +49,18 @@ def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
         return cast(Region, read_node(node, Region))
     if isinstance(node, Region):
         return node
-    shown = node.__name__ if isinstance(node, type) else repr(node)
-    raise ValueError(f"{shown} is not a trust region{instead(node) or EXAMPLE}")
+    raise ValueError(f"{node!r} is not a trust region{EXAMPLE}")
 
 
-def instead(value: Any) -> str:
-    """Say what to write for a class, or for numbers, which do not say of which rule they are; else nothing."""
-    if isinstance(value, str):
-        try:
-            value = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return ""
-    if isinstance(value, type) and issubclass(value, Region) and dataclasses.is_dataclass(value):
-        given = [field.name if field.default is dataclasses.MISSING else repr(field.default) for field in _given(value)]
-        return f", but a class; write {value.__name__}({', '.join(given)})"
-    match cast(Any, value):
-        case int() | float() as radius if not isinstance(radius, bool):
-            radius = radius if 0 < radius < math.inf else 0.05
-            return f"; a radius is written Band('kl', {radius}), as text band:kl:{radius}"
-        case ((int() | float() as low), (int() | float() as high)):
-            if 0.5 <= low < 1 < high <= 2:  # the bounds
-                low, high = round(1 - low, 6), round(high - 1, 6)
-            low, high = (low, high) if 0 <= low <= 1 and 0 <= high < math.inf else (0.2, 0.28)
-            return f"; a clip is written Clip({low}, {high}), as text clip:{low}:{high}"
-        case _:
-            return ""
-
-
-def check_part(thing: object, name: str, of: type[Node] = Region) -> None:
-    """Check a field that holds a rule, or a law."""
-    value, what = getattr(thing, name), f"{name} of {type(thing).__name__} must be a"
-    if isinstance(value, of):
-        return
-    if of is not Region:
+def check_part(thing: object, *names: str, of: type[Node] = Region) -> None:
+    """Check fields that hold a rule each, or a law."""
+    for name in names:
+        value = getattr(thing, name)
+        if isinstance(value, of):
+            continue
         known = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
-        raise ValueError(f"{what} {of.__name__}, of {known}, got {value!r}")
-    is_rule = isinstance(value, Mapping) or str(value).partition(":")[0] in kinds()
-    hint = instead(value) or (f"; bandpo.trust_region({value!r}) makes one" if is_rule else EXAMPLE)
-    raise ValueError(f"{what} trust region, got {value!r}{hint}")
+        what = f"trust region, got {value!r}{EXAMPLE}" if of is Region else f"{of.__name__}, of {known}, got {value!r}"
+        raise ValueError(f"{name} of {type(thing).__name__} must be a {what}")
 
 
 def usage(kind: str, family: type[Node] = Region) -> str:
@@ -110,10 +79,9 @@ def _take(words: list[str], family: type[Node]) -> dict[str, Any]:
     kind = _known_kind(words.pop(0), family)
     node: dict[str, Any] = {"type": kind}
     for field in _given(family.kinds[kind]):
-        if words and field.name == "law":
-            node[field.name] = _take(words, Law)
-        elif words:
-            node[field.name] = _take(words, Region) if words[0].lower() in Region.kinds else words.pop(0)
+        of = Law if field.name == "law" else Region
+        if words:
+            node[field.name] = _take(words, of) if of is Law or words[0].lower() in Region.kinds else words.pop(0)
         elif field.default is dataclasses.MISSING:
             raise ValueError(f"{field.name} is missing; {usage(kind, family)}")
     return node
@@ -161,13 +129,11 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
         raise ValueError(
             f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint if shown else ''}"
         ) from error
-    found = getattr(module, of_class, None)
-    if not isinstance(found, type) or not issubclass(found, base) or found is base:
-        there = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)]
-        wrong = f"{of_class!r} is not a bandpo.{base.__name__}" if found else f"there is no {of_class!r} in {name!r}"
-        raise ValueError(f"{what}: {wrong}{nearest(of_class, there)}")
-    if not dataclasses.is_dataclass(found):
-        raise ValueError(f"{what}: {of_class!r} must be a frozen dataclass: @dataclass(frozen=True)")
+    classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
+    found = classes.get(of_class)
+    if found is None or not dataclasses.is_dataclass(found):
+        wanted = f"{base.__name__} {of_class!r}, a frozen dataclass"
+        raise ValueError(f"{what}: {name!r} has no {wanted}{nearest(of_class, list(classes)) if found is None else ''}")
     return found
 
 

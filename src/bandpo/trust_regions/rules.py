@@ -1,7 +1,5 @@
 """Define the rules themselves, each one dataclass: the fixed clip, DCPO's and RIPO's intervals, and the band."""
 
-# pyright: reportUnnecessaryIsInstance=false
-
 from __future__ import annotations
 
 import math
@@ -18,7 +16,7 @@ from ..band.operator import band_bounds, band_contains, divergence_at
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
 from .base import Context, Region, check_number
-from .nodes import instead
+from .nodes import EXAMPLE
 
 __all__ = ["DCPO", "RIPO", "Band", "Clip"]
 
@@ -43,18 +41,15 @@ class Clip(Region):
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return constants, but NaN where log p is; the two epsilons themselves travel with them."""
-        like = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0)
-        epsilons = self.eps_low, self.eps_high
-        return Bounds(like + _log1p(-self.eps_low, like), like + _log1p(self.eps_high, like), epsilons=epsilons)
+        zero, epsilons = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0), (self.eps_low, self.eps_high)
+        return Bounds(zero + _log1p(-self.eps_low, zero), zero + _log1p(self.eps_high, zero), epsilons=epsilons)
 
     @property
     def label(self) -> str:
         """GRPO, Clip-Higher for DAPO's; a much wider clip is another proposal."""
         low, high = self.eps_low, self.eps_high
-        if (low, high) in _NAMES:
-            return _NAMES[low, high]
         name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
-        return f"{name} {low}/{high}"
+        return {(1, math.inf): "No clip", (0, 0): "Ratio 1"}.get((low, high), f"{name} {low}/{high}")
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -66,9 +61,7 @@ class Clip(Region):
         moved = torch.expm1(log_ratio)
         if sorted(names) == ["eps_high", "eps_low"]:
             return torch.where(moved.abs() > 1, torch.inf, moved.abs())  # eps_low is at most 1
-        if names == ("eps_high",):
-            return torch.where(moved < -self.eps_low, torch.inf, moved.clamp(min=0))
-        return None
+        return torch.where(moved < -self.eps_low, torch.inf, moved.clamp(min=0)) if names == ("eps_high",) else None
 
     def doubt(self) -> str:
         """Say where the epsilons look like the bounds of the ratio."""
@@ -79,9 +72,6 @@ class Clip(Region):
             f"Clip({low:g}, {high:g}) lets the ratio go from {1 - low:.4g} to {1 + high:.4g}: its numbers are "
             f"distances from 1, not the bounds; did you mean Clip({1 - low:.4g}, {high - 1:.4g})?"
         )
-
-
-_NAMES = {(1.0, math.inf): "No clip", (0.0, 0.0): "Ratio 1"}
 
 
 @dataclass(frozen=True)
@@ -113,7 +103,7 @@ class DCPO(Region):
         low = 0.5 + 0.5 * torch.sqrt((1 - self.eps_low * odds).clamp(min=0))
         # p -> 0: r_high = sqrt(eps_high / p)
         log_high = torch.log(0.5 + 0.5 * torch.sqrt(1 + self.eps_high * odds)) + 0.5 * (log_p - unclamped)
-        return cap(_like(old_logps, torch.log(low), log_high), self.max_ratio)
+        return cap(like(old_logps, torch.log(low), log_high), self.max_ratio)
 
     @property
     def label(self) -> str:
@@ -153,7 +143,7 @@ class RIPO(Region):
         log_eps = 0.5 * (torch.log(log_p.new_zeros(()) + self.delta) - log_p)
         log_min = math.log(self.min_ratio) if self.min_ratio > 0 else -math.inf
         log_low = log1mexp(log_eps.clamp(max=0)).clamp(min=log_min)
-        return cap(_like(old_logps, log_low, torch.logaddexp(log_eps, torch.zeros_like(log_eps))), self.max_ratio)
+        return cap(like(old_logps, log_low, torch.logaddexp(log_eps, torch.zeros_like(log_eps))), self.max_ratio)
 
     @property
     def label(self) -> str:
@@ -185,7 +175,7 @@ class Band(Region):
 
     def __post_init__(self) -> None:
         if isinstance(self.divergence, int | float) or re.fullmatch(r"[\d.e+-]+", str(self.divergence)):
-            raise ValueError(f"divergence of Band must be a name, got {self.divergence!r}{instead(self.divergence)}")
+            raise ValueError(f"divergence of Band must be a name, got {self.divergence!r}{EXAMPLE}")
         if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
             object.__setattr__(self, "divergence", kind.name)
         for name in ("delta", "delta_low", "delta_high"):
@@ -213,19 +203,15 @@ class Band(Region):
         one = names == ("delta",) and self.delta_low is None and self.delta_high is None
         return divergence_at(log_ratio, old_logps, self.divergence) if one else None
 
-    def legend(self) -> list[str]:
-        """Name the divergence and its direction."""
-        return [f"  {divergence(self.divergence)}"]
 
-
-def _log1p(x: float, like: Tensor) -> float | Tensor:
+def _log1p(x: float, of: Tensor) -> float | Tensor:
     """Return log(1 + x); in a compiled graph a tensor, else every new epsilon would make a new graph."""
     if torch.compiler.is_compiling():
-        return torch.log1p(working_copy(like).new_zeros(()) + x)
+        return torch.log1p(working_copy(of).new_zeros(()) + x)
     return math.log1p(x) if x > -1 else -math.inf
 
 
-def _like(old_logps: Tensor, log_low: Tensor, log_high: Tensor) -> Bounds:
+def like(old_logps: Tensor, log_low: Tensor, log_high: Tensor) -> Bounds:
     """Make bounds on the device of the log-probabilities, in their dtype, but at least float32."""
     device, dtype = old_logps.device, output_dtype(old_logps)
     return Bounds(log_low.to(device, dtype), log_high.to(device, dtype))
@@ -234,7 +220,6 @@ def _like(old_logps: Tensor, log_low: Tensor, log_high: Tensor) -> Bounds:
 def cap(bounds: Bounds, max_ratio: float) -> Bounds:
     """Cut the upper bound, and remember where."""
     log_max = math.log(max_ratio)
-    capped = bounds.log_high > log_max
-    if bounds.capped is not None:
-        capped = capped | bounds.capped
+    beyond = bounds.log_high > log_max
+    capped = beyond if bounds.capped is None else beyond | bounds.capped
     return Bounds(bounds.log_low, bounds.log_high.clamp(max=log_max), capped)

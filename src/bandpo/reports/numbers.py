@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UserError
-from .base import Region, places
+from ..trust_regions.base import Region, places
 
 
 def free_number(region: Region) -> tuple[str, ...]:
