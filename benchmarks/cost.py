@@ -30,14 +30,12 @@ RATIOS = {
     "policy_loss Band kl / Clip": ("policy_loss Band kl", "policy_loss Clip"),
     "Clip / TRL's lines, both without metrics": ("policy_loss Clip, no metrics", "loss lines TRL"),
     **{
-        f"{rule} {name} / Band {name} (at most 1.5)": (f"policy_loss {rule} {name}", f"policy_loss Band {name}")
-        for rule in ("Budget", "Adaptive")
+        f"Adaptive {name} / Band {name} (at most 1.5)": (f"policy_loss Adaptive {name}", f"policy_loss Band {name}")
         for name in ("kl", "tv", "chi2")
     },
     "PrefixBudget / Band tv (at most 1.5)": ("policy_loss PrefixBudget", "policy_loss Band tv"),
     "bisection / bounds kl (at least 8)": ("bisection, 50 steps, both ends", "bounds kl"),
     "bisection / bounds of an own f (at least 4)": ("bisection, 50 steps, both ends", "bounds of an own f"),
-    "bisection / Table (at least 40)": ("bisection, 50 steps, both ends", "Table of Band kl"),
     "Clip / verl's loss": ("policy_loss Clip", "loss of verl, vanilla, with its metrics"),
     "compiled: Band kl / Clip (at most 1.5)": ("policy_loss Band kl, compiled", "policy_loss Clip, compiled"),
     "compiled: Clip / TRL's lines, both without metrics (at most 1)": (
@@ -145,9 +143,6 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
         "policy_loss Band kl": forward_backward(full(Band("kl", 0.05)), new),
         "policy_loss Band tv": forward_backward(full(Band("tv", 0.05)), new),
         "policy_loss Band chi2": forward_backward(full(Band("chi2", 0.05)), new),
-        "policy_loss Budget kl": forward_backward(full(bandpo.Budget("kl", 0.001)), new),
-        "policy_loss Budget tv": forward_backward(full(bandpo.Budget("tv", 0.01)), new),
-        "policy_loss Budget chi2": forward_backward(full(bandpo.Budget("chi2", 0.001)), new),
         "policy_loss PrefixBudget": forward_backward(full(bandpo.PrefixBudget()), new),
         **{
             f"policy_loss Adaptive {name}": forward_backward(
@@ -157,8 +152,6 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
         },
         "policy_loss DCPO": forward_backward(full(bandpo.DCPO()), new),
     }
-    table = bandpo.Table(Band("kl", 0.05))
-    out["Table of Band kl"] = lambda: table.bounds(old)
     if (vanilla := verl_vanilla(old, advantages, mask)) is not None:
         out["loss of verl, vanilla, with its metrics"] = forward_backward(vanilla, new)
     if compiled:

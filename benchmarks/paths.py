@@ -26,12 +26,7 @@ import bandpo
 from bandpo import Band, Divergence
 from bandpo.band import kl, operator, solver
 from bandpo.band.divergences import divergence
-<<<<<<< HEAD
-from bandpo.losses import policy
-from bandpo_runs.provenance import hardware, source_commit
-=======
 from bandpo.provenance import hardware, source_commit
->>>>>>> h-band
 
 ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["way", "case", "with_ms", "without_ms", "times_as_fast", "repeats", "hardware", "torch", "python", "commit"]

@@ -189,7 +189,7 @@ STATEMENTS = (
         "sec:discussion",
         r"The bounds are monotone in $p$, so a table makes them an $O(1)$ lookup. (One per radius, its error proven.)",
         HOLDS,
-        "Table",
+        "band_bounds",
         "band/test_table.py::test_table_is_within_what_is_proven",
     ),
     Statement(
@@ -230,7 +230,7 @@ STATEMENTS = (
         "prop:monotonicity",
         "$\\overline r$ falls and $\\underline r$ rises strictly with $p$.",
         CORRECTED,
-        "band_bounds divergence_at Table",
+        "band_bounds divergence_at",
         "test_prop_monotonicity test_g_rises_with_p band/test_table.py::test_table_is_within_what_is_proven",
         "Monotonicity",
     ),

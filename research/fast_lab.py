@@ -25,12 +25,10 @@ from bandpo.losses.policy import policy_loss
 from bandpo.numerics import not_finite
 from bandpo.trust_regions.adaptive import Adaptive
 from bandpo.trust_regions.base import Region, find_one
-from bandpo.trust_regions.batch import TailContracted
 from bandpo.trust_regions.control import Controlled
 from bandpo_runs import toy
 from bandpo_runs.toy.settings import Settings
-
-from .prefixes import Completions, Prefixes, Weights, load_weights, log_probs, prefixes, sample, side_by_side
+from research.prefixes import Completions, Prefixes, Weights, load_weights, log_probs, prefixes, sample, side_by_side
 
 Row = dict[str, float]
 
@@ -90,8 +88,8 @@ def train(
             once take less than half of the time that they take one after the other.
         start_seed: of the warm start of all runs: it takes longer than some of them.
         measure: have docs/metrics.md in the rows, for which each run has a loss of its own. Without, all runs are in
-            one, and a row has rewards, work, loss and entropy alone. A rule that goes by all tokens of a minibatch
-            (`TailContracted`) would see those of all runs then.
+            one, and a row has rewards, work, loss and entropy alone. A rule that needs context.logps may go by all
+            tokens of a minibatch, and would see those of all runs then.
         say: called with notices of the warm start.
         changes: to fields of the settings, such as `learning_rate=1e-5` or `rounds=36`.
 
@@ -107,9 +105,10 @@ def train(
     """
     own = Settings.of(settings, **changes) if isinstance(settings, str) else dataclasses.replace(settings, **changes)
     value = learnable(objective)
-    if not measure and find_one(value.trust_region, TailContracted) is not None:
+    if not measure and "logps" in value.trust_region.needed():
         raise ValueError(
-            f"measure must be True for a rule that goes by a minibatch's tokens, got {value.trust_region!r}"
+            "measure must be True for a rule that needs context.logps and may go by a minibatch's tokens, got "
+            f"{value.trust_region!r}"
         )
     if not seeds:
         raise ValueError("seeds must be at least one, got none")

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from bandpo import (
     DCPO,
-    KL3,
     RIPO,
-    TRGPPO,
     Band,
     Bounds,
     ByProbability,
@@ -27,10 +25,15 @@ from bandpo import (
     Intersect,
     Region,
     Relaxed,
-    Table,
-    Tapered,
     Union,
+    trust_region,
 )
+from bandpo.trust_regions.notation import node_of_text
+
+
+def parse_region(text: str) -> Region:
+    """The rule of a text: a short word or YAML."""
+    return trust_region(node_of_text(text))
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,6 @@ IN_YAML = [
     Clip(0.2, 0.28),
     Clip(1.0, math.inf),
     Clip(0.0, 0.1),
-    KL3(0.02),
-    KL3(5),
-    Tapered(0.2, 0.28, 0.1),
-    Tapered(1, 0.2, 0.5),
     DCPO(),
     DCPO(0.01, 0.3, math.inf),
     Band(),
@@ -79,7 +78,6 @@ IN_YAML = [
     Relaxed(Capped(Band("tv", 0.05), 3.0), Capped(DCPO(), 2.0)),
     RIPO(),
     RIPO(0.2, 0.5, 10.0),
-    TRGPPO(0.03, 0.2),
     BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
     BySign(Clip(0, 0), Capped(DCPO(), 2.0)),
     Union(Band("tv", 0.05), Capped(Band("kl", 0.05), 3.0)),
@@ -89,8 +87,6 @@ IN_YAML = [
     ByProbability(0.5, Intersect(Band("tv", 0.05), Clip()), BySign(Clip(), Band())),
     Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10),
     Decaying(Clip(0.2, 0.28), ["eps_low", "eps_high"], 0.1, 10, "cosine"),
-    Table(Band("kl", 0.05)),
-    Table(Capped(Band("tv", 0.05), 3.0)),
     Wider(0.3),
 ]
 REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]

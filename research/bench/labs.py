@@ -15,12 +15,9 @@ from typing import Any, TypeGuard
 
 from bandpo.errors import nearest
 from bandpo.losses.objective import Objective
-from bandpo.trust_regions.base import find_one
-from bandpo.trust_regions.batch import TailContracted
 from bandpo_runs.toy.model import warm_start
 from bandpo_runs.toy.settings import Settings
-
-from ..fast_lab import Row, learnable, train
+from research.fast_lab import Row, learnable, train
 
 # Runs that are trained side by side. Others beside it change how a run is rounded, and so where it goes: a cell has
 # always the same groups, counted from its first seed, so that its row depends on nothing else.
@@ -106,7 +103,7 @@ def numbers_of(lab: Lab, learner: Mapping[str, Any], seeds: Sequence[int]) -> di
     The same seeds give the same numbers on the same kind of machine with the same torch.
     """
     settings, objective = run_of(lab, learner)
-    measure = find_one(objective.trust_region, TailContracted) is not None  # it goes by the tokens of its own run
+    measure = "logps" in objective.trust_region.needed()  # it may go by the tokens of its own run
     found: dict[str, list[float]] = {name: [] for name in NUMBERS}
     for i in range(0, len(seeds), GROUP):
         group = seeds[i : i + GROUP]

@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from bandpo import PI, Adaptive, Band, Controlled, Quantile, Region, Tilt
+from bandpo import Adaptive, Band, Controlled, Quantile, Region, Tilt
 from bandpo.trust_regions.control import controlled_of
 from bandpo_runs.reports.runs import Run, read_runs
 from bandpo_runs.training.side_by_side import plan, run_all
+from research.rules.laws import PI
 
 CSV = Path(__file__).with_suffix(".csv")
 # Rounds, learning rate, and what a fixed radius is compared by.

@@ -22,10 +22,17 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo import Band, divergence_at, full_divergence, group_advantages, policy_loss, token_logps, top_k_divergence
+from bandpo import (
+    Band,
+    divergence_at,
+    group_advantages,
+    policy_loss,
+    token_logps,
+)
 from bandpo.losses.metrics import BINS, EDGES
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit
+from research.rules.full_divergence import full_divergence, top_k_divergence
 
 DIVERGENCES, RADII, TOP = ("kl", "tv"), (0.01, 0.05, 0.15), 20
 GROUP = 8

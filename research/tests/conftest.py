@@ -9,6 +9,7 @@ import pytest
 import torch
 from contests import FakeWorlds, node_of
 
+import research.rules
 import research.worlds
 from research.bench.reading import make_contest
 

@@ -13,6 +13,9 @@ import bandpo
 from bandpo.losses.nodes import methods
 from research.bench import Contest, read_contest
 from research.bench.contest import Family, grid_of, learner_of
+from research.rules.budget import Budget
+from research.rules.kl3 import KL3
+from research.rules.trgppo import TRGPPO
 from research.worlds import Learner
 from research.worlds.scenes import SCENES
 from research.worlds.training import why_not_numba
@@ -47,8 +50,8 @@ def named_by(family: str) -> list[str]:
 # As they were known when the contests were run.
 PUBLISHED = {
     "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.Preserve(1.0, 1.0)),
-    "trgppo": bandpo.objective({"type": "trgppo", "delta": 0.03, "eps": 0.2}),
-    "atr-grpo": bandpo.objective({"type": "kl3", "delta": 0.02}),
+    "trgppo": bandpo.Objective(TRGPPO(0.03, 0.2)),
+    "atr-grpo": bandpo.Objective(KL3(0.02)),
 }
 
 
@@ -78,7 +81,7 @@ def test_the_slow_contest_has_the_fixed_rule_of_each_kind_that_adapts():
     assert {type(each.trust_region) for each in made["fixed clip"] + made["symmetric clip"]} == {bandpo.Clip}
     assert {type(each.trust_region) for each in made["Band-KL"]} == {bandpo.Band}
     moving = {type(tried[0].trust_region) for tried in made.values()}
-    assert {bandpo.Adaptive, bandpo.Budget, bandpo.Controlled, bandpo.Decaying} <= moving
+    assert {bandpo.Adaptive, Budget, bandpo.Controlled, bandpo.Decaying} <= moving
     regions: list[Any] = [each.trust_region for tried in made.values() for each in tried]
     laws = {region.law.kind for region in regions if hasattr(region, "law")}
     assert laws == {"tilt", "pi", "quantile", "adaptive_kl", "hysteresis"}

@@ -18,6 +18,7 @@ import bandpo
 from bandpo import Band, ByProbability, BySign, Clip, Objective
 from bandpo.errors import UserError
 from bandpo.losses.nodes import methods
+from research.rules.laws import PI
 from research.worlds import SCENES, Learner, Scene, compiled, make_world, reference, scene, train, why_not_numba
 from research.worlds.rounds import CUTS, Trace, start_of_round
 from research.worlds.world import exact, log_softmax, sample
@@ -267,7 +268,7 @@ def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():
 
 
 def test_a_controlled_rule_moves():
-    held = bandpo.Controlled(Clip(0.2, 0.2), "eps_high", "clip/fraction", 0.02, bandpo.PI(kp=2.0), 0.01, 2.0)
+    held = bandpo.Controlled(Clip(0.2, 0.2), "eps_high", "clip/fraction", 0.02, PI(kp=2.0), 0.01, 2.0)
     fixed, moved = train(SHORT, [Learner(Clip(0.2, 0.2), 0.05), Learner(held, 0.05)], [1, 2], engine="torch")["mean"]
     assert (fixed != moved).all()
 

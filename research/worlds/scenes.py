@@ -9,7 +9,8 @@ from typing import Any
 
 from bandpo.errors import nearest
 from bandpo.numerics import listed
-from bandpo.trust_regions.base import check_integer, check_number, made_of
+from bandpo.trust_regions.base import check_number
+from bandpo.trust_regions.nodes import made_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Scene:
         least = {"tokens": 3, "responses_per_prompt": 2, "free_steps": 0, "stale": 0}
         counts = ("steps", "prompts", "features", "prompts_per_round", "minibatches", "epochs", "rounds")
         for name in (*least, *counts):
-            check_integer(self, name, least.get(name, 1))
+            check_number(self, name, least.get(name, 1), float("inf"), open_high=True, integer=True)
         for name in ("spread", "sharpness", "noise"):
             check_number(self, name, 0, float("inf"), open_high=True)
         for name in ("p_work", "p_bad"):

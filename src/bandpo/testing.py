@@ -24,7 +24,8 @@ from .losses.nodes import objective as objective_of
 from .losses.objective import Objective
 from .losses.policy import policy_loss
 from .losses.surrogates import by_sign, has_bounds
-from .trust_regions.base import Context, Region, trust_region
+from .trust_regions.base import Context, Region
+from .trust_regions.nodes import trust_region
 from .trust_regions.rules import Clip
 
 _RADII = (1e-3, 0.05, 1.0)

@@ -80,7 +80,7 @@ def test_a_misspelt_key_is_named_before_the_one_that_is_then_missing(node):
         ("trainer.bf16=maybe", "trainer.bf16: "),
         (
             "trust_region=0.05",
-            "trust_region: 0.05 is not a trust region; a radius is written Band('kl', 0.05)",
+            "trust_region: 0.05 is not a trust region; a rule is written Band('kl', 0.05)",
         ),
         ("trust_region.delta=-1", "trust_region: delta "),
         ("trust_region.delta=wide", "trust_region: delta "),

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from bandpo import PI, Band, Controlled, policy_loss
+from bandpo import Band, Controlled, policy_loss
 from bandpo.integrations.verl_control import NAME, RadiusController
 from bandpo.losses.metrics import Metrics
+from research.rules.laws import PI
 
 RULE = Controlled(Band("kl", 0.001), "delta", "clip/fraction", 0.3, PI(0.5, 0.2, 0.3), 1e-5, 1.0, smoothing=0.5)
 

@@ -69,24 +69,6 @@ def test_a_rule_is_shown_what_the_loss_is_given():
     assert not context.logps.requires_grad
 
 
-def test_the_current_log_ratio_is_0_in_padding_whatever_stands_there():
-    new, old, advantages, mask = batch()
-    new = torch.where(mask, new, torch.nan)
-    found = shown(new, old, advantages, mask).log_ratio(old, Watching())
-    torch.testing.assert_close(found, torch.where(mask, new - old, 0.0))
-    with pytest.raises(ValueError, match=r"Watching needs context\.logps"):
-        Context().log_ratio(old, Watching())
-
-
-def test_the_log_ratio_of_impossible_tokens_is_no_nan():
-    ends = torch.tensor([[-torch.inf, -torch.inf, -1.0]])
-    context = Context(logps=torch.tensor([[-torch.inf, -1.0, -torch.inf]]))
-    found = context.log_ratio(ends, Watching())
-    assert found[0, 0] == 0
-    assert found[0, 1] > 1e30
-    assert found[0, 2] < -1e30
-
-
 def test_the_ratio_of_whole_responses_is_shown_as_that():
     new, old, advantages, mask = batch()
     context = shown(new, old, advantages, mask, ratio="sequence")

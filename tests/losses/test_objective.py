@@ -15,7 +15,6 @@ from regions import IN_YAML, Bare, Wider
 
 import bandpo
 from bandpo import (
-    TRGPPO,
     Band,
     BySign,
     Capped,
@@ -27,6 +26,7 @@ from bandpo import (
     Preserve,
     Relaxed,
     Sapo,
+    Union,
     objective,
     policy_loss,
     trust_region,
@@ -48,7 +48,7 @@ OBJECTIVES = [
     Objective(Clip(1.0, math.inf), apply=Sapo(1, 2)),
     Objective(Clip(3e-4, 4e-4), ratio="sequence-mean", max_log_ratio=20.0),
     Objective(Band("tv", 0.1), ratio="mean-of-clipped", dual_clip=1.5),
-    Objective(TRGPPO(0.03), ratio="sequence", apply="weight"),
+    Objective(Union(Band("kl", 0.03), Clip(0.2, 0.2)), ratio="sequence", apply="weight"),
     *(Objective(beta=0.04, kl_penalty=kind) for kind in get_args(KLPenalty)),
     *(Objective(aggregation=kind) for kind in get_args(Aggregation)),
 ]
@@ -196,7 +196,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ({"type": "objective", "preserve": [0.5, 1]}, r"unknown key 'preserve' in objective; it has \['trust_region'"),
         (
             {"type": "objective", "trust_region": 0.2},
-            "^0.2 is not a trust region; a radius is written",
+            "^0.2 is not a trust region; a rule is written",
         ),
         ({"type": "objective", "trust_region": {"type": "clipp"}}, "called 'clipp', did you mean 'clip'"),
         (
@@ -218,7 +218,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ({}, "the type of a trust region is missing"),
         ({"type": "objectve"}, "called .objectve., did you mean .objective."),
         ("gspoo", "no method or rule is called .gspoo., did you mean .gspo."),
-        (Objective, "^Objective is not a trust region; a rule is written"),
+        (Objective, "^<class .*Objective'> is not a trust region; a rule is written"),
     ],
 )
 def test_a_node_that_is_none_is_named(node, message):

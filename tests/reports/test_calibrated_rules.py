@@ -15,7 +15,6 @@ import bandpo
 from bandpo import (
     DCPO,
     RIPO,
-    TRGPPO,
     Adaptive,
     Band,
     Bounds,
@@ -30,8 +29,8 @@ from bandpo import (
 )
 from bandpo.errors import UserError
 from bandpo.losses.metrics import Metrics
-from bandpo.trust_regions.numbers import free_number, numbers_of, with_number
 from bandpo_runs.reports.calibration import RULES, calibrate
+from bandpo_runs.reports.numbers import free_number, numbers_of, with_number
 from bandpo_runs.reports.tokens import Tokens
 
 
@@ -52,7 +51,7 @@ def contained(region, of):
 
 
 OTHERS = (
-    TRGPPO(0.05),
+    Union(Band("kl", 0.05), Clip(0.2, 0.2)),
     Capped(Band("kl", 0.05), 3.0),
     Union(Band("kl", 0.05), Clip(0.05, 0.05)),
     Relaxed(Band("tv", 0.05), Clip(0.02, 0.02)),
@@ -96,7 +95,10 @@ def test_a_formula_and_the_bisection_agree():
     assert tuple(other.interval) == pytest.approx(tuple(one.interval), rel=0.02)
 
 
-@pytest.mark.parametrize("region", [Band("kl", 0.02), Band("tv", 0.08), Band("chi2", 0.03), RIPO(0.02), TRGPPO(0.01)])
+@pytest.mark.parametrize(
+    "region",
+    [Band("kl", 0.02), Band("tv", 0.08), Band("chi2", 0.03), RIPO(0.02)],
+)
 def test_a_known_radius_is_recovered_from_its_own_clipping(region):
     """Matched with itself exactly, within a token; with another half of the responses' rate, within its interval."""
     of = tokens(40_000)
@@ -238,7 +240,7 @@ REFUSED = {
     ),
     "more than p": (Decaying(Band(), "delta", 0.01, 100), "region.delta", r"needs context\.step"),
     "narrower": (RIPO(0.05, 0.5), "min_ratio", "RIPO 0.05 in 0.5..inf, min_ratio: from .* narrower for"),
-    "no such rule": (TRGPPO(0.01), "eps,eps_high", "has no number 'eps_high'; it has"),
+    "no such rule": (RIPO(0.01), "delta,eps_high", "has no number 'eps_high'; it has"),
 }
 
 

@@ -7,11 +7,11 @@ import re
 import mpmath
 import pytest
 import torch
+from regions import parse_region
 
 from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Intersect, Relaxed
 from bandpo.explain.data import explanation_data
-from bandpo.explain.explanation import DEFAULT_P, explain, stretches
-from bandpo.trust_regions.notation import parse_region
+from bandpo.explain.explanation import DEFAULT_P, explain, stops, stretches
 from bandpo_runs.cli import main
 
 
@@ -136,7 +136,7 @@ def test_numbers_near_the_ends_are_told_from_0_and_1():
 
 
 def reasons(region, p):
-    return region.stops(torch.tensor([p], dtype=torch.float64).log())[0]
+    return stops(region, torch.tensor([p], dtype=torch.float64).log())[0]
 
 
 @pytest.mark.parametrize(

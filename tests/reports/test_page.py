@@ -68,11 +68,11 @@ def test_every_methods_bounds_are_drawn_or_said_to_depend_on_more(each):
 
 
 def test_a_run_whose_bounds_depend_on_more_than_p_is_in_the_report_without_a_line(tmp_path, no_drawings):
-    for label, rule in (("GRPO", {"type": "clip"}), ("Budget", {"type": "budget"})):
+    for label, rule in (("GRPO", {"type": "clip"}), ("Prefix", {"type": "prefix_budget"})):
         for seed in range(2):
             write_run(tmp_path / "runs", label, seed, make_rows(ramp(6)), config={"trust_region": rule})
     page = make_page(tmp_path)
-    assert "Bounds that depend on more than the old probability, and so no line: Budget." in page
+    assert "Bounds that depend on more than the old probability, and so no line: Prefix." in page
 
 
 def test_final_numbers_are_those_computed_by_hand(three_seeds):

@@ -19,13 +19,14 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from bandpo import PI, Band, Controlled
+from bandpo import Band, Controlled, config
 from bandpo.errors import UserError
-from bandpo_runs import config, toy
+from bandpo_runs import toy
 from bandpo_runs.cli import main
 from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.files.locks import locked
 from bandpo_runs.training import checkpoints, on_trl
+from research.rules.laws import PI
 
 pytestmark = pytest.mark.slow
 

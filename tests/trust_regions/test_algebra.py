@@ -12,12 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from regions import parse_region
 
 from bandpo import (
     DCPO,
-    PI,
     RIPO,
-    TRGPPO,
     Adaptive,
     Band,
     ByProbability,
@@ -28,6 +27,7 @@ from bandpo import (
     Controlled,
     Intersect,
     Objective,
+    Quantile,
     Region,
     Relaxed,
     Tilt,
@@ -35,10 +35,8 @@ from bandpo import (
     objective,
     trust_region,
 )
-from bandpo.explain.explanation import explain
-from bandpo.trust_regions.base import find_one
-from bandpo.trust_regions.combinators import depends_on_probability
-from bandpo.trust_regions.notation import parse_region
+from bandpo.explain.explanation import explain, stops
+from bandpo.trust_regions.base import depends_on_probability, find_one
 
 OLD = torch.cat([torch.linspace(-12, -1e-6, 60), torch.tensor([0.0, -torch.inf, -80.0, math.log(0.2)])])
 CONTEXT = Context(advantages=torch.where(torch.arange(len(OLD)) % 2 == 0, 1.0, -1.0))
@@ -75,7 +73,7 @@ class Narrowest(Region):
 
 
 def test_rules_in_a_tuple_are_parts_of_a_rule():
-    moved = Controlled(Band(), "delta", "clip/fraction", 0.01, PI(), 0.01, 1.0)
+    moved = Controlled(Band(), "delta", "clip/fraction", 0.01, Quantile(), 0.01, 1.0)
     clips, many = Narrowest((Clip(0.1, 0.3), Clip(0.2, 0.2))), Narrowest((Clip(0.2, 0.2), Capped(moved, 5.0)))
     for rule in (clips, many):
         assert trust_region(rule.to_config()) == rule
@@ -146,9 +144,8 @@ def test_a_token_outside_one_is_outside_the_intersection_and_inside_the_union():
     assert torch.equal(found, torch.where(rare, in_a, in_b))
 
 
-def test_relaxed_and_trgppo_are_unions():
+def test_relaxed_is_a_union():
     assert same(Relaxed(Band(), Clip(0.2, 0.28)), Union(Band(), Clip(0.2, 0.28)))
-    assert same(TRGPPO(0.03, 0.2), Union(Band("kl", 0.03), Clip(0.2, 0.2)))
 
 
 def test_the_threshold_itself_is_rare():
@@ -226,9 +223,9 @@ def test_labels_and_explanations_name_the_parts():
     assert Union(both, Clip(0.1, 0.1)).label == "(Band-KL 0.05 and Clip 0.2/1.0) or GRPO 0.1/0.1"
     assert Capped(both, 3.0).label == "(Band-KL 0.05 and Clip 0.2/1.0) cap 3.0"
     log_p = torch.tensor([0.01, 0.2, 0.5], dtype=torch.float64).log()
-    assert tail.stops(log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
-    assert [pair[1] for pair in both.stops(log_p)] == ["second clip", "first divergence", "first divergence"]
-    assert Union(both, Clip(0.9, 0.1)).stops(log_p)[0][1] == "first second clip"
+    assert stops(tail, log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
+    assert [pair[1] for pair in stops(both, log_p)] == ["second clip", "first divergence", "first divergence"]
+    assert stops(Union(both, Clip(0.9, 0.1)), log_p)[0][1] == "first second clip"
     text = explain(tail, [0.01, 0.5], both)
     assert "  below: Band-KL 0.05\n  above: GRPO 0.2/0.2\n" in text
     assert "  first: Band-KL 0.05\n  second: Clip 0.2/1.0" in text

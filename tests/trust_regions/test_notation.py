@@ -5,13 +5,11 @@ import dataclasses
 import math
 
 import pytest
-from regions import IN_YAML, Wider
+from regions import IN_YAML, Wider, parse_region
 
 from bandpo import (
     DCPO,
-    PI,
     RIPO,
-    TRGPPO,
     Adaptive,
     Band,
     BySign,
@@ -24,7 +22,6 @@ from bandpo import (
     Relaxed,
     Tilt,
 )  # fmt: skip
-from bandpo.trust_regions.notation import parse_region
 
 WORDS = {
     "clip": Clip(0.2, 0.2),
@@ -41,14 +38,13 @@ WORDS = {
     "capped:relaxed:band:kl:0.05:clip:0.2:0.28:5": Capped(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), 5.0),
     "{type: band, divergence: chi2, delta: 0.1}": Band("chi2", 0.1),
     "ripo:0.1": RIPO(0.1),
-    "trgppo:0.03:0.1": TRGPPO(0.03, 0.1),
     "by_sign:band:kl:0.05:clip:0.2:0.2": BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
     "decaying:band:kl:0.2:delta:0.02:1000:cosine": Decaying(Band("kl", 0.2), "delta", 0.02, 1000, "cosine"),
     "{type: decaying, region: {type: clip}, field: [eps_low, eps_high], end: 0.05, steps: 1e3}": Decaying(
         Clip(), ["eps_low", "eps_high"], 0.05, 1000
     ),
-    "controlled:band:kl:0.05:delta:clip/fraction:0.01:pi:0.5:0.05:0.2:0.005:0.5": Controlled(
-        Band("kl", 0.05), "delta", "clip/fraction", 0.01, PI(rate=0.2), 0.005, 0.5
+    "controlled:band:kl:0.05:delta:clip/fraction:0.01:quantile:0.5:0.005:0.5": Controlled(
+        Band("kl", 0.05), "delta", "clip/fraction", 0.01, Quantile(0.5), 0.005, 0.5
     ),
     "adaptive:controlled:band:tv:0.1:delta:log_ratio/p01:-0.2:quantile:2:0.01:1:0.5:tilt:entropy:1": Adaptive(
         Controlled(Band("tv", 0.1), "delta", "log_ratio/p01", -0.2, Quantile(2), 0.01, 1, 0.5), Tilt("entropy", 1)
@@ -87,7 +83,7 @@ def test_a_text_is_its_rule(text, region):
 def test_a_wrong_text_is_named_with_what_is_allowed(text, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         parse_region(text)
-    assert str(caught.value).startswith(f"{text!r}: {message}")
+    assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
@@ -120,13 +116,12 @@ def test_a_label_says_what_the_rule_is():
     assert (Band(Divergence("kl", lambda u: (u - 1) ** 2))).label == "Band-kl (own) 0.05"
     cap_of_both, cap_of_one = Capped(Relaxed(Band(), Clip(0.1, 0.1)), 3), Relaxed(Band(), Capped(Clip(0.1, 0.1), 3))
     assert cap_of_both.label != cap_of_one.label
-    assert Decaying(Clip(), "eps_low", 0.05, 10).label == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps"
+    assert Decaying(Clip(), "eps_low", 0.05, 10).label == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps (linear)"
     assert RIPO(0.1).label == "RIPO 0.1"
     assert RIPO(0.1, 0.5, 10.0).label == "RIPO 0.1 in 0.5..10.0"
-    assert TRGPPO(0.03).label == "TRGPPO 0.03/0.2"
     assert Wider(0.3).label == "Wider 0.3"
     assert BySign(Clip(0, 0), Band()).label == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
-    assert Decaying(Band("kl", 0.2), "delta", 0.02, 100).label == "Band-KL 0.2, delta to 0.02 in 100 steps"
+    assert Decaying(Band("kl", 0.2), "delta", 0.02, 100).label == "Band-KL 0.2, delta to 0.02 in 100 steps (linear)"
     assert (
         Decaying(Band("kl", 0.2), "delta", 0.02, 100, "cosine").label
         == "Band-KL 0.2, delta to 0.02 in 100 steps (cosine)"

@@ -9,9 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bandpo.explain.explanation import (
+    DEFAULT_P,
+    Case,
+    Rule,
+    cases_of,
+    differences,
+    interval,
+    label,
+    objective_of,
+    stops,
+)
+from bandpo.explain.gradient import sides
+
 from ..losses.notation import short_node
-from .explanation import DEFAULT_P, Case, Rule, cases_of, differences, interval, label, objective_of
-from .gradient import sides
 
 _ROOM = {1: "more", 0: "same", -1: "less"}
 
@@ -43,7 +54,7 @@ def _case(case: Case, p: Sequence[float], ratio: str) -> dict[str, Any]:
         p = [1.0]
     log_p = torch.tensor(p, dtype=torch.float64).log()
     rows = []
-    for q, s, (below, above) in zip(p, log_p, case.region.stops(log_p), strict=True):
+    for q, s, (below, above) in zip(p, log_p, stops(case.region, log_p), strict=True):
         low, high, new_low, new_high = (_finite(x) for x in interval(case.region, s))
         row = {"log_r_low": low, "log_r_high": high}
         if ratio != "sequence-mean":

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from bandpo.explain.gradient import gradient_of, sides
+from bandpo.trust_regions.base import Region, parts_of
+
+from ..band.divergences import divergence
 from ..losses.nodes import objective
 from ..losses.notation import allowed, in_words, label_of_objective, short_node
 from ..losses.objective import Method, Objective
 from ..losses.surrogates import Apply
 from ..numerics import expm1
-from ..trust_regions.base import Region
-from .gradient import gradient_of, sides
 
 DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)
 Rule = Region | Objective | Method
@@ -68,7 +70,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     if shown:
         lines += ["", *_table(shown, log_p, width), ""]
         lines += [_sentence(case, q) for q in p or [_PAPER_P] for case in shown]
-        reasons = dict.fromkeys(reason for case in shown for pair in case.region.stops(log_p) for reason in pair)
+        reasons = dict.fromkeys(reason for case in shown for pair in stops(case.region, log_p) for reason in pair)
         what = "What stops a token:" if all(case.stops for case in shown) else "What ends an interval:"
         lines += ["", what, *(f"  {reason}: {_MEANING[reason.split()[-1]]}" for reason in reasons)]
     for of, each in zip(cases, objectives, strict=True):
@@ -98,17 +100,43 @@ def cases_of(region: Region, label: str, apply: tuple[Apply, Apply]) -> list[Cas
                 f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
             ) from None
         return [Case(label, region, all(each in ("clip", "mask", "mask_two_sided") for each in apply))]
-    return [
-        case._replace(label=f"{case.label} ({part.when})")
-        for part in parts
-        for case in cases_of(part.region, part.region.label, part.of_sign(apply))
-    ]
+    found: list[Case] = []
+    for when, part, sign in parts:
+        of_sign = apply if sign is None else (apply[sign], apply[sign])
+        found += [case._replace(label=f"{case.label} ({when})") for case in cases_of(part, part.label, of_sign)]
+    return found
+
+
+def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
+    """Name what stops a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
+    return [(_stop(region, each, up=False), _stop(region, each, up=True)) for each in log_p]
+
+
+def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
+    bounds, parts = region.bounds(log_p), parts_of(region)
+    end = bounds.log_high if up else bounds.log_low
+    if end >= -log_p if up else end == -torch.inf:  # whatever the rule would do
+        return "simplex"
+    for place, part in parts:  # the first one that ends there
+        theirs = part.bounds(log_p)
+        if end == (theirs.log_high if up else theirs.log_low):
+            return _stop(part, log_p, up=up) if len(parts) == 1 else f"{place} {_stop(part, log_p, up=up)}"
+    return "cap" if up and bounds.capped is not None and bounds.capped else region.stopped_by
+
+
+def _legend(region: Region) -> list[str]:
+    """Explain the names of `stops`, a line each."""
+    parts = parts_of(region)
+    if len(parts) == 1:
+        return _legend(parts[0][1])
+    kind = getattr(region, "divergence", None)
+    return [f"{place}: {part.label}" for place, part in parts] or ([str(divergence(kind))] if kind else [])
 
 
 def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
     """What it is, in names and in nodes."""
     found = objective_of(value)
-    parts = list(dict.fromkeys(line for case in cases for line in case.region.legend()))
+    parts = list(dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region)))
     node = short_node(found)
     if not isinstance(value, Method) and not found.changed():
         return [f"{label(value)}: {_node(node)}", *parts]
@@ -152,11 +180,11 @@ def _node(node: Any) -> str:
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """A row for each p and rule; where that is too wide, a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
-    stops = [case.region.stops(log_p) for case in cases]
+    stopped = [stops(case.region, log_p) for case in cases]
     for i, s in enumerate(log_p):
         for j, case in enumerate(cases):
             low, high, new_low, new_high = interval(case.region, s)
-            below, above = stops[j][i]
+            below, above = stopped[j][i]
             rows.append([
                 _show(s.exp()) if j == 0 else "", case.label if len(cases) > 1 else "",
                 f"{_show(new_low)} to {_show(new_high)}", f"{_show(low.exp())} to {_show(high.exp())}",

@@ -161,10 +161,9 @@ class BandPOTrainer(ContextTrainer):
         trainer.train()
         print(trainer.state.log_history[0]["bandpo/clip/high_fraction"])
 
-    The rules: `Band`, `Clip`, `DCPO`, `KL3`, `RIPO`, `Tapered`, `TRGPPO`; made of others: `Union`, `Intersect`,
-    `Relaxed`, `Capped`, `BySign`, `ByProbability`, `Decaying`, `Table`; those that see more of the batch: `GroupClip`,
-    `EntropyRatio`, `ByEntropy`, `Stale`, `TailContracted`, `Budget`, `PrefixBudget` (not `Exact`, since TRL keeps no
-    logits); with a radius that adapts: `Adaptive`, `Controlled`; or one of your own, a `bandpo.Region`.
+    The rules: `Band`, `Clip`, `DCPO`, `RIPO`; made of others: `Union`, `Intersect`, `Relaxed`, `Capped`, `BySign`,
+    `ByProbability`, `Decaying`; those that see more of the batch: `GroupClip`, `EntropyRatio`, `ByEntropy`, `Stale`,
+    `PrefixBudget`; with a radius that adapts: `Adaptive`, `Controlled`; or one that you wrote, a `bandpo.Region`.
 
     A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`)
     so that their product exceeds `gradient_accumulation_steps`; the paper takes 4 steps a batch. With TRL's defaults

@@ -6,7 +6,6 @@ advantages, token_logps and full_divergence make what it takes; notation writes 
 
 from .advantages import group_advantages
 from .aggregation import aggregate
-from .full_divergence import full_divergence, top_k_divergence
 from .kl import kl_penalty
 from .metrics import Metrics
 from .nodes import method, objective
@@ -23,7 +22,6 @@ __all__ = [
     "Preserve",
     "Sapo",
     "aggregate",
-    "full_divergence",
     "group_advantages",
     "kl_penalty",
     "method",
@@ -32,5 +30,4 @@ __all__ = [
     "rollout_weights",
     "surrogate",
     "token_logps",
-    "top_k_divergence",
 ]

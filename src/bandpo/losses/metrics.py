@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed
@@ -65,7 +65,7 @@ class Metrics:
         ):
             flat = torch.cat([x.flatten().to(_wide(x)) for x in tensors.values()])
             torch.distributed.all_reduce(flat, how, group=group)
-            parts: tuple[Tensor, ...] = flat.split([x.numel() for x in tensors.values()])
+            parts = cast(Any, flat).split([x.numel() for x in tensors.values()])
             reduced.append({n: y.view(x.shape) for (n, x), y in zip(tensors.items(), parts, strict=True)})
         return Metrics(*reduced)
 

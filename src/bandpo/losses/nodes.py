@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import unknown
-from ..trust_regions.base import EXAMPLE, Law, Region, instead, kinds, made_of, read_node, trust_region
+from ..trust_regions.base import Law, Region
+from ..trust_regions.nodes import EXAMPLE, kinds, made_of, read_node, trust_region
 from .objective import Method, Objective
 from .surrogates import Application
 
@@ -154,7 +155,7 @@ def _of_text(text: str) -> Method | Objective:
         return method_or_objective(node)
     if (found := _find(text)) is not None:
         return found
-    is_rule = text.partition(":")[0].lower() in kinds() or instead(text)
+    is_rule = text.partition(":")[0].lower() in kinds()
     return Objective(trust_region(text)) if is_rule else method(text)  # which says what is near
 
 

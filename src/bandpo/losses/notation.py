@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 
 from ..numerics import listed
-from ..trust_regions.base import Context
-from ..trust_regions.combinators import depends_on_probability
+from ..trust_regions.base import Context, depends_on_probability
 from .nodes import methods
 from .objective import Objective
 from .surrogates import by_sign

@@ -9,9 +9,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..trust_regions import Adaptive, Band, Clip, Controlled
-from ..trust_regions.base import Known, Region, check_number, check_region, find_one, node_of
-from ..trust_regions.combinators import depends_on_probability
+from ..trust_regions.adaptive import Adaptive
+from ..trust_regions.base import Known, Region, check_number, depends_on_probability, find_one, node_of, rules_in
+from ..trust_regions.control import Controlled
+from ..trust_regions.nodes import check_part
+from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
 from .surrogates import MAX_LOG_RATIO, Apply, by_sign, has_bounds
@@ -72,7 +74,7 @@ class Objective:
     positive_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_region(self, "trust_region")
+        check_part(self, "trust_region")
         for kind in (Controlled, Adaptive):  # at most one: the context has one number for it
             find_one(self.trust_region, kind)
         if self.dual_clip is not None:
@@ -88,7 +90,7 @@ class Objective:
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
-        single = [] if self.is_per_token else [x for x in _with_parts(self.trust_region) if x.is_of_single_tokens]
+        single = [] if self.is_per_token else [x for x in rules_in(self.trust_region) if x.is_of_single_tokens]
         if single:
             raise ValueError(
                 f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
@@ -132,10 +134,6 @@ class Objective:
         """
         node = node_of(self, "objective")
         return {key: node[key] for key in ("type", "trust_region", *self.changed())}
-
-
-def _with_parts(region: Region) -> list[Region]:
-    return [region, *(inner for part in region.parts for inner in _with_parts(part))]
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,24 @@
-"""A radius for each token: the band is wider where a law says so, and as wide on average as without it."""
-
-# pyright: reportUnnecessaryIsInstance=false
+"""Give each token a radius: the band is wider where a law says so, and as wide on average as without it."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from ..band.operator import band_bounds, band_contains
+from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import output_dtype
-from .base import Context, Law, Moving, Part, Region, check_law, check_number, check_region
+from .base import Context, Law, Part, Region, check_number
+from .control import Moving
+from .nodes import check_part
 from .rules import Band
+
+__all__ = ["Adaptive", "Tilt", "TokenLaw"]
 
 
 class TokenLaw(Law, ABC):
@@ -24,30 +26,24 @@ class TokenLaw(Law, ABC):
 
     @abstractmethod
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
-        """Positive numbers that broadcast to `old_logps`, (B, T), detached; only their ratios matter."""
+        """Return positive numbers that broadcast to `old_logps`, (B, T), detached; only their ratios matter."""
 
 
 @dataclass(frozen=True)
 class Tilt(TokenLaw):
     """The weight exp(gain x) of a quantity x, kept within [1 / limit, limit].
 
-    A positive gain widens the band where x is large, a negative one narrows it there, 0 changes nothing. No token's
-    radius is more than limit^2 times another's.
+    A positive gain widens the band where x is large, a negative one narrows it there. x is, for each token of old
+    probability p, named by `of`:
 
-    Args:
-        of: what x is, for each token of old probability p:
-            - entropy: of the old policy there, in nats (context.old_entropies);
-            - surprise: -log p, in nats, so that the weight is p^-gain;
-            - position: the share of the response before the token, from 0 to nearly 1;
-            - success: the mean reward of the response's group (context.group_mean), its success rate where rewards are
-              0 or 1;
-            - spread: the standard deviation of these rewards (context.group_std), 0 where all are alike;
-            - staleness: updates since the response was sampled (context.staleness).
-        gain: per unit of x.
-        limit: above 1.
+    - entropy: of the old policy there, in nats (context.old_entropies);
+    - surprise: -log p, in nats, so that the weight is p^-gain;
+    - position: the share of the response before the token, from 0 to nearly 1;
+    - success: the mean reward of the response's group (context.group_mean), its success rate for rewards of 0 or 1;
+    - spread: the standard deviation of these rewards (context.group_std), 0 where all are alike;
+    - staleness: updates since the response was sampled (context.staleness).
 
-    Raises:
-        ValueError: another quantity, or numbers that are not finite.
+    Raises ValueError for another quantity, a gain that is not finite, or a limit that is not above 1.
     """
 
     kind: ClassVar[str] = "tilt"
@@ -64,8 +60,7 @@ class Tilt(TokenLaw):
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What the quantity is made of."""
-        made_of = _QUANTITIES[self.of]
-        return {"old_logps": (), "positions": ("positions", "response_mask")}.get(made_of, (made_of,))
+        return _QUANTITIES[self.of]
 
     @property
     def label(self) -> str:
@@ -74,27 +69,22 @@ class Tilt(TokenLaw):
         return f"{self.of} {self.gain:+g}{within}"
 
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
-        """See the class."""
-        name, most = _QUANTITIES[self.of], math.log(self.limit)
-        if self.of == "surprise":
-            x = -old_logps.clamp(max=0)
-        elif self.of == "position":
-            mask = context.require("response_mask", self)
-            x = context.require("positions", self) / mask.sum(-1, keepdim=True).clamp(min=1)
-        else:
-            x = context.require(name, self)
-        x = x if isinstance(x, Tensor) else old_logps.new_zeros(()) + x
-        return (self.gain * x.to(output_dtype(old_logps))).clamp(-most, most).exp()
+        """Return exp(gain x) within the limits."""
+        x, *mask = [context.require(name, self) for name in self.needs] or [-old_logps.clamp(max=0)]
+        if mask:
+            x = x / mask[0].sum(-1, keepdim=True).clamp(min=1)
+        x, most = (old_logps.new_zeros(()) + x).to(output_dtype(old_logps)), math.log(self.limit)
+        return (self.gain * x).clamp(-most, most).exp()
 
 
-# The field of the context that each is made of.
+# The fields of the context that each is made of.
 _QUANTITIES = {
-    "entropy": "old_entropies",
-    "surprise": "old_logps",
-    "position": "positions",
-    "success": "group_mean",
-    "spread": "group_std",
-    "staleness": "staleness",
+    "entropy": ("old_entropies",),
+    "surprise": (),
+    "position": ("positions", "response_mask"),
+    "success": ("group_mean",),
+    "spread": ("group_std",),
+    "staleness": ("staleness",),
 }
 
 
@@ -102,93 +92,73 @@ _QUANTITIES = {
 class Adaptive(Region):
     """A band whose radius differs from token to token: delta_t = delta w_t / mean(w), with the weights w of a law.
 
-    The paper leaves such a delta_t as future work. The mean radius over the tokens of a batch is
-    delta, so that a law moves the room that tokens have from some to others, and is not a wider band by another name.
+    The paper leaves such a delta_t as future work. The mean radius over the tokens of a batch is delta, so that a law
+    moves the room that tokens have from some to others, and is not a wider band by another name. The rule is a `Band`,
+    or one whose radius is `Decaying` or `Controlled`; anything else raises ValueError.
 
-    The mean is taken over the response tokens that the loss is given. Where that is a part of the batch, such as a
-    micro-batch or what one of several processes has, pass the mean over the whole batch as `mean_weight`, from the sums
-    of `sums` over all parts; TRL's and verl's trainers here do. It is over all tokens also where the
-    band governs some of them only, as in `ByProbability`: their own mean may then be another one.
+    The mean is taken over the response tokens that the loss is given, also where the band governs some of them only, as
+    in `ByProbability`. Where that is a part of the batch, such as a micro-batch or what one of several processes has,
+    pass the mean over the whole batch as `mean_weight`, from the sums of `sums` over all parts; TRL's and verl's
+    trainers here do.
 
-    Args:
-        region: a `Band`, or one whose radius is `Decaying` or `Controlled`.
-        law: a `TokenLaw`, such as `Tilt("entropy", 0.5)`.
-
-    Raises:
-        ValueError: another rule, or no law of tokens. When used, a context without what the law asks for.
-
-    >>> import torch, bandpo
-    >>> region = bandpo.Adaptive(bandpo.Band("tv", 0.1), bandpo.Tilt("surprise", 0.5))
+    >>> import torch
+    >>> from bandpo.trust_regions import Adaptive, Band, Context, Tilt
+    >>> region = Adaptive(Band("tv", 0.1), Tilt("surprise", 0.5))
     >>> mask = torch.ones(1, 2, dtype=torch.bool)
-    >>> bounds = region.bounds(torch.tensor([[0.04, 0.64]]).log(), bandpo.Context(response_mask=mask))
+    >>> bounds = region.bounds(torch.tensor([[0.04, 0.64]]).log(), Context(response_mask=mask))
     >>> bounds.variation(torch.tensor([[0.04, 0.64]]).log()).high        # weights 5 and 1.25
     tensor([[0.1600, 0.0400]])
     """
 
     kind: ClassVar[str] = "adaptive"
+    words: ClassVar[str] = "{region} by {law}"
     needs: ClassVar[tuple[str, ...]] = ("response_mask",)
-    is_phrase: ClassVar[bool] = True
     is_of_single_tokens: ClassVar[bool] = True
     region: Region
     law: TokenLaw
 
     def __post_init__(self) -> None:
-        check_region(self, "region")
-        check_law(self, TokenLaw)
-        band: Any = self.region
+        check_part(self, "region")
+        check_part(self, "law", of=TokenLaw)
+        band = self.region
         while isinstance(band, Moving):
             band = band.region
         if not isinstance(band, Band):
             raise ValueError(f"region of Adaptive must be a Band, may be Decaying or Controlled, got {self.region!r}")
 
-    @property
-    def label(self) -> str:
-        """The band, and how the radius differs."""
-        return f"{self.region.label} by {self.law.label}"
-
     def needed(self) -> dict[str, str]:
-        """What the law asks for, too."""
+        """List what the law asks for, too."""
         return super().needed() | dict.fromkeys(self.law.needs, type(self.law).__name__)
 
     def cases(self) -> list[Part]:
-        """The band of the mean radius."""
+        """List the band of the mean radius."""
         return [Part("a token of mean weight", self.region)]
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """w of each token, (B, T), before the mean is taken; what stands in padding does not matter."""
+        """Return w of each token, (B, T), before the mean is taken; what stands in padding does not matter."""
         return self.law.weights(old_logps.detach(), context or Context()).expand(old_logps.shape)
 
     def sums(self, old_logps: Tensor, context: Context) -> Tensor:
-        """(2,): the sum of w over the response tokens, and their number; both add up over parts of a batch, and their
-        ratio is the `mean_weight`. Tokens whose weight is NaN count in neither."""
+        """Return the sum of w over the response tokens, and their number, (2,).
+
+        Both add up over parts of a batch, and their ratio is the `mean_weight`. Tokens whose weight is NaN count in
+        neither.
+        """
         weights = self.weights(old_logps, context)
         counted = context.require("response_mask", self) & ~weights.isnan()
         return torch.stack([torch.where(counted, weights, 0.0).sum(), counted.sum().to(weights.dtype)])
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """`band_bounds` with the radius of each token."""
-        old_logps, radii = self._radii(old_logps, context)
-        return band_bounds(old_logps, **radii)
-
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """g_f(p, r) <= delta_t; nothing is solved."""
-        old_logps, radii = self._radii(old_logps, context)
-        return band_contains(log_ratio, old_logps, **radii)
-
-    def _radii(self, old_logps: Tensor, context: Context | None) -> tuple[Tensor, dict[str, Any]]:
-        """The old log-probabilities, NaN where the weight is, and what `band_bounds` takes beside them."""
-        context, region = context or Context(), cast(Any, self.region)
-        while isinstance(region, Moving):
-            region = cast(Any, region.in_force(context))
-        band = cast(Band, region)
-        weights, mask = self.weights(old_logps, context), context.response_mask
-        known, mean = ~weights.isnan(), context.mean_weight
+        """Return `band_bounds` with the radius of each token."""
+        context, band = context or Context(), self.region
+        while isinstance(band, Moving):
+            band = band.in_force(context)
+        weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.mean_weight
         if mean is None:
             total, count = self.sums(old_logps, context).unbind()
             mean = total / count.clamp(min=1)
+        known = ~weights.isnan()
         # Padding, in which anything may stand, has the mean. What is not known of a token is seen in its bounds.
-        counted = known if mask is None else mask & known
-        scale = torch.where(counted, weights / mean, 1.0)
-        old_logps = torch.where(known, old_logps, torch.nan)
+        scale = torch.where(known if mask is None else mask & known, weights / mean, 1.0)
         radii = {name: value * scale for name in ("delta", "delta_low", "delta_high") if (value := getattr(band, name))}
-        return old_logps, {"divergence": band.divergence, **radii}
+        return band_bounds(torch.where(known, old_logps, torch.nan), cast(Band, band).divergence, **radii)

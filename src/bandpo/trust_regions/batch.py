@@ -1,7 +1,4 @@
-"""Rules that see more of a batch than the old log-probabilities: the group's outcomes, entropies now and then, the age
-of the sampler, how far all tokens have moved."""
-
-# pyright: reportUnnecessaryIsInstance=false
+"""Define rules that see more of a batch: outcomes, entropies now and then, the sampler's age, the response so far."""
 
 from __future__ import annotations
 
@@ -11,17 +8,18 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ..band.divergences import Divergence, divergence
+from ..band.operator import band_bounds, divergence_at
 from ..bounds import Bounds
-from ..numerics import output_dtype, working_copy
-from .base import Context, Part, Region, check_integer, check_number, check_region
-from .combinators import chosen, depends_on_probability
-from .rules import Clip
+from ..numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
+from .base import Context, Part, Region, check_number, depends_on_probability
+from .combinators import chosen
+from .nodes import check_part
+from .rules import Band, Clip, like
 
-# Added to both entropies, so that a ratio of two that are 0 is 1.
-_TINY = 1e-8
-# No token is cut by more: a factor of 0 times an interval without an end would be NaN.
-_MOST = 1e100
+__all__ = ["ByEntropy", "EntropyRatio", "GroupClip", "PrefixBudget", "Stale"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class GroupClip(Region):
     """
 
     kind: ClassVar[str] = "group_clip"
+    words: ClassVar[str] = "Clip {eps_low}/{eps_low}..{eps_high_max} by the right ones of {group_size}"
     needs: ClassVar[tuple[str, ...]] = ("group_mean",)
     sees_probability: ClassVar[bool] = False
     eps_low: float
@@ -46,25 +45,18 @@ class GroupClip(Region):
     def __post_init__(self) -> None:
         check_number(self, "eps_low", 0, 1)
         check_number(self, "eps_high_max", self.eps_low, math.inf, open_high=True)
-        check_integer(self, "group_size", 2)
+        check_number(self, "group_size", 2, math.inf, open_high=True, integer=True)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """See the class; where none is right, what would be beyond eps_high_max is that."""
+        """Return the clip of the response's group; where none is right, that of one."""
         mean = working_copy((context or Context()).require("group_mean", self))
         rare = ((1 - mean) * (self.group_size / (self.group_size - 1))).clamp(0, 1)
         log_high = torch.log1p(self.eps_low + (self.eps_high_max - self.eps_low) * rare)
         fixed = Clip(self.eps_low, self.eps_low).bounds(old_logps)
-        like = fixed.log_low.clamp(0, 0)
-        return Bounds(fixed.log_low, like + log_high.to(like.device, like.dtype))
-
-    @property
-    def label(self) -> str:
-        """The clips at both ends."""
-        low = self.eps_low
-        return f"Clip {low}/{low}..{self.eps_high_max} by the right ones of {self.group_size}"
+        return like(old_logps, fixed.log_low, fixed.log_low.clamp(0, 0) + log_high.to(fixed.log_low))
 
     def cases(self) -> list[Part]:
-        """The clips at both ends."""
+        """List the clips at both ends."""
         widest, narrowest = Clip(self.eps_low, self.eps_high_max), Clip(self.eps_low, self.eps_low)
         return [Part("one right answer", widest), Part("all right", narrowest)]
 
@@ -79,8 +71,8 @@ class EntropyRatio(Region):
     """
 
     kind: ClassVar[str] = "entropy_ratio"
+    words: ClassVar[str] = "{region} for entropy ratios in {low}..{high}"
     needs: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
-    is_phrase: ClassVar[bool] = True
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
     region: Region
@@ -88,26 +80,21 @@ class EntropyRatio(Region):
     high: float = 1.05
 
     def __post_init__(self) -> None:
-        check_region(self, "region")
+        check_part(self, "region")
         check_number(self, "low", 0, 1, open_high=True)
         check_number(self, "high", 1, math.inf, open_low=True)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Those of the rule, or 0 and 0."""
-        found = ((context or Context()).require(name, self) for name in ("entropies", "old_entropies"))
-        now, then = (x.to(output_dtype(x)) + _TINY for x in found)
+        """Return those of the rule, or 0 and 0."""
+        found = ((context or Context()).require(name, self) for name in self.needs)
+        now, then = (x.to(output_dtype(x)) + 1e-8 for x in found)  # so that a ratio of two that are 0 is 1
         ratio = now / then
         old = _nan_where(ratio, old_logps)
         inside = (ratio > self.low) & (ratio < self.high)
         return chosen(inside, self.region.bounds(old, context), Clip(0.0, 0.0).bounds(old))
 
-    @property
-    def label(self) -> str:
-        """The rule, and where it holds."""
-        return f"{self.region.part_label} for entropy ratios in {self.low}..{self.high}"
-
     def cases(self) -> list[Part]:
-        """The rule, and no move."""
+        """List the rule, and no move."""
         return [Part(f"entropy ratio in {self.low}..{self.high}", self.region), Part("elsewhere", Clip(0.0, 0.0))]
 
 
@@ -120,8 +107,8 @@ class ByEntropy(Region):
     """
 
     kind: ClassVar[str] = "by_entropy"
+    words: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
     needs: ClassVar[tuple[str, ...]] = ("entropies",)
-    is_phrase: ClassVar[bool] = True
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
     quantile: float
@@ -130,147 +117,134 @@ class ByEntropy(Region):
 
     def __post_init__(self) -> None:
         check_number(self, "quantile", 0, 1, open_low=True, open_high=True)
-        check_region(self, "below")
-        check_region(self, "above")
+        check_part(self, "below", "above")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Those of the rule for the token's entropy."""
+        """Return those of the rule for the token's entropy."""
         context = context or Context()
         entropies = context.require("entropies", self)
         old = _nan_where(entropies, old_logps)
-        low = entropies <= _quantile(entropies, context, self.quantile)
+        low = entropies <= quantile_of(entropies, context, self.quantile)
         return chosen(low, self.below.bounds(old, context), self.above.bounds(old, context))
 
-    @property
-    def label(self) -> str:
-        """The two rules by the quantile."""
-        below, above = self.below.part_label, self.above.part_label
-        return f"{below} up to quantile {self.quantile} of entropy, {above} beyond"
-
     def cases(self) -> list[Part]:
-        """The two rules."""
+        """List the two rules."""
         return [Part(f"entropy up to quantile {self.quantile}", self.below), Part("entropy above it", self.above)]
 
 
 @dataclass(frozen=True)
 class Stale(Region):
-    """Another rule's interval of log r, d times as wide, where the sampler is d updates behind: context.staleness, at
-    least 1.
+    """Another rule's interval of log r, d times as wide, where the sampler is d updates behind.
 
-    With the sampler's log-probabilities as the old ones (`old_logps=rollout_logps`) this has the gradient of A-3PO
-    (arXiv 2512.06547), which clips pi / prox by the rule and weighs by prox / pi_rollout, for a policy prox between the
-    two, log prox = log pi_rollout / d + (1 - 1 / d) log pi: then pi / prox is r^(1 / d).
+    d is context.staleness, at least 1. With the sampler's log-probabilities as the old ones (`old_logps=rollout_logps`)
+    this has the gradient of A-3PO (arXiv 2512.06547), which clips pi / prox by the rule and weighs by prox /
+    pi_rollout, for a policy prox between the two, log prox = log pi_rollout / d + (1 - 1 / d) log pi: then pi / prox is
+    r^(1 / d).
 
     For rules that are the same for every p: another one would have to know prox, from which it measures, and d times
     the bounds of a band are no band. Raises ValueError for those.
     """
 
     kind: ClassVar[str] = "stale"
+    words: ClassVar[str] = "{region} times staleness"
     needs: ClassVar[tuple[str, ...]] = ("staleness",)
-    is_phrase: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
     region: Region
 
     def __post_init__(self) -> None:
-        check_region(self, "region")
+        check_part(self, "region")
         if depends_on_probability(self.region):
             raise ValueError(
                 f"region of Stale must be made of Clip, whose interval is the same for every old probability, got "
-                f"{self.region!r}: the policy that staleness puts in the place of the old one has other probabilities"
+                f"{self.region!r}: the policy from which staleness measures has other probabilities"
             )
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """d times both."""
+        """Return d times both."""
         staleness = (context or Context()).require("staleness", self)
         inner = self.region.bounds(old_logps, context)
-        if isinstance(staleness, Tensor):
-            d = staleness.clamp(min=1).to(inner.log_low.device, inner.log_low.dtype)
-        else:
-            d = max(staleness, 1)
+        d = (staleness + inner.log_low.new_zeros(())).clamp(min=1).to(inner.log_low)
         return Bounds(inner.log_low * d, inner.log_high * d, inner.capped)
 
-    @property
-    def label(self) -> str:
-        """The rule, as many times as wide."""
-        return f"{self.region.part_label} times staleness"
-
     def cases(self) -> list[Part]:
-        """The rule as it is."""
+        """List the rule as it is."""
         return [Part("staleness 1", self.region)]
 
 
 @dataclass(frozen=True)
-class TailContracted(Region):
-    """Another rule, narrower for the tokens that have moved furthest, on the side to which they have moved.
+class PrefixBudget(Region):
+    """CPPO (arXiv 2606.10968): a band for each token, narrowed by what the tokens before it have spent.
 
-    With q the quantile of |log r| over the tokens that the loss is given, and |log r| > q > 0: the upper epsilon of the
-    rule where log r > 0, the lower one where log r < 0, times 1 / (1 + ((|log r| - q) / q)^exponent). Needs
-    context.logps, which `policy_loss` fills; a micro-batch has the quantile of its own tokens.
+    Token t of a response of T is inside if w_t D_t <= min(delta, delta + budget W_{t-1} - S_{t-1}). D_t is what its
+    move costs at least, see `divergence_at`: |pi - pi_old| for TV. S_{t-1} is the sum of w D over all tokens before it,
+    inside or not, W_{t-1} that of w, and w_t falls in a straight line from 1 to `least_weight` at the end of the
+    response. So the token has the band of radius min(...) / w_t, and r = 1 alone once the prefix has overspent. The
+    rule does not ask for signs: a move back costs what a move away does. Needs context.logps; a token's bounds depend
+    on the tokens before it, on no later one, and on no other response.
 
-    That far tokens get less is the idea of SAT (arXiv 2607.18722). The factor, 1 at q, is ours: SAT's was not found.
-    Raises ValueError unless quantile is in (0, 1) and exponent positive and finite.
+    The paper's radii are for TV: delta 0.15, budget 0.015. Raises ValueError unless delta is positive and finite,
+    budget at least 0 and finite, and least_weight in (0, 1].
     """
 
-    kind: ClassVar[str] = "tail_contracted"
+    kind: ClassVar[str] = "prefix_budget"
+    words: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
     needs: ClassVar[tuple[str, ...]] = ("logps",)
-    is_phrase: ClassVar[bool] = True
-    sees_probability: ClassVar[bool] = False
-    region: Region
-    quantile: float = 0.9
-    exponent: float = 2.0
+    is_of_single_tokens: ClassVar[bool] = True
+    divergence: str | Divergence = "tv"
+    delta: float = 0.15
+    budget: float = 0.015
+    least_weight: float = 0.8
 
     def __post_init__(self) -> None:
-        check_region(self, "region")
-        check_number(self, "quantile", 0, 1, open_low=True, open_high=True)
-        check_number(self, "exponent", 0, math.inf, open_low=True, open_high=True)
+        if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
+            object.__setattr__(self, "divergence", kind.name)
+        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "budget", 0, math.inf, open_high=True)
+        check_number(self, "least_weight", 0, 1, open_low=True)
 
+    @torch.no_grad()
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """See the class."""
-        context = context or Context()
-        old_logps = old_logps.detach().to(output_dtype(old_logps))
-        moved = context.log_ratio(old_logps, self)
-        limit = _quantile(moved.abs(), context, self.quantile, of_all=True)
-        inner = self.region.bounds(old_logps, context)
-        moved, limit = working_copy(moved), working_copy(limit)
-        beyond = torch.where((moved.abs() > limit) & (limit > 0), moved.abs() / limit - 1, 0.0 * moved)
-        cut = (beyond**self.exponent).clamp(max=_MOST)
-        up = (moved > 0).to(old_logps.device)
-        # log(1 + f (e^bound - 1)) of f = 1 / (1 + cut), also of bounds whose ratio overflows.
-        bound = torch.where(up, inner.log_high, inner.log_low)
-        less = torch.logaddexp(working_copy(bound), torch.log(cut)) - torch.log1p(cut)
-        less = less.to(bound.device, bound.dtype)
-        low = torch.where(up, inner.log_low, less.clamp(max=0))
-        high = torch.where(up, less.clamp(min=0), inner.log_high)
-        return Bounds(low, high, inner.capped)
-
-    @property
-    def label(self) -> str:
-        """The rule, and how it is contracted."""
-        rule = self.region.part_label
-        return f"{rule} contracted beyond quantile {self.quantile} by exponent {self.exponent}"
+        """Return the band of the radius that is left for each token: (what w_t D_t may be) / w_t."""
+        log_p, log_ratio, mask = moves(old_logps, context, self)
+        # In a compiled graph tensors, else every new number would make a new graph.
+        delta, budget, least = (log_p.new_zeros(()) + x for x in (self.delta, self.budget, self.least_weight))
+        place = mask.cumsum(-1).to(log_p.dtype) - 1
+        weight = 1 - (1 - least) * place / (mask.sum(-1, keepdim=True) - 1).clamp(min=1)
+        gain = weight * (budget - divergence_at(log_ratio, log_p, self.divergence))
+        # Of the tokens before; not all of them minus its own, since infinity minus infinity is NaN.
+        balance = pad(torch.where(mask, gain, 0.0), (1, 0))[..., :-1].cumsum(-1)
+        left = delta + balance.clamp(max=0)
+        band = band_bounds(working_copy(old_logps), self.divergence, (left / weight).clamp(min=1e-300))
+        return like(old_logps, *(torch.where(left <= 0, x.clamp(0, 0), x) for x in (band.log_low, band.log_high)))
 
     def cases(self) -> list[Part]:
-        """The rule where it is not contracted."""
-        return [Part(f"|log r| up to quantile {self.quantile}", self.region)]
+        """List the bands at both ends of a response."""
+        first, last = (Band(self.divergence, self.delta / weight) for weight in (1, self.least_weight))
+        return [Part("first token", first), Part("last token, nothing overspent", last)]
 
 
-def _quantile(x: Tensor, context: Context, q: float, *, of_all: bool = False) -> Tensor:
-    """The quantile over the tokens of each response, or of all of them, between two of them; NaN where there is none.
-
-    As torch.nanquantile has it, without sorting what is below.
-    """
+def quantile_of(x: Tensor, context: Context, q: float) -> Tensor:
+    """Return the quantile over the tokens of each response, (B, 1), between two of them; NaN without tokens."""
+    mask = context.response_mask
     x = x.detach().to(output_dtype(x))
-    mask = ~x.isnan() if context.response_mask is None else ~x.isnan() & context.response_mask
-    x = torch.where(mask, x, -torch.inf)
-    x, mask = (x.flatten(), mask.flatten()) if of_all else (x, mask)
-    top = x.topk(min(int((1 - q) * x.shape[-1]) + 2, x.shape[-1]), dim=-1).values
-    last = working_copy(mask.sum(-1, keepdim=True) - 1).clamp(min=0)
-    place = last - q * last  # from above
-    i, j = (k.long().to(x.device) for k in (place, torch.minimum(place.floor() + 1, last)))
-    first, second = top.gather(-1, i), top.gather(-1, j)
-    return first + place.frac().to(x.device, x.dtype) * (second - first)
+    return torch.nanquantile(x if mask is None else torch.where(mask, x, torch.nan), q, dim=-1, keepdim=True)
 
 
 def _nan_where(seen: Tensor, old_logps: Tensor) -> Tensor:
-    """The old log-probabilities, NaN where what a rule goes by is."""
+    """Return the old log-probabilities, NaN where what a rule goes by is."""
     return torch.where(seen.isnan(), torch.nan, old_logps)
+
+
+def moves(old_logps: Tensor, context: Context | None, region: Region) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log p, log r and the mask, in float64: near pi = 1 the difference of two float32 is all of log(1 - pi).
+
+    What has no cost has r = 1: padding, a NaN, which is that of its own token alone, and tokens of p = 0.
+    """
+    context = context or Context()
+    old, new = (working_copy(x.detach()) for x in (old_logps, context.require("logps", region)))
+    mask = torch.ones_like(old, dtype=torch.bool) if context.response_mask is None else context.response_mask
+    mask = mask.to(old.device)
+    log_p = torch.where(old.isnan(), -1.0, old).clamp(LOG_P_MIN, LOG_P_MAX)
+    # The new probability is kept, also of a p that is not.
+    log_ratio = torch.minimum(new.clamp(LOWEST, LOG_P_MAX) - log_p, -log_p)
+    return log_p, torch.where(mask & (old > -torch.inf) & ~new.isnan(), log_ratio, 0.0), mask

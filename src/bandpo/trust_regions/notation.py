@@ -1,4 +1,4 @@
-"""Rules in words: `band:kl:0.05` becomes a trust region, and a trust region its name in tables and legends."""
+"""Read a rule from a text, a short word or YAML, and find in it what would import a module."""
 
 from __future__ import annotations
 
@@ -8,32 +8,14 @@ from typing import Any, cast
 
 from ..errors import UserError
 from ..files.yaml import parse_yaml
-from .base import OWN, Region, trust_region
-
-
-def parse_region(text: str) -> Region:
-    """The rule that a text describes, a short word or a YAML node such as `{type: band, delta: 0.05}`.
-
-    A short word is a kind and its fields in their order, `kind:field:field`; the last ones may be left out. A rule in
-    a rule stands in the place of the field, with all of its own: `capped:band:kl:0.05:10`. Radii for each side of a
-    band need the node.
-
-    Raises ValueError naming the text, what is wrong with it and what is allowed.
-
-    >>> from bandpo import Band, Clip, Relaxed
-    >>> parse_region("relaxed:band:kl:0.05:clip:0.2:0.28") == Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))
-    True
-    >>> parse_region("{type: band, divergence: tv}") == parse_region("band:tv") == Band("tv", 0.05)
-    True
-    """
-    try:
-        return cast(Region, trust_region(node_of_text(text)))
-    except ValueError as error:
-        raise ValueError(f"{text!r}: {error}") from None
+from .nodes import OWN
 
 
 def node_of_text(text: str) -> Mapping[str, Any] | str:
-    """The node that a text is, or else the text, for a short word."""
+    """Return the node that a text is, or else the text, for a short word.
+
+    Raises ValueError for what is neither, and where a node needs PyYAML.
+    """
     if re.fullmatch(r"[\w.:+()/-]+", text):
         return text
     try:
@@ -69,5 +51,5 @@ def own_type(node: Any) -> str | None:
 
 
 def not_loaded(kind: str) -> str:
-    """Say what a reader shows in the place of such a rule."""
+    """Say what a reader shows instead of such a rule."""
     return f"a rule of one's own, {kind}, not loaded; --trust loads it"

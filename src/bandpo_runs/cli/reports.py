@@ -79,18 +79,18 @@ def methods() -> None:
 
     Of each its paper on arXiv, the average over tokens of its objective, and what it allows a token.
     """
-    from bandpo.losses.nodes import methods
+    from bandpo.losses.nodes import methods as every_method
     from bandpo.losses.notation import allowed
-    from bandpo.trust_regions.base import kinds, usage
+    from bandpo.trust_regions.nodes import kinds, usage
 
-    widths, columns = (max(len(each.name) for each in methods()), 10, 23), min(width(), 80)
+    widths, columns = (max(len(each.name) for each in every_method()), 10, 23), min(width(), 80)
 
     def row(name: str, paper: str, average: str, words: str) -> None:
         start = "  ".join(cell.ljust(size) for cell, size in zip((name, paper, average), widths, strict=True)) + "  "
         print(textwrap.fill(words, columns, initial_indent=start, subsequent_indent=" " * len(start)))
 
     row("name", "arXiv", "average", "what it allows")
-    for each in methods():
+    for each in every_method():
         said = allowed(each.objective) or each.objective.trust_region.label
         for long, short in ("a token's ratio may go ", "ratio "), ("a token of probability ", "p "), ("may go ", ""):
             said = said.replace(long, short)

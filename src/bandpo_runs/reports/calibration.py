@@ -14,7 +14,6 @@ from torch import Tensor
 from bandpo.errors import UserError, nearest
 from bandpo.losses.metrics import EDGES
 from bandpo.trust_regions.base import Context, Region
-from bandpo.trust_regions.numbers import free_number, numbers_of, with_number
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
 from ..statistics.calibration import (
@@ -24,6 +23,7 @@ from ..statistics.calibration import (
     smallest_number,
 )
 from ..statistics.intervals import Interval
+from .numbers import free_number, numbers_of, with_number
 from .tokens import Bools, Floats, Integers, Tokens
 
 Among = Literal["all", "tail", "positive", "negative"]

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..band.divergences import Divergence
-from ..band.divergences import divergence as lookup
-from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
+from bandpo.band.divergences import Divergence
+from bandpo.band.divergences import divergence as lookup
+from bandpo.numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
 
 
 @torch.no_grad()

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..bounds import Bounds
-from ..numerics import output_dtype
-from .base import Context, Part, Region, check_number
-from .rules import Clip
+from bandpo.bounds import Bounds
+from bandpo.numerics import output_dtype
+from bandpo.trust_regions.base import Context, Part, Region, check_number
+from bandpo.trust_regions.rules import Clip
 
 
 @dataclass(frozen=True)
