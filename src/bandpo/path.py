@@ -7,8 +7,10 @@ module of Python's own as well.
 
 import os
 import sys
+from functools import cache
 
 
+@cache  # of two that call it, the second would take another place from the path
 def leave_out_the_working_directory() -> None:
     """Take the working directory from the path of modules, where `python -m bandpo` or an empty entry put it.
 
