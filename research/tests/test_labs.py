@@ -194,7 +194,7 @@ def test_the_time_of_a_run_is_that_of_its_rounds(monkeypatch):
     now, seen = [0.0], set()
 
     def slow(lab, learner, seeds):
-        now[0] += toy.settings.rounds * len(seeds) + 60 * len({*seeds} - seen)
+        now[0] += lab.settings.rounds * len(seeds) + 60 * len({*seeds} - seen)
         seen.update(seeds)
 
     monkeypatch.setattr(labs, "numbers_of", slow)

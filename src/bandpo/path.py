@@ -7,15 +7,17 @@ module of Python's own as well.
 
 import os
 import sys
+from functools import cache
 
 
+@cache  # of two that call it, the second would take another place from the path
 def leave_out_the_working_directory() -> None:
     """Take the working directory from the path of modules, where `python -m bandpo` or an empty entry put it.
 
     An empty entry of PYTHONPATH means it, and `export PYTHONPATH=$PYTHONPATH:/x` leaves one. An entry that names it,
     as `PYTHONPATH=.`, is meant and stays. What the command starts has the same path.
     """
-    is_module = sys.argv[0] == os.path.join(os.path.dirname(os.path.dirname(__file__)), "__main__.py")
+    is_module = sys.argv[0] == os.path.join(os.path.dirname(__file__), "__main__.py")
     if not is_module and os.path.basename(sys.argv[0]) != "bandpo":
         return  # a program that calls `bandpo_runs.cli.main` has a path of its own
     if is_module and not sys.flags.safe_path:

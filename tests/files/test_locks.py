@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from bandpo.errors import UserError
-from bandpo.files import locks
+from bandpo_runs.files import locks
 from bandpo_runs.files.locks import locked
 
 # Without the package's own __init__, which loads torch.
 HOLD = f"""
 import sys, types
 from pathlib import Path
-sys.modules["bandpo"] = types.ModuleType("bandpo")
-sys.modules["bandpo"].__path__ = [{str(Path(locks.__file__).parents[1])!r}]
+for name in ("bandpo", "bandpo_runs"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [{str(Path(locks.__file__).parents[2])!r} + "/" + name]
 from bandpo_runs.files.locks import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)

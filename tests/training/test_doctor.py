@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from bandpo.doctor import installed
+from bandpo.doctor import installed as module
 from bandpo_runs.cli import main
 from bandpo_runs.training.doctor import examine, installation, plug_in, read_config
 from bandpo_runs.training.doctor_logs import logged
@@ -138,10 +138,10 @@ def test_a_log_tells_of_names_and_precision(tmp_path):
 def versions(monkeypatch, **installed):
     def version(name):
         if name not in installed:
-            raise installed.importlib.metadata.PackageNotFoundError(name)
+            raise module.importlib.metadata.PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(installed.importlib.metadata, "version", version)
+    monkeypatch.setattr(module.importlib.metadata, "version", version)
 
 
 def test_a_log_of_a_run_that_broke_is_a_problem(tmp_path, capsys):
@@ -199,8 +199,8 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
 )
 def test_a_plug_in_that_did_not_load_is_told(monkeypatch, out, err, level, what):
     versions(monkeypatch, verl="0.9.1")
-    monkeypatch.setattr(installed.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=out, stderr=err))
-    monkeypatch.setattr(installed.importlib.metadata, "entry_points", lambda **_: [])
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=out, stderr=err))
+    monkeypatch.setattr(module.importlib.metadata, "entry_points", lambda **_: [])
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "other")
     found = list(plug_in())
     assert [f.level for f in found[:2]] == ["problem", "problem"]
@@ -216,7 +216,7 @@ def test_no_answer_is_an_answer(monkeypatch):
     def never(*_, **__):
         raise subprocess.TimeoutExpired("python", 300)
 
-    monkeypatch.setattr(installed.subprocess, "run", never)
+    monkeypatch.setattr(module.subprocess, "run", never)
     assert "did not answer within 300 s" in list(plug_in())[-1].what
 
 
@@ -272,6 +272,6 @@ def test_the_installation_is_reported_on_this_machine(capsys):
 def test_a_process_that_is_asked_imports_nothing_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "of_a_stranger.py").write_text("print('loss known')\n")
-    (finding,) = installed._ask("a fresh process", "import of_a_stranger")
+    (finding,) = module._ask("a fresh process", "import of_a_stranger")
     assert finding.level == "problem"
     assert "No module named 'of_a_stranger'" in finding.what
