@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,9 @@ WORK, GUESS, RIGHT = 0, 1, 0  # tokens: the first two open an answer, the last i
 P_WORK, P_OTHER, LUCK, P_RIGHT, SPREAD = 0.02, 0.05, 0.06, 0.85, 0.5
 RATE = 0.01
 TASK = (
-    f"Each run trains a policy on {QUESTIONS} questions. An answer guesses (right {LUCK:.0%} of the time) or works in two "
-    f"steps (each right {P_RIGHT:.0%} of the time). At first {P_WORK:.0%} of the answers work, and {P_OTHER:.0%} do neither."
+    f"Each run trains a policy on {QUESTIONS} questions. An answer guesses (right {LUCK:.0%} of the time) or works "
+    f"in two steps (each right {P_RIGHT:.0%} of the time). At first {P_WORK:.0%} of the answers work, and "
+    f"{P_OTHER:.0%} do neither."
 )
 
 
@@ -43,14 +44,14 @@ def times(uses: int) -> str:
 def setting(rules: int, seeds: int, uses: int, rounds: int) -> str:
     """Say what is run."""
     return (
-        f"{rules * seeds} runs: {rules} rules, {seeds} seeds, {rounds} rounds. A round samples {QUESTIONS * ANSWERS} answers "
-        f"and uses each {times(uses)}. GRPO is Clip(0.2, 0.2), Clip-Higher Clip(0.2, 0.28). One learning rate for all "
-        f"({RATE}), tuned for no rule."
+        f"{rules * seeds} runs: {rules} rules, {seeds} seeds, {rounds} rounds. A round samples {QUESTIONS * ANSWERS} "
+        f"answers and uses each {times(uses)}. GRPO is Clip(0.2, 0.2), Clip-Higher Clip(0.2, 0.28). One learning rate "
+        f"for all ({RATE}), tuned for no rule."
     )
 
 
 class Round(NamedTuple):
-    """What is known before a round: the expected share of right answers, (rules, seeds), and the share clipped before."""
+    """The share of right answers that is expected, (rules, seeds), and of tokens clipped in the round before."""
 
     right: Tensor
     clipped: list[float]
@@ -95,10 +96,14 @@ def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: 
         old = _log_probabilities(table, answers)
         for step in range(uses * MINIBATCHES):
             part = slice(step % MINIBATCHES, None, MINIBATCHES)
-            batch = [x[:, :, part] for x in (old, advantages, mask)]
             new = _log_probabilities((shared + own[:, :, part]).log_softmax(-1), answers[:, :, part])
+            batch = [x[:, :, part].flatten(1, 3) for x in (old, advantages, mask)]
             level = "main" if step == uses * MINIBATCHES - 1 else None
-            losses = [_loss(rule, level, *(x[i] for x in (new, *batch))) for i, rule in enumerate(rules.values())]
+            # The sum over seeds of each one's own mean over its answers.
+            losses = [
+                policy_loss(*each, rule, normalizer=new[0, 0, ..., 0].numel(), metrics=level)
+                for rule, *each in zip(rules.values(), new.flatten(1, 3), *batch, strict=True)
+            ]
             adam.zero_grad()
             torch.stack([loss for loss, _ in losses]).sum().backward()
             adam.step()
@@ -111,19 +116,13 @@ def _log_probabilities(table: Tensor, answers: Tensor) -> Tensor:
     return table.gather(-1, answers.unsqueeze(-1)).squeeze(-1)
 
 
-def _loss(rule: Region, level: Any, new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Any:
-    """Compute the sum over seeds of each one's own mean over answers; the tensors are (seeds, questions, answers, ...)."""
-    rows = (new.flatten(0, 2), old.flatten(0, 2), advantages.flatten(), mask.flatten(0, 2))
-    return policy_loss(*rows, rule, normalizer=new[0, ..., 0].numel(), metrics=level)
-
-
 def means_of(history: Sequence[Round]) -> Tensor:
     """Return the mean curves so far, (rules, rounds done + 1)."""
     return torch.stack([each.right.mean(-1) for each in history], -1)
 
 
 class Mean(NamedTuple):
-    """A mean and half of its 95 % interval."""
+    """A mean and half of its 95% interval."""
 
     value: Tensor
     half: Tensor
@@ -133,7 +132,7 @@ class Mean(NamedTuple):
 
 
 def mean_of(runs: Tensor) -> Mean:
-    """Return the mean over the last axis, with the 95 % interval of Student's t (its quantile to 1 % for n >= 5)."""
+    """Return the mean over the last axis, with the 95% interval of Student's t, its quantile to 1% for n >= 8."""
     n = runs.shape[-1]
     t = 1.96 + 2.37 / (n - 1) + 2.82 / (n - 1) ** 2
     return Mean(runs.mean(-1), t * runs.std(-1) / math.sqrt(n))
@@ -178,16 +177,16 @@ class Result(NamedTuple):
         ]
         told += [f"a tie with {' and '.join([', '.join(ties[:-1]), ties[-1]] if ties[1:] else ties)}"] if ties else []
         return (
-            f"With each answer used {times(self.uses)}, {self.names[-1]} needs {mean_of(last)} rounds until half of the answers "
-            f"are right: {', '.join(told)}."
+            f"With each answer used {times(self.uses)}, {self.names[-1]} needs {mean_of(last)} rounds until half of "
+            f"the answers are right: {', '.join(told)}."
         )
 
     def notes(self) -> list[str]:
         """Say what the numbers are, and what they are not."""
         late = int((self.curves < 0.5).all(-1).sum())
         notes = [
-            "± is a 95 % interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds 0. "
-            "Clipped tokens are counted at the last step of each round.",
+            "± is a 95% interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds "
+            "0. Clipped tokens are counted at the last step of each round.",
             "This is one small task: it says nothing about language models.",
         ]
         if self.clipped.mean(-1).max() < 0.001:
@@ -214,7 +213,7 @@ def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: 
     def paint(mark: str, text: str) -> str:
         return f"\x1b[{colours[int(mark) - 1]}m{text}\x1b[0m" if colours and mark.isdigit() else text
 
-    labels = {0: "100 % ", 5: " 50 % ", 10: "  0 % "}
+    labels = {0: " 100% ", 5: "  50% ", 10: "   0% "}
     lines = [labels.get(i, " " * 6) + "|" + "".join(paint(x, x) for x in row) for i, row in enumerate(cells)]
     end = f"{rounds} rounds"
     legend = "   ".join(paint(str(i + 1), f"{i + 1} {name}") for i, name in enumerate(names))
@@ -222,10 +221,10 @@ def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: 
 
 
 COLOURS = (("#b4451f", "#f0885c"), ("#9a6a00", "#e0b040"), ("#0b7a5e", "#43c7a0"), ("#2457c5", "#86abff"))
-_DASHES = ("", "1 4", "7 4", "")
+_DASHES = ("", "1 5", "7 6", "")
 _STYLE = """:root{color-scheme:light dark;--paper:#fcfcfa;--ink:#1d2125;--soft:#59616a;--rule:#dcdbd4}
 @media(prefers-color-scheme:dark){:root{--paper:#15181b;--ink:#e4e4df;--soft:#a2a9b0;--rule:#3a4046}}
-body{margin:0;background:var(--paper);color:var(--ink);font:1.0625rem/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+body{margin:0;background:var(--paper);color:var(--ink);font:1.0625rem/1.55 system-ui,sans-serif}
 main{max-width:46rem;margin:0 auto;padding:2rem 1.25rem 4rem}
 h1{font-size:clamp(1.5rem,1.1rem + 2vw,2.1rem);line-height:1.2;margin:0 0 .75rem;text-wrap:balance}
 h2{font-size:1.15rem;margin:2.5rem 0 .5rem}p{margin:0 0 .9rem}.soft,figcaption{color:var(--soft);font-size:.9rem}
@@ -235,11 +234,13 @@ figure svg{display:block;width:100%;height:20rem;border:solid var(--rule);border
 .up{flex-direction:column;text-align:right;margin:-.6rem 0}.across,figcaption,.key{grid-column:2}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;list-style:none;padding:0;margin:.6rem 0;font-size:.9rem}
 .key svg{display:inline-block;width:1.9rem;height:.6rem;border:0;margin-right:.4rem}
-path,line{fill:none;stroke-width:2.25px;vector-effect:non-scaling-stroke}polygon{opacity:.15}
+path,line{fill:none;stroke-linecap:round;stroke-width:2.25px;vector-effect:non-scaling-stroke}polygon{opacity:.15}
 .half{stroke:var(--soft);stroke-width:1px;stroke-dasharray:2 3}
 .scroll{overflow-x:auto}table{border-spacing:0;font-variant-numeric:tabular-nums;font-size:.95rem}
-th,td{padding:.4rem 0 .4rem 1.25rem;text-align:right;border-bottom:1px solid var(--rule);font-weight:400;vertical-align:bottom}
-th:first-child{padding-left:0;text-align:left}thead th{color:var(--soft);font-size:.85rem}td,tbody th{white-space:nowrap}
+th,td{padding:.4rem 0 .4rem 1.25rem;text-align:right;border-bottom:1px solid var(--rule);font-weight:400}
+th:first-child{padding-left:0;text-align:left}thead th{color:var(--soft);font-size:.85rem;vertical-align:bottom}
+td,tbody th{white-space:nowrap}
+@media(max-width:30rem){th,td{padding-left:.6rem}}
 code{font:.9rem ui-monospace,Menlo,monospace}"""
 
 
@@ -249,28 +250,30 @@ def page(result: Result, command: str) -> str:
     last, until = means.shape[1] - 1, result.until_half().mean(-1)
     curves, key = [], []
     for i, (name, mean, half) in enumerate(zip(result.names, means.tolist(), halves.tolist(), strict=True)):
-        up, down = ([(x, 100 * (1 - m - sign * h)) for x, (m, h) in enumerate(zip(mean, half, strict=True))] for sign in (1, -1))
-        area = " ".join(f"{x},{y:.2f}" for x, y in (*up, *reversed(down)))
+        points = [*enumerate(zip(mean, half, strict=True))]
+        upper = [f"{x},{100 * (1 - m - h):.2f}" for x, (m, h) in points]
+        lower = [f"{x},{100 * (1 - m + h):.2f}" for x, (m, h) in reversed(points)]
         line = "M" + "L".join(f"{x},{100 * (1 - m):.2f}" for x, m in enumerate(mean))
         look = f'stroke="var(--c{i})" stroke-dasharray="{_DASHES[i]}"'
-        curves.append(f'<polygon points="{area}" fill="var(--c{i})"/><path d="{line}" {look}/>')
+        curves.append(f'<polygon points="{" ".join(upper + lower)}" fill="var(--c{i})"/><path d="{line}" {look}/>')
         sample = f'<svg viewBox="0 0 30 10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" {look}/></svg>'
         key.append(f"<li>{sample}{html.escape(name)}</li>")
     head, *rows = [[html.escape(cell) for cell in row] for row in result.rows()]
     body = "".join(f'<tr><th scope="row">{r[0]}</th>{"".join(f"<td>{c}</td>" for c in r[1:])}</tr>' for r in rows)
     light, dark = (";".join(f"--c{i}:{pair[k]}" for i, pair in enumerate(COLOURS)) for k in (0, 1))
     style = f"{_STYLE}\n:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    title = f"{result.names[-1]} needs {until[-1]:.1f} rounds, {result.names[0]} {until[0]:.1f}"
+    each = [f"{mean:.1f} with {name}" for name, mean in zip(result.names, until.tolist(), strict=True)]
+    title = f"Rounds until half are right: {', '.join(reversed(each))}"
     again = "" if result.uses == 1 else "<p>The same with each answer used once: <code>bandpo demo --uses 1</code></p>"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width,initial-scale=1">
 <title>{html.escape(title)}</title><style>{style}</style></head><body><main>
 <h1>{html.escape(title)}</h1><p>{html.escape(result.verdict())}</p>
-<figure><div class="axis up"><span>100 %</span><span>50 %</span><span>0 %</span></div>
+<figure><div class="axis up"><span>100%</span><span>50%</span><span>0%</span></div>
 <svg viewBox="0 0 {last} 100" preserveAspectRatio="none" role="img" aria-label="Share of right answers by round">
 <line class="half" x1="0" y1="50" x2="{last}" y2="50"/>{"".join(reversed(curves))}</svg>
 <div class="axis across"><span>0</span><span>{last} rounds</span></div><ul class="key">{"".join(key)}</ul>
-<figcaption>Share of right answers: mean over {result.curves.shape[1]} seeds, with its 95 % interval.</figcaption></figure>
+<figcaption>Share of right answers: mean over seeds, with its 95% interval.</figcaption></figure>
 <div class="scroll"><table><thead><tr>{"".join(f'<th scope="col">{cell}</th>' for cell in head)}</tr></thead>
 <tbody>{body}</tbody></table></div>
 <h2>The task</h2><p>{html.escape(TASK)}</p>

@@ -24,8 +24,8 @@ _COLOURS = ("31", "35", "32", "1;34")  # those that are legible on black and on 
 @app.command(cls=Command)
 def demo(
     ctx: Context,
-    uses: Annotated[int, Option(parser=count, metavar="N", help="gradient steps that each answer is used for")] = 8,
-    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="how many, or which, at least 2")] = "64",
+    uses: Annotated[int, Option(parser=count, metavar="N", help="how often each answer is used")] = 8,
+    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="how many, at least 8, or which")] = "64",
     out: Annotated[Path, Option("-o", "--out", parser=page, metavar="FILE", help="the page")] = Path("runs/demo.html"),
 ) -> None:
     """Compare four rules on a tiny task, in 20 seconds.
@@ -41,8 +41,8 @@ def demo(
 
     torch.set_num_threads(1)  # these tensors are small: threads would wait for one another
 
-    if len(seeds) < 2:
-        raise UserError(f"--seeds must be at least 2 for an interval, got {len(seeds)}")
+    if len(seeds) < 8:
+        raise UserError(f"--seeds must be at least 8, for an interval; got {len(seeds)}")
     rounds, columns = experiment.rounds_of(uses), min(width(), 80)
 
     def say(*paragraphs: str) -> None:
@@ -59,7 +59,7 @@ def demo(
         if live:
             lines = experiment.plot([*experiment.RULES], means, rounds, columns, _COLOURS)
             _draw(lines, again=len(history) > 1)
-        elif (len(history) - 1) % max(rounds // 10, 1) == 0:
+        elif (len(history) - 1) % max(rounds // 10, 1) == 0 or len(history) > rounds:
             print(f"{len(history) - 1:>7}" + "".join(f"{value:>16.1%}" for value in means[:, -1]), flush=True)
     result = experiment.Result.of(experiment.RULES, uses, history)
     print()
