@@ -25,7 +25,7 @@ from bandpo import __version__
 from bandpo.errors import UserError, without_password
 from bandpo.files.checks import check_text
 
-from . import calibration, data, evals, reports, training, watching
+from . import calibration, data, demo, evals, reports, training, watching
 from .arguments import Command
 from .ending import ended_by_signals, lenient_output
 
@@ -34,7 +34,7 @@ get_command = functools.cache(_get_command)
 
 # What a newcomer looks for, in the order in which it is needed; every command stands under one of them.
 HEADINGS = {
-    "See what a rule does": ("lab", "explain", "methods", "figures"),
+    "See what a rule does": ("demo", "lab", "explain", "methods", "figures"),
     "Train": ("train", "verl", "data"),
     "Look at a run": ("watch", "report", "calibrate"),
     "Evaluate": ("eval", "score", "compare", "table"),
@@ -53,7 +53,7 @@ class Grouped(TyperGroup):
         with formatter.section("Options"):
             formatter.write_dl([record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))])
         formatter.write_paragraph()
-        formatter.write_text("Begin with: bandpo lab. Each command says more: bandpo lab --help")
+        formatter.write_text("Begin with: bandpo demo. Each command says more: bandpo demo --help")
 
 
 app = Typer(
@@ -62,7 +62,7 @@ app = Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
 )
-GROUPS = (training, evals, reports, watching, calibration, data)
+GROUPS = (demo, training, evals, reports, watching, calibration, data)
 for group in GROUPS:
     app.add_typer(group.app)
 
@@ -112,7 +112,8 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
             what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
             how = " with --resume" if argv[:1] in (["lab"], ["train"]) else ""
             with contextlib.suppress(OSError):  # the terminal may be gone
-                print(f"{what}; the same command{how} goes on", file=sys.stderr)
+                again = "begins anew" if argv[:1] == ["demo"] else "goes on"
+                print(f"{what}; the same command{how} {again}", file=sys.stderr)
                 if argv[:1] == ["eval"]:
                     print(command, file=sys.stderr)
             return 128 + number

@@ -1,0 +1,284 @@
+"""Many small runs at once under four rules, with a verdict, curves and a page: what `bandpo demo` shows.
+
+Read in this order: `train` is the experiment, `Result` what was measured, then words, curves and the page.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bandpo import Band, Clip, Region, group_advantages, policy_loss
+
+from .reports.content_security import POLICY
+
+# The last rule is the one that the others are compared with.
+RULES: dict[str, Region] = {
+    "GRPO": Clip(0.2, 0.2),
+    "Clip-Higher": Clip(0.2, 0.28),
+    "Clip(0.2, 1.0)": Clip(0.2, 1.0),
+    "Band-KL 0.05": Band("kl", 0.05),
+}
+QUESTIONS, ANSWERS, MINIBATCHES = 8, 16, 4  # answers per question and round; steps per pass over a round
+TOKENS, LENGTH = 8, 3
+WORK, GUESS, RIGHT = 0, 1, 0  # tokens: the first two open an answer, the last is the right one of a step
+P_WORK, P_OTHER, LUCK, P_RIGHT, SPREAD = 0.02, 0.05, 0.06, 0.85, 0.5
+RATE = 0.01
+TASK = (
+    f"Each run trains a policy on {QUESTIONS} questions. An answer guesses (right {LUCK:.0%} of the time) or works "
+    f"in two steps (each right {P_RIGHT:.0%} of the time). At first {P_WORK:.0%} of the answers work, and "
+    f"{P_OTHER:.0%} do neither."
+)
+
+
+def times(uses: int) -> str:
+    """Say how often each answer is used."""
+    return "once" if uses == 1 else f"{uses} times"
+
+
+def setting(rules: int, seeds: int, uses: int, rounds: int) -> str:
+    """Say what is run."""
+    return (
+        f"{rules * seeds} runs: {rules} rules, {seeds} seeds, {rounds} rounds. A round samples {QUESTIONS * ANSWERS} "
+        f"answers and uses each {times(uses)}. GRPO is Clip(0.2, 0.2), Clip-Higher Clip(0.2, 0.28). One learning rate "
+        f"for all ({RATE}), tuned for no rule."
+    )
+
+
+class Round(NamedTuple):
+    """The share of right answers that is expected, (rules, seeds), and of tokens clipped in the round before."""
+
+    right: Tensor
+    clipped: list[float]
+
+
+def rounds_of(uses: int) -> int:
+    """Return how many rounds to train: fewer where each answer is used for more steps."""
+    return 10 + 88 // uses
+
+
+def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: int) -> Iterator[Round]:
+    """Train one policy for each rule and seed, all in one tensor, and yield `rounds` + 1 times.
+
+    A round samples 16 answers to each of 8 questions and uses each of them `uses` times, in 4 minibatches. A seed fixes
+    the first policy and all random numbers, so the rules see the same ones. No run depends on another.
+    """
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    shape = len(rules), len(seeds)
+    first = torch.full((LENGTH, TOKENS), (1 - P_RIGHT) / (TOKENS - 1))
+    first[1:, RIGHT] = P_RIGHT
+    first[0] = P_OTHER / (TOKENS - 2)
+    first[0, [WORK, GUESS]] = torch.tensor([P_WORK, 1 - P_WORK - P_OTHER])
+    noise = torch.stack([SPREAD * torch.randn(QUESTIONS, LENGTH, TOKENS, generator=g) for g in generators])
+    # The logits are a part that all questions share and a part of each, (rules, seeds, questions, places, tokens).
+    shared = first.log().expand(*shape, 1, -1, -1).clone().requires_grad_()
+    own = noise.expand(*shape, -1, -1, -1).clone().requires_grad_()
+    adam = torch.optim.Adam([shared, own], lr=RATE, betas=(0.9, 0.99))
+    clipped = [0.0] * len(rules)
+    for number in range(rounds + 1):
+        table = (shared + own).detach().log_softmax(-1)
+        p = table.exp()
+        yield Round((p[..., 0, WORK] * p[..., 1:, RIGHT].prod(-1) + p[..., 0, GUESS] * LUCK).mean(-1), clipped)
+        if number == rounds:
+            return
+        chance = torch.stack([torch.rand(QUESTIONS, ANSWERS, LENGTH + 1, generator=g) for g in generators])
+        above = chance[..., :LENGTH, None] > p.cumsum(-1).unsqueeze(3)
+        answers = above.sum(-1).clamp(max=TOKENS - 1)  # (rules, seeds, questions, answers, places)
+        works, guesses = answers[..., 0] == WORK, answers[..., 0] == GUESS
+        right = torch.where(works, (answers[..., 1:] == RIGHT).all(-1), guesses & (chance[..., -1] < LUCK))
+        advantages = group_advantages(right.float().flatten(), ANSWERS).view(right.shape)
+        mask = works[..., None] | (torch.arange(LENGTH) == 0)  # only work has further tokens
+        old = _log_probabilities(table, answers)
+        for step in range(uses * MINIBATCHES):
+            part = slice(step % MINIBATCHES, None, MINIBATCHES)
+            new = _log_probabilities((shared + own[:, :, part]).log_softmax(-1), answers[:, :, part])
+            batch = [x[:, :, part].flatten(1, 3) for x in (old, advantages, mask)]
+            level = "main" if step == uses * MINIBATCHES - 1 else None
+            # The sum over seeds of each one's own mean over its answers.
+            losses = [
+                policy_loss(*each, rule, normalizer=new[0, 0, ..., 0].numel(), metrics=level)
+                for rule, *each in zip(rules.values(), new.flatten(1, 3), *batch, strict=True)
+            ]
+            adam.zero_grad()
+            torch.stack([loss for loss, _ in losses]).sum().backward()
+            adam.step()
+        clipped = [metrics.compute()["clip/fraction"] for _, metrics in losses]  # at the last step of the round
+
+
+def _log_probabilities(table: Tensor, answers: Tensor) -> Tensor:
+    """Look up log pi of each token of each answer."""
+    table = table.unsqueeze(3).expand(-1, -1, -1, answers.shape[3], -1, -1)
+    return table.gather(-1, answers.unsqueeze(-1)).squeeze(-1)
+
+
+def means_of(history: Sequence[Round]) -> Tensor:
+    """Return the mean curves so far, (rules, rounds done + 1)."""
+    return torch.stack([each.right.mean(-1) for each in history], -1)
+
+
+class Mean(NamedTuple):
+    """A mean and half of its 95% interval."""
+
+    value: Tensor
+    half: Tensor
+
+    def __str__(self) -> str:
+        return f"{round(float(self.value), 1) + 0.0:.1f} ± {self.half:.1f}"  # and no -0.0
+
+
+def mean_of(runs: Tensor) -> Mean:
+    """Return the mean over the last axis, with the 95% interval of Student's t, its quantile to 1% for n >= 8."""
+    n = runs.shape[-1]
+    t = 1.96 + 2.37 / (n - 1) + 2.82 / (n - 1) ** 2
+    return Mean(runs.mean(-1), t * runs.std(-1) / math.sqrt(n))
+
+
+class Result(NamedTuple):
+    """What was measured: curves (rules, seeds, rounds + 1), and the share of clipped tokens of each rule and round."""
+
+    names: list[str]
+    uses: int
+    curves: Tensor
+    clipped: Tensor
+
+    @classmethod
+    def of(cls, rules: Mapping[str, Region], uses: int, rounds: Sequence[Round]) -> Result:
+        clipped = torch.tensor([each.clipped for each in rounds[1:]]).T
+        return cls([*rules], uses, torch.stack([each.right for each in rounds], -1), clipped)
+
+    def until_half(self) -> Tensor:
+        """Return the rounds that each run needs until half of its answers are right, (rules, seeds); all, if never."""
+        half = self.curves >= 0.5
+        return torch.where(half.any(-1), half.int().argmax(-1), half.shape[-1] - 1).float()
+
+    def rows(self) -> list[list[str]]:
+        """Return the table: a head, and a row for each rule."""
+        until = self.until_half()
+        rows = [["rule", "rounds to half right", f"minus {self.names[-1]}", "clipped tokens"]]
+        for name, own, clipped in zip(self.names, until, self.clipped.mean(-1), strict=True):
+            difference = "" if name == self.names[-1] else str(mean_of(own - until[-1]))
+            rows.append([name, str(mean_of(own)), difference, f"{clipped:.1%}"])
+        return rows
+
+    def verdict(self) -> str:
+        """Say in one sentence how the last rule compares with each of the others."""
+        *others, last = self.until_half()
+        differences = {name: mean_of(own - last) for name, own in zip(self.names, others, strict=False)}
+        ties = [name for name, mean in differences.items() if abs(mean.value) <= mean.half]
+        told = [
+            f"{Mean(abs(mean.value), mean.half)} {'fewer' if mean.value > 0 else 'more'} than {name}"
+            for name, mean in differences.items()
+            if name not in ties
+        ]
+        told += [f"a tie with {' and '.join([', '.join(ties[:-1]), ties[-1]] if ties[1:] else ties)}"] if ties else []
+        return (
+            f"With each answer used {times(self.uses)}, {self.names[-1]} needs {mean_of(last)} rounds until half of "
+            f"the answers are right: {', '.join(told)}."
+        )
+
+    def notes(self) -> list[str]:
+        """Say what the numbers are, and what they are not."""
+        late = int((self.curves < 0.5).all(-1).sum())
+        notes = [
+            "± is a 95% interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds "
+            "0. Clipped tokens are counted at the last step of each round.",
+            "This is one small task: it says nothing about language models.",
+        ]
+        if self.clipped.mean(-1).max() < 0.001:
+            notes.insert(0, "No rule clips even one token in a thousand here, so there is little that could differ.")
+        if late:
+            notes.append(f"{late} runs never got half right; each counts as {self.curves.shape[-1] - 1} rounds.")
+        return notes
+
+
+def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: Sequence[str] = ()) -> list[str]:
+    """Draw the curves so far, (rules, rounds done + 1), as lines of text; `colours` are the numbers of ANSI."""
+    height, columns = 11, width - 7
+    cells = [[" "] * columns for _ in range(height)]
+    for column in range(columns):
+        place = column * rounds / (columns - 1)
+        if place > means.shape[1] - 1:
+            break
+        before, after = math.floor(place), math.ceil(place)
+        for i, curve in enumerate(means.tolist()):
+            value = curve[before] + (place - before) * (curve[after] - curve[before])
+            row = round((height - 1) * (1 - value))
+            cells[row][column] = str(i + 1) if cells[row][column] == " " else "*"
+
+    def paint(mark: str, text: str) -> str:
+        return f"\x1b[{colours[int(mark) - 1]}m{text}\x1b[0m" if colours and mark.isdigit() else text
+
+    labels = {0: " 100% ", 5: "  50% ", 10: "   0% "}
+    lines = [labels.get(i, " " * 6) + "|" + "".join(paint(x, x) for x in row) for i, row in enumerate(cells)]
+    end = f"{rounds} rounds"
+    legend = "   ".join(paint(str(i + 1), f"{i + 1} {name}") for i, name in enumerate(names))
+    return [*lines, f"{'':6}+{'-' * columns}", f"{'':6} 0{end:>{columns - 1}}", f"{'':7}{legend}   * several"]
+
+
+COLOURS = (("#b4451f", "#f0885c"), ("#9a6a00", "#e0b040"), ("#0b7a5e", "#43c7a0"), ("#2457c5", "#86abff"))
+_DASHES = ("", "1 5", "7 6", "")
+_STYLE = """:root{color-scheme:light dark;--paper:#fcfcfa;--ink:#1d2125;--soft:#59616a;--rule:#dcdbd4}
+@media(prefers-color-scheme:dark){:root{--paper:#15181b;--ink:#e4e4df;--soft:#a2a9b0;--rule:#3a4046}}
+body{margin:0;background:var(--paper);color:var(--ink);font:1.0625rem/1.55 system-ui,sans-serif}
+main{max-width:46rem;margin:0 auto;padding:2rem 1.25rem 4rem}
+h1{font-size:clamp(1.5rem,1.1rem + 2vw,2.1rem);line-height:1.2;margin:0 0 .75rem;text-wrap:balance}
+h2{font-size:1.15rem;margin:2.5rem 0 .5rem}p{margin:0 0 .9rem}.soft,figcaption{color:var(--soft);font-size:.9rem}
+figure{margin:2rem 0;display:grid;grid-template-columns:auto 1fr;gap:0 .5rem}
+figure svg{display:block;width:100%;height:20rem;border:solid var(--rule);border-width:0 0 1px 1px}
+.axis{display:flex;justify-content:space-between;color:var(--soft);font-size:.8rem}
+.up{flex-direction:column;text-align:right;margin:-.6rem 0}.across,figcaption,.key{grid-column:2}
+.key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;list-style:none;padding:0;margin:.6rem 0;font-size:.9rem}
+.key svg{display:inline-block;width:1.9rem;height:.6rem;border:0;margin-right:.4rem}
+path,line{fill:none;stroke-linecap:round;stroke-width:2.25px;vector-effect:non-scaling-stroke}polygon{opacity:.15}
+.half{stroke:var(--soft);stroke-width:1px;stroke-dasharray:2 3}
+.scroll{overflow-x:auto}table{border-spacing:0;font-variant-numeric:tabular-nums;font-size:.95rem}
+th,td{padding:.4rem 0 .4rem 1.25rem;text-align:right;border-bottom:1px solid var(--rule);font-weight:400}
+th:first-child{padding-left:0;text-align:left}thead th{color:var(--soft);font-size:.85rem;vertical-align:bottom}
+td,tbody th{white-space:nowrap}
+@media(max-width:30rem){th,td{padding-left:.6rem}}
+code{font:.9rem ui-monospace,Menlo,monospace}"""
+
+
+def page(result: Result, command: str) -> str:
+    """Return the result as one HTML file that loads nothing."""
+    means, halves = mean_of(result.curves.transpose(1, 2))
+    last, until = means.shape[1] - 1, result.until_half().mean(-1)
+    curves, key = [], []
+    for i, (name, mean, half) in enumerate(zip(result.names, means.tolist(), halves.tolist(), strict=True)):
+        points = [*enumerate(zip(mean, half, strict=True))]
+        upper = [f"{x},{100 * (1 - m - h):.2f}" for x, (m, h) in points]
+        lower = [f"{x},{100 * (1 - m + h):.2f}" for x, (m, h) in reversed(points)]
+        line = "M" + "L".join(f"{x},{100 * (1 - m):.2f}" for x, m in enumerate(mean))
+        look = f'stroke="var(--c{i})" stroke-dasharray="{_DASHES[i]}"'
+        curves.append(f'<polygon points="{" ".join(upper + lower)}" fill="var(--c{i})"/><path d="{line}" {look}/>')
+        sample = f'<svg viewBox="0 0 30 10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" {look}/></svg>'
+        key.append(f"<li>{sample}{html.escape(name)}</li>")
+    head, *rows = [[html.escape(cell) for cell in row] for row in result.rows()]
+    body = "".join(f'<tr><th scope="row">{r[0]}</th>{"".join(f"<td>{c}</td>" for c in r[1:])}</tr>' for r in rows)
+    light, dark = (";".join(f"--c{i}:{pair[k]}" for i, pair in enumerate(COLOURS)) for k in (0, 1))
+    style = f"{_STYLE}\n:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    each = [f"{mean:.1f} with {name}" for name, mean in zip(result.names, until.tolist(), strict=True)]
+    title = f"Rounds until half are right: {', '.join(reversed(each))}"
+    again = "" if result.uses == 1 else "<p>The same with each answer used once: <code>bandpo demo --uses 1</code></p>"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width,initial-scale=1">
+<title>{html.escape(title)}</title><style>{style}</style></head><body><main>
+<h1>{html.escape(title)}</h1><p>{html.escape(result.verdict())}</p>
+<figure><div class="axis up"><span>100%</span><span>50%</span><span>0%</span></div>
+<svg viewBox="0 0 {last} 100" preserveAspectRatio="none" role="img" aria-label="Share of right answers by round">
+<line class="half" x1="0" y1="50" x2="{last}" y2="50"/>{"".join(reversed(curves))}</svg>
+<div class="axis across"><span>0</span><span>{last} rounds</span></div><ul class="key">{"".join(key)}</ul>
+<figcaption>Share of right answers: mean over seeds, with its 95% interval.</figcaption></figure>
+<div class="scroll"><table><thead><tr>{"".join(f'<th scope="col">{cell}</th>' for cell in head)}</tr></thead>
+<tbody>{body}</tbody></table></div>
+<h2>The task</h2><p>{html.escape(TASK)}</p>
+<p>{setting(*result.curves.shape[:2], result.uses, last)}</p>
+<h2>What the numbers are</h2>{"".join(f"<p>{html.escape(note)}</p>" for note in result.notes())}
+<h2>Again</h2><p><code>{html.escape(command)}</code></p>{again}
+</main></body></html>
+"""

@@ -1,0 +1,163 @@
+"""`bandpo demo`: independent runs, a verdict that equals its curves, and a page that stands alone."""
+
+import html.parser
+import math
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from scipy.stats import t, ttest_1samp
+
+from bandpo_runs import demo
+from bandpo_runs.cli import main
+
+# What torch, typer and PyYAML do not bring.
+EXTRAS = ("numpy", "scipy", "rich", "matplotlib", "jinja2", "transformers", "trl", "numba")
+BARE = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS}))  # importing them fails as if they were not installed
+from bandpo_runs.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def measured(seeds=range(8), uses=8, rounds=8):
+    return demo.Result.of(demo.RULES, uses, list(demo.train(demo.RULES, seeds, uses, rounds)))
+
+
+@pytest.fixture(scope="module")
+def result():
+    return measured(rounds=16)
+
+
+def test_a_seed_alone_has_the_curve_that_it_has_among_others():
+    many = measured(seeds=[3, 5, 11], rounds=4).curves
+    torch.testing.assert_close(measured(seeds=[5], rounds=4).curves, many[:, 1:2], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(many[:, 0], many[:, 1])
+
+
+def test_a_rule_alone_has_the_curve_that_it_has_beside_others():
+    rules = {"Band-KL 0.05": demo.RULES["Band-KL 0.05"]}
+    alone = torch.stack([each.right for each in demo.train(rules, [3, 5], 8, 4)], -1)
+    torch.testing.assert_close(alone[0], measured(seeds=[3, 5], rounds=4).curves[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_the_verdict_and_the_table_equal_a_recomputation_from_the_curves(result):
+    curves = result.curves.double().numpy()
+    until = [[next((i for i, x in enumerate(run) if x >= 0.5), 16) for run in rule] for rule in curves]
+    half = t.ppf(0.975, 7) / math.sqrt(8)
+    mean = torch.tensor(until).double()
+    numbers = re.compile(r"(-?[\d.]+) ± ([\d.]+)")
+    for row, own in zip(result.rows()[1:], mean, strict=True):
+        found = [float(x) for x in numbers.search(row[1]).groups()]
+        assert found == pytest.approx([own.mean().item(), own.std().item() * half], abs=0.06)
+    verdict = result.verdict()
+    assert verdict.startswith("With each answer used 8 times, Band-KL 0.05 needs ")
+    for name, own in zip(result.names[:-1], mean, strict=False):
+        difference = own - mean[-1]
+        differs = difference.std() > 0 and ttest_1samp(difference.numpy(), 0).pvalue < 0.05
+        number = f"{abs(difference.mean().item()):.1f} ± "
+        told = re.search(rf"([\d.]+ ± )[\d.]+ (fewer|more) than {re.escape(name)}", verdict)
+        assert bool(told) == differs
+        if told:
+            assert told.groups() == (number, "fewer" if difference.mean() > 0 else "more")
+
+
+def test_a_narrow_clip_is_slower_and_a_wide_one_ties(result):
+    assert re.search(r"fewer than GRPO, .* fewer than Clip-Higher, a tie with Clip\(0\.2, 1\.0\)\.$", result.verdict())
+
+
+def test_used_once_the_rules_tie():
+    once = measured(uses=1, rounds=60)
+    assert once.verdict().startswith("With each answer used once, Band-KL 0.05 needs ")
+    assert once.verdict().endswith(": a tie with GRPO, Clip-Higher and Clip(0.2, 1.0).")
+    assert once.notes()[0].startswith("No rule clips even one token in a thousand")
+
+
+def test_a_run_that_never_gets_half_right_counts_as_all_rounds_and_is_told():
+    short = measured(rounds=2)
+    assert short.until_half().unique().tolist() == [2]
+    assert short.notes()[-1] == "32 runs never got half right; each counts as 2 rounds."
+
+
+def test_the_curves_stand_where_their_values_are():
+    lines = demo.plot(["a", "b"], torch.tensor([[0.0, 1.0], [1.0, 1.0]]), 1, 80)
+    assert {len(line) for line in lines[:-1]} == {80}
+    assert lines[0][7] == "2"
+    assert lines[0][-1] == "*"
+    assert lines[10][7] == "1"
+    assert lines[5][43] == "1"
+
+
+class _Elements(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_loads_nothing(result):
+    text = demo.page(result, "bandpo demo --out '<a>.html'")
+    page = _Elements()
+    page.feed(text)
+    assert not page.open
+    assert "<a>" not in text
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.seen}
+    assert not [attrs for _, attrs in page.seen if {"src", "href"} & set(attrs)]
+    assert not re.search(r"https?:|url\(|@import", text)
+    areas = [attrs["points"].split() for tag, attrs in page.seen if tag == "polygon"]
+    assert [len(points) for points in areas] == [2 * result.curves.shape[-1]] * 4
+    assert demo.html.escape(result.verdict()) in text
+
+
+def test_it_runs_without_extras_and_a_pipe_gets_plain_rows(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, "demo", "--seeds", "8", "--uses", "16"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "page: runs/demo.html"
+    assert (tmp_path / "runs/demo.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_terminal_gets_curves_and_ctrl_c_ends_them(tmp_path, plain):
+    main_end, its_end = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "30"}
+    env |= {"NO_COLOR": "1"} if plain else {}
+    with subprocess.Popen(
+        [sys.executable, "-c", BARE, "demo"], cwd=tmp_path, env=env, stdout=its_end, stderr=its_end
+    ) as process:
+        os.close(its_end)
+        shown = b""
+        while (b"  0" if plain else b"\x1b[14A") not in shown:
+            shown += os.read(main_end, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    while b"interrupted; the same command begins anew" not in shown:
+        shown += os.read(main_end, 4096)
+    os.close(main_end)
+    assert (b"\x1b" in shown) != plain
+    assert not list(tmp_path.iterdir())
+
+
+def test_few_seeds_are_an_error(capsys):
+    assert main(["demo", "--seeds", "3"]) == 2
+    assert capsys.readouterr().err == "error: --seeds must be at least 8, for an interval; got 3\n"
