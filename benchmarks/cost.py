@@ -9,6 +9,7 @@ The shape is 8 x 4096 tokens in float32, log-probabilities of a made-up policy w
 
 import argparse
 import csv
+import itertools
 import platform
 import statistics
 import time
@@ -20,13 +21,19 @@ import torch
 from torch import Tensor
 
 import bandpo
-from bandpo import Band, Clip, Divergence
-from bandpo.losses import policy
+from bandpo import Band, Clip
+from bandpo.band import Divergence
+from bandpo.losses.metrics import Level
 from bandpo_runs.provenance import hardware, source_commit
 
 SHAPE = (8, 4096)
 # What is compared with what.
 RATIOS = {
+    "Clip / page (at most 1.6)": ("policy_loss Clip", "page Clip"),
+    "Band kl / page (at most 1.2)": ("policy_loss Band kl", "page Band kl"),
+    "Band kl, moving / fixed radius (at most 1.1)": ("policy_loss Band kl, a radius that moves", "policy_loss Band kl"),
+    "compiled: Clip / page (at most 1.6)": ("policy_loss Clip, compiled", "page Clip, compiled"),
+    "compiled: Band kl / page (at most 1.2)": ("policy_loss Band kl, compiled", "page Band kl, compiled"),
     "policy_loss Band kl / Clip": ("policy_loss Band kl", "policy_loss Clip"),
     "Clip / TRL's lines, both without metrics": ("policy_loss Clip, no metrics", "loss lines TRL"),
     **{
@@ -93,27 +100,24 @@ def trl_lines(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Ten
     return ((per_token * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).mean()
 
 
-class Nothing:
-    """In place of `Metrics`, to see what the loss costs without them."""
-
-    @staticmethod
-    def of(*args: Any, **kwargs: Any) -> Any:
-        return Nothing
-
-    merge = check = of
-
-
-def without_metrics(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The same loss, its metrics not computed: for comparison with lines that have none."""
-
-    def call(new: Tensor) -> Tensor:
-        measure, policy.Metrics = policy.Metrics, Nothing  # type: ignore[misc]
-        try:
-            return loss(new)
-        finally:
-            policy.Metrics = measure  # type: ignore[misc]
-
-    return call
+def page(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, region: bandpo.Region) -> tuple[Tensor, Tensor]:
+    """The loss as a textbook has it, and the numbers of metrics="main"."""
+    log_ratio = new - old
+    ratio, bounds = log_ratio.exp(), region.bounds(old)
+    if isinstance(region, Clip):
+        clipped = ratio.clamp(1 - region.eps_low, 1 + region.eps_high)
+    else:
+        clipped = torch.clamp(ratio, bounds.log_low.exp(), bounds.log_high.exp())
+    value = torch.min(ratio * advantages, clipped * advantages)
+    loss = -((value * mask).sum(-1) / mask.sum(-1)).mean()
+    with torch.no_grad():
+        high, low = (log_ratio > bounds.log_high) & mask, (log_ratio < bounds.log_low) & mask
+        tail = (old <= -1.609438) & mask
+        good = tail & (advantages > 0)
+        counts = [x.sum() for x in (mask, high, low, high & tail, good, good & high)]
+        kl = ((log_ratio.expm1() - log_ratio) * mask).sum(dtype=torch.float64)
+        ends = torch.where(mask, log_ratio, -9e9).amax(), torch.where(mask, log_ratio, 9e9).amin()
+    return loss, torch.stack([*counts, kl, *ends])
 
 
 def forward_backward(loss: Callable[[Tensor], Tensor], new: Tensor) -> Callable[[], None]:
@@ -129,24 +133,34 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
     mine = Divergence("mine", lambda u: u - 1 - torch.log(u))
     clip = Clip(0.2, 0.2)
 
-    def full(region: bandpo.Region) -> Callable[[Tensor], Tensor]:
-        return lambda x: bandpo.policy_loss(x, old, advantages, mask, region)[0]
+    def full(region: bandpo.Region, metrics: Level | None = "main") -> Callable[[Tensor], Tensor]:
+        return lambda x: bandpo.policy_loss(x, old, advantages, mask, region, normalizer=8, metrics=metrics)[0]
+
+    def textbook(region: bandpo.Region) -> Callable[[Tensor], Tensor]:
+        return lambda x: page(x, old, advantages, mask, region)[0]
+
+    radii = itertools.count(1)
+    moving = lambda x: full(Band("kl", 0.05 + 1e-6 * next(radii)))(x)  # noqa: E731
 
     out = {
         "bisection, 50 steps, both ends": lambda: bisection(old),
         **{f"bounds {name}": lambda name=name: bandpo.band_bounds(old, name, 0.05) for name in DIVERGENCES},
         "bounds of an own f": lambda: bandpo.band_bounds(old, mine, 0.05),
-        "membership kl": lambda: bandpo.band_contains(new - old, old, "kl", 0.05),
+        "membership kl": lambda: bandpo.band.band_contains(new - old, old, "kl", 0.05),
         "loss lines TRL": forward_backward(lambda x: trl_lines(x, old, advantages, mask), new),
-        "policy_loss Clip, no metrics": forward_backward(without_metrics(full(clip)), new),
+        "page Clip": forward_backward(textbook(clip), new),
+        "page Band kl": forward_backward(textbook(Band("kl", 0.05)), new),
+        "policy_loss Clip, no metrics": forward_backward(full(clip, None), new),
+        "policy_loss Clip, all metrics": forward_backward(full(clip, "all"), new),
         "policy_loss Clip": forward_backward(full(clip), new),
         "policy_loss Band kl": forward_backward(full(Band("kl", 0.05)), new),
+        "policy_loss Band kl, a radius that moves": forward_backward(moving, new),
         "policy_loss Band tv": forward_backward(full(Band("tv", 0.05)), new),
         "policy_loss Band chi2": forward_backward(full(Band("chi2", 0.05)), new),
-        "policy_loss PrefixBudget": forward_backward(full(bandpo.PrefixBudget()), new),
+        "policy_loss PrefixBudget": forward_backward(full(bandpo.trust_regions.PrefixBudget()), new),
         **{
             f"policy_loss Adaptive {name}": forward_backward(
-                full(bandpo.Adaptive(Band(name, 0.05), bandpo.Tilt("surprise", 0.5))), new
+                full(bandpo.Adaptive(Band(name, 0.05), bandpo.trust_regions.Tilt("surprise", 0.5))), new
             )
             for name in ("kl", "tv", "chi2")
         },
@@ -166,8 +180,9 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
             out[f"policy_loss {name}, compiled"] = forward_backward(
                 lambda x, region=region: loss(x, old, advantages, mask, region)[0], new
             )
-        bare = torch.compile(full(clip))
-        out["policy_loss Clip, no metrics, compiled"] = forward_backward(without_metrics(bare), new)
+        for name, region in {"Clip": clip, "Band kl": Band("kl", 0.05)}.items():
+            out[f"page {name}, compiled"] = forward_backward(torch.compile(textbook(region)), new)
+        out["policy_loss Clip, no metrics, compiled"] = forward_backward(torch.compile(full(clip, None)), new)
     return out
 
 

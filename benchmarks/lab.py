@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bandpo import method
+from bandpo.losses import method
 from bandpo_runs.reports.runs import NUMBERS, Run, read_runs, summarize
 from bandpo_runs.training.side_by_side import plan, run_all
 

@@ -23,7 +23,8 @@ from torch.nn.functional import linear, linear_cross_entropy
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from bandpo import Band, Clip, Region, policy_loss, token_logps
+from bandpo import Band, Clip, Region, policy_loss
+from bandpo.losses import token_logps
 from bandpo_runs.provenance import hardware, source_commit
 
 MIB = 2**20

@@ -36,7 +36,7 @@ from bandpo_runs.provenance import hardware, source_commit
 
 Array = NDArray[Any]
 # A power divergence, by its generator as the reference below has it.
-POWER = bandpo.Divergence(
+POWER = bandpo.band.Divergence(
     "cressie_read(0.5)",
     lambda u: (u.sqrt() - 1) ** 2 * (u.sqrt() + 0.5) / 0.75,
     log_f=lambda x: torch.expm1(x / 2) ** 2 * (torch.exp(x / 2) + 0.5) / 0.75,
@@ -495,7 +495,7 @@ def bounds_of(name: str, log_p: Array, delta: float, bounds: Bounds) -> Got:
         wide = log_p.astype(np.longdouble if log_p.dtype == np.float64 else np.float64)
         others = np.where(common, np.log(-np.expm1(wide)), -1).astype(log_p.dtype)
     log_c = bounds(torch.from_numpy(others), delta).log_low if common.any() else x
-    gap = bandpo.complement(found.log_high, x) if common.any() else x
+    gap = bandpo.band.complement(found.log_high, x) if common.any() else x
     return Got(found.log_low.numpy(), found.log_high.numpy(), log_c.numpy(), gap.numpy())
 
 
@@ -685,7 +685,7 @@ def page() -> None:
 
 
 def main() -> None:
-    bandpo.register_divergence(POWER)
+    bandpo.band.register_divergence(POWER)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--divergence", nargs="+", choices=DIVERGENCES, default=DIVERGENCES)
     parser.add_argument("--dtype", nargs="+", choices=["float32", "float64"], default=["float32", "float64"])

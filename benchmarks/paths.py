@@ -23,15 +23,15 @@ from cost import make
 from torch import Tensor
 
 import bandpo
-from bandpo import Band, Divergence
-from bandpo.band import kl, operator, solver
+from bandpo import Band
+from bandpo.band import Divergence, kl, operator, solver
 from bandpo.band.divergences import divergence
 from bandpo.provenance import hardware, source_commit
 
 ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["way", "case", "with_ms", "without_ms", "times_as_fast", "repeats", "hardware", "torch", "python", "commit"]
 KL = divergence("kl")
-MINE = bandpo.register_divergence(Divergence("mine", lambda u: (u - 1) ** 2, log_f=lambda x: torch.expm1(x) ** 2))
+MINE = bandpo.band.register_divergence(Divergence("mine", lambda u: (u - 1) ** 2, log_f=lambda x: torch.expm1(x) ** 2))
 
 
 def loss(region: Any, rows: int = 8, radii: bool = False, compiled: bool = False, dtype: torch.dtype = torch.float32):
@@ -66,7 +66,7 @@ class PerToken:
         return bandpo.band_bounds(old_logps, self.kind, self.delta)
 
     def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Any = None) -> Tensor:
-        return bandpo.band_contains(log_ratio, old_logps, self.kind, self.delta)
+        return bandpo.band.band_contains(log_ratio, old_logps, self.kind, self.delta)
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def in_float64(log_p: Tensor, delta: Any) -> Any:
 def as_any(name: str) -> Divergence:
     """A divergence by its f alone, registered, so that a graph takes it."""
     kind = divergence(name)
-    return bandpo.register_divergence(Divergence(f"plain {name}", kind.f, log_f=kind.log_f))
+    return bandpo.band.register_divergence(Divergence(f"plain {name}", kind.f, log_f=kind.log_f))
 
 
 SOLVED = Divergence("solved", KL.f, log_bounds=lambda log_p, delta: kl.kl_log_bounds(log_p, delta), log_f=KL.log_f)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bandpo import Method
 from bandpo.integrations import AT_SAMPLER, trainers_that_run
+from bandpo.losses import Method
 from bandpo.losses.nodes import methods
 from bandpo.losses.notation import as_python
 
@@ -27,7 +27,7 @@ LINES = {
     "a recipe": "trust_region: NAME",
     "the command line": "bandpo explain NAME",
 }
-AT_SAMPLER_LINE = 'bandpo.policy_loss(logps, rollout_logps, advantages, mask, bandpo.method("NAME").objective)'
+AT_SAMPLER_LINE = 'bandpo.policy_loss(logps, rollout_logps, advantages, mask, bandpo.losses.method("NAME").objective)'
 INTRO = f"""# Methods
 
 In short: one table of every method that the library knows. [Choose a rule and a radius](choose.md) says which to take.

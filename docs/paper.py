@@ -362,7 +362,7 @@ def root(rises: Callable[[float], float], target: float) -> float:
 
 def cost(name: str, p: float, r: float) -> float:
     """g_f(p, r)."""
-    return bandpo.divergence_at(torch.tensor(r, dtype=torch.float64).log(), at(p), name).item()
+    return bandpo.band.divergence_at(torch.tensor(r, dtype=torch.float64).log(), at(p), name).item()
 
 
 NEVER = "never"

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bandpo import (
     DCPO,
-    RIPO,
     Band,
     Bounds,
     ByProbability,
@@ -21,13 +20,12 @@ from bandpo import (
     Clip,
     Context,
     Decaying,
-    Divergence,
     Intersect,
     Region,
-    Relaxed,
     Union,
-    trust_region,
 )
+from bandpo.band import Divergence
+from bandpo.trust_regions import RIPO, Relaxed, trust_region
 from bandpo.trust_regions.notation import node_of_text
 
 

@@ -125,7 +125,7 @@ def test_every_name_comes_from_its_module():
     for name, module in bandpo._NAMES.items():
         home = importlib.import_module(f"bandpo.{module}")
         assert getattr(bandpo, name) is getattr(home, name)
-        assert module == "bounds" or name in home.__all__
+        assert module in ("bounds", "trust_regions") or name in home.__all__
 
 
 LIBRARY = ["band", "trust_regions", "losses", "integrations", "testing.py", "explain", "doctor"]
@@ -149,7 +149,7 @@ def test_a_rule_answers_for_itself():
                 names = [getattr(node.cls, "id", "")]
             asked += [f"{file.name}:{node.lineno} {name}" for name in names if name in classes]
     assert len(files) > 50
-    assert len(asked) <= 15, asked
+    assert len(asked) <= 15, "\n".join(asked)
 
 
 def test_lazy_names_are_like_others():

@@ -19,25 +19,11 @@ from mpmath import mp, mpf
 from torch import Tensor
 
 import bandpo
-from bandpo import (
-    Band,
-    Bounds,
-    Capped,
-    Clip,
-    Divergence,
-    Objective,
-    Relaxed,
-    band_bounds,
-    band_contains,
-    complement,
-    divergence_at,
-    kl_penalty,
-    policy_loss,
-    register_divergence,
-    surrogate,
-)
-from bandpo.band import divergences
+from bandpo import Band, Bounds, Capped, Clip, Objective, band_bounds, policy_loss
+from bandpo.band import Divergence, band_contains, complement, divergence_at, divergences, register_divergence
 from bandpo.band.divergences import _REGISTRY
+from bandpo.losses import kl_penalty, surrogate
+from bandpo.trust_regions import Relaxed
 from oracle import GENERATORS as EXACT_GENERATORS
 from oracle import power as exact_power
 

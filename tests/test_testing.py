@@ -11,27 +11,13 @@ import torch
 from regions import Wider, name_of
 
 import bandpo
-from bandpo import (
-    DCPO,
-    RIPO,
-    Band,
-    Bounds,
-    BySign,
-    Capped,
-    Clip,
-    Context,
-    Decaying,
-    Divergence,
-    Objective,
-    Preserve,
-    Region,
-    Relaxed,
-    Sapo,
-    Union,
-)
+from bandpo import DCPO, Band, Bounds, BySign, Capped, Clip, Context, Decaying, Objective, Region, Union
+from bandpo.band import Divergence
 from bandpo.band.divergences import _REGISTRY, divergence
+from bandpo.losses import Preserve, Sapo
 from bandpo.losses.nodes import methods
 from bandpo.testing import check_divergence, check_objective, check_trust_region
+from bandpo.trust_regions import RIPO, Relaxed
 
 CHI2 = divergence("chi2")
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bandpo import Method, policy_loss
+from bandpo import policy_loss
+from bandpo.losses import Method
 
 F64 = torch.float64
 STEP = 400

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from bandpo import Adaptive, Band, Controlled, Quantile, Region, Tilt
+from bandpo import Adaptive, Band, Controlled, Quantile, Region
+from bandpo.trust_regions import Tilt
 from bandpo.trust_regions.control import controlled_of
 from bandpo_runs.reports.runs import Run, read_runs
 from bandpo_runs.training.side_by_side import plan, run_all

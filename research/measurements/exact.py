@@ -22,13 +22,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo import (
-    Band,
-    divergence_at,
-    group_advantages,
-    policy_loss,
-    token_logps,
-)
+from bandpo import Band, group_advantages, policy_loss
+from bandpo.band import divergence_at
+from bandpo.losses import token_logps
 from bandpo.losses.metrics import BINS, EDGES
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit

@@ -35,7 +35,7 @@ from unittest import mock
 
 from scipy import stats
 
-from bandpo import method
+from bandpo.losses import method
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.training.on_trl import run

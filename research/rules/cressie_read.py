@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bandpo import Divergence
+from bandpo.band import Divergence
 from bandpo.numerics import excess, expm1, is_number
 
 

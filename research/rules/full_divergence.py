@@ -67,7 +67,7 @@ def full_divergence(
 
     >>> import torch, bandpo
     >>> new, old = torch.tensor([0.5, 0.1, 0.4]).log(), torch.tensor([0.5, 0.4, 0.1]).log()
-    >>> one_token = bandpo.divergence_at(new[0] - old[0], old[0], "tv")
+    >>> one_token = bandpo.band.divergence_at(new[0] - old[0], old[0], "tv")
     >>> print(f"{one_token:.1f} {bandpo.full_divergence(new, old, 'tv'):.1f}")
     0.0 0.3
     """

@@ -9,9 +9,10 @@ import pytest
 import torch
 from datasets import Dataset
 
-from bandpo import Adaptive, Band, Clip, Controlled, Objective, Tilt
+from bandpo import Adaptive, Band, Clip, Controlled, Objective
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.trust_regions import Tilt
 from bandpo_runs import toy
 from bandpo_runs.toy import model as lab_model
 from bandpo_runs.toy.settings import Settings

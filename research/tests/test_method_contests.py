@@ -49,7 +49,7 @@ def named_by(family: str) -> list[str]:
 
 # As they were known when the contests were run.
 PUBLISHED = {
-    "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.Preserve(1.0, 1.0)),
+    "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.losses.Preserve(1.0, 1.0)),
     "trgppo": bandpo.Objective(TRGPPO(0.03, 0.2)),
     "atr-grpo": bandpo.Objective(KL3(0.02)),
 }
@@ -60,7 +60,7 @@ NAMED = sorted({name for file in FILES for family in contest(file).families for 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_method_takes_part_with_its_published_values(name):
-    learner, value = Learner(name, 0.02), PUBLISHED.get(name, bandpo.method(name).without_average)
+    learner, value = Learner(name, 0.02), PUBLISHED.get(name, bandpo.losses.method(name).without_average)
     holding = [(file, family) for file in FILES for family in objectives(file) if name in named_by(family)]
     wanted = "methods" if why_not_numba(learner) is None else "slow_methods"
     assert wanted in [file for file, _ in holding]

@@ -157,9 +157,10 @@ def test_a_step_goes_along_the_gradient_of_the_exact_reward():
 @pytest.mark.parametrize(
     "rule",
     [
-        Clip(0.0, 0.0), WIDE, Band("kl", 0.01), HEAD_BAND, bandpo.RIPO(0.01), "dual-clip", "ce-gppo", "dgpo", "cispo",
+        Clip(0.0, 0.0), WIDE, Band("kl", 0.01), HEAD_BAND, bandpo.trust_regions.RIPO(0.01), "dual-clip", "ce-gppo",
+        "dgpo", "cispo",
         "up", "band-entropy", "a-3po", Objective(Clip(0.01, 0.01), apply=("mask_two_sided", "mask")),
-        Objective(Band("tv", 0.02), apply="mask", max_log_ratio=0.05), bandpo.Stale(Clip(0.02, 0.02)),
+        Objective(Band("tv", 0.02), apply="mask", max_log_ratio=0.05), bandpo.trust_regions.Stale(Clip(0.02, 0.02)),
     ],
 )  # fmt: skip
 def test_the_compiled_engine_is_the_reference(rule):
@@ -210,9 +211,18 @@ def test_scenes_are_the_same_in_both_engines(node, rate):
 def test_a_run_is_the_same_alone_and_among_others(node):
     """Bit for bit, for rules whose arithmetic differs at the end of a row of numbers too."""
     chosen, seeds = scene(node | {"p_work": 0.2}), [8, 1, 5, 2, 9]
-    rules = (Clip(0.1, 0.3), bandpo.RIPO(0.01), Band("kl", 0.01), "band-entropy", bandpo.GroupClip(0.1, 0.3, 3))
+    rules = (
+        Clip(0.1, 0.3),
+        bandpo.trust_regions.RIPO(0.01),
+        Band("kl", 0.01),
+        "band-entropy",
+        bandpo.trust_regions.GroupClip(0.1, 0.3, 3),
+    )
     learners = [Learner(rule, rate) for rule in rules for rate in (0.03, 0.05)]
-    learners += [Learner(WIDE, 0.05, by_chance=True), Learner(Objective(bandpo.RIPO(0.01), apply="weight"), 0.05)]
+    learners += [
+        Learner(WIDE, 0.05, by_chance=True),
+        Learner(Objective(bandpo.trust_regions.RIPO(0.01), apply="weight"), 0.05),
+    ]
     whole = train(chosen, learners, seeds, curves=True)
     for (i, learner), (j, seed) in itertools.product(enumerate(learners), enumerate(seeds)):
         for name, numbers in train(chosen, [learner], [seed], curves=True).items():
@@ -257,9 +267,9 @@ class OfTheMean(bandpo.Region):
 def test_what_the_bounds_depend_on_is_asked_once_of_each_rule(monkeypatch):
     asked, plain = [], compiled._asked_of_made_up_rounds
     monkeypatch.setattr(compiled, "_asked_of_made_up_rounds", lambda each: [asked.append(each), plain(each)][1])
-    learners = [Learner(rule, rate) for rule in (WIDE, bandpo.RIPO(0.01)) for rate in (0.03, 0.05)]
+    learners = [Learner(rule, rate) for rule in (WIDE, bandpo.trust_regions.RIPO(0.01)) for rate in (0.03, 0.05)]
     train(SHORT, learners, [1, 2])
-    assert [each.objective.trust_region for each in asked] == [WIDE, bandpo.RIPO(0.01)]
+    assert [each.objective.trust_region for each in asked] == [WIDE, bandpo.trust_regions.RIPO(0.01)]
 
 
 def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():

@@ -12,7 +12,8 @@ from mpmath import mp, mpf
 from torch import Tensor
 
 import bandpo
-from bandpo import Divergence, band_bounds, band_contains, complement, divergence_at
+from bandpo import band_bounds
+from bandpo.band import Divergence, band_contains, complement, divergence_at
 from oracle import GENERATORS, exact_bounds, exact_bounds_of, saturation_point, two_coins
 
 DELTAS = [1e-3, 0.01, 0.03, 0.05, 0.1, 0.3, 1.0]
@@ -244,7 +245,7 @@ def ulp(x: Tensor) -> Tensor:
 
 def surrogate_gradient(log_ratio: Tensor, advantages: Tensor, bounds: bandpo.Bounds) -> Tensor:
     log_ratio = log_ratio.clone().requires_grad_()
-    return torch.autograd.grad(bandpo.surrogate(log_ratio, advantages, bounds).sum(), log_ratio)[0]
+    return torch.autograd.grad(bandpo.losses.surrogate(log_ratio, advantages, bounds).sum(), log_ratio)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -533,10 +534,10 @@ def test_a_name_must_be_a_string_and_can_be_given_once(monkeypatch):
     monkeypatch.setattr(bandpo.band.divergences, "_REGISTRY", dict(bandpo.band.divergences._REGISTRY))
     with pytest.raises(ValueError, match="name must be a non-empty string, got ''"):
         Divergence("", lambda u: (u - 1) ** 2)
-    assert bandpo.register_divergence(JENSEN_SHANNON) is JENSEN_SHANNON
-    assert bandpo.register_divergence(JENSEN_SHANNON) is JENSEN_SHANNON
+    assert bandpo.band.register_divergence(JENSEN_SHANNON) is JENSEN_SHANNON
+    assert bandpo.band.register_divergence(JENSEN_SHANNON) is JENSEN_SHANNON
     with pytest.raises(ValueError, match="name 'js' is taken by js"):
-        bandpo.register_divergence(Divergence("js", lambda u: (u - 1) ** 2))
+        bandpo.band.register_divergence(Divergence("js", lambda u: (u - 1) ** 2))
     by_name, by_object = (band_bounds(GRID, d).log_high for d in ("js", JENSEN_SHANNON))
     assert torch.equal(by_name, by_object)
 

@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bandpo import Divergence, band_bounds, divergence_at, register_divergence
-from bandpo.band import BandTable, divergences, operator
+from bandpo import band_bounds
+from bandpo.band import BandTable, Divergence, divergence_at, divergences, operator, register_divergence
 
 NAMES = sorted(divergences._REGISTRY)
 RADII = [1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.3, 0.4, 0.6, 1.0, 10.0, 12.0, 30.0]

@@ -150,14 +150,14 @@ def test_it_says_what_it_found_and_what_to_paste(here, capsys):
     )
     assert second.startswith(said)
     node = yaml.safe_load(next(line for line in out.splitlines() if line.startswith("  trust_region: ")))
-    region = bandpo.trust_region(node["trust_region"])
+    region = bandpo.trust_regions.trust_region(node["trust_region"])
     assert f"Band-KL stops as many at delta = {region.delta:g} (95 % interval " in second
     assert (
         f"verl  '+actor_rollout_ref.actor.policy_loss.trust_region={{type: band, divergence: kl, delta: {region.delta}"
         in out
     )
     shown = next(line for line in out.splitlines() if line.startswith("TRL"))
-    assert bandpo.trust_region(json.loads(shown.partition("=")[2].rpartition(", ...")[0])) == region
+    assert bandpo.trust_regions.trust_region(json.loads(shown.partition("=")[2].rpartition(", ...")[0])) == region
     assert "Outside: beyond its interval" in out
 
 
@@ -173,7 +173,7 @@ def test_json_has_all_numbers(here, capsys):
     band, ripo, clip = data["rules"]
     assert band["interval"][0] <= band["exact"] <= band["value"]
     assert band["measured"]["low"] == band["measured"]["rate"] == pytest.approx(0.05, abs=0.01)
-    assert bandpo.trust_region(ripo["measured"]["node"]) == bandpo.RIPO(ripo["value"])
+    assert bandpo.trust_regions.trust_region(ripo["measured"]["node"]) == bandpo.trust_regions.RIPO(ripo["value"])
     # The lower side is 0.001 already, and the upper one cuts none of them.
     assert (clip["value"], clip["measured"], clip["interval"]) == (None, None, None)
     assert clip["why_not"].endswith("whatever eps_high is, which is more than wanted")

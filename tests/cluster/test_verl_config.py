@@ -50,7 +50,7 @@ def test_the_doctor_knows_which_keys_need_a_plus():
     "rule",
     [
         bandpo.Capped(bandpo.Band("kl", 0.05), 10.0),
-        bandpo.Relaxed(bandpo.Band("tv", 0.1), bandpo.Clip(0.2, 0.28)),
+        bandpo.trust_regions.Relaxed(bandpo.Band("tv", 0.1), bandpo.Clip(0.2, 0.28)),
         bandpo.BySign(bandpo.Clip(0.2, 0.28), bandpo.DCPO()),
     ],
 )
@@ -65,7 +65,7 @@ def test_every_node_is_the_same_as_elsewhere(rule):
 
 def test_pairs_arrive_as_lists():
     options = actor(*OURS, region(type="objective", apply="[clip,{type:preserve,low:0.5,high:1}]")).policy_loss
-    assert options.objective.apply == ("clip", bandpo.Preserve(0.5, 1.0))
+    assert options.objective.apply == ("clip", bandpo.losses.Preserve(0.5, 1.0))
     with pytest.raises(Exception, match="apply must be one of"):
         actor(*OURS, region(type="objective", apply="[clip,cut]"))
 

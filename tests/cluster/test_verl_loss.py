@@ -146,7 +146,7 @@ def test_sapo_is_verls(taus, weighted):
     weights = weights if weighted else None
     theirs = actor(PolicyLossConfig(), GLOBAL, tau_pos=taus[0], tau_neg=taus[1])
     loss, gradient, _ = run("sapo", theirs, tensors, "seq-mean-token-mean", weights)
-    ours = bandpo_actor(bandpo.Clip(1.0, math.inf), GLOBAL, apply=bandpo.Sapo(*taus))
+    ours = bandpo_actor(bandpo.Clip(1.0, math.inf), GLOBAL, apply=bandpo.losses.Sapo(*taus))
     our_loss, our_gradient, _ = run("bandpo", ours, tensors, "seq-mean-token-mean", weights)
     torch.testing.assert_close(our_gradient, gradient, rtol=1e-6, atol=1e-15)
     torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
@@ -158,7 +158,7 @@ def test_kl_penalties_of_one_name_are_one_function(kind):
     """Value and gradient, far out too, where verl cuts `low_var_kl`. What verl calls k3 is its low_var_kl."""
     logps = torch.linspace(-60, -1e-3, 301, dtype=torch.float64, requires_grad=True)
     ref_logps = torch.linspace(-1e-3, -60, 301, dtype=torch.float64)
-    ours, theirs = (f(logps, ref_logps, kind) for f in (bandpo.kl_penalty, verl_kl_penalty))
+    ours, theirs = (f(logps, ref_logps, kind) for f in (bandpo.losses.kl_penalty, verl_kl_penalty))
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-15)
     slopes = [torch.autograd.grad(x.sum(), logps)[0] for x in (ours, theirs)]
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-15)
@@ -417,7 +417,9 @@ def test_a_rollout_that_reports_no_version_has_no_staleness(monkeypatch):
 def test_responses_of_one_age_leave_a_tilt_of_staleness_nothing_to_do_which_is_told_once(monkeypatch, recwarn, by):
     alone(monkeypatch)
     verl_context._warn_of_one_age.cache_clear()
-    rule = bandpo.Adaptive(bandpo.Band(), bandpo.Tilt("staleness" if by == "staleness" else "surprise", 0.5))
+    rule = bandpo.Adaptive(
+        bandpo.Band(), bandpo.trust_regions.Tilt("staleness" if by == "staleness" else "surprise", 0.5)
+    )
     asked = frozenset({"staleness", "mean_weight"})
 
     def update(*ages):

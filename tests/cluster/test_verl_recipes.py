@@ -17,8 +17,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from verl.trainer import config as verl_config
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from bandpo import DCPO, Band, Capped, Clip, Objective, Relaxed
+from bandpo import DCPO, Band, Capped, Clip, Objective
 from bandpo.integrations.verl import BandPOLossConfig
+from bandpo.trust_regions import Relaxed
 from bandpo_runs.training.on_verl import ROOTS, _hydra_text, _leaves, load, plan
 
 PAPER = Path(__file__).parent.parent.parent / "recipes" / "paper"

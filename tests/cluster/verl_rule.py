@@ -29,7 +29,7 @@ class Watching(bandpo.Region):
 
 
 @dataclass(frozen=True)
-class Spread(bandpo.TokenLaw):
+class Spread(bandpo.trust_regions.TokenLaw):
     """e^H of the old policy, and keeps what it is shown."""
 
     kind: ClassVar[str] = "spread_of_cluster_tests"
@@ -41,7 +41,7 @@ class Spread(bandpo.TokenLaw):
 
 
 @dataclass(frozen=True)
-class Still(bandpo.ControlLaw):
+class Still(bandpo.trust_regions.ControlLaw):
     """Never moves."""
 
     kind: ClassVar[str] = "still_of_cluster_tests"

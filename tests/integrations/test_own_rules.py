@@ -13,10 +13,11 @@ from test_trl import train
 
 import bandpo
 import tiny
-from bandpo import Capped, Objective, objective, trust_region
+from bandpo import Capped, Objective, objective
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.testing import check_trust_region
+from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.notation import own_type
 from bandpo_runs.config import build
 from bandpo_runs.reports.runs import read_runs
@@ -87,7 +88,7 @@ def test_what_a_rule_writes_is_read_by_a_process_that_has_not_heard_of_it(module
         f"""
         import dataclasses, sys, typing, bandpo
         sys.path.insert(0, {str(tmp_path)!r})
-        print(bandpo.trust_region({trust_region({"type": f"{module}:Evened"}).to_config()!r}))
+        print(bandpo.trust_regions.trust_region({trust_region({"type": f"{module}:Evened"}).to_config()!r}))
         @dataclasses.dataclass(frozen=True)
         class Mine(bandpo.Region):
             kind: typing.ClassVar[str] = "mine"
@@ -214,7 +215,7 @@ def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
         'trust_region({"type": "evilmod:X"})',
         'trust_region(node={"type": "evilmod:X"})',
         "trust_region(\"{type: 'evilmod:X'}\")",
-        'Objective(bandpo.trust_region({"type": "evilmod:X"}))',
+        'Objective(bandpo.trust_regions.trust_region({"type": "evilmod:X"}))',
     ):
         with pytest.raises(ValueError, match="a rule of one's own, evilmod:X, not loaded"):
             objective(text)

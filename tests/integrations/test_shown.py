@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from bandpo import Clip, Objective, Region, method
+from bandpo import Clip, Objective, Region
 from bandpo.integrations import REFUSED, SHOWN, objective_for
+from bandpo.losses import method
 from bandpo.losses.nodes import methods
 from bandpo.trust_regions.base import Known
 

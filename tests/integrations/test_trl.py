@@ -658,7 +658,7 @@ def test_token_logps_is_trls_fused_head():
     tokens, up = torch.randint(101, (40,)), [torch.randn(40), torch.randn(40)]
     apply = kernels.ChunkedLogProbFunction.apply
     theirs = apply(*inputs, None, tokens, 0.7, 32, None, 1.0, ("log_probs", "entropy"))[:2]
-    ours = bandpo.token_logps(*inputs, tokens, temperature=0.7, entropies=True, chunk=16)
+    ours = bandpo.losses.token_logps(*inputs, tokens, temperature=0.7, entropies=True, chunk=16)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(
         torch.autograd.grad(ours, inputs, up), torch.autograd.grad(theirs, inputs, up), rtol=1e-5, atol=5e-5

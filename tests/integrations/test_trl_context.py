@@ -14,9 +14,10 @@ from trl import GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Adaptive, Band, Clip, Context, GroupClip, Objective, Tilt
+from bandpo import Adaptive, Band, Clip, Context, Objective
 from bandpo.integrations import SHOWN, asked_for, objective_for
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.trust_regions import GroupClip, Tilt
 from bandpo_runs import toy
 
 # Before 0.29 a rollout_func was vLLM's business; before 0.27 nothing of its log-probabilities was kept.
@@ -405,7 +406,7 @@ def test_a_method_of_the_sampler_is_refused_where_the_anchor_is_not_and_says_wha
     with pytest.raises(ValueError, match="set anchor='sampler' of BandPOConfig"):
         BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), None, trust_region="dis")
     args = tiny.settings(tmp_path, BandPOConfig, trust_region="dis", anchor="sampler")
-    assert args.trust_region == bandpo.method("dis").without_average.to_config()
+    assert args.trust_region == bandpo.losses.method("dis").without_average.to_config()
     with pytest.raises(ValueError, match="anchor must be 'old' or 'sampler', got 'rollout'"):
         tiny.settings(tmp_path, BandPOConfig, anchor="rollout")
 

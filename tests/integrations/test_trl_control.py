@@ -11,10 +11,11 @@ import torch
 from test_trl import Recording, build, full, history, join, leave, same_weights, train
 
 import tiny
-from bandpo import Band, Capped, ControlLaw, Controlled, Objective, policy_loss
+from bandpo import Band, Capped, Controlled, Objective, policy_loss
 from bandpo.integrations import REFUSED, objective_for
 from bandpo.integrations.trl import MAIN_METRICS, BandPOConfig, BandPOTrainer
 from bandpo.losses.metrics import Metrics
+from bandpo.trust_regions import ControlLaw
 from research.rules.laws import PI, AdaptiveKL, Hysteresis
 
 RULE = Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.4, PI(0.5, 0.2, 0.3), 0.001, 1.0, smoothing=0.5)

@@ -14,8 +14,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Band, BySign, Clip, Objective, Preserve, Sapo
+from bandpo import Band, BySign, Clip, Objective
 from bandpo.integrations.trl import LOSS_TYPES, REPLACED, BandPOConfig, BandPOTrainer
+from bandpo.losses import Preserve, Sapo
 from bandpo.losses.metrics import Metrics
 
 SOURCE = inspect.getsource(GRPOTrainer._compute_loss)

@@ -10,26 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bandpo import (
-    DCPO,
-    Band,
-    Bounds,
-    ByEntropy,
-    Capped,
-    Clip,
-    Divergence,
-    EntropyRatio,
-    GroupClip,
-    Metrics,
-    Objective,
-    Preserve,
-    Relaxed,
-    Stale,
-    band_bounds,
-    band_contains,
-    policy_loss,
-)
-from bandpo.band import divergences
+from bandpo import DCPO, Band, Bounds, Capped, Clip, Objective, band_bounds, policy_loss
+from bandpo.band import Divergence, band_contains, divergences
+from bandpo.losses import Metrics, Preserve
+from bandpo.trust_regions import ByEntropy, EntropyRatio, GroupClip, Relaxed, Stale
 
 # The compiler warns of its own parts while it is imported, in each release of others.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

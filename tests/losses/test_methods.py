@@ -19,13 +19,15 @@ from scripts import load as load_script
 from textbook import F64, STEP, batch, in_a_loop, kl_ball, loss_and_gradient, ppo, textbook
 from torch import Tensor
 
-from bandpo import Band, Clip, Objective, Relaxed, integrations, method, objective, policy_loss
+from bandpo import Band, Clip, Objective, integrations, objective, policy_loss
 from bandpo.errors import UserError
 from bandpo.explain.explanation import explain
 from bandpo.integrations import REFUSED, SHOWN, objective_for, say_average, tell
+from bandpo.losses import method
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.nodes import methods
 from bandpo.losses.notation import allowed, in_words
+from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 from bandpo_runs.config.recipe import build, load
 from bandpo_runs.training.on_verl import load as load_for_verl
@@ -340,7 +342,7 @@ def test_every_method_has_a_formula_here():
 
 
 def test_methods_are_read_when_they_are_asked_for():
-    code = "import sys, bandpo; bandpo.Objective(); print('yaml' in sys.modules); bandpo.method('ppo')"
+    code = "import sys, bandpo; bandpo.Objective(); print('yaml' in sys.modules); bandpo.losses.method('ppo')"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
 

@@ -14,26 +14,13 @@ import yaml
 from regions import IN_YAML, Bare, Wider
 
 import bandpo
-from bandpo import (
-    Band,
-    BySign,
-    Capped,
-    Clip,
-    Decay,
-    Decaying,
-    Divergence,
-    Objective,
-    Preserve,
-    Relaxed,
-    Sapo,
-    Union,
-    objective,
-    policy_loss,
-    trust_region,
-)
+from bandpo import Band, BySign, Capped, Clip, Decaying, Objective, Union, objective, policy_loss
+from bandpo.band import Divergence
 from bandpo.integrations import REFUSED, objective_for
+from bandpo.losses import Decay, Preserve, Sapo
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.kl import KLPenalty
+from bandpo.trust_regions import Relaxed, trust_region
 
 PRESERVE = Preserve(0.5, 0.75)
 # One of each kind: every field, every value of those that have names, pairs, and what goes together.

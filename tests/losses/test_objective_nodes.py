@@ -7,12 +7,13 @@ import math
 import pytest
 import torch
 import yaml
+from regions import parse_region
 
-from bandpo import Band, BySign, Clip, Objective, Preserve, method, objective, policy_loss
+from bandpo import Band, BySign, Clip, Objective, objective, policy_loss
 from bandpo.integrations import objective_for
+from bandpo.losses import Preserve, method
 from bandpo.losses.nodes import method_or_objective, methods
 from bandpo.losses.notation import as_python, short_node
-from bandpo.trust_regions.notation import parse_region
 
 OF_THE_SAMPLER = [each.name for each in methods() if each.from_sampler]
 
@@ -24,7 +25,9 @@ def test_a_method_of_the_sampler_is_more_than_its_objective():
             with pytest.raises(ValueError, match=f"method '{name}' is more .* call policy_loss with old_logps=rollout"):
                 objective(given)
             assert method_or_objective(given) is method(name)
-        with pytest.raises(ValueError, match=f"method '{name}': .* sampler's .* which Liger does .* bandpo.method"):
+        with pytest.raises(
+            ValueError, match=f"method '{name}': .* sampler's .* which Liger does .* bandpo.losses.method"
+        ):
             objective_for("Liger", name)
 
 
@@ -112,4 +115,4 @@ def test_python_is_read_and_not_run():
     text = 'Objective(BySign(Clip(0.2, math.inf), Clip(1, float("inf"))), apply=("weight", Preserve(0.5, 1)))'
     made = Objective(BySign(Clip(0.2, math.inf), Clip(1, math.inf)), apply=("weight", Preserve(0.5, 1)))
     assert objective(text) == made
-    assert objective('bandpo.method("gspo")') == objective("gspo")
+    assert objective('bandpo.losses.method("gspo")') == objective("gspo")

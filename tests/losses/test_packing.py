@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import bandpo
-from bandpo import Band, Clip, Objective, method
-from bandpo.losses import packing
+from bandpo import Band, Clip, Objective
+from bandpo.losses import method, packing
 from bandpo.losses.nodes import methods
 
 policy_loss = partial(bandpo.policy_loss, metrics="all")

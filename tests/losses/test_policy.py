@@ -15,24 +15,11 @@ import torch
 from regions import name_of
 from torch import Tensor
 
-from bandpo import (
-    DCPO,
-    Band,
-    Bounds,
-    Capped,
-    Clip,
-    Context,
-    Divergence,
-    Objective,
-    Region,
-    Relaxed,
-    aggregate,
-    group_advantages,
-    kl_penalty,
-    policy_loss,
-    surrogate,
-)
+from bandpo import DCPO, Band, Bounds, Capped, Clip, Context, Objective, Region, group_advantages, policy_loss
+from bandpo.band import Divergence
+from bandpo.losses import aggregate, kl_penalty, surrogate
 from bandpo.losses.kl import KLPenalty
+from bandpo.trust_regions import Relaxed
 
 F64 = torch.float64
 NO_CLIP = Clip(1.0, math.inf)
@@ -582,7 +569,7 @@ def call(**changes):
         ({"response_mask": torch.full((2, 3), -1)}, "response_mask must be bool .* got a -1"),
         ({"response_mask": torch.zeros(2, 3)}, "response_mask is empty"),
         ({"objective": "bnd:kl"}, "no method or rule is called 'bnd:kl', did you mean 'band-kl'"),
-        ({"objective": Band}, "^Band is not a trust region, but a class; write Band"),
+        ({"objective": Band}, "Band'> is not a trust region; a rule is written Band"),
         ({"normalizer": torch.tensor(0.0)}, r"normalizer must be positive and finite, got tensor\(0\.\)"),
         ({"normalizer": True}, "normalizer must be positive and finite, got True"),
         ({"normalizer": "3"}, "normalizer must be positive and finite, got '3'"),

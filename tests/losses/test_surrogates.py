@@ -12,25 +12,9 @@ import torch
 from regions import REGIONS, name_of
 from torch import Tensor
 
-from bandpo import (
-    RIPO,
-    Band,
-    Bounds,
-    BySign,
-    Capped,
-    Clip,
-    Context,
-    Decay,
-    Decaying,
-    Intersect,
-    Objective,
-    Preserve,
-    Relaxed,
-    Sapo,
-    policy_loss,
-    rollout_weights,
-    surrogate,
-)
+from bandpo import Band, Bounds, BySign, Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
+from bandpo.losses import Decay, Preserve, Sapo, rollout_weights, surrogate
+from bandpo.trust_regions import RIPO, Relaxed
 
 F64 = torch.float64
 NO_CLIP = Clip(1.0, math.inf)

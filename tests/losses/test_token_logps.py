@@ -7,7 +7,8 @@ import torch
 from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bandpo import Band, Clip, policy_loss, token_logps
+from bandpo import Band, Clip, policy_loss
+from bandpo.losses import token_logps
 
 SHAPE, HIDDEN, VOCABULARY = (3, 50), 16, 101
 

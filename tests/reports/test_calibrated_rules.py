@@ -12,23 +12,10 @@ import torch
 from scipy.special import erfc
 
 import bandpo
-from bandpo import (
-    DCPO,
-    RIPO,
-    Adaptive,
-    Band,
-    Bounds,
-    BySign,
-    Capped,
-    Clip,
-    Decaying,
-    Region,
-    Relaxed,
-    Tilt,
-    Union,
-)
+from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Decaying, Region, Union
 from bandpo.errors import UserError
 from bandpo.losses.metrics import Metrics
+from bandpo.trust_regions import RIPO, Relaxed, Tilt
 from bandpo_runs.reports.calibration import RULES, calibrate
 from bandpo_runs.reports.numbers import free_number, numbers_of, with_number
 from bandpo_runs.reports.tokens import Tokens
@@ -152,7 +139,7 @@ def test_cut_tokens_are_those_of_the_metrics():
     of = tokens()
     result = calibrate(of, [Band("kl"), Clip(0.2, 0.28)], cut=True)
     for found in (result.reference, *(each.measured for each in result.rules)):
-        region = bandpo.trust_region(found.node)
+        region = bandpo.trust_regions.trust_region(found.node)
         ratio, old, advantages = (torch.from_numpy(x)[None] for x in (of.log_ratio, of.old, of.advantages))
         clipped = region.bounds(old).clamp(ratio)
         metrics = Metrics.of(ratio, clipped, old, advantages, torch.ones_like(old, dtype=torch.bool)).compute()

@@ -17,7 +17,8 @@ from matplotlib.path import Path as MplPath
 from matplotlib.text import Text
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
-from bandpo import DCPO, Band, Capped, Clip, Relaxed
+from bandpo import DCPO, Band, Capped, Clip
+from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 from bandpo_runs.reports.figures import _LOOK, CLASSES, FIGURES, Parameters
 

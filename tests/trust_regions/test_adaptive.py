@@ -12,27 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from regions import parse_region
 
-from bandpo import (
-    Adaptive,
-    Band,
-    ByEntropy,
-    BySign,
-    Clip,
-    Context,
-    Controlled,
-    Decaying,
-    EntropyRatio,
-    Objective,
-    PrefixBudget,
-    Quantile,
-    Tilt,
-    TokenLaw,
-    divergence_at,
-    policy_loss,
-    trust_region,
-)
+from bandpo import Adaptive, Band, BySign, Clip, Context, Controlled, Decaying, Objective, Quantile, policy_loss
+from bandpo.band import divergence_at
 from bandpo.explain.explanation import explain
 from bandpo.testing import check_trust_region
+from bandpo.trust_regions import ByEntropy, EntropyRatio, PrefixBudget, Tilt, TokenLaw, trust_region
 
 F64 = torch.float64
 MASK = torch.arange(6) < torch.tensor([[6], [3], [5], [0]])

@@ -16,7 +16,6 @@ from regions import parse_region
 
 from bandpo import (
     DCPO,
-    RIPO,
     Adaptive,
     Band,
     ByProbability,
@@ -29,13 +28,11 @@ from bandpo import (
     Objective,
     Quantile,
     Region,
-    Relaxed,
-    Tilt,
     Union,
     objective,
-    trust_region,
 )
 from bandpo.explain.explanation import explain, stops
+from bandpo.trust_regions import RIPO, Relaxed, Tilt, trust_region
 from bandpo.trust_regions.base import depends_on_probability, find_one
 
 OLD = torch.cat([torch.linspace(-12, -1e-6, 60), torch.tensor([0.0, -torch.inf, -80.0, math.log(0.2)])])

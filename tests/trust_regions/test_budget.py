@@ -8,20 +8,11 @@ import pytest
 import torch
 from regions import parse_region
 
-from bandpo import (
-    Capped,
-    Clip,
-    Context,
-    Decaying,
-    Intersect,
-    Objective,
-    PrefixBudget,
-    policy_loss,
-    rollout_weights,
-    trust_region,
-)
+from bandpo import Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
 from bandpo.explain.explanation import explain
+from bandpo.losses import rollout_weights
 from bandpo.testing import check_objective, check_trust_region
+from bandpo.trust_regions import PrefixBudget, trust_region
 from bandpo.trust_regions.base import depends_on_probability
 
 F64 = torch.float64

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 
 from bandpo import (
     DCPO,
-    RIPO,
     Band,
     BySign,
     Capped,
     Clip,
     Context,
-    ControlLaw,
     Controlled,
     Decaying,
     Objective,
@@ -31,11 +29,11 @@ from bandpo import (
     Union,
     objective,
     policy_loss,
-    trust_region,
 )
+from bandpo.explain import explain
+from bandpo.trust_regions import RIPO, ControlLaw, trust_region
 from bandpo.trust_regions.base import depends_on_probability
 from bandpo.trust_regions.control import MEASURES, controlled_of
-from bandpo_runs.reports import explain
 from bandpo_runs.reports.runs import ratio_bounds
 
 OLD = torch.linspace(-9, 0, 40, dtype=torch.float64)

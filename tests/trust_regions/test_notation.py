@@ -7,21 +7,9 @@ import math
 import pytest
 from regions import IN_YAML, Wider, parse_region
 
-from bandpo import (
-    DCPO,
-    RIPO,
-    Adaptive,
-    Band,
-    BySign,
-    Capped,
-    Clip,
-    Controlled,
-    Decaying,
-    Divergence,
-    Quantile,
-    Relaxed,
-    Tilt,
-)  # fmt: skip
+from bandpo import DCPO, Adaptive, Band, BySign, Capped, Clip, Controlled, Decaying, Quantile
+from bandpo.band import Divergence
+from bandpo.trust_regions import RIPO, Relaxed, Tilt  # fmt: skip
 
 WORDS = {
     "clip": Clip(0.2, 0.2),
@@ -67,7 +55,8 @@ def test_a_text_is_its_rule(text, region):
     [
         ("bnd:kl:0.05", "no trust region type is called 'bnd', did you mean 'band'? `bandpo methods` lists all"),
         ("band:chi:0.05", "divergence must be one of ['chi2', 'hellinger', 'jensen_shannon', 'kl', 'neyman_chi2', '"
-         "reverse_kl', 'tv'] or a bandpo.Divergence (an own one gets a name by bandpo.register_divergence), got 'chi', "
+         "reverse_kl', 'tv'] or a bandpo.band.Divergence (an own one gets a name by "
+         "bandpo.band.register_divergence), got 'chi', "
          "did you mean 'chi2'?"),
         ("band:kl:-1", "delta of Band must be a number in (0, inf], got '-1'"),
         ("clip:0.2:0.28:3", "'3' is too much; a rule of type clip is written clip:eps_low:eps_high"),

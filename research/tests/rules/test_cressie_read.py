@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import bandpo
-from bandpo import band_bounds, divergence_at
-from bandpo.band import BandTable
+from bandpo import band_bounds
+from bandpo.band import BandTable, divergence_at
 from bandpo.testing import check_divergence
 from oracle import exact_bounds_of, power
 from research.rules.cressie_read import cressie_read
@@ -93,6 +93,6 @@ def test_an_order_that_is_no_number_in_range_is_refused(order):
 
 
 def test_a_power_divergence_goes_to_yaml_and_back():
-    region = bandpo.Band(bandpo.register_divergence(cressie_read(-0.75)), 0.1)
+    region = bandpo.Band(bandpo.band.register_divergence(cressie_read(-0.75)), 0.1)
     assert region.to_config()["divergence"] == "cressie_read(-0.75)"
-    assert bandpo.trust_region(region.to_config()) == region
+    assert bandpo.trust_regions.trust_region(region.to_config()) == region

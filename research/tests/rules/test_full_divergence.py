@@ -12,17 +12,11 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bandpo import (
-    Band,
-    Context,
-    Divergence,
-    Objective,
-    divergence_at,
-    policy_loss,
-    trust_region,
-)
+from bandpo import Band, Context, Objective, policy_loss
+from bandpo.band import Divergence, divergence_at
 from bandpo.band.divergences import _REGISTRY
 from bandpo.testing import check_objective, check_trust_region
+from bandpo.trust_regions import trust_region
 from oracle import GENERATORS
 from research.rules.exact import Exact
 from research.rules.full_divergence import full_divergence, top_k_divergence

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bandpo import Band, Controlled, Objective, trust_region
+from bandpo import Band, Controlled, Objective
+from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.control import MEASURES
 from research.rules.laws import PI, AdaptiveKL, Hysteresis
 

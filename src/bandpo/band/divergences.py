@@ -44,7 +44,7 @@ class Divergence:
         ValueError: f is not a generator; the message names the points u at which it fails.
 
     >>> import torch, bandpo
-    >>> squared = bandpo.Divergence("squared", lambda u: (u - 1) ** 2)      # Pearson's chi2, by its generator only
+    >>> squared = bandpo.band.Divergence("squared", lambda u: (u - 1) ** 2)      # Pearson's chi2, by its generator only
     >>> log_p = torch.tensor([0.08]).log()
     >>> mine, closed = (bandpo.band_bounds(log_p, d, delta=0.05) for d in (squared, "chi2"))
     >>> torch.testing.assert_close(mine.log_high, closed.log_high)
@@ -81,7 +81,7 @@ class Divergence:
     def to_config(self) -> str:
         """Return the registered name. Raises ValueError if there is none."""
         if not self.is_registered:
-            raise ValueError(f"{self.name!r} is an unregistered Divergence; call bandpo.register_divergence first")
+            raise ValueError(f"{self.name!r} is an unregistered Divergence; call bandpo.band.register_divergence first")
         return self.name
 
     @property
@@ -107,8 +107,8 @@ def divergence(name: str | Divergence) -> Divergence:
     name = name.lower() if isinstance(name, str) and name.lower() in _REGISTRY else name
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
-            f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.Divergence (an own one gets a name by "
-            f"bandpo.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
+            f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.band.Divergence (an own one gets a name by "
+            f"bandpo.band.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
         )
     return _REGISTRY[name]
 

@@ -167,7 +167,7 @@ def objective_for(
         if found.from_sampler and host not in AT_SAMPLER:
             raise ValueError(
                 f"{whose}its ratio is to the sampler's policy, which {host} does not have; call policy_loss in a loop "
-                f"of your own, with {found.arguments} and bandpo.method({found.name!r}).objective"
+                f"of your own, with {found.arguments} and bandpo.losses.method({found.name!r}).objective"
             )
         if found.from_sampler and anchor != "sampler" and AT_SAMPLER[host]:
             raise ValueError(f"{whose}its ratio is to the sampler's policy; set {AT_SAMPLER[host]}")

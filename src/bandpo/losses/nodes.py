@@ -50,9 +50,9 @@ def method(name: str) -> Method:
     Raises ValueError with the nearest name.
 
     >>> import bandpo
-    >>> bandpo.method("gspo").objective
+    >>> bandpo.losses.method("gspo").objective
     Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean', aggregation='seq-mean-token-mean')
-    >>> bandpo.objective("gspo") == bandpo.method("gspo").objective
+    >>> bandpo.objective("gspo") == bandpo.losses.method("gspo").objective
     True
     """
     if (found := _find(name)) is not None:
@@ -101,7 +101,7 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     if found.from_sampler:
         raise ValueError(
             f"method {found.name!r} is more than its objective: its ratio is to the sampler's policy; call policy_loss "
-            f"with {found.arguments} and bandpo.method({found.name!r}).objective"
+            f"with {found.arguments} and bandpo.losses.method({found.name!r}).objective"
         )
     return found.objective
 
@@ -122,7 +122,7 @@ def method_or_objective(node: Any) -> Method | Objective:
     if kind == "method" and set(values) != {"name"}:
         raise ValueError(
             f"a method's node is {{type: method, name: ...}}, got {sorted(values)} beside the type; for other values "
-            "write an objective, beginning with bandpo.method(name).without_average.to_config()"
+            "write an objective, beginning with bandpo.losses.method(name).without_average.to_config()"
         )
     if kind == "method":
         return method(values["name"])

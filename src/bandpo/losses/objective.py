@@ -56,7 +56,8 @@ class Objective:
     Raises:
         ValueError: a value that is not allowed, or two that contradict each other, with the field's name.
 
-    >>> from bandpo import Clip, Objective, Preserve, objective
+    >>> from bandpo import Clip, Objective, objective
+    >>> from bandpo.losses import Preserve
     >>> Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1))
     Objective(Clip(eps_low=0.2, eps_high=0.2), apply=Preserve(low=0.5, high=1.0))
     >>> objective({"type": "band", "delta": 0.05}) == Objective()
@@ -141,7 +142,7 @@ class Method:
     """Name an objective that has a paper's values.
 
     The KL penalty and the advantages are separate choices. Its node is `{type: method, name: gspo}`; for other values
-    write the objective, beginning with `bandpo.method("gspo").without_average.to_config()`.
+    write the objective, beginning with `bandpo.losses.method("gspo").without_average.to_config()`.
 
     Args:
         name: as it is written in nodes and on the command line.

@@ -41,7 +41,13 @@ MAX_LOG_RATIO = 60.0
 
 
 class Application(Node, ABC, family="apply"):
-    """An application that has numbers: frozen, hashable, and a config node."""
+    """An application that has numbers: frozen, hashable, and a config node.
+
+    Attributes:
+        has_bounds: False where it takes the place of an interval; its weight is then of A, at every ratio.
+    """
+
+    has_bounds: ClassVar[bool] = True
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return what multiplies r A outside; `edge` is the log of the bound, `up` is A >= 0."""
@@ -101,6 +107,7 @@ class Sapo(Application):
     """
 
     kind: ClassVar[str] = "sapo"
+    has_bounds: ClassVar[bool] = False
     tau_positive: float = 1.0
     tau_negative: float = 1.05
 
@@ -108,7 +115,7 @@ class Sapo(Application):
         for name in ("tau_positive", "tau_negative"):
             check_number(self, name, 0, math.inf, open_low=True, open_high=True)
 
-    def gate(self, s: Tensor, up: Tensor) -> Tensor:
+    def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return (4 / tau) sigmoid(tau (r - 1))."""
         tau = torch.where(up, s.new_full((), self.tau_positive), s.new_full((), self.tau_negative))
         return 4 / tau * torch.sigmoid(tau * expm1(s.clamp(max=_HIGHEST)))
@@ -177,8 +184,8 @@ def _one_surrogate(
         return clip_by_sign(s, up, bounds, dual_clip).exp() * weights
     if apply == "weight":
         return bounds.clamp(s).detach().exp() * weights * log_pi.clamp(min=_LOWEST_LOG_PI)
-    if isinstance(apply, Sapo):
-        return apply.gate(s, up) * weights
+    if isinstance(apply, Application) and not apply.has_bounds:
+        return apply.weight(s, s, up) * weights
     if apply == "mask_two_sided":
         clipped = bounds.clamp(s).detach()
         return torch.where(clipped == s, s.exp(), 0 * clipped.exp()) * weights  # NaN stays NaN
@@ -211,7 +218,7 @@ def clip_by_sign(s: Tensor, up: Tensor, bounds: Bounds, dual_clip: float | None)
 
 def has_bounds(apply: Apply) -> bool:
     """Return whether an application has the rule's bounds."""
-    return not isinstance(apply, Sapo)
+    return not isinstance(apply, Application) or apply.has_bounds
 
 
 def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:

@@ -46,7 +46,7 @@ def token_logps(
 
     >>> import torch, bandpo
     >>> logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [1.0, 3.0, 0.0, 0.0]]])
-    >>> bandpo.token_logps(logits, None, torch.tensor([[2, 1]])).exp()
+    >>> bandpo.losses.token_logps(logits, None, torch.tensor([[2, 1]])).exp()
     tensor([[0.2500, 0.8098]])
     """
     if tokens.shape != hidden.shape[:-1] or (weight is not None and weight.shape[1:] != hidden.shape[-1:]):

@@ -36,8 +36,9 @@ def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
     Raises ValueError naming the key and the nearest known one, or what a module lacks; of anything else what to write.
 
     >>> import bandpo
-    >>> region = bandpo.trust_region({"type": "capped", "region": {"type": "band", "delta": 0.05}, "max_ratio": 10})
-    >>> region == bandpo.Capped(bandpo.Band("kl", 0.05), 10.0) and bandpo.trust_region(region.to_config()) == region
+    >>> from bandpo.trust_regions import trust_region
+    >>> region = trust_region({"type": "capped", "region": {"type": "band", "delta": 0.05}, "max_ratio": 10})
+    >>> region == bandpo.Capped(bandpo.Band("kl", 0.05), 10.0) and trust_region(region.to_config()) == region
     True
     """
     if isinstance(node, str):
