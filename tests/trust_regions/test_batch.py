@@ -87,7 +87,7 @@ def test_a_node_a_short_word_and_a_label(rule):
     assert trust_region(yaml.safe_load(yaml.safe_dump(rule.to_config()))) == rule
     assert parse_region(str(rule.to_config()).replace("'", "")) == rule
     assert sum(each.label == rule.label for each in RULES) == 1
-    assert eval(repr(rule), vars(bandpo)) == rule
+    assert eval(repr(rule), vars(bandpo.trust_regions)) == rule
     if isinstance(rule, Intersect):
         with pytest.raises(ValueError, match="needs more than p to have bounds; give the rules that it is made of"):
             explain(rule, [0.1])
