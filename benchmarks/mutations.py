@@ -2,7 +2,7 @@
 
     python benchmarks/mutations.py [--only NAME ...]    # all, or some
     python benchmarks/mutations.py --write              # and write the rows to benchmarks/mutations.csv
-    python benchmarks/mutations.py --page               # docs/mutations.md from the rows
+    python benchmarks/mutations.py --page               # research/pages/mutations.md from the rows
 
 A fault is a small, plausible mistake: one text in the place of another, which must stand in its file exactly once. The
 tests that fell must pass on a copy without a fault. Exits with 1 if a fault survives.
@@ -27,7 +27,7 @@ import pytest
 import torch  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS, PAGE = ROOT / "benchmarks" / "mutations.csv", ROOT / "docs" / "mutations.md"
+ROWS, PAGE = ROOT / "benchmarks" / "mutations.csv", ROOT / "research" / "pages" / "mutations.md"
 COLUMNS = ["fault", "file", "test", "seconds", "commit"]
 PACKAGES = ("src/bandpo", "src/bandpo_runs", "research")
 COPIED = ("src", "research", "tests", "benchmarks", "docs", "recipes", "README.md", "pyproject.toml")
@@ -3108,7 +3108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of faults, or files of the core")
     parser.add_argument("--write", action="store_true", help="write the rows")
-    parser.add_argument("--page", action="store_true", help="write docs/mutations.md from the rows, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write research/pages/mutations.md from the rows, and run nothing")
     arguments = parser.parse_args()
     for fault in FAULTS:
         faulty(fault)

@@ -24,4 +24,4 @@ def test_every_fault_can_be_planted(mutations):
 
 
 def test_the_page_is_that_of_the_rows(mutations):
-    assert (ROOT / "docs" / "mutations.md").read_text(encoding="utf-8") == mutations.page()
+    assert (ROOT / "research" / "pages" / "mutations.md").read_text(encoding="utf-8") == mutations.page()
