@@ -781,16 +781,18 @@ def fill(text: str, computed: dict[str, str]) -> str:
 
 def page() -> str:
     computed = numbers()
-    rows = ["| label | claim | verdict | functions | tests |", "|---|---|---|---|---|"]
+    rows = ["| label | claim; functions; tests | verdict |", "|---|---|---|"]
     for s in STATEMENTS:
         verdict = f"[{s.verdict}](#{anchor(s.section)})" if s.section else s.verdict
         cells = (
             "<br>".join(f"`{label}`" for label in s.labels.split()),
-            fill(s.claim, computed),
+            "<br>".join(filter(None, (
+                fill(s.claim, computed),
+                ", ".join(map(link_of, s.functions.split())),
+                ", ".join(map(link_of_test, s.tests.split())),
+            ))),
             verdict if s.verdict in (DEFINITION, HOLDS) else f"**{verdict}**",
-            "<br>".join(map(link_of, s.functions.split())),
-            "<br>".join(map(link_of_test, s.tests.split())),
-        )
+        )  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     texts = [INTRODUCTION.strip(), "\n".join(rows)]
     for name, text in SECTIONS.items():
