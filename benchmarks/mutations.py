@@ -3108,7 +3108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of faults, or files of the core")
     parser.add_argument("--write", action="store_true", help="write the rows")
-    parser.add_argument("--page", action="store_true", help="write research/pages/mutations.md from the rows, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write the page from the rows, and run nothing")
     arguments = parser.parse_args()
     for fault in FAULTS:
         faulty(fault)

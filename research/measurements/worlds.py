@@ -1,7 +1,7 @@
 """Eight rules in the scene `both`, for 64 and for 128 rounds, with the learning rate chosen of each.
 
     python -m research.measurements.worlds [--seeds 256] [--write]            some five minutes on one core
-    python -m research.measurements.worlds --page                             the table of research/pages/worlds.md, from the rows
+    python -m research.measurements.worlds --page     the table of research/pages/worlds.md, from the rows
 
 A rare strategy that has to be found, in small batches with some wrong rewards that are used sixteen times. Each rule
 is trained at eight learning rates on seeds 0 to 255, and at the best of them on seeds 1000 to 1255: those rows have

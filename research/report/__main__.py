@@ -5,9 +5,10 @@
     python -m research.report --take runs/bench/X    first keeps what is needed of a finished contest, as
                                                  research/contests/X.jsonl.gz, with the courses of some of its runs
 
-The text of the pages is written by hand. A number in it that was measured is a link with the id of the row that it stands
-on, `[0.940](../../research/contests#3fa91c)`, or of two for a difference on the same seeds, `[+0.075](...#3fa91c-8be210)`
-or `[0.075 above](...#3fa91c-8be210)`. rows.md, which git does not keep, lists what each id is of.
+The text of the pages is written by hand. A number in it that was measured is a link with the id of the row that it
+stands on, `[0.940](../../research/contests#3fa91c)`, or of two for a difference on the same seeds,
+`[+0.075](...#3fa91c-8be210)` or `[0.075 above](...#3fa91c-8be210)`. rows.md, which git does not keep, lists what each
+id is of.
 research/tests/test_report.py computes each from its rows and compares it with what is written.
 """
 

@@ -1,4 +1,4 @@
-"""research/pages/paper_table.md is what its script writes; the digits add up, and its bounds bound what they say they bound."""
+"""research/pages/paper_table.md is what its script writes; its digits add up, and its bounds hold what they say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from scripts import load
 
 from bandpo_runs.statistics.estimators import best_at_k_bootstrap
-
 
 
 @pytest.fixture(scope="module")
