@@ -2,7 +2,7 @@
 
     python benchmarks/collapse.py [--trials 100] [--write]           made logs
     python benchmarks/collapse.py --runs FOLDER... [--write]         runs of the lab: what it says of each
-    python benchmarks/collapse.py --page                             the tables of docs/evaluation_measured.md
+    python benchmarks/collapse.py --page                             the tables of research/pages/evaluation_measured.md
 
 Made logs: reward and entropy with noise that is correlated from point to point. `rate_certain` is the share of logs in
 which a lasting collapse is found, entropy and all; of healthy ones that is the rate of false alarms. Of
@@ -30,7 +30,7 @@ from bandpo_runs.evals.results import read_log
 from bandpo_runs.statistics.collapse import WINDOW, Collapse, collapse_of, find_collapse
 
 HERE = Path(__file__).resolve().parent
-ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "docs" / "evaluation_measured.md"
+ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "research" / "pages" / "evaluation_measured.md"
 HEALTHY = (
     "rises",
     "flat",
@@ -128,7 +128,7 @@ def of_runs(paths: list[Path]) -> Iterator[dict[str, Any]]:
 
 
 def tables(rows: list[dict[str, str]]) -> str:
-    """The part of docs/evaluation_measured.md between its two marks."""
+    """The part of research/pages/evaluation_measured.md between its two marks."""
     lines = ["| made log | points | noise | collapse told | only \"reward fell\" | median delay | 90% delay |",
              "|:--|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
     for r in rows:
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--runs", nargs="+", type=Path, help="folders with runs of the lab")
     parser.add_argument("--write", action="store_true", help="replace these rows of collapse.csv")
-    parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation_measured.md")
+    parser.add_argument("--page", action="store_true", help="write the tables of research/pages/evaluation_measured.md")
     args = parser.parse_args()
     if args.page:
         from coverage import page

@@ -2,7 +2,7 @@
 
     python benchmarks/interval_coverage.py [--trials 2000] [--write]    coverage, errors and bias, as rows
     python benchmarks/interval_coverage.py --samples 1 --write     only what has so many samples a prompt
-    python benchmarks/interval_coverage.py --page                  the tables of docs/evaluation_measured.md
+    python benchmarks/interval_coverage.py --page                  the tables of research/pages/evaluation_measured.md
 
 Made models: each prompt has its own chance of a right sample, drawn from a population. The truth is known: the mean of
 the chances of these prompts, or of the population. Rows: what was measured, of which population, prompts, samples, the
@@ -31,7 +31,7 @@ from bandpo_runs.statistics.intervals import average, clustered_error, sampling_
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "python benchmarks/interval_coverage.py"
-ROWS, PAGE = HERE / "interval_coverage.csv", HERE.parent / "docs" / "evaluation_measured.md"
+ROWS, PAGE = HERE / "interval_coverage.csv", HERE.parent / "research" / "pages" / "evaluation_measured.md"
 Row = dict[str, Any]
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 POPULATIONS: dict[str, Draw] = {
@@ -200,7 +200,7 @@ def all_rows(trials: int, samples: int | None) -> Iterator[Row]:
 
 
 def tables(rows: list[dict[str, str]]) -> str:
-    """The part of docs/evaluation_measured.md between its two marks."""
+    """The part of research/pages/evaluation_measured.md between its two marks."""
     of = {(r["what"], r["population"], r["prompts"], r["samples"]): r for r in rows}
 
     def cell(what: str, population: str, prompts: str = "30", samples: str = "32") -> str:
@@ -262,7 +262,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--samples", type=int, help="only with so many samples a prompt")
     parser.add_argument("--write", action="store_true", help="replace these rows of interval_coverage.csv")
-    parser.add_argument("--page", action="store_true", help="write the tables of docs/evaluation_measured.md")
+    parser.add_argument("--page", action="store_true", help="write the tables of research/pages/evaluation_measured.md")
     args = parser.parse_args()
     if args.page:
         rows = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines()))

@@ -2,7 +2,7 @@
 
     python benchmarks/numerics.py [--divergence kl ...] [--dtype float32] [--mode eager compiled] [--write]
     python benchmarks/numerics.py --check [--write]     the reference itself against mpmath
-    python benchmarks/numerics.py --page                the tables of docs/numerics.md from the rows
+    python benchmarks/numerics.py --page                the tables of research/pages/numerics.md from the rows
 
 For each divergence, radius and mode: 2^16 log-probabilities in each of the 255 float32 exponents (`--mantissas`), 2^4
 in each float64 exponent, and the special points. `--write` replaces those rows of benchmarks/numerics.csv that were
@@ -45,7 +45,7 @@ DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "je
 SOLVED = DIVERGENCES[5:]  # without a closed form
 RADII = (1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.3, 1.0, 10.0, 1e3)
 HERE = Path(__file__).resolve().parent
-ROWS, PAGE = HERE / "numerics.csv", HERE.parent / "docs" / "numerics.md"
+ROWS, PAGE = HERE / "numerics.csv", HERE.parent / "research" / "pages" / "numerics.md"
 # Below this log p the reference is the limit p -> 0, which is then exact to e^-300.
 DEEP = -600.0
 # Below it the operator does not solve but continues by the limit; errors there are a column of their own.

@@ -4,7 +4,7 @@ r"""Where scorers disagree: ours, verl's and TRL's, on answers whose rightness i
     python benchmarks/scorers.py --write    # and write it to benchmarks/scorers.csv; columns of others stay as they are
     python benchmarks/scorers.py --tricky    # what `math` misjudges of benchmarks/tricky.yaml, in four forms
     python benchmarks/scorers.py --tricky --write    # and write it to benchmarks/tricky.csv, tricky_counts.csv
-    python benchmarks/scorers.py --page     # docs/scorers.md from the rows
+    python benchmarks/scorers.py --page     # research/pages/scorers.md from the rows
 
 TRL's scorer needs the environment of `constraints.txt`, verl's two that of `constraints-verl.txt`.
 """
@@ -28,7 +28,7 @@ TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with
 READING = Path(__file__).with_name("reading.csv")
 CHECKS = Path(__file__).with_name("checks.csv")
 COUNTS = Path(__file__).with_name("tricky_counts.csv")
-ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "docs" / "scorers.md"
+ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "research" / "pages" / "scorers.md"
 
 # (text, right answer, whether a reader would call it right)
 CASES = [

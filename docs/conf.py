@@ -21,7 +21,8 @@ exclude_patterns = ["_site"]
 
 # An unknown reference is an error, in docstrings too. What is not bandpo's own has no page, nor have names of types.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!bandpo(_runs)?\.).*|.*\.(Aggregation|Apply|Interval|KLPenalty|Known|Radius)")]
+types = "Aggregation|Apply|Generator|Interval|KLPenalty|Known|Level|Radius"
+nitpick_ignore_regex = [("py:.*", rf"(?!bandpo(_runs)?\.).*|.*\.({types})")]
 
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4

@@ -1,4 +1,4 @@
-"""Writes docs/paper.md, the statements of the paper with their verdicts, corrections, proofs, functions and tests.
+"""Write docs/paper.md: the paper's statements with verdict, function, test and proof, and its neighbours.
 
     python docs/paper.py
 
@@ -6,6 +6,7 @@ The page is made of the table and the texts below and of numbers that bandpo com
 a statement of the paper without a function or a test, a name that does not exist, a label that only a docstring or only
 the page knows. tests/test_paper_page.py runs it, and compares the committed page with a new one.
 """
+# ruff: noqa: E501  (tables)
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import bandpo
+from bandpo import band, losses, trust_regions
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "paper.md"
@@ -362,7 +365,7 @@ def root(rises: Callable[[float], float], target: float) -> float:
 
 def cost(name: str, p: float, r: float) -> float:
     """g_f(p, r)."""
-    return bandpo.band.divergence_at(torch.tensor(r, dtype=torch.float64).log(), at(p), name).item()
+    return band.divergence_at(torch.tensor(r, dtype=torch.float64).log(), at(p), name).item()
 
 
 NEVER = "never"
@@ -435,7 +438,7 @@ def table_of_ends() -> str:
 def three_of_forty(name: str) -> float:
     """The divergence, in radii, of a policy of which three of 40 equal tokens are at their upper bound."""
     high = bandpo.band_bounds(at(1 / 40), name, 0.05).log_high.exp().item()
-    f = bandpo.band.divergence(name).f
+    f = band.divergence(name).f
     u = torch.tensor([high, (40 - 3 * high) / 37], dtype=torch.float64)
     return (f(u) @ torch.tensor([3 / 40, 37 / 40], dtype=torch.float64)).item() / 0.05
 
@@ -468,18 +471,22 @@ def numbers() -> dict[str, str]:
 # ---- texts
 
 INTRODUCTION = r"""
-# The statements of the paper
+# The paper and its neighbours
 
-In short: the paper's operator is sound, and its main results hold. Some statements hold only with a correction, and
-some are false as stated: what must be strictly convex, where a bound reaches the end of the simplex, how exact the
-bisection is, that bands confine the policy to the ball, and some sentences on the table of results. Each has a proof or
-a counterexample below, and each test opens at its line.
+The operator of BandPO ([arXiv 2603.04918](https://arxiv.org/abs/2603.04918)) is sound, and its main results hold.
+Some statements hold only with a correction, and some are false as stated:
 
-Every labelled lemma, theorem, proposition and equation of BandPO ([arXiv 2603.04918](https://arxiv.org/abs/2603.04918)),
-and what its text and captions claim about the operator: whether it holds, the function that is it, and the test that
-checks it, for all divergences of the library at once. Below the table, what had to be corrected, with proofs.
-*Holds* means: under the paper's own assumptions, and as tested. This page is made by `python docs/paper.py`, its
-numbers by the library; a test fails when it is out of date.
+- what must be strictly convex, and where a bound reaches the end of the simplex,
+- how exact the bisection is,
+- that bands keep the policy inside the ball,
+- some sentences about the table of results.
+
+Each has a proof or a counterexample below. *Holds* means: under the paper's own assumptions, for all divergences of the
+library, and as tested. The numbers of this page are computed by the library (`python docs/paper.py`).
+
+Also here: [prior art](#prior-art), [the paper, the public scripts, and this library](#the-paper-the-public-scripts-and-this-library).
+
+## The statements
 """
 
 SECTIONS = {
@@ -656,21 +663,94 @@ gradient at fixed tokens is $\mathrm E_\pi[(1-e^d)\nabla\log\pi]=-\sum\pi_\mathr
 $\sum\pi\nabla\log\pi=0$. $\square$
 """,
     "The table of results": r"""
-Arithmetic on the published numbers alone; whether they can be reproduced is another matter. All 40 averages are right.
-"All experiments are repeated three times": but mean@32 of one evaluation is a multiple of 1/1280 (AMC, 40 problems) or
-1/960 (AIME, 30), and 57 of the 60 cells are, to the printed digits, where other numbers would be less than one time in
-seven. The cells are single evaluations, without a spread. A pass@32 of one evaluation is a multiple of 1/40 or 1/30;
-8 of 60 cells are: it is something else (the public code bootstraps). "At least 2.0 points over GRPO across all
-settings" holds for the four averages (smallest gain 2.40) and for 7 of the 12 benchmarks (smallest 1.25). In pass@32,
-where it "consistently surpasses" them, Band-KL at 0.05 is behind Clip-Higher on 2 of 12 benchmarks and behind Relaxed
-Band on 2; behind GRPO on 1; and for 7B its own $\delta=0.03$ has the best average, 69.35 against 67.12.
-Loosely put: Clip-Higher "dropping 1-2 points" on the 7B AIME is 0.52 and 1.88; Relaxed Band losing "roughly 3 points"
-on the 3B AMC is 2.20; the best radius for 3B ahead "by approximately 10%" is 7.9 % and 8.2 %.
+These are computed from the printed digits alone ([every cell, and how](../research/pages/paper_table.md)). They do not
+say that the method does not work.
+
+- All 40 averages are right.
+- **The cells are single evaluations.** The text says "All experiments are repeated three times". mean@32 of one
+  evaluation is a multiple of 1/1280 (AMC, 40 problems) or 1/960 (AIME, 30). 57 of the 60 cells are such numbers; other
+  numbers would be so less than one time in seven. No spread is printed.
+- **"pass@32" is verl's bootstrap.** pass@32 of one evaluation is a multiple of 1/40 or 1/30; 8 of 60 cells are.
+- "At least 2.0 points over GRPO across all settings" holds for the four averages (smallest gain 2.40) and for 7 of the
+  12 benchmarks (smallest 1.25).
+- In pass@32, Band-KL at 0.05 is behind Clip-Higher on 2 of 12 benchmarks, behind Relaxed Band on 2 and behind GRPO on
+  1. For 7B its own $\delta=0.03$ has the best average, 69.35 against 67.12.
+- Clip-Higher "dropping 1-2 points" on the 7B AIME is 0.52 and 1.88; Relaxed Band losing "roughly 3 points" on the 3B
+  AMC is 2.20; the best radius for 3B ahead "by approximately 10%" is 7.9 % and 8.2 %.
+- 7 of the 36 differences of mean@32 are larger than sampling alone explains. All 12 differences to Clip-Higher have one
+  sign; the four models, which are the independent facts, give p = 0.125.
 """,
 }
 
+NEIGHBOURS = """
+## Prior art
+
+Some of the paper's rules were known under other names. Each equality is a test.
+
+| this | is | the same in | test |
+|---|---|---|---|
+| `Relaxed(Band("kl", d), Clip(e, e))`, the paper's Relaxed Band | TRGPPO, of 2019 ([1901.10314](https://arxiv.org/abs/1901.10314)) | bounds, bit for bit | [`test_relaxed_is_a_union`](../tests/trust_regions/test_algebra.py) |
+| `Band("kl", d)`, `Band("tv", d)` with `apply="mask"` | DPPO's masks ([2602.04879](https://arxiv.org/abs/2602.04879)), with the sampler as old policy | gradient, against verl's and SkyRL's functions | [`test_band_has_the_gradient_of_dppo`](../tests/cluster/test_verl_loss.py) |
+| `Band("kl", log(t) / n)` | the interval whose upper end is the index of kl-UCB | both ends | [`test_kl_band_is_the_interval_of_kl_ucb`](../tests/trust_regions/test_trust_regions.py) |
+| `Band("neyman_chi2", z**2 / n)` | Wilson's score interval | both ends, against scipy | [`test_neymans_chi2_band_is_wilsons_interval`](../tests/trust_regions/test_trust_regions.py) |
+| `Band("chi2", z**2 / n)` | Wald's interval, p ± z sqrt(p (1 - p) / n) | both ends | the same |
+| A-3PO | PPO against the sampler with a wider interval, `Stale(Clip(e, e))` | gradient | [`test_stale_has_the_gradient_of_an_interpolated_anchor`](../tests/trust_regions/test_batch.py) |
+
+A token of probability p is like a share p observed in n throws of a coin, and a rule like a confidence interval of the
+coin's mean. A radius of 0.05 is one standard deviation, or one nat, after 20 throws:
+
+```python
+import math, torch
+from bandpo import Band
+
+p = torch.tensor([0.001, 0.01, 0.2, 0.5, 0.9], dtype=torch.float64)
+upper = lambda rule: p * rule.bounds(p.log()).log_high.exp()        # the highest new probability
+
+z, n = 1.96, 100                                                    # 95 %, after 100 throws of a coin
+wilson = (p + z**2 / (2 * n) + z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()) / (1 + z**2 / n)
+torch.testing.assert_close(upper(Band("neyman_chi2", z**2 / n)), wilson)
+
+q = upper(Band("kl", math.log(50) / n))                             # kl-UCB: n KL(p, q) = log t
+kl = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+torch.testing.assert_close(n * kl, torch.full_like(p, math.log(50)))
+```
+
+New in the paper is the question for any f-divergence, its reduction to one equation in one variable, and its use as the
+clip of GRPO. TRGPPO asks it for KL alone. [More relatives, and what exactly differs](../research/pages/prior.md).
+
+## The paper, the public scripts, and this library
+
+Defaults here are the paper's text. What only the authors' scripts have is one visible setting away. No training run of
+theirs was repeated here, because it takes eight GPUs.
+
+| | paper's text | public scripts | here |
+|---|---|---|---|
+| highest ratio of a band | none | 10 | none; `Capped(Band("kl", 0.05), 10)`, or `variant=public` of a recipe |
+| dual clip | none | 10 | none; `dual_clip=10`, or `variant=public` |
+| length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `variant` says |
+| average | mean over responses of the mean over tokens | the same | the same, `seq-mean-token-mean` |
+| how bounds are found | bisection until 1e-6 in r | | in logarithms, a fixed number of steps, within 1e-13 in float64 |
+| Band-TV and Band-chi2 near 0 and 1 | not clamped in the text, clamped in the appendix | | [clamped](#closed-forms) |
+| KL penalty | two directions, in two equations | k3 | k3; [what it estimates](#the-kl-penalty) |
+| clip rate, tail | Fig. 4, without a formula | above or below whatever the sign of A, p ≤ 0.2 | the scripts' count; `cut/*` goes by the sign ([metrics](run.md#all-numbers)) |
+| DCPO's numbers | | 0.16 and 0.2 | 0.16 and 0.2; DCPO's own repository runs 0.2 and 0.28 |
+| scorer of answers | not named | `math_dapo`, string equality | the same in recipes/paper; `math`, by value, elsewhere ([scorers](evaluate.md#what-the-scorer-accepts)) |
+| AIME answers such as 033 | | kept with the zero | `33`; `--as-published` keeps them |
+| training data | DAPO-17k and MATH | the English part in the script, all in the published runs' length | all, without what the evaluation sets contain |
+| AMC's `data_source` | | `lighteval/MATH` in the script, `aime_amc2023` in the logs | `aime_amc2023` |
+| "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](evaluate.md#what-is-measured), and verl's number under verl's name |
+| repetitions | "three times" | | [the digits are those of single runs](#the-table-of-results) |
+
+An empty cell: that source says nothing that we have seen.
+"""
+
 
 # ---- the page
+
+
+def public() -> dict[str, Any]:
+    """Return every public name of the library, with what it names."""
+    return {name: getattr(module, name) for module in (band, losses, trust_regions, bandpo) for name in module.__all__}
 
 
 def anchor(section: str) -> str:
@@ -679,7 +759,7 @@ def anchor(section: str) -> str:
 
 def link_of(function: str) -> str:
     """To the file it is in; lines would move."""
-    module = sys.modules[getattr(bandpo, function.split(".")[0]).__module__]
+    module = sys.modules[public()[function.split(".")[0]].__module__]
     path = Path(module.__file__ or "").relative_to(Path(bandpo.__file__).parent).as_posix()
     return f"[`{function}`](../src/bandpo/{path})"
 
@@ -701,22 +781,25 @@ def fill(text: str, computed: dict[str, str]) -> str:
 
 def page() -> str:
     computed = numbers()
-    rows = ["| label | claim | verdict | functions | tests |", "|---|---|---|---|---|"]
+    rows = ["| label | claim; functions; tests | verdict |", "|---|---|---|"]
     for s in STATEMENTS:
         verdict = f"[{s.verdict}](#{anchor(s.section)})" if s.section else s.verdict
         cells = (
             "<br>".join(f"`{label}`" for label in s.labels.split()),
-            fill(s.claim, computed),
+            "<br>".join(filter(None, (
+                fill(s.claim, computed),
+                ", ".join(map(link_of, s.functions.split())),
+                ", ".join(map(link_of_test, s.tests.split())),
+            ))),
             verdict if s.verdict in (DEFINITION, HOLDS) else f"**{verdict}**",
-            "<br>".join(map(link_of, s.functions.split())),
-            "<br>".join(map(link_of_test, s.tests.split())),
-        )
+        )  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     texts = [INTRODUCTION.strip(), "\n".join(rows)]
     for name, text in SECTIONS.items():
         labels = " ".join(s.labels for s in STATEMENTS if s.section == name).split()
         about = [f"On {', '.join(f'`{label}`' for label in labels)}."] if labels else []
         texts += [f"## {name}", *about, fill(text.strip(), computed)]
+    texts.append(NEIGHBOURS.strip())
     return "\n\n".join(texts) + "\n"
 
 
@@ -746,7 +829,7 @@ def labels_of_docstrings() -> set[str]:
 
 def labels_of_public_functions() -> list[tuple[str, str]]:
     """(function or method, label in its docstring)."""
-    things = {name: getattr(bandpo, name) for name in bandpo.__all__}
+    things = public()
     for name, thing in list(things.items()):
         if inspect.isclass(thing):
             things |= {f"{name}.{k}": v for k, v in vars(thing).items() if inspect.isfunction(v) and k[0] != "_"}
@@ -755,9 +838,9 @@ def labels_of_public_functions() -> list[tuple[str, str]]:
 
 def is_public(function: str) -> bool:
     first, *rest = function.split(".")
-    if first not in bandpo.__all__:
+    if first not in public():
         return False
-    thing = getattr(bandpo, first)
+    thing = public()[first]
     for part in rest:
         if part.startswith("_") or not hasattr(thing, part):
             return False

@@ -87,7 +87,7 @@ def train(
         seeds: of each run: of its prompts and its sampler, and of its warm start unless `start_seed` is that. Eight at
             once take less than half of the time that they take one after the other.
         start_seed: of the warm start of all runs: it takes longer than some of them.
-        measure: have docs/metrics.md in the rows, for which each run has a loss of its own. Without, all runs are in
+        measure: have docs/run.md in the rows, for which each run has a loss of its own. Without, all runs are in
             one, and a row has rewards, work, loss and entropy alone. A rule that needs context.logps may go by all
             tokens of a minibatch, and would see those of all runs then.
         say: called with notices of the warm start.
@@ -95,7 +95,7 @@ def train(
 
     Returns:
         A row has those keys of a row of `metrics.jsonl` that the loop has numbers for: reward, lab/work, loss, entropy
-        and all of docs/metrics.md. An undefined number is left out. `lab/p_work` is what lab/work is a sample of: the
+        and all of docs/run.md. An undefined number is left out. `lab/p_work` is what lab/work is a sample of: the
         probability of working, mean over the round's prompts. With `flip` lab/right is the reward before that.
 
     Raises:

@@ -178,7 +178,12 @@ def test_the_public_names_and_signatures_are_the_recorded_ones():
 
 
 def test_links_of_the_pages_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "research").rglob("*.md"),
+    ]:
         for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith("https://"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -160,7 +160,9 @@ def test_names_and_lines_are_the_rule_that_is_shown(operator):
         if each["name"] in known and each is next(one for one, _ in operator if one["name"] == each["name"]):
             assert objective == known[each["name"]].without_average, "the paper's values come first"
         assert (
-            bandpo.objective(eval(each["python"], vars(bandpo.trust_regions) | vars(bandpo.losses) | {"bandpo": bandpo}))
+            bandpo.objective(
+                eval(each["python"], vars(bandpo.trust_regions) | vars(bandpo.losses) | {"bandpo": bandpo})
+            )
             == objective
         )
         assert bandpo.objective(yaml.safe_load(each["yaml"])) == objective

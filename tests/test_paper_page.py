@@ -155,8 +155,8 @@ def test_a_page_that_is_out_of_date_is_told_from_the_new_one(paper, monkeypatch,
 
 def test_numbers_that_are_not_checked_against_a_formula_follow_the_library(paper, monkeypatch):
     before = paper.numbers()
-    at = paper.bandpo.band.divergence_at
-    monkeypatch.setattr(paper.bandpo, "divergence_at", lambda *args: at(*args) * (1 + 1e-2))
+    at = paper.band.divergence_at
+    monkeypatch.setattr(paper.band, "divergence_at", lambda *args: at(*args) * (1 + 1e-2))
     monkeypatch.setattr(paper, "table_of_ends", lambda: "")
     after = paper.numbers()
     assert {name for name in before if before[name] != after[name]} == {"ends", "caps", "cost of 0.4"}

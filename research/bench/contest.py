@@ -1,6 +1,6 @@
 """What is compared: a contest, its families, controls and stages, and the learners that they make.
 
-docs/command_line.md and research/contests/both.yaml show one; `reading.py` reads and checks it.
+research/pages/bench.md and research/contests/both.yaml show one; `reading.py` reads and checks it.
 """
 
 from __future__ import annotations

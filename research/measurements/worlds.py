@@ -1,7 +1,7 @@
 """Eight rules in the scene `both`, for 64 and for 128 rounds, with the learning rate chosen of each.
 
     python -m research.measurements.worlds [--seeds 256] [--write]            some five minutes on one core
-    python -m research.measurements.worlds --page                             the table of docs/worlds.md, from the rows
+    python -m research.measurements.worlds --page     the table of research/pages/worlds.md, from the rows
 
 A rare strategy that has to be found, in small batches with some wrong rewards that are used sixteen times. Each rule
 is trained at eight learning rates on seeds 0 to 255, and at the best of them on seeds 1000 to 1255: those rows have
@@ -32,7 +32,7 @@ from bandpo_runs.provenance import hardware, source_commit
 from research.worlds import Learner, train
 
 CSV = Path(__file__).with_suffix(".csv")
-PAGE = CSV.parents[2] / "docs" / "worlds.md"
+PAGE = CSV.parents[1] / "pages" / "worlds.md"
 RATES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.028, 0.04, 0.056)
 ROUNDS = (64, 128)
 FRESH = 1000  # the first of the seeds that are judged
@@ -125,7 +125,7 @@ def _interval(value: str, error: str, form: str) -> str:
 
 
 def page() -> str:
-    """docs/worlds.md with this table in the place of its own."""
+    """research/pages/worlds.md with this table in the place of its own."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split("| rule |", 1)
     return before + table() + "\n\n" + rest.split("\n\n", 1)[1]
@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=256)
     parser.add_argument("--write", action="store_true", help="write the rows to research/measurements/worlds.csv")
-    parser.add_argument("--page", action="store_true", help="write the table of docs/worlds.md from the rows")
+    parser.add_argument("--page", action="store_true", help="write the table of research/pages/worlds.md from the rows")
     args = parser.parse_args()
     if args.page:
         PAGE.write_text(page(), encoding="utf-8")

@@ -5,9 +5,10 @@
     python -m research.report --take runs/bench/X    first keeps what is needed of a finished contest, as
                                                  research/contests/X.jsonl.gz, with the courses of some of its runs
 
-The text of the pages is written by hand. A number in it that was measured is a link to the row that it stands on:
-`[0.940](rows.md#3fa91c)`, or for a difference of two, on the same seeds, `[+0.075](rows.md#3fa91c-8be210)` or
-`[0.075 above](rows.md#3fa91c-8be210)`.
+The text of the pages is written by hand. A number in it that was measured is a link with the id of the row that it
+stands on, `[0.940](../../research/contests#3fa91c)`, or of two for a difference on the same seeds,
+`[+0.075](...#3fa91c-8be210)` or `[0.075 above](...#3fa91c-8be210)`. rows.md, which git does not keep, lists what each
+id is of.
 research/tests/test_report.py computes each from its rows and compares it with what is written.
 """
 
@@ -44,7 +45,7 @@ from .tables import at, filled, fit_of, table
 PAGES = ROOT / "docs" / "report"
 NAMES = ("index", "worlds", "methods", "radius", "deaths", "models", "../choose")
 TEXTS = [PAGES / f"{name}.md" for name in NAMES]
-ROWS = PAGES / "rows.md"
+ROWS = ROOT / "research" / "report" / "rows.md"  # to look at; git does not keep it
 
 
 def text() -> str:
@@ -57,7 +58,7 @@ def rows_page(text: str) -> str:
     made = io.StringIO()
     made.write(
         "# The rows of the report\n\nWritten by `python -m research.report` from the rows in "
-        "[research/contests](../../research/contests). A row is one rule with one setting under one control in one "
+        "[research/contests](../contests). A row is one rule with one setting under one control in one "
         "world, on seeds by which nothing was chosen. Its id is the beginning of a hash of all that it depends on. "
         '`lost` is the share of runs that end with P("work") < 0.05, `half` the mean number of rounds until '
         'P("work") > 1/2, `chosen with` the reward on the seeds of the choice, '

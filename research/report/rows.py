@@ -39,7 +39,7 @@ FOR_COURSES = 128  # of the seeds that judge
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
 _SAID = r"\[([^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]"
-LINK = re.compile(_SAID + r"\((?:report/)?rows\.md#([0-9a-f]{6}(?:[0-9a-f]{2})?)(?:-([0-9a-f]{6}))?\)")
+LINK = re.compile(_SAID + r"\((?:\.\./)+research/contests#([0-9a-f]{6}(?:[0-9a-f]{2})?)(?:-([0-9a-f]{6}))?\)")
 TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -131,6 +131,10 @@ class Measured:
     file: str
     row: Mapping[str, str]
 
+    @property
+    def name(self) -> str:
+        return Path(self.file).name
+
     @functools.cached_property
     def about(self) -> str:
         names = list(self.row)
@@ -138,7 +142,7 @@ class Measured:
 
     @functools.cached_property
     def id(self) -> str:
-        return hashlib.sha256(f"{Path(self.file).name}: {self.about}".encode()).hexdigest()[:8]
+        return hashlib.sha256(f"{self.name}: {self.about}".encode()).hexdigest()[:8]
 
     @functools.cached_property
     def value(self) -> Estimate:

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 
 from research.statistics import Estimate, SigmoidFit, bootstrap, holm, sigmoid_fit, swap_test
 
-from .rows import TABLE, Kept, Pair, chance, kept, measured, number, share, with_interval
+from .rows import TABLE, Kept, Measured, Pair, chance, kept, measured, number, share, with_interval
 
 
 def fit_of(one: Kept) -> SigmoidFit:
@@ -30,6 +30,11 @@ def at(contest: str, world: str, control: str) -> dict[str, Kept]:
     return {one.told["family"]: one for one in kept() if one.place == (contest, world, control)}
 
 
+def link(said: str, one: Kept | Measured) -> str:
+    """Say a number of a row, with a link to the rows and its id."""
+    return f"[{said}](../../research/contests#{one.id})"
+
+
 def baseline_of(some: Mapping[str, Kept]) -> Kept:
     return some["fixed clip"]
 
@@ -43,7 +48,7 @@ def main_table(contest: str, world: str, control: str) -> str:
         p = one.told["p_adjusted"]
         lines.append([
             f"{one.told['family']}{'*' if one.told['edges'] else ''}", one.setting,
-            f"[{with_interval(one.value)}](rows.md#{one.id})",
+            link(with_interval(one.value), one),
             "" if one is base else with_interval(pair.difference, "+"),
             "" if p is None else chance(p, bare=True),
             "" if one is base else share(pair.better), share(one.lost.value), f"{one.half:.0f}",
@@ -62,7 +67,7 @@ def kinds_table(contest: str, world: str, control: str, of: str, *kinds: str) ->
     for (base, pair), p in zip(pairs, holm([pair.p for _, pair in pairs]).tolist(), strict=True):
         one = pair.one
         lines.append([
-            one.told["family"], one.setting, f"[{with_interval(one.value)}](rows.md#{one.id})", base,
+            one.told["family"], one.setting, link(with_interval(one.value), one), base,
             with_interval(pair.difference, "+"), chance(p, bare=True),
         ])  # fmt: skip
     head = ["rule", "chosen setting", "reward at the end", "fixed rule", "minus fixed rule", "p (Holm)"]
@@ -93,7 +98,7 @@ def differences(columns: Mapping[str, Mapping[str, Kept]]) -> str:
 def itself(some: Mapping[str, Kept]) -> str:
     """A cell: the reward of the best fixed clip."""
     base = baseline_of(some)
-    return f"[{number(base.value.value)}](rows.md#{base.id}){'*' if base.told['edges'] else ''}"
+    return link(number(base.value.value), base) + ("*" if base.told["edges"] else "")
 
 
 def difference(some: Mapping[str, Kept], family: str) -> str:
@@ -132,7 +137,7 @@ def bands_table(families: str) -> str:
     for pair, p in sorted(above, key=lambda each: -each[0].difference.value):
         (contest, world, control), one = pair.one.place, pair.one
         lines.append([
-            one.told["family"], f"{world} ({contest})", control, f"[{number(one.value.value)}](rows.md#{one.id})",
+            one.told["family"], f"{world} ({contest})", control, link(number(one.value.value), one),
             with_interval(pair.difference, "+"), chance(p, bare=True),
         ])  # fmt: skip
     told = f"p (Holm, {len(pairs)} comparisons)"
@@ -157,25 +162,25 @@ def freezes_table(*columns: str) -> str:
     found = {
         (row["what"], row["scene"], row["rule"], row["learning_rate"]): one
         for one in measured()
-        if one.file == "extinction.csv" and (row := one.row)["part"] == "freeze" and row["measure"] == "lost"
+        if one.name == "extinction.csv" and (row := one.row)["part"] == "freeze" and row["measure"] == "lost"
     }
     lines = []
     for what in dict.fromkeys(what for what, *place in found if place in head):
         cells = [found.get((what, *place)) for place in head]
-        lines.append([what, *("" if one is None else f"[{share(one.value.value)}](rows.md#{one.id})" for one in cells)])
+        lines.append([what, *("" if one is None else link(share(one.value.value), one) for one in cells)])
     return table(["frozen", *(f"{rule}, {scene}, rate {rate}" for scene, rule, rate in head)], lines)
 
 
 def tuning_table() -> str:
     """The expected reward of the best of so many settings, drawn at random."""
-    rewards = [one for one in measured() if one.file == "tuning.csv" and one.row["measure"] == "reward"]
+    rewards = [one for one in measured() if one.name == "tuning.csv" and one.row["measure"] == "reward"]
     rewards = [one for one in rewards if one.row["control"] == "none"]
     found = {(one.row["family"], one.row["settings"]): one for one in rewards}
     counts = list(dict.fromkeys(count for _, count in found))
     lines = []
     for family in dict.fromkeys(family for family, _ in found):
         cells = [found[family, count] for count in counts]
-        lines.append([family, *(f"[{number(one.value.value)}](rows.md#{one.id})" for one in cells)])
+        lines.append([family, *(link(number(one.value.value), one) for one in cells)])
     return table(["rule", *(f"best of {count}" for count in counts)], lines)
 
 
@@ -187,9 +192,7 @@ def radii_table(contest: str, control: str) -> str:
     names = sorted(next(iter(columns.values())), key=lambda name: (name.split()[0], float(name.split()[-1])))
     for family in names:
         cells = [some[family] for some in columns.values()]
-        told = [
-            (f"[{with_interval(x.value)}](rows.md#{x.id})", f"{x.told['point']['learning_rate']:.2g}") for x in cells
-        ]
+        told = [(link(with_interval(x.value), x), f"{x.told['point']['learning_rate']:.2g}") for x in cells]
         lines.append([family, *(text for pair in told for text in pair)])
     return table(["rule", *(text for world in worlds for text in (world, "rate"))], lines)
 
@@ -204,7 +207,7 @@ def widths_table(contest: str, world: str, control: str) -> str:
     for rule in dict.fromkeys(rule for rule, _ in names):
         found = [some[f"{rule} {width}"] for width in widths]
         best = max(found, key=lambda one: one.told["chosen_with"])
-        texts = [f"[{number(one.value.value)}](rows.md#{one.id})" for one in found]
+        texts = [link(number(one.value.value), one) for one in found]
         lines.append([rule, *(f"**{text}**" if one is best else text for text, one in zip(texts, found, strict=True))])
     return table(["rule", *widths], lines)
 
@@ -216,7 +219,7 @@ def sides_table(contest: str, control: str) -> str:
     lines = []
     for world in dict.fromkeys(one.told["world"] for one in some):
         found = at(contest, world, control)
-        texts = [f"[{number(found[name].value.value)}](rows.md#{found[name].id})" for name in names]
+        texts = [link(number(found[name].value.value), found[name]) for name in names]
         sure = [(found[name].told["p_adjusted"] or 1) < 0.05 for name in names]
         lines.append([world, *(f"**{text}**" if bold else text for text, bold in zip(texts, sure, strict=True))])
     return table(["world", *names], lines)
@@ -226,10 +229,7 @@ def carried_table(contest: str, world: str, other: str, other_world: str, contro
     """The reward of the families that two contests have, in a world of each, and the rank correlation of the two."""
     first, second = at(contest, world, control), at(other, other_world, control)
     both = sorted(first.keys() & second.keys(), key=lambda name: -first[name].value.value)
-    lines = [
-        [name, *(f"[{with_interval(one.value)}](rows.md#{one.id})" for one in (first[name], second[name]))]
-        for name in both
-    ]
+    lines = [[name, *(link(with_interval(one.value), one) for one in (first[name], second[name]))] for name in both]
     x, y = (np.stack([some[name].final for name in both]) for some in (first, second))
     found, p = rank_correlation(x, y)
     said = f"rank correlation {with_interval(found)} over seeds, for these rules; over rules {chance(p)}"
@@ -244,11 +244,11 @@ def pretrained_table(baseline: str, settings: str) -> str:
         row = one.row
         if row.get("settings") != settings or row["measure"] not in names:
             continue
-        single = one.file == "smollm2.csv"
+        single = one.name == "smollm2.csv"
         column = f"seed {row['seed']}" if single else names[row["measure"]]
         sign = "+" if row["measure"] != "right after" else ""
         text = number(one.value.value) if single else with_interval(one.value, sign)
-        found.setdefault(row["rule"], {})[column] = f"[{text}](rows.md#{one.id})"
+        found.setdefault(row["rule"], {})[column] = link(text, one)
     seeds = sorted({name for cells in found.values() for name in cells if name.startswith("seed")})
     columns = [*seeds, *names.values()]
     order = sorted(found, key=lambda rule: (rule != baseline, rule))

@@ -39,11 +39,11 @@ def names(row, kind, places):
     """What the first cell of a line and the head of a column may say of a row, in a table of a kind and of places."""
     if isinstance(row, rows.Measured):
         told = dict(row.row)
-        if row.file == "tuning.csv":
+        if row.name == "tuning.csv":
             return {told["family"], f"best of {told['settings']}"}
-        if row.file.startswith("smollm2"):
+        if row.name.startswith("smollm2"):
             over = {"right after": "mean", "right after, minus Clip 0.02/1.0": "minus Clip 0.02/1.0"}[told["measure"]]
-            return {told["rule"], f"seed {told['seed']}" if row.file == "smollm2.csv" else over}
+            return {told["rule"], f"seed {told['seed']}" if row.name == "smollm2.csv" else over}
         return {told["what"], f"{told['rule']}, {told['scene']}, rate {told['learning_rate']}"}
     found = [one for one in rows.kept() if one.id == row.id]
     if kind == "overview":
@@ -222,10 +222,9 @@ def test_the_rank_correlation_is_scipys_and_its_interval_that_of_runs_drawn_anew
     assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.05)
 
 
-def test_tables_and_the_page_of_rows_are_those_of_the_rows():
+def test_tables_are_those_of_the_rows():
     """If not: `python -m research.report`."""
     assert report.filled(TEXT) == TEXT
-    assert report.rows_page(TEXT) == report.ROWS.read_text(encoding="utf-8")
 
 
 def split(path):
@@ -247,11 +246,11 @@ def test_the_figures_are_those_of_the_rows(tmp_path):
 
 def test_a_number_that_is_not_its_rows_is_seen():
     one = rows.kept()[0]
-    ((said, name, of),) = rows.statements(f"It ends at [9.999](rows.md#{one.id}).")
+    ((said, name, of),) = rows.statements(f"It ends at [9.999](../../research/contests#{one.id}).")
     assert (name, of) == (one.id, one)
     assert said not in rows.forms(of)
     with pytest.raises(KeyError):
-        rows.statements("It ends at [0.9](rows.md#zzzzzz).".replace("z", "0"))
+        rows.statements("It ends at [0.9](../../research/contests#zzzzzz).".replace("z", "0"))
 
 
 def test_some_rows_are_those_of_a_new_run():
@@ -335,10 +334,10 @@ def test_a_difference_of_rows_is_of_the_seeds_that_both_have():
 def test_a_row_of_another_table_is_told_by_what_it_is_of():
     one = next(each for each in rows.measured() if each.row["low"])
     value, low, high = (f"{float(one.row[name]):.3f}" for name in ("value", "low", "high"))
-    ((said, _, found),) = rows.statements(f"It is [{value} [{low}, {high}]](rows.md#{one.id}).")
+    ((said, _, found),) = rows.statements(f"It is [{value} [{low}, {high}]](../../research/contests#{one.id}).")
     assert found is one
     assert said in rows.forms(found)
-    assert one.about in report.rows_page(f"[{value}](rows.md#{one.id})")
+    assert one.about in report.rows_page(f"[{value}](../../research/contests#{one.id})")
     assert all(one.row[name] in one.about for name in ("part", "rule", "learning_rate", "what", "measure"))
     again = rows.Measured(one.file, {**one.row, "value": "0.5"})
     assert (again.id, rows.Measured("other.csv", one.row).id == one.id) == (one.id, False)

@@ -1,4 +1,4 @@
-"""docs/worlds.md: its tables are those of the rows and of the scenes."""
+"""research/pages/worlds.md: its tables are those of the rows and of the scenes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scripts import load
 
 from research.worlds.scenes import SCENES
 
-PAGE = Path(__file__).parents[2] / "docs" / "worlds.md"
+PAGE = Path(__file__).parents[1] / "pages" / "worlds.md"
 
 
 def test_the_table_of_the_page_is_that_of_the_rows():

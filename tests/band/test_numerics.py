@@ -1,4 +1,4 @@
-"""The error budget of docs/numerics.md: 10^5 points of its sweep, the sweep's reference, and what may not matter."""
+"""The error budget of research/pages/numerics.md: 10^5 points of its sweep, its reference, and what may not matter."""
 
 from __future__ import annotations
 

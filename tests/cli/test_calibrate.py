@@ -354,9 +354,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_what_the_page_writes_is_read(here):
-    page = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(import json\n.*?)```", page, re.DOTALL)[0], names)
+    exec(re.findall(r"```python\n(import json\n\ndef write.*?)```", page, re.DOTALL)[0], names)
     logps, advantages = torch.tensor([[-1.0, -2.0], [-3.0, -9.0]]), torch.tensor([1.0, -1.0])
     mask = torch.tensor([[1, 1], [1, 0]])
     with Path("a.jsonl").open("w") as file:

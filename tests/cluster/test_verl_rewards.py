@@ -220,7 +220,7 @@ def test_in_verls_reward_worker_and_gone_with_it(tmp_path):
 
 
 def test_the_recorded_rows_are_what_verls_scorers_say():
-    """Of docs/scorers.md; the others are tested where TRL is."""
+    """Of docs/evaluate.md; the others are tested where TRL is."""
     pytest.importorskip("math_verify")
     path = Path(__file__).parent.parent.parent / "benchmarks" / "scorers.py"
     spec = importlib.util.spec_from_file_location("scorers_benchmark", path)

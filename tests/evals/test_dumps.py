@@ -651,13 +651,13 @@ def test_a_blank_at_the_end_of_a_column_is_taken_off_in_csv_and_shown_elsewhere(
 
 
 def test_the_page_names_the_columns_that_are_looked_for():
-    page = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
     for role, names in NAMES.items():
         assert ", ".join(f"`{name}`" for name in names) in page, role
 
 
 def test_the_help_names_each_kind_of_file_that_is_read():
-    page = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
     for program in ("verl", "lm-eval", "inspect_ai", "lighteval", "verifiers", "TRL"):
         assert re.search(rf"^\| .*{program}.* \|", page, re.MULTILINE)
         assert program in COLUMNS

@@ -510,9 +510,9 @@ def test_the_docstrings_example_is_the_readmes_and_its_rules_and_metrics_are_all
     rules = re.findall(r"`(\w+)`", text[text.index("The rules:") : text.index("or one of your own")])
     known = {kind.__name__ for kind in bandpo.trust_regions.base.Region.kinds.values()}
     assert set(rules) == known & set(bandpo.__all__)
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
-    (short,) = re.findall(r"The eight of `BandPOTrainer`.*?: (.*?)\.\n", page, re.DOTALL)
-    assert re.findall(r"`([^`]+)`", short) == list(MAIN_METRICS)
+    page = (Path(__file__).parents[2] / "docs" / "run.md").read_text()
+    (table,) = re.findall(r"## The main numbers\n(.*?)\n`clip/fraction`", page, re.DOTALL)
+    assert re.findall(r"^\| `([^`]+)`", table, re.MULTILINE) == list(MAIN_METRICS)
 
 
 def test_a_temperature_that_sampler_and_log_probabilities_share_is_fine(tmp_path):

@@ -51,7 +51,9 @@ def test_an_objective_is_its_node_and_its_node_is_it(value):
     assert objective(value) is value
     assert pickle.loads(pickle.dumps(value)) == value
     assert dataclasses.replace(value) == value
-    assert eval(repr(value), vars(bandpo.trust_regions) | vars(bandpo.losses) | {"inf": math.inf, "Wider": Wider}) == value
+    assert (
+        eval(repr(value), vars(bandpo.trust_regions) | vars(bandpo.losses) | {"inf": math.inf, "Wider": Wider}) == value
+    )
 
 
 @pytest.mark.parametrize("value", OBJECTIVES, ids=repr)

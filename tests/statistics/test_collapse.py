@@ -222,8 +222,8 @@ def test_no_log_and_a_corrupt_one_are_told_apart(tmp_path):
 def test_the_tables_of_the_page_are_those_of_the_rows(benchmark, monkeypatch):
     """If not: `python benchmarks/interval_coverage.py --page` and `python benchmarks/collapse.py --page`."""
     coverage = load("benchmarks/interval_coverage.py")
-    text = (ROOT / "docs" / "evaluation_measured.md").read_text(encoding="utf-8")
+    text = (ROOT / "research" / "pages" / "evaluation_measured.md").read_text(encoding="utf-8")
     for name, script in (("coverage", coverage), ("collapse", benchmark)):
         rows = list(csv.DictReader(script.ROWS.read_text(encoding="utf-8").splitlines()))
         text = coverage.page(text, name, script.tables(rows))
-    assert text == (ROOT / "docs" / "evaluation_measured.md").read_text(encoding="utf-8")
+    assert text == (ROOT / "research" / "pages" / "evaluation_measured.md").read_text(encoding="utf-8")

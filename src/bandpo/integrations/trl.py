@@ -87,7 +87,7 @@ class BandPOConfig(GRPOConfig):
             `{"type": "band", "divergence": "kl", "delta": 0.05}`, the node's JSON text, a short word, "band:kl:0.05",
             or a method's name such as "gspo"; kept as the node of it. Not to be confused with `delta`, which in TRL is
             the upper clip of the two-sided GRPO loss (arXiv 2505.07291) and keeps that meaning.
-        all_metrics: log everything in docs/metrics.md, some 50 numbers a row, instead of `MAIN_METRICS`.
+        all_metrics: log everything in docs/run.md, some 50 numbers a row, instead of `MAIN_METRICS`.
         anchor: what ratio and bounds are taken against: "old", the policy before the updates on a batch, by the
             trainer; or "sampler", as vLLM or a `rollout_func` gave its log-probabilities. DIS and KPop are meant for
             the latter. TRL's correction for the sampler is in the ratio then, and counts as 1.
@@ -109,7 +109,7 @@ class BandPOConfig(GRPOConfig):
         metadata={"help": "Node of the trust region, e.g. {'type': 'band', 'divergence': 'kl', 'delta': 0.05}."},
     )
     all_metrics: bool = field(
-        default=False, metadata={"help": "Log everything in docs/metrics.md instead of eight numbers a row."}
+        default=False, metadata={"help": "Log everything in docs/run.md instead of eight numbers a row."}
     )
     anchor: str = field(
         default="old", metadata={"help": "What the ratio is taken against: 'old', the trainer's policy, or 'sampler'."}
@@ -170,7 +170,7 @@ class BandPOTrainer(ContextTrainer):
     there is one step, the ratio is 1, and no rule does anything: the trainer says so at start.
 
     The metrics, under `bandpo/` in every row of the trainer's own: the eight of `MAIN_METRICS`, with
-    `BandPOConfig(all_metrics=True)` all of docs/metrics.md; summed over micro-batches and processes. Under
+    `BandPOConfig(all_metrics=True)` all of docs/run.md; summed over micro-batches and processes. Under
     `eval_bandpo/` in those of an evaluation, and in what `evaluate` returns.
 
     A `Controlled` rule is steered here: after every optimizer step its number is moved by what was measured in it, over

@@ -1,4 +1,4 @@
-r"""Find where in a text its final answer stands. The rules, which docs/scorers.md shows in examples:
+r"""Find where in a text its final answer stands. The rules, which docs/evaluate.md shows in examples:
 
 1. Taken off first: what follows the end of a turn, and the thinking, which is all up to the last `</think>` (or its
    like). A block of thinking that is never closed holds no answer.

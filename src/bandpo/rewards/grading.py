@@ -1,4 +1,4 @@
-r"""Is the final answer in a text the right one? `grade(texts, answers, scorer)`; docs/scorers.md compares the scorers.
+r"""Is the final answer in a text the right one? `grade(texts, answers, scorer)`; docs/evaluate.md compares the scorers.
 
 `math`: the answer is the last that the text states (`final_answer`); it is right if it is equal in value. Numbers are
 compared here, by `fractions.Fraction`; whatever needs a parser goes to math-verify, in worker processes with hard

@@ -12,7 +12,7 @@ from .arguments import RULES, Command, objective, page, several
 app = Typer()
 FILES = (
     ".jsonl or .parquet files of a run's tokens, a row for each token, or one for each response, with lists; columns "
-    "of old and of current log-probabilities at least: docs/calibrate.md"
+    "of old and of current log-probabilities at least: docs/run.md"
 )
 SOUGHT = "whose number is sought [default: bands, clips, DCPO and RIPO, but for the type of --match]"
 FIELDS = "its fields to set, e.g. delta, or region.delta [default: its radius, or its epsilons]"

@@ -53,7 +53,7 @@ def prepare(
     """Make Parquet files that verl and TRL read, with a report.
 
     From data sets of the Hugging Face hub, copies of them on disk, files of your own or reasoning_gym tasks; report.md
-    and report.json say what was dropped and changed. Finished files are not made again. docs/data.md says what is
+    and report.json say what was dropped and changed. Finished files are not made again. docs/evaluate.md says what is
     checked and why. The options from --prompt on are for data that bandpo does not know.
     """
     from ..data.preparation import Settings, prepare

@@ -46,7 +46,7 @@ COLUMNS = (
     "A file of answers has one in a row, or a problem with its answers in lists; question and score at least. Columns "
     "are found by usual names, or by --prompt to --extracted. Files of verl's trainer.validation_data_dir, lighteval's "
     "details (0.10 and later), lm-eval's samples, inspect_ai's logs, verifiers' rollouts and, with --score "
-    "REWARD_FUNCTION, TRL's log_completions are read as they are: docs/evaluation.md."
+    "REWARD_FUNCTION, TRL's log_completions are read as they are: docs/evaluate.md."
 )
 Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
 

@@ -15,8 +15,8 @@ def same_text(text: str) -> str:
     return "".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
-# A leak: a training row that shares this many of an evaluation problem's runs of five words. docs/data.md has the
-# measurement behind these numbers.
+# A leak: a training row that shares this many of an evaluation problem's runs of five words. research/pages/data.md has
+# the measurement behind these numbers.
 RUN, SHARE, COMMON = 5, 0.3, 3
 
 _CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

@@ -204,7 +204,7 @@ def _chosen(path: Path, there: list[str], given: Mapping[str, str]) -> dict[str,
         for dump, columns in _DUMPS.items():
             if columns <= set(there):
                 raise UserError(
-                    f"{path} looks like {dump}: texts and scores, but no log-probabilities. docs/calibrate.md has the "
+                    f"{path} looks like {dump}: texts and scores, but no log-probabilities. docs/run.md has the "
                     "lines that write them"
                 )
         raise UserError(

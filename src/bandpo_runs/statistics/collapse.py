@@ -7,7 +7,7 @@ A reward that falls while the entropy stays is told as that: harder data do so t
 `window` points in a row has recovered.
 
 benchmarks/collapse.py measures false alarms and delay on made logs and on runs of the lab;
-docs/evaluation_measured.md has them.
+research/pages/evaluation_measured.md has them.
 """
 
 from __future__ import annotations

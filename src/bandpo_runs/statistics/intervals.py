@@ -7,7 +7,7 @@ Intervals answer three questions:
   cluster.
 - `training_runs`: another run of the same training. Runs vary; it takes several of them.
 
-docs/evaluation.md has the formulas, docs/evaluation_measured.md the coverage of each interval in simulations.
+docs/evaluate.md has the formulas, research/pages/evaluation_measured.md the coverage of each interval.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def _clips(rows: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Finding]:
             yield _rate_alone(name, shares)
             return
     what = f"no clip rate is in {path}, under bandpo's names, TRL's or verl's, so nothing can be said of the clip"
-    yield Finding("note", what, "docs/metrics.md has the names, and what logs them")
+    yield Finding("note", what, "docs/run.md has the names, and what logs them")
 
 
 def _rate_alone(name: str, shares: Sequence[float]) -> Finding:

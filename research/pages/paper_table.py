@@ -1,10 +1,10 @@
-"""Writes docs/paper_table.md: what the paper's Table 1 (tab:main_results) can and cannot say, from its own digits.
+"""Writes research/pages/paper_table.md: what the paper's Table 1 (tab:main_results) can and cannot say, from its own digits.
 
-    python docs/paper_table.py
+    python research/pages/paper_table.py
 
-docs/paper_table.csv holds the digits as printed. Everything on the page is computed from them here: on which grids the
+research/pages/paper_table.csv holds the digits as printed. Everything on the page is computed from them here: on which grids the
 cells lie, how large the error of a difference may be, and what is left of the sentences about the table.
-tests/test_paper_table.py compares the committed page with a new one.
+research/tests/test_paper_table.py compares the committed page with a new one.
 """
 # ruff: noqa: E501  (sentences)
 
@@ -22,8 +22,8 @@ import numpy as np
 
 from bandpo_runs.statistics.estimators import best_at_k_bootstrap, best_at_k_expected
 
-ROOT = Path(__file__).parent.parent
-DIGITS, PAGE = ROOT / "docs" / "paper_table.csv", ROOT / "docs" / "paper_table.md"
+HERE = Path(__file__).parent
+DIGITS, PAGE = HERE / "paper_table.csv", HERE / "paper_table.md"
 SAMPLES = 32
 PROBLEMS = {"AMC2023": 40, "AIME2024": 30, "AIME2025": 30}
 BAND, GRPO, HIGHER, RELAXED = "Band 0.05", "GRPO", "Clip-Higher", "Relaxed Band 0.05"
@@ -459,7 +459,7 @@ In short: the printed digits are those of single evaluations, although the text 
 pass@k. BandPO is ahead in every mean@32 of the table; most single differences are within what sampling alone can explain. Of the text's sentences some
 hold, some in part, and some cannot be told.
 
-Written by `python docs/paper_table.py` from [the digits as printed](paper_table.csv); every number below is computed there.
+Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv); every number below is computed there.
 It says what can be known from the table alone. It does not say that the method does not work.
 
 ## One run

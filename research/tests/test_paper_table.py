@@ -1,10 +1,9 @@
-"""docs/paper_table.md is what its script writes; the digits add up, and its bounds bound what they say they bound."""
+"""research/pages/paper_table.md is what its script writes; its digits add up, and its bounds hold what they say."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +11,14 @@ from scripts import load
 
 from bandpo_runs.statistics.estimators import best_at_k_bootstrap
 
-SCRIPT = Path(__file__).parent.parent / "docs" / "paper_table.py"
-
 
 @pytest.fixture(scope="module")
 def page():
-    return load("docs/paper_table.py")
+    return load("research/pages/paper_table.py")
 
 
 def test_the_committed_page_is_the_one_that_the_script_writes(page):
-    """If not: `python docs/paper_table.py`."""
+    """If not: `python research/pages/paper_table.py`."""
     assert page.PAGE.read_text(encoding="utf-8") == page.page()
 
 
