@@ -193,7 +193,7 @@ STATEMENTS = (
         r"The bounds are monotone in $p$, so a table makes them an $O(1)$ lookup. (One per radius, its error proven.)",
         HOLDS,
         "band_bounds",
-        "band/test_table.py::test_table_is_within_what_is_proven",
+        "band/test_table.py::test_a_table_has_what_the_solver_finds",
     ),
     Statement(
         "sec:discussion",
@@ -234,7 +234,7 @@ STATEMENTS = (
         "$\\overline r$ falls and $\\underline r$ rises strictly with $p$.",
         CORRECTED,
         "band_bounds divergence_at",
-        "test_prop_monotonicity test_g_rises_with_p band/test_table.py::test_table_is_within_what_is_proven",
+        "test_prop_monotonicity test_g_rises_with_p band/test_table.py::test_a_table_has_what_the_solver_finds",
         "Monotonicity",
     ),
     Statement(
