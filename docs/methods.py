@@ -58,8 +58,8 @@ in the others set {"; ".join(f"{setting} ({host})" for host, setting in AT_SAMPL
 - **not checked**: what nobody here could read at its source. `bandpo explain NAME` says what was read where.
 
 [A test](../tests/losses/test_methods.py) holds value and gradient of every method against its formula in float64. How
-the methods relate to one another is in [prior art](paper.md#prior-art). This page is made by `python docs/methods.py` from
-[methods.yaml](../src/bandpo/losses/methods.yaml).
+the methods relate to one another is in [prior art](paper.md#prior-art). This page is made by
+`python docs/methods.py` from [methods.yaml](../src/bandpo/losses/methods.yaml).
 
 | name | method | formula | objective | average | runs in | not checked |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -750,7 +750,8 @@ An empty cell: that source says nothing that we have seen.
 
 def public() -> dict[str, Any]:
     """Return every public name of the library, with what it names."""
-    return {name: getattr(module, name) for module in (band, losses, trust_regions, bandpo) for name in module.__all__}
+    named = {name: getattr(module, name) for module in (band, losses, bandpo) for name in module.__all__}
+    return named | {name: x for name, x in vars(trust_regions).items() if inspect.isclass(x) or inspect.isfunction(x)}
 
 
 def anchor(section: str) -> str:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int,
         aside.print(f"Of its {contest.fewest_runs:,} training runs none is missing.", soft_wrap=True)
         return
     cores = min(jobs, os.cpu_count() or 1)  # more threads than cores are no faster
+    if find_spec("numba") is None:
+        aside.print("numba is not installed, so runs take hundreds of times as long; pip install numba", soft_wrap=True)
     make_starts(contest.worlds, lambda text: aside.print(text, soft_wrap=True))
     each = seconds_a_run(contest)
     where = "on the cluster, divided by its cores" if ray else f"on {counted(cores, 'core')}"

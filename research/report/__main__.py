@@ -28,6 +28,7 @@ from . import figures
 from .rows import (
     LINK,
     ROOT,
+    TABLES_OF,
     Kept,
     Pair,
     chance,
@@ -95,7 +96,8 @@ def rows_page(text: str) -> str:
     if others:
         made.write("\n## Rows of other measurements\n\n")
         made.write(table(["row", "file", "of", "value"], ([
-            f"[{one.id}]{{#{one.id}}}", f"[{Path(one.file).name}](../../{one.file})", one.about, one.with_interval,
+            f"[{one.id}]{{#{one.id}}}", f"[{one.file}](../../{TABLES_OF[one.file]}/{one.file})",
+            one.about, one.with_interval,
         ] for one in others)))  # fmt: skip
     return made.getvalue()
 

@@ -28,13 +28,13 @@ from research.worlds import Learner, train
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "research" / "contests"
-TABLES_OF = (
-    "research/measurements/extinction.csv",
-    "research/measurements/tuning.csv",
-    "research/measurements/lab_start.csv",
-    "benchmarks/smollm2.csv",
-    "benchmarks/smollm2_summary.csv",
-)
+TABLES_OF = {
+    "extinction.csv": "research/measurements",
+    "tuning.csv": "research/measurements",
+    "lab_start.csv": "research/measurements",
+    "smollm2.csv": "benchmarks",
+    "smollm2_summary.csv": "benchmarks",
+}
 FOR_COURSES = 128  # of the seeds that judge
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
@@ -157,8 +157,8 @@ class Measured:
 def measured() -> tuple[Measured, ...]:
     """All rows of the tables in `TABLES_OF`, each with an id of its own."""
     found: list[Measured] = []
-    for file in TABLES_OF:
-        with (ROOT / file).open(encoding="utf-8", newline="") as rows:
+    for file, folder in TABLES_OF.items():
+        with (ROOT / folder / file).open(encoding="utf-8", newline="") as rows:
             found += [Measured(file, row) for row in csv.DictReader(rows)]
     if len({one.id for one in found}) < len(found):
         raise ValueError(f"two rows of {' or '.join(TABLES_OF)} have the same id: of the same, or ids too short")

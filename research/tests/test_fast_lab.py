@@ -45,7 +45,7 @@ def start(tmp_path_factory):
 @pytest.fixture
 def quick(start, monkeypatch):
     """Its own warm start costs 20 s; this one is untrained."""
-    monkeypatch.setattr(fast_lab.lab, "warm_start", lambda p_work, seed, say: (start, {}))
+    monkeypatch.setattr(fast_lab.toy, "warm_start", lambda p_work, seed, say: (start, {}))
 
 
 def responses(count, seed=0):
@@ -334,7 +334,7 @@ def test_rules_that_it_cannot_train_are_named(rule, named):
 
 
 def test_a_run_that_breaks_ends_at_its_step_and_is_named(quick, monkeypatch):
-    monkeypatch.setattr(fast_lab.lab, "reward", lambda texts, *rest: [float(i % 2) for i in range(len(texts))])
+    monkeypatch.setattr(fast_lab.toy, "reward", lambda texts, *rest: [float(i % 2) for i in range(len(texts))])
     with pytest.raises(UserError, match=r"step 2: \S+ of run 1 of 1 is not finite; try a smaller learning_rate"):
         train(SMALL, "grpo", learning_rate=1e30)  # the weights of the first step are finite, their products are not
     weights = stack_weights([toy.fresh_model(seed).state_dict() for seed in range(3)])

@@ -417,7 +417,7 @@ def test_without_numba_the_reference_runs(monkeypatch):
     compiled_one = train(short, [Learner(WIDE, 0.1)], [1])
     monkeypatch.setattr(compiled, "find_spec", lambda name: None)
     np.testing.assert_allclose(train(short, [Learner(WIDE, 0.1)], [1])["mean"], compiled_one["mean"], rtol=1e-9)
-    with pytest.raises(UserError, match=r"engine 'numba' needs numba: pip install 'bandpo\[worlds\]'"):
+    with pytest.raises(UserError, match=r"engine 'numba' needs numba: pip install 'bandpo\[research\]'"):
         train(short, [Learner(WIDE, 0.1)], [1], engine="numba")
 
 
