@@ -302,7 +302,7 @@ def test_two_divergences_of_one_name_are_told_apart():
 def test_a_compiled_graph_takes_registered_divergences_only():
     log_p, kind = torch.linspace(-5, -0.1, 7), Divergence("mine", lambda u: (u - 1) ** 2)
     graph = torch.compile(lambda x: band_bounds(x, kind, 0.05).log_high, backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match=r"'mine' is an unregistered Divergence; call bandpo\.register"):
+    with pytest.raises(Exception, match=r"'mine' is an unregistered Divergence; call bandpo\.band\.register"):
         graph(log_p)
     register_divergence(kind)
     torch._dynamo.reset()

@@ -75,7 +75,7 @@ def test_band_is_policy_loss(region, loss_type):
     }[loss_type]
     arguments = hidden.log_softmax(-1)[..., 0], old.float().double(), advantages, mask
     objective = bandpo.Objective(region, aggregation=aggregation)
-    expected, counted = bandpo.policy_loss(*arguments, objective, normalizer=normalizer)
+    expected, counted = bandpo.policy_loss(*arguments, objective, normalizer=normalizer, metrics="all")
     (expected_slope,) = torch.autograd.grad(expected, hidden)
     torch.testing.assert_close(value.double(), expected.detach(), rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(slope.double(), expected_slope, rtol=5e-3, atol=0)  # 1 - p of p near 1 in float32

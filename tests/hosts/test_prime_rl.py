@@ -82,7 +82,7 @@ def test_band_is_policy_loss(region):
     expected, expected_slope = policy_loss(*tensors, region, float(tokens))
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
     torch.testing.assert_close(slope, expected_slope, rtol=1e-9, atol=0)
-    _, metrics = bandpo.policy_loss(*tensors, region)
+    _, metrics = bandpo.policy_loss(*tensors, region, metrics="all")
     counted = metrics.compute()
     assert logged["bandpo/tokens"] == tokens
     assert logged["bandpo/clip_low_tokens"] + logged["bandpo/clip_high_tokens"] == counted["clip/count"] > 0

@@ -503,10 +503,10 @@ def test_the_signature_shows_what_trls_has():
     assert all(ours[name].default == theirs[name].default for name in {*shown} - required)
 
 
-def test_the_docstrings_example_is_the_readmes_and_its_rules_and_metrics_are_all():
+def test_the_docstrings_example_is_the_pages_and_its_rules_and_metrics_are_all():
     text = inspect.cleandoc(BandPOTrainer.__doc__)
     example = textwrap.dedent(text[text.index("    from datasets") : text.index("The rules:")]).strip()
-    assert f"```python\n{example}\n```" in (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"```python\n{example}\n```" in (Path(__file__).parents[2] / "docs" / "trl.md").read_text()
     rules = re.findall(r"`(\w+)`", text[text.index("The rules:") : text.index("or one of your own")])
     known = {kind.__name__ for kind in bandpo.trust_regions.base.Region.kinds.values()}
     assert set(rules) == known & set(bandpo.__all__)

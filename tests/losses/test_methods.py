@@ -595,7 +595,10 @@ def test_the_lines_for_a_loop_and_the_objective_are_the_method(index, name):
     line = index.AT_SAMPLER_LINE if found.from_sampler else index.LINES["your loop"]
     more = in_a_loop(found, data, sampler)
     call = functools.partial(policy_loss, **{key: more[key] for key in more.keys() - data.keys()})
-    names = {"bandpo": SimpleNamespace(policy_loss=call, method=method), "rollout_logps": sampler}
+    names = {
+        "bandpo": SimpleNamespace(policy_loss=call, losses=SimpleNamespace(method=method)),
+        "rollout_logps": sampler,
+    }
     loss, _ = eval(line.replace("NAME", name), known | names)
     assert torch.equal(loss.detach(), loss_and_gradient(more, found.objective)[0])
     assert objective(index.as_python(found.without_average)) == found.without_average

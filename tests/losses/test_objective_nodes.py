@@ -88,7 +88,7 @@ def test_a_method_is_known_in_any_capitals_and_by_its_title(text, same):
         ("ppo clip", "no method or rule is called 'ppo clip', did you mean 'ppo'"),
         ("KL", "no method or rule is called 'KL', did you mean 'band:KL'"),
         ("tv:0.1", "no method or rule is called 'tv:0.1', did you mean 'band:tv:0.1'"),
-        ("0.2", "'0.2' is not a trust region; a radius is written Band"),
+        ("0.2", "called '0.2'; .*a rule is written Band"),
         ("print(1)", "is more than plain values and rules, and code is not run; a rule is written Band"),
         ("Band(**{'delta': 1})", "and code is not run"),
         ('Band("kl", radius=1)', "cannot be read as Python: .*unexpected keyword argument 'radius'; a rule is written"),

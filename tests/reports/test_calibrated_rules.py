@@ -14,7 +14,7 @@ from scipy.special import erfc
 import bandpo
 from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Decaying, Region, Union
 from bandpo.errors import UserError
-from bandpo.losses.metrics import Metrics
+from bandpo.losses.metrics import measure
 from bandpo.trust_regions import RIPO, Relaxed, Tilt
 from bandpo_runs.reports.calibration import RULES, calibrate
 from bandpo_runs.reports.numbers import free_number, numbers_of, with_number
@@ -141,8 +141,8 @@ def test_cut_tokens_are_those_of_the_metrics():
     for found in (result.reference, *(each.measured for each in result.rules)):
         region = bandpo.trust_regions.trust_region(found.node)
         ratio, old, advantages = (torch.from_numpy(x)[None] for x in (of.log_ratio, of.old, of.advantages))
-        clipped = region.bounds(old).clamp(ratio)
-        metrics = Metrics.of(ratio, clipped, old, advantages, torch.ones_like(old, dtype=torch.bool)).compute()
+        everything = torch.ones_like(old, dtype=torch.bool)
+        metrics = measure(ratio, region.bounds(old), old, advantages, everything, "all").compute()
         assert found.rate == metrics["cut/fraction"]
         assert (found.high, found.low) == (metrics["cut/high_fraction"], metrics["cut/low_fraction"])
     assert result.rules[0].measured.rate == pytest.approx(result.reference.rate, abs=2 / of.count + 0.001)

@@ -141,7 +141,7 @@ BESIDE_A_RULE = {
     "top_k": ("top_k=50, top_p=0.9", "'grpo'", "warning", "^top_p = 0.9, top_k = 50: tokens are not sampled from"),
     "delta": ("delta=4.0", "'grpo'", "warning", "^delta = 4.0 is TRL's two-sided clip"),
     "bounds": ("", "Clip(0.8, eps_high=1.2)", "warning", r"^Clip\(0.8, 1.2\) lets the ratio go from 0.2 to 2.2"),
-    "none": ("", "Band", "problem", "trust_region: Band is not a trust region, but a class; write Band"),
+    "none": ("", "Band", "problem", "Band'> is not a trust region; a rule is written Band"),
     "no rule by that name": ("", "'bnd:kl'", "problem", "no method or rule is called 'bnd:kl', did you mean 'band-kl'"),
 }
 

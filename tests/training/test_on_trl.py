@@ -19,9 +19,9 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from bandpo import Band, Controlled, config
+from bandpo import Band, Controlled
 from bandpo.errors import UserError
-from bandpo_runs import toy
+from bandpo_runs import config, toy
 from bandpo_runs.cli import main
 from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.files.locks import locked

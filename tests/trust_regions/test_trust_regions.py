@@ -237,7 +237,7 @@ def test_numbers_are_stored_as_floats_whatever_they_were():
 def test_a_divergence_goes_to_yaml_once_it_is_registered(monkeypatch):
     monkeypatch.setattr(bandpo.band.divergences, "_REGISTRY", dict(bandpo.band.divergences._REGISTRY))
     mine = Capped(Band(HELLINGER, 0.05), 4.0)
-    with pytest.raises(ValueError, match=r"'my hellinger' is an unregistered Divergence; call bandpo.reg"):
+    with pytest.raises(ValueError, match=r"'my hellinger' is an unregistered Divergence; call bandpo.band.reg"):
         mine.to_config()
     with pytest.raises(ValueError, match="got 'my hellinger'"):
         trust_region({"type": "band", "divergence": "my hellinger"})

@@ -63,7 +63,8 @@ def method(name: str) -> Method:
     known = [*(each.name for each in methods()), *kinds()]
     words = _key(name).split("-")
     meant = f"band:{name}" if _find(f"band-{rule}") else words[0] if {*words} <= {*known} else None
-    raise ValueError(unknown("method or rule", name, known, meant=meant))
+    hint = "" if any(map(str.isalpha, str(name))) else EXAMPLE  # a number, or two
+    raise ValueError(unknown("method or rule", name, known, meant=meant) + hint)
 
 
 def _find(name: object) -> Method | None:
