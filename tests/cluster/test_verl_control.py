@@ -10,13 +10,13 @@ from test_verl_loss import bandpo_actor, batch, module_of, run
 from torch.optim.lr_scheduler import LambdaLR
 from verl_toy import EPOCHS, SIZE, region
 
-from bandpo import PI, Band, Controlled, Objective, policy_loss
+from bandpo import Band, Controlled, Objective, Quantile, policy_loss
 from bandpo.integrations.verl_control import NAME
 from bandpo.losses.metrics import Metrics
 from bandpo.trust_regions import trust_region
 
 ACTOR = "actor_rollout_ref.actor"
-RULE = Controlled(Band("kl", 0.001), "delta", "clip/fraction", 0.3, PI(0.5, 0.2, 0.3), 1e-5, 1.0, smoothing=0.5)
+RULE = Controlled(Band("kl", 0.001), "delta", "clip/fraction", 0.3, Quantile(0.5), 1e-5, 1.0, smoothing=0.5)
 
 
 def controlled(law="{type:pi,kp:0.5,ki:0.2,rate:0.3}", **changed):

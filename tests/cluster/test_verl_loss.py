@@ -193,7 +193,9 @@ def test_counts_are_those_of_the_metrics():
     config = bandpo_actor(region, dual_clip=3.0, diagnostics_by_probability=True)
     _, _, logged = run("bandpo", config, tensors)
     arguments = [tensors[k] for k in ("log_prob", "old_log_prob", "advantages", "response_mask")]
-    _, metrics = bandpo.policy_loss(*arguments, bandpo.Objective(region, dual_clip=3.0, max_log_ratio=20.0))
+    _, metrics = bandpo.policy_loss(
+        *arguments, bandpo.Objective(region, dual_clip=3.0, max_log_ratio=20.0), metrics="all"
+    )
     expected = metrics.compute()
 
     def per(name, of="tokens"):

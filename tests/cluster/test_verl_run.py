@@ -16,13 +16,13 @@ import verl_toy
 from safetensors.torch import load_file
 from verl_toy import OURS, region
 
-from bandpo import PI, Band, Controlled, Decaying
+from bandpo import Band, Controlled, Decaying, Quantile
 from bandpo.integrations import SHOWN
 
 # It asks for the step, and for the number that its controller has; both are shown to it in Ray's workers by the
 # wrapped update.
 BAND = Decaying(Band("kl", 0.0001), "delta", end=0.0002, steps=1000)
-CONTROLLED = Controlled(BAND, "end", "clip/fraction", 0.5, PI(), low=0.0001, high=0.01, smoothing=0.5)
+CONTROLLED = Controlled(BAND, "end", "clip/fraction", 0.5, Quantile(), low=0.0001, high=0.01, smoothing=0.5)
 RULE = [*OURS, region(**{key: str(value).replace("'", "") for key, value in CONTROLLED.to_config().items()})]
 STEPS = 3
 
