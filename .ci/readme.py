@@ -1,7 +1,8 @@
 """Run what the README, the pages of docs/ and the notebook give their readers to run, in the order of the text.
 
     readme.py line main|test    print the line that runs the main job, or the tests
-    readme.py run               run the main line and every block marked sh or python, and the notebook
+    readme.py readme            run the main line and the README's blocks marked sh or python
+    readme.py run               the same of every page, and the notebook
     readme.py run NOTEBOOK      run this notebook only
 
 What takes minutes is shortened by the arguments in SHORTER, and what cannot run here is in NOT_RUN; both are printed.
@@ -62,18 +63,20 @@ def why_not(text: str) -> str:
 
 def line(kind: str) -> str:
     """The one line that installs and then runs the main job, or the tests."""
-    wanted = {"main": "bandpo lab", "test": "pytest"}[kind]
+    wanted = {"main": "bandpo demo", "test": "pytest"}[kind]
     lines = {text for page in PAGES for _, block in blocks(page) for text in block.splitlines()}
     (found,) = [text for text in lines if re.search(rf"^pip install .* && {wanted}$", text)]
     return found
 
 
-def run() -> None:
-    """Run the main line, then the blocks of every page; what ran on an earlier page is not run again."""
+def run(pages: list[Path]) -> None:
+    """Run the main line, then the blocks of these pages; what ran on an earlier page is not run again."""
     main = line("main")
     _run(["bash", "-euc", _shorter(main)], main)
     done = {main, line("test")}
-    for page in PAGES:
+    if len(pages) > 1:  # which say what to install
+        _run(["pip", "install", "-qq", "-c", "constraints.txt", ".[lab]"], "pip install '.[lab]'")
+    for page in pages:
         print(f"== {page.relative_to(ROOT)}", flush=True)
         before = ""  # blocks of a page go on where the one before ended
         for language, text in blocks(page):
@@ -122,15 +125,17 @@ def _run(command: list[str], shown: str) -> str:
     if done.returncode:
         raise SystemExit(f"failed with {done.returncode}: {shown}")
     print(f"  ({time.monotonic() - began:.0f} s)", flush=True)
-    if "bandpo lab" in shown:
-        page = Path(done.stdout.splitlines()[-1])
+    if shown.endswith(("bandpo lab", "bandpo demo")):
+        page = Path(done.stdout.splitlines()[-1].removeprefix("page: "))
         assert page.is_file(), f"the last line must be the path of the report, got {page}"
     return done.stdout
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["run"]:
-        run()
+        run(PAGES)
+    elif sys.argv[1:] == ["readme"]:
+        run(PAGES[:1])
     elif sys.argv[1] == "run":
         _python("", blocks(ROOT / sys.argv[2])[0][1])
     else:

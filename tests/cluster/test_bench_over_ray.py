@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from contests import node_of
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_rows_and_numbers_over_ray_are_those_of_this_process(tmp_path):

@@ -19,6 +19,8 @@ from verl_toy import OURS, region
 from bandpo import Band, Controlled, Decaying, Quantile
 from bandpo.integrations import SHOWN
 
+pytestmark = pytest.mark.slow
+
 # It asks for the step, and for the number that its controller has; both are shown to it in Ray's workers by the
 # wrapped update.
 BAND = Decaying(Band("kl", 0.0001), "delta", end=0.0002, steps=1000)
