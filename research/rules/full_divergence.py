@@ -66,9 +66,10 @@ def full_divergence(
     Of three words the one that was drawn kept its probability, and the other two changed places:
 
     >>> import torch, bandpo
+    >>> from research.rules.full_divergence import full_divergence
     >>> new, old = torch.tensor([0.5, 0.1, 0.4]).log(), torch.tensor([0.5, 0.4, 0.1]).log()
     >>> one_token = bandpo.band.divergence_at(new[0] - old[0], old[0], "tv")
-    >>> print(f"{one_token:.1f} {bandpo.full_divergence(new, old, 'tv'):.1f}")
+    >>> print(f"{one_token:.1f} {full_divergence(new, old, 'tv'):.1f}")
     0.0 0.3
     """
     old_weight, old_bias = weight if old_weight is None else old_weight, bias if old_bias is None else old_bias

@@ -12,7 +12,7 @@ import torch
 
 import bandpo
 from bandpo import Band, Capped, Clip, Context, Objective, band_bounds, policy_loss
-from bandpo.losses.methods import method
+from bandpo.losses import method
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability

@@ -10,8 +10,10 @@ import torch
 from textbook import F64, batch, in_a_loop, loss_and_gradient, ppo, textbook
 from torch import Tensor
 
-from bandpo import top_k_divergence
+import research.rules.budget
+import research.rules.exact  # noqa: F401 the methods name these rules
 from bandpo.losses.nodes import methods, read_methods
+from research.rules.full_divergence import top_k_divergence
 
 METHODS = {each.name: each for each in read_methods(Path(__file__).parents[2] / "methods.yaml")}
 

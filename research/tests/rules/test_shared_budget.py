@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 
 from bandpo import Band, Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
 from bandpo.band import Divergence, divergence_at
+from bandpo.explain import explain
 from bandpo.losses import rollout_weights
-from bandpo.reports.explanation import explain
 from bandpo.testing import check_objective, check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability
