@@ -324,7 +324,7 @@ def test_the_estimate_of_time_against_the_released_logs():
     step = plan(load([BAND_KL], ["variant=public"])).step
     assert 104 <= sum(step.values()) <= 111
     errors = {phase: step[phase] / (sum(logged) / 2) - 1 for phase, logged in LOGS.items()}
-    # docs/verl.md has these numbers.
+    # research/pages/plan.md has these numbers.
     assert errors == pytest.approx(
         {"generation": 0.0, "old log-probs": -0.08, "reference": -0.15, "update": 0.07}, abs=0.01
     )
@@ -392,7 +392,7 @@ def test_the_estimate_of_activations_against_what_autograd_keeps(hidden, interme
 
     assert of_a_layer(True) == 2 * hidden
     formula = 24 * hidden + 8 * intermediate
-    assert 0.94 * formula < of_a_layer(False) < formula  # docs/verl.md has this number
+    assert 0.94 * formula < of_a_layer(False) < formula  # research/pages/plan.md has this number
     settings = [f"plan.shape.hidden_size={hidden}", f"plan.shape.intermediate_size={intermediate}"]
     estimate = plan(load([BAND_KL], [*settings, "plan.shape.num_hidden_layers=3"])).training["activations"]
     assert estimate * 2**30 == pytest.approx(8 * 5120 * (3 * 2 * hidden + formula))

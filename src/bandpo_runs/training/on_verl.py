@@ -3,7 +3,7 @@
 A recipe is verl's own tree of settings (`actor_rollout_ref`, `data`, `trainer`, ...). Beside it stand `trust_region`,
 the node of a rule or an objective, and what else our loss takes; `plan`, the numbers behind `--plan`; `base`, a recipe
 or several to lay this one on; and `variants`, settings of which the one that `variant` names is laid on top.
-docs/verl.md has the estimate's formulas.
+research/pages/plan.md has the formulas of the estimate.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Plan:
 
 
 def plan(run: Run) -> Plan:
-    """Memory and time of a run; docs/verl.md derives the formulas and compares them with the released logs.
+    """Memory and time of a run; research/pages/plan.md derives the formulas and compares them with the released logs.
 
     Raises:
         UserError: a number is missing.
