@@ -31,6 +31,7 @@ class TailContracted(Region):
     """
 
     kind: ClassVar[str] = "tail_contracted"
+    words: ClassVar[str] = "{region} contracted beyond quantile {quantile} by exponent {exponent}"
     needs: ClassVar[tuple[str, ...]] = ("logps",)
     sees_probability: ClassVar[bool] = False
     region: Region
@@ -63,12 +64,6 @@ class TailContracted(Region):
         low = torch.where(up, inner.log_low, less.clamp(max=0))
         high = torch.where(up, less.clamp(min=0), inner.log_high)
         return Bounds(low, high, inner.capped)
-
-    @property
-    def label(self) -> str:
-        """The rule, and how it is contracted."""
-        rule = self.region.part_label
-        return f"{rule} contracted beyond quantile {self.quantile} by exponent {self.exponent}"
 
     def cases(self) -> list[Part]:
         """The rule where it is not contracted."""

@@ -97,12 +97,12 @@ def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: 
         for step in range(uses * MINIBATCHES):
             part = slice(step % MINIBATCHES, None, MINIBATCHES)
             new = _log_probabilities((shared + own[:, :, part]).log_softmax(-1), answers[:, :, part])
-            batch = [x[:, :, part].flatten(1, 3) for x in (old, advantages, mask)]
+            batch = [x.flatten(1, 3) for x in (new, old[:, :, part], advantages[:, :, part], mask[:, :, part])]
             level = "main" if step == uses * MINIBATCHES - 1 else None
             # The sum over seeds of each one's own mean over its answers.
             losses = [
-                policy_loss(*each, rule, normalizer=new[0, 0, ..., 0].numel(), metrics=level)
-                for rule, *each in zip(rules.values(), new.flatten(1, 3), *batch, strict=True)
+                policy_loss(now, was, good, kept, rule, normalizer=new[0, 0, ..., 0].numel(), metrics=level)
+                for rule, now, was, good, kept in zip(rules.values(), *batch, strict=True)
             ]
             adam.zero_grad()
             torch.stack([loss for loss, _ in losses]).sum().backward()
@@ -277,7 +277,7 @@ def page(result: Result, command: str) -> str:
 <div class="scroll"><table><thead><tr>{"".join(f'<th scope="col">{cell}</th>' for cell in head)}</tr></thead>
 <tbody>{body}</tbody></table></div>
 <h2>The task</h2><p>{html.escape(TASK)}</p>
-<p>{setting(*result.curves.shape[:2], result.uses, last)}</p>
+<p>{setting(result.curves.shape[0], result.curves.shape[1], result.uses, last)}</p>
 <h2>What the numbers are</h2>{"".join(f"<p>{html.escape(note)}</p>" for note in result.notes())}
 <h2>Again</h2><p><code>{html.escape(command)}</code></p>{again}
 </main></body></html>
