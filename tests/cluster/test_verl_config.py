@@ -13,8 +13,8 @@ from verl.workers.config.actor import PolicyLossConfig
 from verl_toy import LOSS, OURS, region
 
 import bandpo
+from bandpo.doctor import on_verl
 from bandpo.integrations.verl import BandPOLossConfig
-from bandpo_runs.training import doctor
 
 BAND = region(type="band", divergence="kl", delta=0.05)
 
@@ -42,7 +42,7 @@ def test_the_doctor_knows_which_keys_need_a_plus():
     there = resolved().actor_rollout_ref.actor.policy_loss.keys()
     verls = {field.name for field in dataclasses.fields(PolicyLossConfig)}
     ours = {field.name for field in dataclasses.fields(BandPOLossConfig) if field.init} - verls
-    assert {*doctor._ADDED} == ours
+    assert {*on_verl._ADDED} == ours
     assert not ours & set(there)
 
 
