@@ -225,7 +225,7 @@ def check_objective(
         objective: Objective = objective,
         **more: Any,
     ) -> tuple[Tensor, Tensor]:
-        """The loss, and its gradient."""
+        """Compute the loss and its gradient."""
         leaf = new[rows].detach().requires_grad_()
         more |= {name: x[rows] if isinstance(x, Tensor) and x.dim() else x for name, x in of_the_batch.items()}
         more |= {"ref_logps": old[rows]} if objective.beta else {}

@@ -19,7 +19,9 @@ ABSENT: Any = object()
 
 
 def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator[Finding]:
-    """Settings of a verl run that do nothing, or something else than they say; only keys that are given are judged.
+    """Find settings of a verl run that do nothing, or something else than they say.
+
+    Only keys that are given are judged.
 
     With `trust`, the module of a rule of one's own is imported, which runs what is in it.
     """

@@ -17,7 +17,7 @@ _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def checked(value: Any, schema: Any, where: str) -> Any:
-    """The value, if it is of the schema: a type for pydantic, which is strict here, so that no "1" becomes a 1.
+    """Return the value if it is of the schema: a type for pydantic, which is strict here, so that no "1" becomes a 1.
 
     Raises:
         UserError: it is not. The message names the field, and has its value, shortened, and what is expected.
@@ -52,12 +52,12 @@ def _adapter(schema: Any) -> Any:
 
 
 def _of_union(part: int | str) -> bool:
-    """Whether a part of a place is pydantic's name of a member of a union, as in ("reward", "int")."""
+    """Check for pydantic's name of a union member as part of a place, as in ("reward", "int")."""
     return part in ("int", "float", "str", "bool", "finite-float") or (isinstance(part, str) and "[" in part)
 
 
 def shortened(value: Any) -> str:
-    """A value for a message, however large it is."""
+    """Shorten a value for a message."""
     return _short.repr(value)
 
 
@@ -91,7 +91,7 @@ def check_value(value: Any, where: str, shown: bool) -> None:
 
 
 def check_text(text: str, name: str) -> str:
-    """The text, if it can be shown and written; raises UserError."""
+    """Return the text if it can be shown and written; raises UserError."""
     if _UNSHOWABLE.search(text):
         raise UserError(f"{name} {shortened(text)} holds a character that no text can have")
     return text

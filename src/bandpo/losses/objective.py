@@ -166,12 +166,12 @@ class Method:
 
     @property
     def without_average(self) -> Objective:
-        """The objective for a trainer that averages over tokens itself."""
+        """Return the objective for a trainer that averages over tokens itself."""
         return dataclasses.replace(self.objective, aggregation=None)
 
     @property
     def arguments(self) -> str:
-        """What your own loop gives `policy_loss` besides the objective, written as Python."""
+        """Return the arguments of `policy_loss` besides the objective, written as Python."""
         needed = [name for name in self.objective.trust_region.needed() if name in Known.__annotations__]
         given = ["old_logps=rollout_logps"] if self.from_sampler else []
         return ", ".join([*given, *(f"{name}={name}" for name in needed)])

@@ -59,12 +59,12 @@ class Tilt(TokenLaw):
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the quantity is made of."""
+        """Return the names of the fields that the quantity needs."""
         return _QUANTITIES[self.of]
 
     @property
     def label(self) -> str:
-        """The quantity, the gain, and a limit that is not the usual one."""
+        """Return the quantity, the gain, and a limit that is not the usual one."""
         within = f" within {self.limit}" if self.limit != Tilt.limit else ""
         return f"{self.of} {self.gain:+g}{within}"
 
