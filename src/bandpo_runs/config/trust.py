@@ -88,7 +88,7 @@ def check_attention(config: Any) -> None:
 
 
 def sent_away(trainer: Mapping[str, Any]) -> list[str]:
-    """What leaves this machine while a run with these settings trains, and where it goes, as far as is known here."""
+    """Say what leaves this machine in training with these settings, and where it goes, as far as is known here."""
     sent: list[str] = []
     if trainer.get("push_to_hub"):
         name = trainer.get("hub_model_id") or "checkpoints in your account"
@@ -111,7 +111,7 @@ def sent_away(trainer: Mapping[str, Any]) -> list[str]:
 
 
 def _tracker(name: str, trainer: Mapping[str, Any]) -> str:
-    """A tracker, with the project, the account and the run, where these are known."""
+    """Name a tracker, with the project, the account and the run if these are known."""
     if name == "all":
         return "every tracker that is installed"
     project = trainer.get("project") or "huggingface"

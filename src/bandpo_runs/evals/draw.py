@@ -41,8 +41,9 @@ class Model:
 
 
 def find_model(text: str, base_url: str | None = None) -> Model:
-    """A model's folder, hub id or name on a server; a run's folder stands for the model in it, `lab` for the start of
-    the lab's tail scene.
+    """Find a model's folder, hub id or name on a server.
+
+    A run's folder stands for the model in it, `lab` for the start of the lab's tail scene.
 
     Raises:
         UserError: a run without a model, or a folder with several runs.

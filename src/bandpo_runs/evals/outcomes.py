@@ -81,7 +81,10 @@ def _empty(answers: Sequence[Sample]) -> str:
 def _right(
     scorer: str, samples: Sequence[Sample], questions: Sequence[Question], thinking: Literal["opened"] | None
 ) -> int:
-    """None, too, where a scorer cannot grade these: last-number without numbers, math without math-verify."""
+    """Grade the samples.
+
+    None also if a scorer cannot grade these: last-number without numbers, math without math-verify.
+    """
     try:
         return sum(grade.score == 1 for grade in grader_of(scorer, {}, "", thinking)(samples, questions))
     except (UserError, ValueError):

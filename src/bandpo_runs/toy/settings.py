@@ -57,12 +57,12 @@ class Settings:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in a round."""
+        """Return the number of optimizer steps in a round."""
         return self.steps_per_generation * self.num_iterations
 
     @classmethod
     def of(cls, scene: str, **changes: Any) -> Settings:
-        """The settings of a scene of the lab, with `changes` to the fields.
+        """Return the settings of a scene of the lab, with `changes` to the fields.
 
         Raises:
             ValueError: no such scene, or a value that cannot be.

@@ -80,7 +80,7 @@ def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozen
 
 
 def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
-    """The values of names that are set once in a script, and by a plain assignment."""
+    """Return the values of names that are set once in a script, and by a plain assignment."""
     stored = Counter(name for each in ast.walk(tree) for name in _set_by(each))
     return {
         node.targets[0].id: node.value
@@ -93,7 +93,10 @@ def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
 
 
 def _set_by(node: ast.AST) -> list[str]:
-    """The names that a piece of code gives a value: by assignment, import or definition, as parameters, in a match."""
+    """List the names that a piece of code gives a value.
+
+    By assignment, import or definition, as parameters, in a match.
+    """
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
             return [name]
