@@ -225,7 +225,7 @@ def _sentence(case: Case, p: float) -> str:
 
 
 def differences(case: Case, other: Case) -> dict[str, list[tuple[float, float, int]]]:
-    """Where the first of two rules leaves more room (1), less (-1) or the same (0), up and down, as `stretches`."""
+    """Compare the room of two rules, up and down: more (1), less (-1) or the same (0), as `stretches`."""
 
     def up(log_p: Tensor) -> Tensor:
         a, b = (torch.minimum(each.region.bounds(log_p).log_high, -log_p) for each in (case, other))

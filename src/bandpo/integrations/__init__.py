@@ -22,7 +22,7 @@ RULE = logging.getLogger("bandpo.rule")
 
 
 def _clamps(host: str) -> dict[str, str]:
-    """Check an objective for a trainer that keeps its own loss and clamps each ratio by the bounds."""
+    """Return the refusals of a trainer that keeps its own loss and clamps each ratio by the bounds."""
     return {
         "apply": f"{host} clamps the ratio, which stops gradients outside the bounds and can do nothing else",
         "ratio": f"{host} clamps the ratio of each token",

@@ -284,7 +284,7 @@ class BandPOTrainer(ContextTrainer):
 
     @property
     def _level(self) -> Level:
-        """Return the measured level."""
+        """Return the level of the metrics."""
         return "all" if getattr(self.args, "all_metrics", False) or self._controller is not None else "main"
 
     @property

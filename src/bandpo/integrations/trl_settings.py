@@ -151,7 +151,7 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
 
 
 def _of_rule(args: GRPOConfig, region: Region) -> Iterator[str]:
-    """Refuse a law that could not tell tokens apart here, and groups of another size."""
+    """Name the faults of a law that cannot tell tokens apart here, and of groups of another size."""
     groups = find_one(region, GroupClip)
     if groups is not None and groups.group_size != args.num_generations:
         yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"

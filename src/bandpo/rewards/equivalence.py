@@ -118,7 +118,7 @@ class _Reader(latex2sympy2._Latex2Sympy):
         return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
 
     def convert_interval(self, expr: Any) -> Any:
-        """Convert (4, -3) to a point; [4, -3] also, which has no other meaning."""
+        """Convert (4, -3) to a point; [4, -3] is refused, of which the parser would make one, too."""
         found = super().convert_interval(expr)
         if isinstance(found, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
             raise _Refused
@@ -231,7 +231,7 @@ def _parsed(answer: str) -> Any:
 
 
 def size(expr: Any) -> float:
-    """Bound the bits of the value and of its parts; raises _Refused for values too large to compute."""
+    """Return an upper bound of the bits of the value and of its parts; raises _Refused for values too large to compute."""
     if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
         parts: Any = expr
         return max(map(size, parts), default=1.0)

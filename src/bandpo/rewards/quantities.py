@@ -38,7 +38,7 @@ PARTS |= {f"{name}s": value for name, value in PARTS.items()} | {"halves": 2}
 
 
 def number(text: str) -> Number | None:
-    """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 or "forty-two"."""
+    """Read 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 or "forty-two"."""
     if len(text) > 1000:  # int() takes no more than 4,300 digits
         return None
     if match := _DECIMAL.fullmatch(text):

@@ -228,7 +228,7 @@ def _library(file: str) -> tuple[str, str]:
 
 
 def _kept(error: BaseException) -> str:
-    """Return the place of the kept traceback, too long for a line."""
+    """Write the traceback to a file, and return a sentence with its path."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="bandpo-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"

@@ -16,9 +16,9 @@ from bandpo.errors import printable
 
 @contextlib.contextmanager
 def lenient_output() -> Iterator[None]:
-    """Write on if the reader of our output leaves (`| head -1`).
+    """Let a command work on after the reader of its output leaves (`| head -1`).
 
-    The work goes on, for what counts is in files. And a character
+    The results are in files. A character
     that the terminal does not have, or should not have (`printable`), is written by its number."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (stream and cast("TextIO", _Printable(stream)) for stream in before)

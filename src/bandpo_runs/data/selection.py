@@ -52,7 +52,7 @@ class Before:
     earlier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def and_then(self, source: Source, entry: Mapping[str, Any], path: Path) -> Before:
-        """Add a finished training file to the entry."""
+        """Return these facts with those of a finished training file."""
         rows = file_rows(path)
         own = {
             same_text(text_asked(row["prompt"], row["extra_info"]["problem"])): (row["answer"], source.name)

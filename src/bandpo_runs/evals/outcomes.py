@@ -81,9 +81,9 @@ def _empty(answers: Sequence[Sample]) -> str:
 def _right(
     scorer: str, samples: Sequence[Sample], questions: Sequence[Question], thinking: Literal["opened"] | None
 ) -> int:
-    """Grade the samples.
+    """Count the right samples; 0 if a scorer cannot grade these.
 
-    None also if a scorer cannot grade these: last-number without numbers, math without math-verify.
+    Such are last-number without numbers, and math without math-verify.
     """
     try:
         return sum(grade.score == 1 for grade in grader_of(scorer, {}, "", thinking)(samples, questions))

@@ -137,7 +137,7 @@ class Evaluation:
             self._write_facts()
 
     def finish(self) -> None:
-        """Record that all samples are there."""
+        """Mark the evaluation as finished."""
         missing = len(self.questions) * self.sampling.n - len(self.done)
         if missing:
             raise ValueError(f"{missing} samples are missing")

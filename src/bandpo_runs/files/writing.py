@@ -59,7 +59,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the path to an error of the system, which that of a full disk does not name."""
+    """Add the path to an error of the system, as that of a full disk has none."""
     try:
         yield
     except OSError as error:

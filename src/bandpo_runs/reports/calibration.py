@@ -359,7 +359,7 @@ def _is_allowed(region: Region, names: tuple[str, ...], value: float) -> bool:
 
 
 def _saturation(region: Region, sample: _Sample) -> list[str]:
-    """Return the share that a rule cannot stop, because both bounds are where probabilities end."""
+    """Say what share of the tokens a rule cannot stop, because both bounds are where probabilities end."""
     free = 0
     for _, old, context in sample.pieces():
         bounds = region.bounds(old, context)

@@ -162,7 +162,7 @@ def _missing(section: Section, panels: Sequence[Panel]) -> Iterator[str]:
 
 
 def _nothing_clipped(panel: Panel, section: Section) -> bool:
-    """Say that no token was clipped, so that a share of the clipped tokens has no value."""
+    """Check that a share of the clipped tokens has no value because none was clipped."""
     rates = [_CLIP_RATE.curve(run) for run in section.runs] if panel.key == "clip/tail_high_share" else []
     return any(np.isfinite(y).any() for y in rates) and all(np.nansum(y) == 0 for y in rates)
 

@@ -135,7 +135,10 @@ def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
 
 @lru_cache(maxsize=16)
 def _draws(n: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    """verl resets the seed for every prompt and every k, so that all prompts share these draws."""
+    """Draw resamples by verl's seed.
+
+    verl resets it for every prompt and every k, so that all prompts share these draws.
+    """
     return np.random.RandomState(seed).choice(n, size=(resamples, k), replace=True)
 
 

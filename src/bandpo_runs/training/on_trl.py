@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def _rule_is_told() -> Iterator[None]:
-    """Record that the command has told the rule: the trainer does not say it again."""
+    """Silence the trainer's notice of the rule, which the command has given."""
     level = RULE.level
     RULE.setLevel(logging.ERROR)
     try:

@@ -56,7 +56,7 @@ def _run() -> None:
 
 
 def _die_with(parent: int) -> bool:
-    """Return whether the parent is still there; on Linux this process is killed together with it from now on."""
+    """Check that the parent is still there; on Linux this process is killed together with it from now on."""
     if sys.platform == "linux":
         import ctypes
 

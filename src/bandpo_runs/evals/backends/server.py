@@ -80,7 +80,7 @@ class Server:
         self._more: dict[str, Any] | None = None
 
     def opens_thinking(self, content: Any) -> bool:
-        """Check a text prompt; the result of the server's template for messages is not known here."""
+        """Check that a text prompt opens the thinking; the server's template for messages is not known here."""
         return opens_thinking(content, None)
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
