@@ -1,4 +1,4 @@
-"""What a user is told."""
+"""Errors for users, and the words in them."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def mean_of(runs: Tensor) -> Mean:
 
 
 class Result(NamedTuple):
-    """What was measured: curves (rules, seeds, rounds + 1), and the share of clipped tokens of each rule and round."""
+    """Measurements: curves (rules, seeds, rounds + 1), and the share of clipped tokens of each rule and round."""
 
     names: list[str]
     uses: int

@@ -1,4 +1,4 @@
-"""What a long command shows while it works: whole lines, and how far it has come."""
+"""Progress of a long command: whole lines, and how far it has come."""
 
 from __future__ import annotations
 

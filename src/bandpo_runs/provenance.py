@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, processor and commit, for run folders and rows of measurements."""
+"""Origin of a result: versions, processor and commit, for run folders and rows of measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed, and whether verl sees the plug-in."""
+"""Installed versions, and the check that verl sees the plug-in."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from .findings import Finding, Level
 
 @dataclass(frozen=True)
 class Facts:
-    """What the doctor knows of a trainer; another trainer is another row of `TRAINERS`.
+    """Facts about a trainer for the doctor; another trainer is another row of `TRAINERS`.
 
     Attributes:
         configs: classes that a script gives its settings to.

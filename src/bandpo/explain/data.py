@@ -1,4 +1,4 @@
-"""What a rule allows a token, as plain data: `bandpo explain --json`."""
+"""Moves that a rule allows a token, as plain data: `bandpo explain --json`."""
 
 from __future__ import annotations
 

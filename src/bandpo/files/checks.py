@@ -1,4 +1,4 @@
-"""What is in a file is checked before it is believed: its shape, its depth, its numbers and its texts."""
+"""Checks of a file's content before use: its shape, its depth, its numbers and its texts."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _AVERAGE = "the mean over tokens"
 
 
 class LossOutputs(NamedTuple):
-    """What prime-rl reads of a loss: a scalar, and scalars that it logs as means over sequences."""
+    """Outputs that prime-rl reads from a loss: a scalar, and scalars that it logs as means over sequences."""
 
     loss: Tensor
     metrics: dict[str, Tensor]

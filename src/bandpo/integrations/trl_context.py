@@ -1,4 +1,4 @@
-"""What TRL has of a batch for a rule to see, and the sampler as the policy that the ratio is taken against.
+"""Context of a rule from TRL's batches, and the sampler as the policy that the ratio is taken against.
 
 What is known when responses have been scored goes among TRL's outputs under the prefix `bandpo/`, so that TRL shuffles
 it and splits it with the responses.

@@ -1,4 +1,4 @@
-"""What keeps the state of a `Controlled` rule while TRL's trainer trains."""
+"""Callback that keeps the state of a `Controlled` rule while TRL's trainer trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends TRL's training at the first optimizer step after which a loss or a weight is not finite."""
+"""Callback that ends TRL's training at the first optimizer step after which a loss or a weight is not finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of TRL's settings go with an objective, and what its user is told of the others."""
+"""TRL settings that fit an objective, and the messages about the others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ NO_SAMPLER = (
 
 
 class Replaced(str):
-    """What `epsilon` is beside a trust region: whoever computes with it would ignore the region, and is told so."""
+    """Value of `epsilon` under a trust region: arithmetic with it would ignore the region, and raises an error."""
 
     def __rsub__(self, other: object) -> Any:
         raise TypeError(

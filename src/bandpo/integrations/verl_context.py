@@ -1,4 +1,4 @@
-"""What verl has of an update for a rule to see: of the batch of all ranks, and of each micro-batch."""
+"""Context of a rule from verl's updates: of the batch of all ranks, and of each micro-batch."""
 
 # verl is not installed where types are checked.
 # pyright: reportMissingImports=false

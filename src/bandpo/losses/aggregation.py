@@ -1,4 +1,4 @@
-"""From per-token terms to one loss: the averages that trainers take, and their denominators over a whole batch."""
+"""Averages of per-token terms as one loss: those that trainers take, and their denominators over a whole batch."""
 
 # pyright: reportUnnecessaryIsInstance=false
 

@@ -1,4 +1,4 @@
-"""What the bounds did to a batch, as counts and sums, so that micro-batches, padding and ranks cannot bias it."""
+"""Effect of the bounds on a batch, as counts and sums, so that micro-batches, padding and ranks cannot bias it."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 

@@ -231,7 +231,7 @@ def _parsed(answer: str) -> Any:
 
 
 def size(expr: Any) -> float:
-    """Return an upper bound of the bits of the value and of its parts; raises _Refused for values too large to compute."""
+    """Return a bound of the bits of the value and of its parts; raises _Refused for values too large to compute."""
     if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
         parts: Any = expr
         return max(map(size, parts), default=1.0)

@@ -34,7 +34,7 @@ SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Grade:
-    """What a scorer says of one text.
+    """Grade of one text by a scorer.
 
     Attributes:
         score: 1.0 for a right answer, else 0.0.

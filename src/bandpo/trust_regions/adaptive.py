@@ -22,7 +22,7 @@ __all__ = ["Adaptive", "Tilt", "TokenLaw"]
 
 
 class TokenLaw(Law, ABC):
-    """How wide the band of each token is, compared with the others; derive a frozen dataclass with a `kind` from it."""
+    """Law of the width of each token's band, among the others; derive a frozen dataclass with a `kind` from it."""
 
     @abstractmethod
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:

@@ -202,7 +202,7 @@ class Region(Node, ABC, family="trust region"):
 
 
 class Law(Node, ABC, family="law"):
-    """How a number of a rule changes: see `TokenLaw`, from token to token, and `ControlLaw`, from step to step."""
+    """Law of a rule's number: see `TokenLaw`, from token to token, and `ControlLaw`, from step to step."""
 
 
 Found = TypeVar("Found", bound=Region)

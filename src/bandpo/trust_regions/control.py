@@ -67,7 +67,7 @@ MEASURES: dict[str, tuple[int, tuple[float, float]]] = {
 
 
 class ControlLaw(Law, ABC):
-    """How a `Controlled` rule's number answers to what was measured, such as `Quantile`.
+    """Law by which a `Controlled` rule's number follows a measurement, such as `Quantile`.
 
     One of your own is a frozen dataclass with a `kind` and a `step`.
     """

@@ -43,7 +43,7 @@ HEADINGS = {
 
 
 class Grouped(TyperGroup):
-    """Its help shows the commands first, under headings."""
+    """Group whose help shows the commands first, under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         width = formatter.width - 6 - max(map(len, self.commands))

@@ -1,4 +1,4 @@
-"""How the texts of arguments are read: numbers, rules, settings, and lists of them."""
+"""Readers of argument texts: numbers, rules, settings, and lists of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ends: by a signal, or with output that nobody reads any more."""
+"""Endings of a command: by a signal, or with output that nobody reads any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bandpo calibrate` shows."""
+"""Output of `bandpo calibrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bandpo eval` and `bandpo score` show."""
+"""Output of `bandpo eval` and `bandpo score`."""
 
 from __future__ import annotations
 

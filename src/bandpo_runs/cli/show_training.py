@@ -1,4 +1,4 @@
-"""What the commands print: an estimate, a line a round under a progress bar, and at the end what came out and why."""
+"""Output of the training commands: an estimate, a line a round under a progress bar, and in the end the outcome."""
 
 from __future__ import annotations
 

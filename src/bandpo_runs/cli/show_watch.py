@@ -1,4 +1,4 @@
-"""What `bandpo watch` shows: all that is known of one run, or a table of several."""
+"""Output of `bandpo watch`: all that is known of one run, or a table of several."""
 
 from __future__ import annotations
 

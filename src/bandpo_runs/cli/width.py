@@ -1,4 +1,4 @@
-"""How wide a command may print: as the terminal is, or 100 columns where there is none."""
+"""Width of a command's output: that of the terminal, or 100 columns where there is none."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class _Node(pydantic.BaseModel):
 
 
 class DataConfig(_Node):
-    """Where prompts and answers come from.
+    """Sources of prompts and answers.
 
     Attributes:
         source: `lab` (the running sum), `file` (JSON lines, CSV or Parquet at `path`), `hub` (data set `path` of the

@@ -1,4 +1,4 @@
-"""What looks like a secret is refused in a config, and blanked out in what others will read."""
+"""Refusal of values that look like a secret in a config, and blanks for them in output for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe or a model of a stranger may not do here, and where a run would send its data."""
+"""Limits of a stranger's recipe or model, and the places to which a run would send its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which texts are the same problem: repeated rows, and training rows that hold an evaluation problem."""
+"""Search for texts of the same problem: repeated rows, and training rows that hold an evaluation problem."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from .sources import GROUPS, SOURCES, Source, count_warnings
 
 @dataclass(frozen=True)
 class Settings:
-    """How files are prepared.
+    """Settings of the preparation.
 
     Attributes:
         template: the text around a problem: by name, or a text with {prompt} in it; None: see `template_text`.
@@ -63,7 +63,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `prepare` did.
+    """Outcome of `prepare`.
 
     Attributes:
         files: the entries of the report for the files asked for, by name.

@@ -1,4 +1,4 @@
-"""Which rows of a source make a file: what is put right, what is dropped, and for which reason."""
+"""Selection of a source's rows for a file: corrections, dropped rows, and the reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Findings:
-    """What happened to the rows of a file: counts, and the first few examples of each kind."""
+    """Record of the changes to a file's rows: counts, and the first few examples of each kind."""
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
@@ -42,7 +42,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Before:
-    """What the rows of a training file are held against: evaluation sets, and the training files before it.
+    """Rows that a training file is compared with: evaluation sets, and the training files before it.
 
     `hashes` say whether it is the same as when a file was made; `earlier` has the answer and the file of each problem.
     """

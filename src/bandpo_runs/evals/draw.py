@@ -31,7 +31,7 @@ from .samples import Sample, Sampling
 
 @dataclass(frozen=True)
 class Model:
-    """What to evaluate: `path` for the back end, `name` for the folder, `label` for tables, `data` that goes
+    """Model to evaluate: `path` for the back end, `name` for the folder, `label` for tables, `data` that goes
     with it."""
 
     path: str

@@ -1,4 +1,4 @@
-"""What evaluation harnesses write, as rows in names of ours: lighteval, lm-evaluation-harness and inspect_ai."""
+"""Files of evaluation harnesses as rows with our names: lighteval, lm-evaluation-harness and inspect_ai."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be said of an evaluation beside its numbers: what has no answer, and why nothing is right."""
+"""Remarks on an evaluation next to its numbers: samples without an answer, and reasons why nothing is right."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Columns = Mapping[str, str | None]  # names of columns by what they hold
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one checkpoint did: its graded samples, data set by data set, the collapse in its run's log, if any, and
+    """Results of one checkpoint: its graded samples, data set by data set, the collapse in its run's log, if any, and
     notes: what of a file was left out, or under which name it was compared."""
 
     label: str

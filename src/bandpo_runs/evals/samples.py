@@ -15,7 +15,7 @@ Key = tuple[str, int, int]  # data set, prompt, sample
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn.
+    """Settings by which answers are drawn.
 
     Attributes:
         n: samples for each prompt.
@@ -51,7 +51,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Sample:
-    """What came back.
+    """One sample of an answer.
 
     Attributes:
         data: set of the question.

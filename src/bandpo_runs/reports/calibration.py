@@ -1,4 +1,4 @@
-"""Which number of a rule stops as many tokens of a run as wanted: at a rate, or as many as another rule."""
+"""Search for a rule's number that stops as many tokens of a run as wanted: at a rate, or as many as another rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TRIED = sorted({*np.logspace(-8, 4, 25).tolist(), *(1 + np.logspace(-3, -0.125,
 
 @dataclass(frozen=True)
 class Measured:
-    """What a rule does to the tokens: shares of those that are looked at, but `rare`, which is of those outside."""
+    """Effect of a rule on the tokens: shares of those that are looked at, except `rare`, a share of those outside."""
 
     label: str
     node: Mapping[str, Any] | None

@@ -1,4 +1,4 @@
-"""What a browser may do with a page of ours."""
+"""Permissions of a page of ours in a browser."""
 
 import base64
 import hashlib

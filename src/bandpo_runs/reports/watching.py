@@ -71,7 +71,7 @@ BY_P = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Seen(Curves):
-    """What is seen of a run: besides its curves how it stands, and what is to be said of it.
+    """View of a run: besides its curves its standing, and remarks on it.
 
     Attributes:
         label: its name.

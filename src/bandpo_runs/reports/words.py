@@ -1,4 +1,4 @@
-"""What came out of a comparison, in sentences: only what was seen, and how far so many runs can be trusted."""
+"""Outcome of a comparison in sentences: only what was seen, and how far so many runs can be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which number of a rule keeps as many tokens outside as wanted, and how far that can be trusted.
+"""Search for a rule's number that keeps as many tokens outside as wanted, and its error.
 
 A rule with one number, such as the radius of a band, holds fewer tokens the larger the number is. So each token has a
 *critical* number: it is outside for all numbers below it, and inside from it on. The number that leaves a share of the

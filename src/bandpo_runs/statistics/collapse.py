@@ -48,7 +48,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Where the reward broke (`step`), when the rule could tell (`known`), from where to where it fell, and whether it
+    """Collapse of a reward: the break (`step`), when the rule could tell (`known`), the fall, and whether it
     came back (`recovered`, the step; None: not to the end of the log)."""
 
     step: float

@@ -106,7 +106,7 @@ def reshuffle_p(
 
 @dataclass(frozen=True)
 class Needed:
-    """What it would take to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
+    """Samples needed to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
 
     `samples_here`: samples per prompt of each model, for the question about these problems. For the one about problems
     like these: `samples_elsewhere`, of the same prompts (None: no number of samples of them can do it), or

@@ -1,4 +1,4 @@
-"""What samples say of a model, from counts of right answers: one number for every prompt. Needs numpy and scipy.
+"""Estimates of a model from its counts of right answers: one number for every prompt. Needs numpy and scipy.
 
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 

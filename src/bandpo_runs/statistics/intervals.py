@@ -1,4 +1,4 @@
-"""How far a number of samples can be trusted.
+"""Intervals for numbers that come from samples.
 
 Intervals answer three questions:
 

@@ -30,7 +30,7 @@ _Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 class Mark(pydantic.BaseModel):
-    """What was there when a checkpoint was whole; files and rows as their bytes and the CRC-32 of them.
+    """Record of a whole checkpoint; files and rows as their bytes and the CRC-32 of them.
 
     Attributes:
         step: of the optimizer.

@@ -1,4 +1,4 @@
-"""What a Python script says of a GRPOConfig in plain values, for the doctor; the script is not run."""
+"""Reader of a GRPOConfig's plain values in a Python script, for the doctor; the script is not run."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _KEPT = 10  # faults that are kept with their tasks
 
 
 class Stopped(enum.Enum):
-    """What stands in the place of a result.
+    """Marker of a missing result.
 
     Attributes:
         TIME: the task was killed at its limit of time.
@@ -36,7 +36,7 @@ class Stopped(enum.Enum):
 
 @dataclass(frozen=True)
 class Raised:
-    """What stands in the place of a result where the function raised; `reason` names the exception and the place."""
+    """Marker of a missing result, where the function raised; `reason` names the exception and the place."""
 
     reason: str
 

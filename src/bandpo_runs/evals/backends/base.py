@@ -1,4 +1,4 @@
-"""What every back end is given and gives back, and which of them a name means."""
+"""Inputs and outputs of every back end, and the choice of one by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What came of a request; the fields are those of `samples.Sample`."""
+    """Outcome of a request; the fields are those of `samples.Sample`."""
 
     text: str
     tokens: int | None

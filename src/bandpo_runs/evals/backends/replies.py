@@ -1,4 +1,4 @@
-"""What a server sends back for one request: read no further than is believed, and judged."""
+"""Replies of a server to one request: checked as they are read, and judged."""
 
 from __future__ import annotations
 
