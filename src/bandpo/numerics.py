@@ -30,7 +30,7 @@ def is_number(x: Any) -> bool:
 
 
 def listed(x: Any) -> list[Any]:
-    """Return what a tuple or a list of YAML holds; anything else as a list of one."""
+    """Return the items of a tuple or a list of YAML; anything else as a list of one."""
     return list(cast(Any, x)) if isinstance(x, tuple | list) else [x]
 
 

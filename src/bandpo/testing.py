@@ -1,4 +1,4 @@
-"""Checks for divergences, trust regions and objectives of one's own; run them in a test.
+"""Checks for a user's divergences, trust regions and objectives; run them in a test.
 
     bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
     bandpo.testing.check_trust_region(MyRegion(0.1))

@@ -96,7 +96,7 @@ def trl_settings(
         config: the settings by name.
         unknown: names whose values are not known; what depends on one of them is not judged.
         rule: what `BandPOTrainer` is given; None: nothing.
-        trust: import the module of a rule of one's own, which runs what is in it.
+        trust: import the module of a user's rule, which runs what is in it.
     """
     found = {**TRL.judged, **config}
     yield from _reuse(found, unknown)

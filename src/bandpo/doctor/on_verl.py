@@ -23,7 +23,7 @@ def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator
 
     Only keys that are given are judged.
 
-    With `trust`, the module of a rule of one's own is imported, which runs what is in it.
+    With `trust`, the module of a user's rule is imported, which runs what is in it.
     """
 
     get = partial(setting, config)

@@ -28,7 +28,7 @@ _ROOM = {1: "more", 0: "same", -1: "less"}
 
 
 def explanation_data(value: Rule, p: Sequence[float] = (), other: Rule | None = None) -> dict[str, Any]:
-    """Return what `explanation.explain` shows as plain data.
+    """Return the content of `explanation.explain` as plain data.
 
     An infinite number is None. A rule of the mean ratio of a response has one interval.
 

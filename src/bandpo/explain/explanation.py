@@ -110,7 +110,7 @@ def cases_of(region: Region, label: str, apply: tuple[Apply, Apply]) -> list[Cas
 
 
 def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
-    """Name what stops a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
+    """Name the limit of a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
     return [(_stop(region, each, up=False), _stop(region, each, up=True)) for each in log_p]
 
 

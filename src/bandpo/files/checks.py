@@ -67,7 +67,7 @@ _short.maxlevel = 3
 
 
 def check_value(value: Any, where: str, shown: bool) -> None:
-    """Refuse what would break its reader later: too deep, too large a number and, in what is `shown`, no text."""
+    """Refuse values that would break a reader later: too deep, too large a number and, in what is `shown`, no text."""
     level, depth = [value], 0
     while level:
         below: list[Any] = []

@@ -117,7 +117,7 @@ class Objective:
 
     @property
     def is_per_token(self) -> bool:
-        """Say whether the interval is for each token's ratio, not for a response's."""
+        """Tell an interval of each token's ratio from one of a response's."""
         return self.ratio in ("token", "mean-of-clipped")
 
     def changed(self) -> dict[str, Any]:

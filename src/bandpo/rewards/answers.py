@@ -80,7 +80,7 @@ class Reading(NamedTuple):
 
 
 def read(text: str, right: str) -> Reading | None:
-    """Read what a bare `text` says; None where anything stands beside the value that may change it.
+    """Read the value of a bare `text`; None where other text may change it.
 
     What the right answer has too (its letters, commands, "=") is no reason to refuse.
     """

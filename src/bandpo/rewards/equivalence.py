@@ -356,7 +356,7 @@ def _same_kind(gold: Any, answer: Any) -> bool:
 
 
 def _defined(expr: Any, gold: Any) -> bool:
-    """Tell whether no part is infinite or undefined, except an infinity alone or as an end, as in the right answer."""
+    """Check that no part is infinite or undefined, except an infinity alone or as an end, as in the right answer."""
     if expr in (sympy.oo, -sympy.oo):
         return gold == expr
     if isinstance(expr, (sympy.Interval, sympy.Tuple)) and len(expr.args) >= 2:
@@ -371,7 +371,7 @@ def _defined(expr: Any, gold: Any) -> bool:
 
 
 def _same(gold: Any, answer: Any) -> bool:
-    """Tell whether both are of one kind and have equal parts; sets and relations may be written in other ways."""
+    """Check that both are of one kind and have equal parts; sets and relations may be written in other ways."""
     if not _same_kind(gold, answer):
         return False
     if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):

@@ -127,7 +127,7 @@ class Adaptive(Region):
             raise ValueError(f"region of Adaptive must be a Band, may be Decaying or Controlled, got {self.region!r}")
 
     def needed(self) -> dict[str, str]:
-        """List what the law asks for, too."""
+        """List the inputs of the law, too."""
         return super().needed() | dict.fromkeys(self.law.needs, type(self.law).__name__)
 
     def cases(self) -> list[Part]:
@@ -135,7 +135,7 @@ class Adaptive(Region):
         return [Part("a token of mean weight", self.region)]
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Return w of each token, (B, T), before the mean is taken; what stands in padding does not matter."""
+        """Return w of each token, (B, T), before the mean is taken; padding does not matter."""
         return self.law.weights(old_logps.detach(), context or Context()).expand(old_logps.shape)
 
     def sums(self, old_logps: Tensor, context: Context) -> Tensor:

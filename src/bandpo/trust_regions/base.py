@@ -23,7 +23,7 @@ __all__ = ["Context", "Law", "Region"]
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Hold what a rule may know of a batch beside the old log-probabilities, as far as the loss and its caller have it.
+    """Hold a rule's inputs of a batch besides the old log-probabilities, as far as the loss and its caller have it.
 
     Attributes ((B, T) unless said otherwise):
         response_mask: True at the tokens of the response.

@@ -73,7 +73,7 @@ class ControlLaw(Law, ABC):
     """
 
     def start(self, value: float) -> State:
-        """Return what it remembers at the beginning, beside the value itself: nothing, unless it says so."""
+        """Return its memory at the beginning, besides the value: nothing, unless it says so."""
         return {}
 
     @abstractmethod

@@ -187,7 +187,7 @@ class Band(Region):
         return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
 
     def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Ask whether g_f(p, r) <= delta; nothing is solved."""
+        """Check that g_f(p, r) <= delta; nothing is solved."""
         return band_contains(
             log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high
         )
@@ -199,7 +199,7 @@ class Band(Region):
         return f"Band-{divergence(self.divergence).title} {low if low == high else f'{low}/{high}'}"
 
     def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Return what the move costs at least."""
+        """Return the least cost of the move."""
         one = names == ("delta",) and self.delta_low is None and self.delta_high is None
         return divergence_at(log_ratio, old_logps, self.divergence) if one else None
 

@@ -43,7 +43,7 @@ ALLOWED: dict[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def check_mapping(key: str, value: Any) -> None:
-    """Refuse what may not stand in a mapping among the trainer's settings.
+    """Refuse forbidden values in a mapping among the trainer's settings.
 
     Raises:
         UserError: text, which would be JSON or the name of a file, with settings that nothing has checked; or a key or

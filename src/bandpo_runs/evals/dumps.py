@@ -1,4 +1,4 @@
-"""Answers that another program wrote, read as graded samples: dumps of trainers and harnesses, files of one's own.
+"""Answers that another program wrote, read as graded samples: dumps of trainers and harnesses, a user's files.
 
 A row is one answer, or a problem with its answers in lists. Of what verl writes to `trainer.validation_data_dir`, and
 of the `formats` of harnesses, it is known what is where; of other files the names of columns tell it.
@@ -56,7 +56,7 @@ def read_dump(
     drop_incomplete: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[Graded], str]:
-    """Read the answers in a file, data set by data set, and say what graded them.
+    """Read the answers in a file, data set by data set, and name their grader.
 
     Args:
         path: the file, of JSON lines, JSON, CSV or Parquet, or a log of inspect_ai.

@@ -97,7 +97,7 @@ def read_result(
     columns: Columns | None = None,
     drop_incomplete: bool = False,
 ) -> Result:
-    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those that lie beside the model; the
+    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those next to the model; the
     others as for `read_answers`.
 
     Raises:

@@ -357,7 +357,7 @@ def write_report(
     folder that has such below it, or of a log of TRL or verl.
 
     `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". With
-    `trust`, the module of a rule of one's own is imported; without, the page names the rule and draws no bounds. Raises
+    `trust`, the module of a user's rule is imported; without, the page names the rule and draws no bounds. Raises
     UserError, one line that names the path and what was expected, if a run is missing, corrupt or ambiguous. Then
     nothing is written: an older report is better than half a new one.
     """

@@ -74,7 +74,7 @@ class Run(Curves):
 def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
     """Read every run at or below each PATH or LABEL=PATH, each once.
 
-    With `trust`, the module of a rule of one's own is imported, which runs what is in it.
+    With `trust`, the module of a user's rule is imported, which runs what is in it.
     """
     found: dict[Path, tuple[str | None, Path, Path]] = {}
     for text in given:

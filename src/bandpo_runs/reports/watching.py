@@ -163,7 +163,7 @@ class Watch:
         return {path for _, path in self.given} == set(self._logs)
 
     def look(self, now: float) -> list[Seen]:
-        """Read what is new. `now`: in seconds since 1970."""
+        """Read the new rows. `now`: in seconds since 1970."""
         for label, path in self.given:
             for key, file in logs_at(path).items():
                 log = self._logs.setdefault(key, (label, Followed(file, renamed)))[1]
@@ -233,7 +233,7 @@ def _measured(log: Followed, name: str) -> dict[str, Any]:
 
 
 def _hints(curves: Curves, log: Path) -> Iterator[str]:
-    """Say what a healthy reward hides: a rule that never acts, and an entropy that is gone."""
+    """Name the faults behind a healthy reward: a rule that never acts, and an entropy that is gone."""
     for name, what in (("clipped", "was outside its bounds"), ("cut", "lost its gradient to the clip")):
         y = PANELS[name].curve(curves)
         known = y[np.isfinite(y)]

@@ -106,7 +106,7 @@ def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
 
 
 def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
-    """Say in words what is wrong with a checkpoint."""
+    """Name the fault of a checkpoint in words."""
     if mark.step != step_of(folder):
         return f"{folder} is the checkpoint of step {mark.step}"
     for name, (size, checksum) in mark.files.items():
@@ -124,7 +124,7 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
 
 
 def _broken(folder: Path, whole: bool = True) -> str | None:
-    """Say what is wrong with the weights of a checkpoint: not finite, or, where it was `whole`, not to be read."""
+    """Name the fault of a checkpoint's weights: not finite, or, where it was `whole`, not to be read."""
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, "pt") as file:
@@ -168,7 +168,7 @@ def rewind(run: Path, mark: Mark | None) -> None:
 
 
 def rotate(run: Path, step: int, keep: int | None, best: str | None) -> None:
-    """Delete old checkpoints, but for the `keep` newest up to `step` and the best.
+    """Delete old checkpoints, except the `keep` newest up to `step` and the best.
 
     The steps decide, as the times of files depend on a clock that may be set back.
     """

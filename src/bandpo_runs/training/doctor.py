@@ -71,7 +71,7 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     """Examine the installation without arguments.
 
     Else logs (.jsonl, trainer_state.json), a script or settings. A script is .py; settings are what files and
-    overrides add up to, of verl or of TRL. With `trust`, the module of a rule of one's own is imported.
+    overrides add up to, of verl or of TRL. With `trust`, the module of a user's rule is imported.
 
     Raises:
         UserError: a file that is none of them, or cannot be read.

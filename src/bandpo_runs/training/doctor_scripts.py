@@ -16,7 +16,7 @@ from bandpo.losses.nodes import read_python
 
 
 def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], Any, list[Finding]]:
-    """Read what a Python script gives to GRPOConfig or BandPOConfig in plain values; it is not run.
+    """Read a Python script's plain values for GRPOConfig or BandPOConfig; it is not run.
 
     Args:
         path: the script.

@@ -123,7 +123,7 @@ def load(
         overrides: `variant=NAME`, a key of the recipe, or one of verl in Hydra's form (`+a.b=value`, `~a.b`).
         nodes: `trainer.nnodes`.
         address: of a running Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
-        trust: import the module of a rule of one's own, which runs what is in it; else such a rule is not checked.
+        trust: import the module of a user's rule, which runs what is in it; else such a rule is not checked.
 
     Raises:
         UserError: a file that cannot be read, an unknown key (of verl only where verl is installed), a wrong rule, an
