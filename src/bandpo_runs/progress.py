@@ -44,9 +44,9 @@ class Progress:
         self, unit: str, total: int | None = None, done: int = 0, *, title: str = "", pause: float = 30.0,
         console: Console = console,
     ) -> None:  # fmt: skip
-        """Start the count at `done` of `total` (None.
+        """Start the count at `done` of `total` (None: not known).
 
-        Not known) so many are `done`; `pause` is the time between two lines, in seconds.
+        `pause` is the time between two lines, in seconds.
         """
         self.unit, self.total, self.before, self.console = unit, total, done, console
         self.title = f"{title}: " if title else ""

@@ -85,7 +85,7 @@ _COLUMNS = 1600  # more than any of the pictures has pixels beside one another
 def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles, ends: bool = False) -> None:
     """Draw seeds as thin lines, their mean as a thick one.
 
-    `ends`: with a name at its end, for which there must be room.
+    `ends`: with its name at the mean's end, for which there must be room.
     """
     last: dict[str, tuple[float, float]] = {}
     for index, (label, runs) in enumerate(section.methods.items()):

@@ -153,9 +153,9 @@ def _told_apart(a: Sequence[Value], b: Sequence[Value], number: Number, unit: st
 
 
 def _spread(values: Sequence[float], rounded: int) -> Spread | None:
-    """Return `training_runs` of values.
+    """Return `training_runs` of values; None if they do not vary.
 
-    It is None if no error exceeds that of rounding to whole numbers so often: they do not vary.
+    No error is below that of rounding to whole numbers `rounded` times.
     """
     spread = training_runs(values)
     if spread is None:
