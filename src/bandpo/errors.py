@@ -47,7 +47,7 @@ _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202
 def without_password(text: str) -> str:
     """Remove secrets from a text that is shown or written.
 
-    In an address what stands before the @, and each value of its query, which
+    Secrets in an address are the text before the @, and each value of its query, which
     may be a key, are blanked out."""
     text = re.sub(r"://[^/\s?]+@", "://***@", text)
     return re.sub(r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text)

@@ -52,7 +52,7 @@ _RATIO = {
 def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, width: int = 100) -> str:
     """Explain which moves a rule, an objective or a method allows tokens of old probability `p`.
 
-    This is a table and words; with `other` also the differences. The table is at most `width` wide; words are one
+    The text is a table and words; with `other` also the differences. The table is at most `width` wide; words are one
     line for each paragraph.
 
     Raises ValueError for a rule that needs more than p to have bounds and is not made of rules that do not.

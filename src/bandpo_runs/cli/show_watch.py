@@ -61,7 +61,7 @@ def _follow(
 ) -> None:  # fmt: skip
     """Show the runs until all are finished.
 
-    A view that is drawn again and again, or where there is no such terminal a line a row.
+    A terminal gets a view that is drawn again and again, other output a line a row.
     """
     told: dict[str, Any] = {}
     on_page: dict[str, Any] = {}

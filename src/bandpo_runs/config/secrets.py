@@ -17,7 +17,7 @@ _IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\
 def secret_in(node: Any, above: str = "") -> str | None:
     """Return the first setting that looks like a secret and has a value.
 
-    By its name, or as a URL with a password in it.
+    It looks so by its name, or as a URL with a password in it.
     """
     for key, value in node.items():
         name = f"{above}{key}"

@@ -32,7 +32,7 @@ SHOWN = 300  # characters of a text in the report
 def template_text(template: str | None, source: Source) -> str:
     """Return the text of a template.
 
-    By name, or the text itself; without one, that of the paper for a known data set.
+    It is given by name, or as the text itself; without one, that of the paper for a known data set.
 
     Raises:
         UserError: neither a known name nor a text with {prompt} in it.
@@ -127,7 +127,7 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
 def text_asked(messages: Sequence[Mapping[str, str]] | None, problem: str) -> str:
     """Return the text that makes two rows the same.
 
-    The problem, or all that the user says where that is several messages.
+    This is the problem, or all that the user says where that is several messages.
     """
     said = [each["content"] for each in messages or () if each["role"] == "user"]
     return problem if len(said) < 2 else "\n".join(said)

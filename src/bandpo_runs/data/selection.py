@@ -148,7 +148,7 @@ def _counted(things: Iterable[T], title: str, unit: str = "rows", step: int = 1)
 def token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]]:
     """Return a counter of prompt tokens, as verl and TRL count them.
 
-    Through the chat template, with what opens the answer.
+    It counts through the chat template, with the opening of the answer.
     """
     from transformers import AutoTokenizer
 

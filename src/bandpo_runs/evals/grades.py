@@ -68,7 +68,7 @@ _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
     """Check that the prompts opened the thinking.
 
-    Known of a model here, and of a server, whose template is not known,
+    This is known of a model here, and of a server, whose template is not known,
     where most whole answers end a thinking block that they do not begin."""
     if facts.get("backend") != "openai" or facts.get("thinking"):
         return "opened" if facts.get("thinking") == "opened" else None

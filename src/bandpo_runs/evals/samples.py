@@ -85,7 +85,7 @@ class Sample:
 def seed_of(seed: int, question: Question, sample: int) -> int:
     """Return the seed of one sample, in [0, 2^31), which every server takes.
 
-    The same whatever else is evaluated beside it,
+    It is the same whatever else is evaluated with it,
     and different for all samples of a question."""
     text = f"{seed} {question.id}".encode()
     return (int.from_bytes(hashlib.sha256(text).digest()[:8], "big") + sample) % 2**31

@@ -105,7 +105,7 @@ class _Sample:
     def pieces(self, some: Integers | None = None) -> Iterator[tuple[Tensor, Tensor, Context]]:
         """Yield log-ratios, old log-probabilities and a rule's other inputs, a million at once.
 
-        All tokens or some.
+        `some`: of these tokens alone.
         """
         index = self.index if some is None else self.index[some]
         for start in range(0, len(index), _PIECE):
@@ -193,7 +193,7 @@ def measure(
 ) -> tuple[Measured, Floats, Floats, Bools]:
     """Measure a rule on the tokens that `calibrate` would look at.
 
-    This gives their old log-probabilities and log-ratios, and which of them are outside and count.
+    Returns also their old log-probabilities and log-ratios, and which of them are outside and count.
     """
     cut = cut or among in ("positive", "negative")
     sample = _sample(tokens, among, cut)

@@ -67,7 +67,7 @@ def thick_line(panel: Panel, runs: Iterable[Run]) -> tuple[np.ndarray, np.ndarra
 def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Thin a curve of many points without a change of its look.
 
-    Of each column of the picture the first, lowest, highest and last point.
+    Each column of the picture keeps its first, lowest, highest and last point.
     """
     if len(x) <= 4 * _COLUMNS:
         return x, y

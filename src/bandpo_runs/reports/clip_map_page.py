@@ -21,7 +21,7 @@ from .tokens import Tokens
 def write_clip_map(path: Path, tokens: Tokens, found: Calibration, regions: Sequence[Region], about: str) -> None:
     """Write a page about what was calibrated.
 
-    The maps of two rules, of that to match and the first that has a number, and
+    It has the maps of two rules, of that to match and the first that has a number, and
     the numbers of all.
 
     Args:

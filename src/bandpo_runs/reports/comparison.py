@@ -92,7 +92,7 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
 def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Write columns side by side, the first to the left, the others to the right.
 
-    A label that is too wide gets a line.
+    A label that is too wide gets a line by itself.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     above = sum(widths) + 2 * len(widths) - 2 > width

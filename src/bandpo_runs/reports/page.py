@@ -114,7 +114,7 @@ def _read(
 ) -> dict[str, Any]:
     """Return the thick lines in numbers, for page.js.
 
-    What they are at places across the drawing, as shares of its width.
+    They have values at places across the drawing, as shares of its width.
     """
     lines = {label: thick_line(panel, runs.values()) for label, runs in section.methods.items()}
     at = np.unique(np.concatenate([x for x, _ in lines.values()]))

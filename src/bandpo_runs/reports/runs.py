@@ -282,7 +282,7 @@ class Section:
     def pairs(self) -> dict[str, list[tuple[Run, Run]]]:
         """Pair the finished runs of each other method with the baseline's of the same seed.
 
-        Nothing if it did not run.
+        There are none if the baseline did not run.
         """
         if self.baseline is None:
             return {}

@@ -29,7 +29,7 @@ _FAR = 4
 def smallest_number(critical: Floats, most: float) -> float:
     """Return the smallest number that leaves at most `most` tokens outside.
 
-    An exact quantile of the critical numbers.
+    It is an exact quantile of the critical numbers.
 
     It is 0 if no token need be inside, and inf if more than `most` tokens are outside whatever the number is.
     """

@@ -163,7 +163,7 @@ def find_collapse(
 def _noise(reward: Floats, smoothed: Sequence[float], window: int) -> Callable[[int, int], float]:
     """Return the standard error of a smoothed reward, as known at a point.
 
-    From neighbouring points and, once there are enough
+    It comes from neighbouring points and, once there are enough
     before the best one, from three windows in a row, which see noise that lasts for some points, and no steady rise.
     """
     smooth = np.asarray(smoothed)

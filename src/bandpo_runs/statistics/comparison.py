@@ -177,7 +177,7 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
 def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
     """Compare B with A.
 
-    One comparison for each data set that both have and, if there are several, one of their average.
+    There is one comparison for each data set that both have and, if there are several, one of their average.
 
     Without `k` of mean@n, else of pass@k. Intervals of the difference: over sampling alone (`sampling`), and over
     problems (`clustered`, Student's t of the paired differences, whose variance is never taken below that of their

@@ -111,7 +111,7 @@ def _counts(n: int, c: ArrayLike) -> NDArray[np.int64]:
 def mean_at_k(values: ArrayLike) -> Floats:
     """Compute the mean over the last axis, the samples.
 
-    What verl calls mean@k, where k is how many there are. Unbiased.
+    verl calls this mean@k, where k is the number of samples. Unbiased.
     """
     return np.asarray(values, np.float64).mean(-1)
 
@@ -145,7 +145,7 @@ def _draws(n: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
 def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42) -> Floats:
     """Compute verl's best@k/mean to the digit.
 
-    The mean, over resamples of k of the values with replacement, of their maximum.
+    It is the mean, over resamples of k of the values with replacement, of their maximum.
 
     For each row of `values` [..., samples]. `verl.trainer.ppo.metric_utils.bootstrap_metric` with `numpy.max`. Its
     error against `best_at_k_expected` is that of 1000 draws, but the same ones for every prompt, so a mean over
@@ -206,7 +206,7 @@ def _codes(row: NDArray[np.object_]) -> NDArray[np.int64]:
 def maj_at_k(answers: ArrayLike, values: ArrayLike, k: int) -> Floats:
     """Compute the expected value of the most frequent answer among k samples.
 
-    The mean over all subsets of k, hence unbiased.
+    It is the mean over all subsets of k, hence unbiased.
 
     For each row of `answers` and `values` [..., samples]. A tie is shared out evenly among the tied answers, which is
     also what verl's "first drawn" comes to. What could not be read (None) takes a draw and does not vote; k draws

@@ -37,7 +37,7 @@ class WarmStart:
     def folders(self) -> list[Path]:
         """List the folders that may keep the model.
 
-        In the cache, or where that cannot be written, among the temporary files.
+        They are in the cache, or where that cannot be written, among the temporary files.
         """
         key = hashlib.sha256(json.dumps([asdict(self), torch.__version__]).encode()).hexdigest()[:16]
         return [root / "lab" / key for root in (_cache(), _temporary()) if root is not None]

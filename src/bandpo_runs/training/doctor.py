@@ -70,7 +70,7 @@ def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
 def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
     """Examine the installation without arguments.
 
-    Else logs (.jsonl, trainer_state.json), a script or settings. A script is .py; settings are what files and
+    Arguments name logs (.jsonl, trainer_state.json), a script or settings. A script is .py; settings are what files and
     overrides add up to, of verl or of TRL. With `trust`, the module of a user's rule is imported.
 
     Raises:

@@ -95,7 +95,7 @@ def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
 def _set_by(node: ast.AST) -> list[str]:
     """List the names that a piece of code gives a value.
 
-    By assignment, import or definition, as parameters, in a match.
+    It gives one by assignment, import or definition, as parameters, in a match.
     """
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):

@@ -108,7 +108,7 @@ def opens_thinking(content: Content, tokenizer: Any) -> bool:
 def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
     """Return a prompt as tokens.
 
-    Messages through the model's chat template, text as it is (as TRL does in training).
+    Messages go through the model's chat template, text as it is (as TRL does in training).
     """
     if isinstance(content, str):
         ids = tokenizer(content)["input_ids"]
