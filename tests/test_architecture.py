@@ -187,3 +187,24 @@ def test_links_of_the_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith("https://"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+NOT_A_VERB = re.compile(
+    r"(of|in|with|where|what|whether|how|those|that|see|from|for|by|who|which|when|as|at|on|to|the|an?|its|it)\b", re.I
+)
+
+
+def test_docstrings_of_functions_begin_with_a_verb():
+    """Refuse first words such as "of", "what" and "the" in functions; help texts of commands may have them."""
+    found, count = [], 0
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            text = ast.get_docstring(node) or ""
+            is_help = any(".command(" in ast.unparse(each) for each in node.decorator_list)
+            count += bool(text)
+            if NOT_A_VERB.match(text) and not is_help:
+                found.append(f"{file.name}:{node.lineno} {text.splitlines()[0]}")
+    assert count > 500
+    assert not found, "\n".join(found)

@@ -38,15 +38,15 @@ class Bounds:
     epsilons: tuple[float, float] | None = None
 
     def clamp(self, log_ratio: Tensor) -> Tensor:
-        """Band(r) = clip(r, r_low, r_high), in logs (eq:band_operator)."""
+        """Clip the log-ratio to the bounds: Band(r) = clip(r, r_low, r_high) (eq:band_operator)."""
         return torch.clamp(log_ratio, self.log_low, self.log_high)
 
     def contains(self, log_ratio: Tensor) -> Tensor:
-        """True where the log-ratio is inside the closed interval."""
+        """Return True where the log-ratio is inside the closed interval."""
         return (self.log_low <= log_ratio) & (log_ratio <= self.log_high)
 
     def variation(self, old_logps: Tensor) -> Variation:
-        """The allowed change of probability, (r_low - 1) p <= dp <= (r_high - 1) p, within the simplex.
+        """Return the allowed change of probability, (r_low - 1) p <= dp <= (r_high - 1) p, within the simplex.
 
         eq:fixed_variation_range_set intersected with eq:theoretical_variation_range_set: a fixed clip allows the token
         p = 0.9 no more than dp = 0.1, whatever its epsilon.
@@ -60,10 +60,10 @@ class Bounds:
 
     @property
     def eps_low(self) -> Tensor | float:
-        """1 - r_low, for trainers that clamp the ratio at 1 - eps_low."""
+        """Return 1 - r_low, for trainers that clamp the ratio at 1 - eps_low."""
         return -expm1(self.log_low) if self.epsilons is None else self.epsilons[0]
 
     @property
     def eps_high(self) -> Tensor | float:
-        """r_high - 1, for trainers that clamp the ratio at 1 + eps_high; +inf where float32 cannot hold it."""
+        """Return r_high - 1, for trainers that clamp the ratio at 1 + eps_high; +inf where float32 cannot hold it."""
         return expm1(self.log_high) if self.epsilons is None else self.epsilons[1]

@@ -1,4 +1,4 @@
-"""What a user is told."""
+"""Errors for users, and the words in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """ ", did you mean ...?" if a known word is close, whatever its capitals, else nothing."""
+    """Return ", did you mean ...?" if a known word is close, whatever its capitals, else nothing."""
     folded = {each.lower(): each for each in reversed(known)}
     close = difflib.get_close_matches(word.lower(), list(folded), n=1)
     return f", did you mean {folded[close[0]]!r}?" if close else ""
@@ -27,7 +27,7 @@ def unknown(what: str, word: object, known: list[str], *, most: int = 8, meant: 
 
 
 def counted(count: int, name: str) -> str:
-    """A count with its noun: "1 row", "2,000 rows"."""
+    """Write a count with its noun: "1 row", "2,000 rows"."""
     plural = {"family": "families"}.get(name, f"{name}s")
     return f"{count:,} {name if count == 1 else plural}"
 
@@ -45,7 +45,9 @@ _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202
 
 
 def without_password(text: str) -> str:
-    """A text as it may be shown and written: in an address what stands before the @, and each value of its query, which
+    """Remove secrets from a text that is shown or written.
+
+    Secrets in an address are the text before the @, and each value of its query, which
     may be a key, are blanked out."""
     text = re.sub(r"://[^/\s?]+@", "://***@", text)
     return re.sub(r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text)

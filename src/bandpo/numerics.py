@@ -30,7 +30,7 @@ def is_number(x: Any) -> bool:
 
 
 def listed(x: Any) -> list[Any]:
-    """Return what a tuple or a list of YAML holds; anything else as a list of one."""
+    """Return the items of a tuple or a list of YAML; anything else as a list of one."""
     return list(cast(Any, x)) if isinstance(x, tuple | list) else [x]
 
 
@@ -92,7 +92,9 @@ def excess(x: Tensor) -> Tensor:
 
 
 def piece_size(like: Tensor) -> int:
-    """How many tokens to work on at once: what is made on the way, some hundred bytes a token, is little then and, on a
+    """Return the number of tokens to work on at once.
+
+    What is made on the way, some hundred bytes a token, is little then and, on a
     CPU, stays in its second cache."""
     if torch.compiler.is_compiling():
         return sys.maxsize

@@ -1,4 +1,4 @@
-"""Checks for divergences, trust regions and objectives of one's own; run them in a test.
+"""Checks for a user's divergences, trust regions and objectives; run them in a test.
 
     bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
     bandpo.testing.check_trust_region(MyRegion(0.1))
@@ -225,7 +225,7 @@ def check_objective(
         objective: Objective = objective,
         **more: Any,
     ) -> tuple[Tensor, Tensor]:
-        """The loss, and its gradient."""
+        """Compute the loss and its gradient."""
         leaf = new[rows].detach().requires_grad_()
         more |= {name: x[rows] if isinstance(x, Tensor) and x.dim() else x for name, x in of_the_batch.items()}
         more |= {"ref_logps": old[rows]} if objective.beta else {}

@@ -42,7 +42,7 @@ def times(uses: int) -> str:
 
 
 def setting(rules: int, seeds: int, uses: int, rounds: int) -> str:
-    """Say what is run."""
+    """Describe the runs."""
     return (
         f"{rules * seeds} runs: {rules} rules, {seeds} seeds, {rounds} rounds. A round samples {QUESTIONS * ANSWERS} "
         f"answers and uses each {times(uses)}. GRPO is Clip(0.2, 0.2), Clip-Higher Clip(0.2, 0.28). One learning rate "
@@ -139,7 +139,7 @@ def mean_of(runs: Tensor) -> Mean:
 
 
 class Result(NamedTuple):
-    """What was measured: curves (rules, seeds, rounds + 1), and the share of clipped tokens of each rule and round."""
+    """Measurements: curves (rules, seeds, rounds + 1), and the share of clipped tokens of each rule and round."""
 
     names: list[str]
     uses: int
@@ -182,7 +182,7 @@ class Result(NamedTuple):
         )
 
     def notes(self) -> list[str]:
-        """Say what the numbers are, and what they are not."""
+        """Describe the numbers and their limits."""
         late = int((self.curves < 0.5).all(-1).sum())
         notes = [
             "± is a 95% interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds "

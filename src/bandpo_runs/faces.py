@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazily(wing: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a wing; `homes` says from which of its files each name comes."""
+    """Return the `__getattr__` of a wing; `homes` gives the file of each name."""
 
     def find(name: str) -> Any:
         if name not in homes:

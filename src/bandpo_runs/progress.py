@@ -1,4 +1,4 @@
-"""What a long command shows while it works: whole lines, and how far it has come."""
+"""Progress of a long command: whole lines, and how far it has come."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class _Console(Console):
 
 
 def lines(*, stderr: bool = False) -> Console:
-    """Where a command prints. Brackets in a label or a path are theirs; where nobody watches no line is wrapped."""
+    """Return the console for a command's output.
+
+    Brackets in a label or a path are theirs; where nobody watches no line is wrapped.
+    """
     console = _Console(highlight=False, markup=False, stderr=stderr)
     if not console.is_terminal:
         console.width = _WIDE
@@ -41,7 +44,10 @@ class Progress:
         self, unit: str, total: int | None = None, done: int = 0, *, title: str = "", pause: float = 30.0,
         console: Console = console,
     ) -> None:  # fmt: skip
-        """Of `total` (None: not known) so many are `done`; `pause` is the time between two lines, in seconds."""
+        """Start the count at `done` of `total` (None: not known).
+
+        `pause` is the time between two lines, in seconds.
+        """
         self.unit, self.total, self.before, self.console = unit, total, done, console
         self.title = f"{title}: " if title else ""
         self.pause = 0.1 if console.is_terminal else pause

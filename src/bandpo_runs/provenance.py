@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, processor and commit, for run folders and rows of measurements."""
+"""Origin of a result: versions, processor and commit, for run folders and rows of measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bandpo import __version__
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of bandpo, Python and those of `packages` that are installed."""
+    """Return the versions of bandpo, Python and the installed ones of `packages`."""
     found = {"bandpo": __version__, "python": platform.python_version()}
     for name in packages:
         try:
@@ -26,7 +26,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def hardware(gpu: bool) -> str:
-    """The processor that does the work, for rows of measurements."""
+    """Name the processor that does the work, for rows of measurements."""
     if gpu:
         return torch.cuda.get_device_name()
     names = Path("/proc/cpuinfo")
@@ -36,7 +36,7 @@ def hardware(gpu: bool) -> str:
 
 
 def source_commit() -> str | None:
-    """The commit of the source tree, where bandpo runs from one."""
+    """Return the commit of the source tree that bandpo runs from, if any."""
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(

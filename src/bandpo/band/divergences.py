@@ -74,7 +74,7 @@ class Divergence:
 
     @cached_property
     def inverse(self) -> Tensor:
-        """Return what `invert` says of the generator; it is found once."""
+        """Return the result of `invert` for the generator; it is found once."""
         with made_to_last():
             return invert(self.generator)
 
@@ -93,7 +93,7 @@ class Divergence:
 
     @property
     def is_registered(self) -> bool:
-        """Tell whether its name stands for it in config files."""
+        """Check that its name stands for it in config files."""
         return _REGISTRY.get(self.name) == self
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ def _reverse_kl(x: Tensor) -> Tensor:
 
 
 def _jensen_shannon(x: Tensor) -> Tensor:
-    """Return half of what u and 1 cost against their mean m: m (k(u / m) + k(1 / m)) / 2, k of reverse KL."""
+    """Return half of the costs of u and 1 against their mean m: m (k(u / m) + k(1 / m)) / 2, k of reverse KL."""
     half = torch.log1p(0.5 * expm1(x))
     return 0.5 * torch.exp(half) * (_reverse_kl(x.clamp(min=-700) - half) + _reverse_kl(-half))
 

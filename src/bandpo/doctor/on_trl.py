@@ -13,7 +13,7 @@ from .findings import Finding, Level
 
 @dataclass(frozen=True)
 class Facts:
-    """What the doctor knows of a trainer; another trainer is another row of `TRAINERS`.
+    """Facts about a trainer for the doctor; another trainer is another row of `TRAINERS`.
 
     Attributes:
         configs: classes that a script gives its settings to.
@@ -88,14 +88,15 @@ def is_of_trl(config: Mapping[str, Any]) -> bool:
 def trl_settings(
     config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), rule: Any = NO_RULE, *, trust: bool = False
 ) -> Iterator[Finding]:
-    """Settings of a GRPOConfig that leave a rule without effect, or that BandPOTrainer refuses; TRL's own defaults hold
-    for what is not given.
+    """Find settings of a GRPOConfig that disable a rule or that BandPOTrainer refuses.
+
+    TRL's own defaults hold for what is not given.
 
     Args:
         config: the settings by name.
         unknown: names whose values are not known; what depends on one of them is not judged.
         rule: what `BandPOTrainer` is given; None: nothing.
-        trust: import the module of a rule of one's own, which runs what is in it.
+        trust: import the module of a user's rule, which runs what is in it.
     """
     found = {**TRL.judged, **config}
     yield from _reuse(found, unknown)
@@ -107,7 +108,7 @@ def trl_settings(
 
 
 def _beside_rule(found: Mapping[str, Any], unknown: frozenset[str], rule: Any, trust: bool) -> Iterator[Finding]:
-    """What the trainer refuses and warns of. A setting that is not known counts as TRL's own, and passes."""
+    """Find what the trainer refuses and warns of. A setting that is not known counts as TRL's own, and passes."""
     from ..integrations import objective_for
     from ..losses.notation import in_words
 
@@ -160,7 +161,7 @@ def _reuse(found: Mapping[str, Any], unknown: frozenset[str]) -> Iterator[Findin
 
 
 def _own_rule(found: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
-    """What TRL's own losses do not read."""
+    """Find settings that TRL's own losses do not read."""
     loss, low = found["loss_type"], found["epsilon"]
     high = low if found["epsilon_high"] is None else found["epsilon_high"]
     if loss in ("sapo", "vespo"):

@@ -19,9 +19,11 @@ ABSENT: Any = object()
 
 
 def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator[Finding]:
-    """Settings of a verl run that do nothing, or something else than they say; only keys that are given are judged.
+    """Find settings of a verl run that do nothing, or something else than they say.
 
-    With `trust`, the module of a rule of one's own is imported, which runs what is in it.
+    Only keys that are given are judged.
+
+    With `trust`, the module of a user's rule is imported, which runs what is in it.
     """
 
     get = partial(setting, config)

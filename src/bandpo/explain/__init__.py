@@ -1,4 +1,4 @@
-"""What a method or a rule allows a token, in words and as plain data."""
+"""Moves that a method or a rule allows a token, in words and as plain data."""
 
 from .data import explanation_data
 from .explanation import explain

@@ -1,4 +1,4 @@
-"""What a rule allows a token, as plain data: `bandpo explain --json`."""
+"""Moves that a rule allows a token, as plain data: `bandpo explain --json`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _ROOM = {1: "more", 0: "same", -1: "less"}
 
 
 def explanation_data(value: Rule, p: Sequence[float] = (), other: Rule | None = None) -> dict[str, Any]:
-    """As `explanation.explain`; what is infinite is None. A rule of the mean ratio of a response has one interval.
+    """Return the content of `explanation.explain` as plain data.
+
+    An infinite number is None. A rule of the mean ratio of a response has one interval.
 
     Raises ValueError as there.
     """
@@ -65,7 +67,7 @@ def _case(case: Case, p: Sequence[float], ratio: str) -> dict[str, Any]:
 
 
 def _differing(case: Case, other: Case) -> dict[str, Any]:
-    """Where the first leaves `room`: more than the other, less, or the same."""
+    """Say where the first rule leaves `room`: more than the other, less, or the same."""
     parts = {
         direction: [{"from": start, "to": end, "room": _ROOM[value]} for start, end, value in of]
         for direction, of in differences(case, other).items()

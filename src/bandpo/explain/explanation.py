@@ -50,8 +50,10 @@ _RATIO = {
 
 
 def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, width: int = 100) -> str:
-    """What a rule, an objective or a method allows tokens of old probability `p`, as a table and in words; with `other`
-    also what differs. The table is at most `width` wide; words are one line for each paragraph.
+    """Explain which moves a rule, an objective or a method allows tokens of old probability `p`.
+
+    The text is a table and words; with `other` also the differences. The table is at most `width` wide; words are one
+    line for each paragraph.
 
     Raises ValueError for a rule that needs more than p to have bounds and is not made of rules that do not.
     """
@@ -90,7 +92,7 @@ def label(value: Rule) -> str:
 
 
 def cases_of(region: Region, label: str, apply: tuple[Apply, Apply]) -> list[Case]:
-    """The rules that a rule is for one sign of A, at the first and the last step, or by what it sees; else itself."""
+    """Return the rule's cases for one sign of A, at the first and last step, or by its inputs; else the rule."""
     parts = region.cases()
     if not parts:
         try:
@@ -108,7 +110,7 @@ def cases_of(region: Region, label: str, apply: tuple[Apply, Apply]) -> list[Cas
 
 
 def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
-    """Name what stops a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
+    """Name the limit of a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
     return [(_stop(region, each, up=False), _stop(region, each, up=True)) for each in log_p]
 
 
@@ -134,7 +136,7 @@ def _legend(region: Region) -> list[str]:
 
 
 def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
-    """What it is, in names and in nodes."""
+    """Name the value, in words and in nodes."""
     found = objective_of(value)
     parts = list(dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region)))
     node = short_node(found)
@@ -178,7 +180,7 @@ def _node(node: Any) -> str:
 
 
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
-    """A row for each p and rule; where that is too wide, a table for each rule."""
+    """Write a row for each p and rule; if that is too wide, a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
     stopped = [stops(case.region, log_p) for case in cases]
     for i, s in enumerate(log_p):
@@ -199,7 +201,10 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
 
 
 def interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The log-ratio's bounds, and the lowest and highest new probability, which ends at 1 whatever the rule says."""
+    """Return the bounds of the log-ratio and of the new probability.
+
+    The probability ends at 1 whatever the rule says.
+    """
     bounds = region.bounds(log_p)
     return bounds.log_low, bounds.log_high, (bounds.log_low + log_p).exp(), (bounds.log_high + log_p).clamp(max=0).exp()
 
@@ -220,7 +225,7 @@ def _sentence(case: Case, p: float) -> str:
 
 
 def differences(case: Case, other: Case) -> dict[str, list[tuple[float, float, int]]]:
-    """Where the first of two rules leaves more room (1), less (-1) or the same (0), up and down, as `stretches`."""
+    """Compare the room of two rules, up and down: more (1), less (-1) or the same (0), as `stretches`."""
 
     def up(log_p: Tensor) -> Tensor:
         a, b = (torch.minimum(each.region.bounds(log_p).log_high, -log_p) for each in (case, other))
@@ -250,7 +255,9 @@ def _sign(gap: Tensor) -> Tensor:
 
 
 def stretches(state: Callable[[Tensor], Tensor]) -> list[tuple[float, float, int]]:
-    """(from, to, value) for each stretch of p in (0, 1) on which an integer function of log p is constant.
+    """List (from, to, value) of each stretch of p in (0, 1) with a constant function of log p.
+
+    The function returns integers.
 
     Changes are looked for between e^-30 and 1 - 1e-6 in steps of 0.011 in log(p / (1 - p)), then bisected to full
     precision.

@@ -18,12 +18,12 @@ _OUTSIDE = {
 
 
 def sides(found: Objective) -> tuple[Apply, Apply]:
-    """What becomes of tokens outside, where A >= 0 and where A < 0."""
+    """Describe the treatment of tokens outside, for A >= 0 and for A < 0."""
     return by_sign(found.apply, found.dual_clip)
 
 
 def gradient_of(found: Objective) -> list[str]:
-    """What becomes of the gradient of a token."""
+    """Describe the gradient of a token."""
     if found.ratio == "mean-of-clipped":
         return [
             "  gradient of the surrogate in log pi: G A / T inside, G the geometric mean of a response's T clipped "
@@ -58,7 +58,7 @@ def gradient_of(found: Objective) -> list[str]:
 
 
 def _beside(found: Objective) -> list[str]:
-    """What else changes the gradient."""
+    """Describe other changes of the gradient."""
     lines: list[str] = []
     if found.dual_clip is not None:
         lines.append(f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)")

@@ -1,4 +1,4 @@
-"""What is in a file is checked before it is believed: its shape, its depth, its numbers and its texts."""
+"""Checks of a file's content before use: its shape, its depth, its numbers and its texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def checked(value: Any, schema: Any, where: str) -> Any:
-    """The value, if it is of the schema: a type for pydantic, which is strict here, so that no "1" becomes a 1.
+    """Return the value if it is of the schema: a type for pydantic, which is strict here, so that no "1" becomes a 1.
 
     Raises:
         UserError: it is not. The message names the field, and has its value, shortened, and what is expected.
@@ -52,12 +52,12 @@ def _adapter(schema: Any) -> Any:
 
 
 def _of_union(part: int | str) -> bool:
-    """Whether a part of a place is pydantic's name of a member of a union, as in ("reward", "int")."""
+    """Check for pydantic's name of a union member as part of a place, as in ("reward", "int")."""
     return part in ("int", "float", "str", "bool", "finite-float") or (isinstance(part, str) and "[" in part)
 
 
 def shortened(value: Any) -> str:
-    """A value for a message, however large it is."""
+    """Shorten a value for a message."""
     return _short.repr(value)
 
 
@@ -67,7 +67,7 @@ _short.maxlevel = 3
 
 
 def check_value(value: Any, where: str, shown: bool) -> None:
-    """Refuse what would break its reader later: too deep, too large a number and, in what is `shown`, no text."""
+    """Refuse values that would break a reader later: too deep, too large a number and, in what is `shown`, no text."""
     level, depth = [value], 0
     while level:
         below: list[Any] = []
@@ -91,7 +91,7 @@ def check_value(value: Any, where: str, shown: bool) -> None:
 
 
 def check_text(text: str, name: str) -> str:
-    """The text, if it can be shown and written; raises UserError."""
+    """Return the text if it can be shown and written; raises UserError."""
     if _UNSHOWABLE.search(text):
         raise UserError(f"{name} {shortened(text)} holds a character that no text can have")
     return text

@@ -18,7 +18,7 @@ LINE = 64 * 2**20  # bytes of one line
 
 
 def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True, most: int = DOCUMENT) -> Any:
-    """What a JSON file holds, checked by `checked`.
+    """Read a JSON file, checked by `checked`.
 
     Args:
         path: the file.
@@ -43,7 +43,7 @@ class Lines:
 
 
 def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
-    """The rows of a file of JSON lines, each checked by `checked`. Blank lines do not count.
+    """Read the rows of a file of JSON lines, each checked by `checked`. Blank lines do not count.
 
     Args:
         path: the file.
@@ -68,7 +68,7 @@ def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = F
 
 
 def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
-    """The row of one line; `where` says which in errors, and what is wrong is a UserError as above."""
+    """Read the row of one line; `where` names the line in errors, which are UserErrors as above."""
     row = _parsed(line, where)
     if not isinstance(row, dict):
         raise UserError(f"{where}: corrupt: one JSON object is expected, got {shortened(row)}")
@@ -76,7 +76,7 @@ def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
 
 
 def line_of(row: Any) -> bytes:
-    """A row as a JSON line. ASCII: a lone surrogate, which some servers send, has no other bytes."""
+    """Write a row as a JSON line. ASCII: a lone surrogate, which some servers send, has no other bytes."""
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
@@ -104,13 +104,13 @@ def content_of(path: Path, most: int = DOCUMENT) -> bytes:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a regular file, with their newlines; raises UserError for one that is too long."""
+    """Yield the lines of a regular file, with their newlines; raises UserError for one that is too long."""
     with open_regular(path) as file:
         yield from lines_in(file, str(path))
 
 
 def lines_in(file: BinaryIO, where: str) -> Iterator[bytes]:
-    """The lines of an open file, from where it stands; raises UserError for one that is too long."""
+    """Yield the lines of an open file, from its position; raises UserError for one that is too long."""
     for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
         if len(line) > LINE:
             raise UserError(f"{where}, line {number}: it has more than {LINE >> 20} MiB")
@@ -118,7 +118,7 @@ def lines_in(file: BinaryIO, where: str) -> Iterator[bytes]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A file to read from; raises UserError for what is none."""
+    """Open a regular file to read; raises UserError for anything else."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a device may have no end
             raise UserError(f"{path} is a {kind_of(path)}; a regular file is expected")
@@ -130,7 +130,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def kind_of(path: Path) -> str:
-    """What a path leads to, in words."""
+    """Say in words what a path leads to."""
     mode = path.stat().st_mode
     kinds = {"folder": stat.S_ISDIR, "pipe": stat.S_ISFIFO, "socket": stat.S_ISSOCK}
     return next((kind for kind, fits in kinds.items() if fits(mode)), "device")

@@ -13,12 +13,14 @@ NODES = 1_000_000  # of a YAML file, after its aliases
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds; see `parse_yaml`."""
+    """Read a YAML file; see `parse_yaml`."""
     return parse_yaml(decoded(content_of(path), str(path)), str(path))
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """YAML of plain values. Nothing in it is executed; a key that is there twice is an error, not the last one's win.
+    """Parse YAML of plain values.
+
+    Nothing in it is executed; a key that is there twice is an error, not the last one's win.
 
     Args:
         text: the YAML.

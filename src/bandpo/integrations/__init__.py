@@ -22,7 +22,7 @@ RULE = logging.getLogger("bandpo.rule")
 
 
 def _clamps(host: str) -> dict[str, str]:
-    """Of a trainer that keeps its own loss, whose clamp of each token's ratio gets the bounds."""
+    """Return the refusals of a trainer that keeps its own loss and clamps each ratio by the bounds."""
     return {
         "apply": f"{host} clamps the ratio, which stops gradients outside the bounds and can do nothing else",
         "ratio": f"{host} clamps the ratio of each token",
@@ -129,7 +129,7 @@ AT_SAMPLER |= {"SkyRL": "anchor='rollout' of register_bandpo_loss", "verl": "pol
 def trainers_that_run(
     node: Mapping[str, Any] | str | Region | Method | Objective, *, anchor: Literal["old", "sampler"] = "old"
 ) -> dict[str, str]:
-    """For each trainer "" if it takes the objective, else why not; `anchor` as for `objective_for`."""
+    """Return "" for each trainer that takes the objective, else why not; `anchor` as for `objective_for`."""
     reasons: dict[str, str] = {}
     for host in REFUSED:
         try:
@@ -147,7 +147,7 @@ def objective_for(
     anchor: Literal["old", "sampler"] = "old",
     average: str | None = None,
 ) -> Objective:
-    """The objective of a node or of a method's name, which the trainer can do; None is the paper's.
+    """Return the objective of a node or of a method's name, if the trainer can do it; None is the paper's.
 
     Args:
         host: the trainer.
@@ -248,5 +248,5 @@ def _say_average(host: str, name: str, average: str | None, tell: Callable[[str]
 
 
 def asked_for(value: Objective, shown: Iterable[str]) -> frozenset[str]:
-    """Those of the fields that the rule needs, for what is made only where it is needed."""
+    """Return the fields that the rule needs, for values that are made only if needed."""
     return frozenset(shown) & value.trust_region.needed().keys() - {"logps"}

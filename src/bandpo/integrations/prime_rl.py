@@ -34,7 +34,7 @@ _AVERAGE = "the mean over tokens"
 
 
 class LossOutputs(NamedTuple):
-    """What prime-rl reads of a loss: a scalar, and scalars that it logs as means over sequences."""
+    """Outputs that prime-rl reads from a loss: a scalar, and scalars that it logs as means over sequences."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
@@ -43,7 +43,7 @@ class LossOutputs(NamedTuple):
 def loss(
     inputs: Any, trust_region: Region | Objective | Mapping[str, Any] | str | None = None, kl_tau: float = 0.0
 ) -> LossOutputs:
-    """The loss of one sequence in the form that prime-rl calls it; the metrics are counts of tokens.
+    """Compute the loss of one sequence as prime-rl calls it; the metrics are counts of tokens.
 
     Args:
         inputs: prime-rl's `LossInputs`, all (tokens,): `trainer_logprobs`, which has the gradient,

@@ -36,7 +36,9 @@ from . import objective_for, say_average, tell
 def bandpo_loss(
     trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
 ) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
-    """The loss function for `forward_backward_custom`; it returns the sum and `Metrics.compute` under `bandpo/`.
+    """Return the loss function for `forward_backward_custom`.
+
+    It returns the sum and `Metrics.compute` under `bandpo/`.
 
     Args:
         trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that

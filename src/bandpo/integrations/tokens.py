@@ -115,5 +115,5 @@ def _numbers(values: Tensor) -> list[float]:
 
 
 def _number(x: float) -> float:
-    """With the nine digits that float32 has."""
+    """Write a number with nine digits, as many as float32 has."""
     return float(f"{x:.9g}") if math.isfinite(x) else x

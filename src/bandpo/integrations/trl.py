@@ -279,21 +279,21 @@ class BandPOTrainer(ContextTrainer):
 
     @property
     def trust_region(self) -> Region:
-        """The rule of the objective."""
+        """Return the rule of the objective."""
         return self.objective.trust_region
 
     @property
     def _level(self) -> Level:
-        """What is measured."""
+        """Return the level of the metrics."""
         return "all" if getattr(self.args, "all_metrics", False) or self._controller is not None else "main"
 
     @property
     def _controlled(self) -> float | None:
-        """The number that a `Controlled` rule has in force."""
+        """Return the number that a `Controlled` rule has in force."""
         return None if self._controller is None else self._controller.value
 
     def _send_telemetry(self) -> None:
-        """Nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
+        """Send nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         check_unchanged(self, self._made_with)
@@ -435,7 +435,7 @@ class BandPOTrainer(ContextTrainer):
         super().log(logs, start_time)
 
     def evaluation_loop(self, *args: Any, **named: Any) -> Any:
-        """TRL's, with our metrics beside its loss."""
+        """Run TRL's evaluation loop, and log our metrics with its loss."""
         output: Any = super().evaluation_loop(*args, **named)
         output.metrics.update(self._take("eval", f"{named.get('metric_key_prefix', 'eval')}_bandpo/"))
         return output

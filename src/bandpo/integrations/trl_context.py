@@ -1,4 +1,4 @@
-"""What TRL has of a batch for a rule to see, and the sampler as the policy that the ratio is taken against.
+"""Context of a rule from TRL's batches, and the sampler as the policy that the ratio is taken against.
 
 What is known when responses have been scored goes among TRL's outputs under the prefix `bandpo/`, so that TRL shuffles
 it and splits it with the responses.
@@ -51,7 +51,7 @@ class ContextTrainer(GRPOTrainer):
         return torch.where(scores.isnan()[:, None], means, self._rewards)
 
     def _scores(self) -> Tensor:
-        """What the rewards of each completion add up to, (B,); NaN where no function gave one."""
+        """Sum the rewards of each completion, (B,); NaN where no function gave one."""
         scores = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
         scores[self._rewards.isnan().all(1)] = torch.nan  # no part of its group
         return scores
@@ -79,7 +79,7 @@ class ContextTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _of_generation(self, outputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Fields of the context for the responses of a generation: (B, ...), or a number, on the CPU.
+        """Return the context's fields for the responses of a generation: (B, ...), or a number, on the CPU.
 
         B are the responses of this process for all steps until the next generation, and every process passes here: so
         this is the place for a mean over all micro-batches and processes.
@@ -111,7 +111,7 @@ class ContextTrainer(GRPOTrainer):
         return known
 
     def _mean_weight(self, outputs: dict[str, Any], known: dict[str, Any]) -> dict[str, Tensor]:
-        """What an `Adaptive` radius is divided by: the mean weight of all tokens of all processes until the next
+        """Return the divisor of an `Adaptive` radius: the mean weight of all tokens of all processes until the next
         generation. Not where TRL makes no pass for what the weights are made of, as on policy, where ratios are 1."""
         rule, old = find_one(self.objective.trust_region, Adaptive), None
         if rule is not None and not ("old_entropies" in self._asked and "old_entropies" not in known):
@@ -127,12 +127,12 @@ class ContextTrainer(GRPOTrainer):
         return {"mean_weight": torch.tensor(total / max(count, 1))}
 
     def _response_mask(self, inputs: dict[str, Any]) -> Tensor:
-        """True at the tokens that the policy wrote."""
+        """Return True at the tokens that the policy wrote."""
         mask = inputs["completion_mask"].bool()
         return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
 
     def _known(self, inputs: dict[str, Any], entropies: Tensor | None) -> dict[str, Any]:
-        """Fields of the context for the responses of a loss."""
+        """Return the context's fields for the responses of a loss."""
         known = {name.removeprefix(PREFIX): x for name, x in inputs.items() if name.startswith(PREFIX)}
         known = {name: x[:, None] if x.dim() == 1 else x for name, x in known.items()}
         if "generated_at" in known:
@@ -142,7 +142,7 @@ class ContextTrainer(GRPOTrainer):
         return known
 
     def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs of a loss with the policy that the ratio is taken against in the place of TRL's old one."""
+        """Return the inputs of a loss, with the ratio's anchor as the old policy."""
         if getattr(self.args, "anchor", "old") == "old":
             return inputs
         old, sampled = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")

@@ -1,4 +1,4 @@
-"""What keeps the state of a `Controlled` rule while TRL's trainer trains."""
+"""Callback that keeps the state of a `Controlled` rule while TRL's trainer trains."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class RadiusController(TrainerCallback):
 
     @classmethod
     def of(cls, region: Region) -> RadiusController | None:
-        """The controller that a rule needs, or None."""
+        """Return the controller that a rule needs, or None."""
         rule = controlled_of(region)
         return None if rule is None else cls(rule)
 
     @property
     def value(self) -> float:
-        """The number in force."""
+        """Return the number in force."""
         return self.rule.value(self.state)
 
     def add(self, metrics: Metrics) -> None:

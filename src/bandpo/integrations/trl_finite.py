@@ -1,4 +1,4 @@
-"""What ends TRL's training at the first optimizer step after which a loss or a weight is not finite."""
+"""Callback that ends TRL's training at the first optimizer step after which a loss or a weight is not finite."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FiniteGuard(TrainerCallback):
         self._look(args, state, _shards(model, every=True), skipped=False, change=change)
 
     def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
-        """Before TRL logs and saves."""
+        """Check the step before TRL logs and saves."""
         before, self._scale = self._scale, self._scale_now()
         # A fused optimizer skips by itself, unseen by accelerate; the scale falls then, and only then.
         skipped = self.accelerator.optimizer_step_was_skipped or self._scale < before
@@ -72,7 +72,7 @@ class FiniteGuard(TrainerCallback):
             self.stop(args, state, what)
 
     def _scale_now(self) -> float:
-        """What the loss scaler multiplies losses by; 0 without one."""
+        """Return the factor by which the loss scaler multiplies losses; 0 without one."""
         return 0.0 if self.accelerator.scaler is None else self.accelerator.scaler.get_scale()
 
     def _look(
@@ -142,7 +142,7 @@ class FiniteGuard(TrainerCallback):
 
 
 def _shards(model: Any, every: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """What this process holds of each weight that is trained, or of every one."""
+    """Return this process's shard of each trained weight, or of every weight."""
     for name, parameter in model.named_parameters():
         if every or parameter.requires_grad:
             shard = getattr(parameter, "ds_tensor", parameter)  # ZeRO-3
@@ -150,7 +150,7 @@ def _shards(model: Any, every: bool = False) -> Iterator[tuple[str, Tensor]]:
 
 
 def _last_whole(args: Any, state: Any) -> Path | None:
-    """TRL's newest checkpoint; what it writes last is the state of the trainer."""
+    """Return TRL's newest whole checkpoint; TRL writes the state of the trainer last."""
     found = {
         int(path.parent.name[11:]): path.parent
         for path in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")

@@ -1,4 +1,4 @@
-"""Which of TRL's settings go with an objective, and what its user is told of the others."""
+"""TRL settings that fit an objective, and the messages about the others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ NO_SAMPLER = (
 
 
 class Replaced(str):
-    """What `epsilon` is beside a trust region: whoever computes with it would ignore the region, and is told so."""
+    """Value of `epsilon` under a trust region: arithmetic with it would ignore the region, and raises an error."""
 
     def __rsub__(self, other: object) -> Any:
         raise TypeError(
@@ -91,7 +91,7 @@ class Instead:
 
 
 def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
-    """Whether TRL's settings name a loss that is this objective, and do it with two numbers for bounds."""
+    """Check that TRL's settings name this objective's loss, with two numbers for bounds."""
     clip, changed = objective.trust_region, objective.changed()
     if args.loss_type == "cispo":
         own = changed == {"apply": "weight"} and isinstance(clip, Clip) and clip.eps_low == 1
@@ -151,7 +151,7 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
 
 
 def _of_rule(args: GRPOConfig, region: Region) -> Iterator[str]:
-    """A law that could not tell one token from another here, and groups of another size."""
+    """Name the faults of a law that cannot tell tokens apart here, and of groups of another size."""
     groups = find_one(region, GroupClip)
     if groups is not None and groups.group_size != args.num_generations:
         yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
@@ -197,7 +197,7 @@ def warn_of(args: GRPOConfig, region: Region) -> None:
 
 
 def steps_a_batch(args: Any) -> float:
-    """How many optimizer steps a generated batch is used for."""
+    """Return the number of optimizer steps for a generated batch."""
     return max(1.0, (args.steps_per_generation or 1) * args.num_iterations / args.gradient_accumulation_steps)
 
 
@@ -229,7 +229,7 @@ def check_unchanged(trainer: Any, before: dict[str, Any]) -> None:
 
 
 def node_of(objective: Objective) -> dict[str, Any] | str:
-    """The config node, of a rule alone that of the rule; how it prints, if it has none that JSON can hold."""
+    """Return the config node, for a rule alone the rule's; its repr if JSON cannot hold the node."""
     value = objective if objective.changed() else objective.trust_region
     try:
         return json.loads(json.dumps(cast(Any, value).to_config()))
@@ -238,7 +238,7 @@ def node_of(objective: Objective) -> dict[str, Any] | str:
 
 
 def write_rule(args: Any, objective: Objective) -> dict[str, Any] | str:
-    """The rule, where TRL has its epsilon; returns its node."""
+    """Write the rule into TRL's epsilon settings, and return its node."""
     args.trust_region = node = node_of(objective)
     args.epsilon = Replaced(f"replaced by the trust region {node}")
     return node

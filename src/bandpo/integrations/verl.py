@@ -126,7 +126,7 @@ class BandPOLossConfig(PolicyLossConfig):
         response_mask: Tensor,
         rollout_is_weights: Tensor | None,
     ) -> tuple[Tensor, Metrics]:
-        """The loss of each token, (B, T), and the metrics of the batch."""
+        """Compute the loss of each token, (B, T), and the metrics of the batch."""
         known = dict(_KNOWN.get({}))
         if missing := self.asked - known.keys():
             raise RuntimeError(
@@ -170,7 +170,7 @@ def bandpo_loss(
     config: ActorConfig | None = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The loss in the form that verl calls it, and what it logs; see `logged` for the names.
+    """Compute the loss as verl calls it, and what it logs; see `logged` for the names.
 
     Args:
         old_log_prob: (B, T), like all tensors here; float32, or what the actor's autocast leaves of it.
@@ -202,7 +202,7 @@ def bandpo_loss(
 
 
 def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float]:
-    """Counts and sums under `actor/bandpo/`, and three fractions under verl's own names.
+    """Return counts and sums under `actor/bandpo/`, and three fractions under verl's own names.
 
     With or without them there are `half_precision`, and of a `Controlled` rule `controlled`, the number in force.
 
@@ -253,7 +253,7 @@ def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float
 
 
 def _watch() -> None:
-    """From now on, show rules what verl's batches have; once in a process.
+    """Show rules the contents of verl's batches from now on; once in a process.
 
     An update of the actor is one call of `TrainingWorker.train_mini_batch` with all of a rank's responses, and the
     worker's own `loss_fn` is called with each micro-batch and what the model gave. Where no worker has been loaded, as
@@ -315,13 +315,13 @@ def _defaults() -> BandPOLossConfig:
 
 @functools.cache
 def _writer(folder: str, share: float) -> TokenWriter:
-    """Of this process."""
+    """Return this process's writer."""
     return TokenWriter(folder, share, torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
 
 
 @functools.cache
 def _warn_of_half_precision(dtype: torch.dtype) -> None:
-    """Once in each process. No logger: in Ray's workers the root logger shows errors only."""
+    """Warn of half precision, once in each process. No logger: in Ray's workers the root logger shows errors only."""
     warnings.warn(
         f"log-probabilities reach the loss as {dtype}, of two or three digits: ratios are wrong by percents, and so is "
         "what is clipped. Set +actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or let "

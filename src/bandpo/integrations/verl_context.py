@@ -1,4 +1,4 @@
-"""What verl has of an update for a rule to see: of the batch of all ranks, and of each micro-batch."""
+"""Context of a rule from verl's updates: of the batch of all ranks, and of each micro-batch."""
 
 # verl is not installed where types are checked.
 # pyright: reportMissingImports=false
@@ -71,7 +71,7 @@ def add_columns(data: Any, asked: frozenset[str], group: Any) -> int | None:
 
 
 def add_mean_weight(data: Any, region: Region, asked: frozenset[str], step: int | None, group: Any) -> None:
-    """What an `Adaptive` radius is divided by: the mean weight of all tokens of all ranks in this update."""
+    """Add the divisor of an `Adaptive` radius: the mean weight of all tokens of all ranks in this update."""
     names = ["old_log_probs", "response_mask"]
     names += [SOURCES[name][0] for name in ("anchor", "old_entropies") if name in asked]
     padded = data.select(*names).to_padded_tensor()
@@ -96,7 +96,7 @@ def add_mean_weight(data: Any, region: Region, asked: frozenset[str], step: int 
 
 @functools.cache
 def _warn_of_one_age() -> None:
-    """Once in each process."""
+    """Warn of one age, once in each process."""
     warnings.warn(
         "Tilt of staleness: all responses of this update are of one age, so that every token has the mean radius, as "
         "under the band alone. In verl's synchronous mode (trainer.v1.trainer_mode=sync) this is so in every update",
@@ -105,7 +105,7 @@ def _warn_of_one_age() -> None:
 
 
 def known_of(asked: frozenset[str], model_output: Any, data: Any, step: int | None) -> dict[str, Any]:
-    """What of a micro-batch the loss is shown."""
+    """Return the fields of a micro-batch that the loss is shown."""
     from verl.workers.utils.padding import no_padding_2_padding
 
     def of_tokens(name: str) -> Tensor:

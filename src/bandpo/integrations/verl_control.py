@@ -1,4 +1,4 @@
-"""What keeps the state of a `Controlled` rule while verl trains."""
+"""Hooks that keep the state of a `Controlled` rule while verl trains."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def group_advantages(
 
 
 def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashable] | None) -> tuple[Tensor, Tensor]:
-    """The group of each response, from 0 on, and its number within it."""
+    """Return the group of each response, from 0 on, and its number within it."""
     if (group_size is None) == (groups is None):
         given = "neither" if groups is None else "both"
         raise ValueError(f"group_size or groups must say which responses belong together, got {given}")
@@ -119,7 +119,7 @@ def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashab
 
 
 def _numbered(groups: Sequence[Hashable], count: int) -> Tensor:
-    """Things with a hash as whole numbers."""
+    """Number hashable things, equal ones alike."""
     if isinstance(groups, str | bytes) or not hasattr(groups, "__len__") or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
     numbers: dict[Hashable, int] = {}

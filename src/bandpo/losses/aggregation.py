@@ -1,4 +1,4 @@
-"""From per-token terms to one loss: the averages that trainers take, and their denominators over a whole batch."""
+"""Averages of per-token terms as one loss: those that trainers take, and their denominators over a whole batch."""
 
 # pyright: reportUnnecessaryIsInstance=false
 
@@ -48,7 +48,7 @@ def aggregate(
 
 
 def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer: float | Tensor | None) -> Tensor:
-    """Of values that are 0 outside the mask."""
+    """Aggregate values that are 0 outside the mask."""
     if aggregation == "none":
         if normalizer is not None:
             raise ValueError(
@@ -79,7 +79,7 @@ def _is_positive(x: Any) -> bool:
 
 
 def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:
-    """The mask as bool; looks at the values where it must, which waits for the device."""
+    """Return the mask as bool; this looks at the values if it must, which waits for the device."""
     if not torch.compiler.is_compiling():
         if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
             bad = mask[(mask != 0) & (mask != 1)][0].item()

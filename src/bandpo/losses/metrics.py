@@ -1,4 +1,4 @@
-"""What the bounds did to a batch, as counts and sums, so that micro-batches, padding and ranks cannot bias it."""
+"""Effect of the bounds on a batch, as counts and sums, so that micro-batches, padding and ranks cannot bias it."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -208,7 +208,7 @@ def measure(
     *,
     own: Tensor | None = None,
 ) -> Metrics:
-    """Measure one batch, all (B, T) or broadcasting to it, the mask bool; what stands in padding does not matter.
+    """Measure one batch, all (B, T) or broadcasting to it, the mask bool; padding does not matter.
 
     `log_ratio` is clamped to a finite range, and may be that of whole responses; `own` is that of each token, for
     `kl_old`.

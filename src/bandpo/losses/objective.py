@@ -117,7 +117,7 @@ class Objective:
 
     @property
     def is_per_token(self) -> bool:
-        """Say whether the interval is for each token's ratio, not for a response's."""
+        """Tell an interval of each token's ratio from one of a response's."""
         return self.ratio in ("token", "mean-of-clipped")
 
     def changed(self) -> dict[str, Any]:
@@ -166,12 +166,12 @@ class Method:
 
     @property
     def without_average(self) -> Objective:
-        """The objective for a trainer that averages over tokens itself."""
+        """Return the objective for a trainer that averages over tokens itself."""
         return dataclasses.replace(self.objective, aggregation=None)
 
     @property
     def arguments(self) -> str:
-        """What your own loop gives `policy_loss` besides the objective, written as Python."""
+        """Return the arguments of `policy_loss` besides the objective, written as Python."""
         needed = [name for name in self.objective.trust_region.needed() if name in Known.__annotations__]
         given = ["old_logps=rollout_logps"] if self.from_sampler else []
         return ", ".join([*given, *(f"{name}={name}" for name in needed)])

@@ -87,7 +87,7 @@ class Packing:
 
 
 def _comes_back(ids: Tensor, mask: Tensor, run: Tensor) -> Tensor:
-    """True at tokens whose id stands in their row in an earlier run, too, (B, T)."""
+    """Mark the tokens whose id also stands in their row in an earlier run, (B, T)."""
     order = torch.where(mask, ids, torch.iinfo(ids.dtype).max).sort(dim=1, stable=True).indices
     ids, mask, run = (x.gather(1, order) for x in (ids, mask, run))
     back = torch.zeros_like(mask)

@@ -183,7 +183,7 @@ def _objective(batch: _Batch, objective: Objective) -> _Found:
 
 @torch.no_grad()
 def _measured(batch: _Batch, found: _Found, objective: Objective, level: Level | None) -> Metrics:
-    """Count what the bounds did, and what the checks ask for."""
+    """Count the effect of the bounds, and the inputs of the checks."""
     new, old, reference, advantages, _, mask, padding, known = batch
     metrics, limit = Metrics({}, {}), objective.max_log_ratio or MAX_LOG_RATIO
     if level is not None:
@@ -208,7 +208,7 @@ def _measured(batch: _Batch, found: _Found, objective: Objective, level: Level |
 
 
 def _clean(logps: Tensor, mask: Tensor, given: dict[str, Any], positive_weight: float) -> _Batch:
-    """Replace what stands in padding before any arithmetic, because NaN times 0 is NaN."""
+    """Replace values in padding before any arithmetic, because NaN times 0 is NaN."""
     padding, dtype = ~mask, output_dtype(logps)
 
     def filled(x: Any) -> Any:

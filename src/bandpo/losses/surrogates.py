@@ -50,7 +50,7 @@ class Application(Node, ABC, family="apply"):
     has_bounds: ClassVar[bool] = True
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        """Return what multiplies r A outside; `edge` is the log of the bound, `up` is A >= 0."""
+        """Return the factor of r A outside; `edge` is the log of the bound, `up` is A >= 0."""
         raise NotImplementedError
 
 
@@ -217,7 +217,7 @@ def clip_by_sign(s: Tensor, up: Tensor, bounds: Bounds, dual_clip: float | None)
 
 
 def has_bounds(apply: Apply) -> bool:
-    """Return whether an application has the rule's bounds."""
+    """Check that an application has the rule's bounds."""
     return not isinstance(apply, Application) or apply.has_bounds
 
 

@@ -1,4 +1,4 @@
-"""From hidden states or logits to log-probabilities, a few hundred tokens at a time."""
+"""Log-probabilities from hidden states or logits, a few hundred tokens at a time."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 

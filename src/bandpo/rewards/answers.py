@@ -80,7 +80,7 @@ class Reading(NamedTuple):
 
 
 def read(text: str, right: str) -> Reading | None:
-    """Read what a bare `text` says; None where anything stands beside the value that may change it.
+    """Read the value of a bare `text`; None where other text may change it.
 
     What the right answer has too (its letters, commands, "=") is no reason to refuse.
     """
@@ -164,7 +164,10 @@ _POINT_NAME = re.compile(r"^(\$?)\(([a-z](?:, ?[a-z])+)\)\s*=\s*")  # (x, y) = (
 
 
 def _sides(text: str) -> tuple[str, ...] | None:
-    """The sides of a chain of equations that are values; the others are names, such as x, f(2), m+n or "area"."""
+    """Return the sides of a chain of equations that are values.
+
+    The others are names, such as x, f(2), m+n or "area".
+    """
     text, about, _ = text.partition("\\approx")
     if about and _DECIMAL.search(text):  # 42 \approx 43 says two things; \frac13 \approx 0.33 one
         return None
@@ -182,7 +185,7 @@ def _sides(text: str) -> tuple[str, ...] | None:
 
 
 def _split(text: str) -> list[str]:
-    """At every "=" that is not within braces, as that of a sum is."""
+    """Split a text at every "=" outside braces (inside, it belongs to a sum)."""
     cuts = [match.start() for match in _EQUALS.finditer(text)]
     cuts = [cut for cut in cuts if text.count("{", 0, cut) == text.count("}", 0, cut)]
     return [text[start:stop] for start, stop in zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(text)], strict=True)]
@@ -208,7 +211,7 @@ _GREEK = set(  # all but pi, which is a number
 
 
 def _changed(value: str, right: str, letters: str) -> bool:
-    """Is there anything in it that the parser would drop, or take for a product of letters?"""
+    """Check for text that the parser would drop, or take for a product of letters."""
     if any(pattern.search(_END.sub("", value)) and not pattern.search(right) for pattern in _MISREAD):
         return True
     if max(itertools.accumulate((sign in "([{") - (sign in ")]}") for sign in value)) > DEEPEST:

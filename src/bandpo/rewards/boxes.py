@@ -123,7 +123,7 @@ def read_boxes(text: str, last: int) -> Found:
 
 
 def _touched(before: str, after: str) -> bool:
-    """Tell whether anything stands beside a box but spaces, brackets, styles and units, or another entry of a tuple."""
+    """Find text next to a box other than spaces, brackets, styles and units, or another entry of a tuple."""
     *_, cut = (None, *_CUT.finditer(line := _BULLET.sub("", before.rpartition("\n")[2])))
     if not cut or cut[0][-1].isalpha():
         after = re.sub(r"^((?:\\[)\]]|[$*])*)!(?=\s|$)", r"\1", after)
@@ -139,7 +139,7 @@ def _touched(before: str, after: str) -> bool:
 
 
 def box_at(text: str, start: int) -> tuple[int, int, str] | None:
-    """Return where the box at `start` begins and ends, and what it holds; None where it is not closed."""
+    """Return the begin, end and content of the box at `start`; None where it is not closed."""
     mark = _BOX.match(text, start)
     opening = mark.end() if mark else start
     if text[opening : opening + 1] == "{":
@@ -150,7 +150,7 @@ def box_at(text: str, start: int) -> tuple[int, int, str] | None:
 
 
 def _with_unit(content: str, before: str, after: str) -> str:
-    """Add the unit or scale that stands beside the box: a currency, "cm", "%", "million"."""
+    """Add the unit or scale next to the box: a currency, "cm", "%", "million"."""
     if money := re.search(r"(\\\$|[\u20ac\u00a3\u00a5])\s*$", before):
         return f"{money[1]}{content}"
     unit = plain(_UNIT_END.split(after, maxsplit=1)[0]).replace("$", " ")[:40].strip(" *_~")

@@ -112,13 +112,13 @@ class _Reader(latex2sympy2._Latex2Sympy):
         return sympy.I if str(found) == "i" else found
 
     def parse_number(self, text: str) -> Any:
-        """Decimals as what they are; many places are somebody's rounding, and compared as such."""
+        """Parse decimals exactly; many places are somebody's rounding, and compared as such."""
         found = super().parse_number(text)
         _, _, places = text.partition(".")
         return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
 
     def convert_interval(self, expr: Any) -> Any:
-        """Of (4, -3) it makes a point; of [4, -3], too, which is nothing."""
+        """Convert (4, -3) to a point; [4, -3] is refused, of which the parser would make one, too."""
         found = super().convert_interval(expr)
         if isinstance(found, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
             raise _Refused
@@ -147,7 +147,7 @@ latex2sympy2._Latex2Sympy = _Reader  # looked up by this name wherever math-veri
 
 
 def compare(task: list[str]) -> list[Any]:
-    """[all equal, text of the last's value or None where one cannot be parsed] of [right answer, answer, ...]."""
+    """Return [all equal, text of the last's value or None if one cannot be parsed] of [right answer, answer, ...]."""
     right, *answers = task
     # sympy tries its facts in a random order, and keeps what it found: where two of them contradict one another (about
     # factorials of oo, say) a grade would depend on what was graded before.
@@ -189,7 +189,7 @@ _ORDER = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t)(?![a-z])")
 
 
 def _parse(answer: str) -> Any:
-    """A set by its conditions, for "x < 1 or x > 2" and \\{x : x < 1\\}; else what is parsed at once."""
+    """Parse a set by its conditions, for "x < 1 or x > 2" and \\{x : x < 1\\}; else what is parsed at once."""
     builder = _BUILDER.fullmatch(answer.strip())
     conditions = builder[2] if builder else answer
     parts = _JOINED.split(conditions)
@@ -213,7 +213,7 @@ def _parse(answer: str) -> Any:
 
 
 def _parsed(answer: str) -> Any:
-    """As one formula, unless it is a list of them ("$x = 1$ or $x = 2$"): of others the parser would take the last."""
+    """Parse one formula, or a list of formulas ("$x = 1$ or $x = 2$"): of others the parser would take the last."""
     if not _LIST.fullmatch(answer):
         answer = f"${_DELIMITER.sub('', answer)}$"
     for pattern, new in _REWRITTEN:
@@ -231,7 +231,7 @@ def _parsed(answer: str) -> Any:
 
 
 def size(expr: Any) -> float:
-    """At most so many bits has the value, or any part of it; raises _Refused for what is too large to be computed."""
+    """Return a bound of the bits of the value and of its parts; raises _Refused for values too large to compute."""
     if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
         parts: Any = expr
         return max(map(size, parts), default=1.0)
@@ -282,7 +282,10 @@ def _value(expr: Any) -> float:
 
 
 def _point(gold: Any, answer: Any) -> Any:
-    """x = 3, y = -1 as the point that it names, in the order of letters; (2, 6) is an interval to the parser."""
+    """Convert x = 3, y = -1 to the point that it names, in the order of letters.
+
+    (2, 6) is an interval to the parser.
+    """
     count = len(gold) if isinstance(gold, sympy.Tuple) else 2 * isinstance(gold, sympy.Interval)
     named = [each for each in sorted(answer.args, key=str) if isinstance(each, sympy.Eq) and each.lhs.is_Symbol]
     if not count == len(answer.args) == len({each.lhs for each in named}):
@@ -313,7 +316,7 @@ def _equal(gold: Any, answer: Any) -> bool:
 
 
 def _unnamed(expr: Any) -> Any:
-    """The 42 of x = 42; in a list of such, all of them."""
+    """Return the 42 of x = 42; of a list of such, all values."""
     if isinstance(expr, sympy.Eq) and (
         expr.lhs.is_Symbol or isinstance(expr.lhs, (sympy.Tuple, sympy.Function, sympy.Interval))
     ):
@@ -353,7 +356,7 @@ def _same_kind(gold: Any, answer: Any) -> bool:
 
 
 def _defined(expr: Any, gold: Any) -> bool:
-    """Tell whether no part is infinite or undefined, except an infinity alone or as an end, as in the right answer."""
+    """Check that no part is infinite or undefined, except an infinity alone or as an end, as in the right answer."""
     if expr in (sympy.oo, -sympy.oo):
         return gold == expr
     if isinstance(expr, (sympy.Interval, sympy.Tuple)) and len(expr.args) >= 2:
@@ -368,7 +371,7 @@ def _defined(expr: Any, gold: Any) -> bool:
 
 
 def _same(gold: Any, answer: Any) -> bool:
-    """Tell whether both are of one kind and have equal parts; sets and relations may be written in other ways."""
+    """Check that both are of one kind and have equal parts; sets and relations may be written in other ways."""
     if not _same_kind(gold, answer):
         return False
     if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):

@@ -53,7 +53,7 @@ Thinking = Literal["opened"] | None
 
 
 def without_thinking(text: str, thinking: Thinking = None) -> str:
-    """Return what follows the thinking; nothing where the prompt opened a block that the text never closes."""
+    """Return the text after the thinking; nothing where the prompt opened a block that the text never closes."""
     closed = opened = None
     if any(sign in text for sign in _SIGNS):
         *_, closed = (None, *_CLOSED.finditer(text))
@@ -135,7 +135,7 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
 
 
 def _last_statement(text: str) -> tuple[int, Found | None]:
-    """Find where the last statement stands, and what it says; nothing is said by a box that is taken back."""
+    """Find the place and the content of the last statement; nothing is said by a box that is taken back."""
     weak: tuple[int, Found | None] = (-1, None)
     for start in (max(0, len(text) - 2 * LONGEST), 0):  # most stand near the end; what is near is looked at twice
         marks = list(_STATEMENT.finditer(text, start))
@@ -170,7 +170,7 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
 
 
 def _said(text: str, mark: re.Match[str], before: str) -> str | None:
-    """Return what a statement says that is no box."""
+    """Return the content of a statement without a box."""
     if mark.lastgroup == "tag":
         return _tagged(text, mark.end())
     if mark.lastgroup == "reversed":
@@ -196,7 +196,7 @@ def _line(text: str, start: int) -> str | None:
 
 
 def _tagged(text: str, start: int) -> str | None:
-    """Return what stands between tags: one line, a displayed formula, or the last line of several."""
+    """Return the text between tags: one line, a displayed formula, or the last line of several."""
     closing = _TAG.search(text, start)
     inside = text[start : closing.start() if closing else None].strip()
     return _line(inside if inside.startswith(tuple(_DISPLAY)) else inside.rpartition("\n")[2], 0)

@@ -44,7 +44,7 @@ def text_of(completion: str | list[dict[str, Any]]) -> str:
 
 
 def exact(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
-    """1 where the completion is the answer, up to white space at the ends."""
+    """Return 1 if the completion is the answer, up to white space at the ends."""
     return [float(text_of(c).strip() == str(a).strip()) for c, a in zip(completions, answer, strict=True)]
 
 
@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.]
 
 
 def last_number(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
-    """1 where the last number in the completion equals the answer in value: 7, 7.0 and 007 are the same.
+    """Return 1 if the last number in the completion equals the answer in value: 7, 7.0 and 007 are the same.
 
     A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
     answer that is no number.
@@ -72,7 +72,7 @@ def _number(answer: Any) -> Decimal:
 
 
 def read_number(text: str) -> Decimal | None:
-    """The last number in a text; None where there is none."""
+    """Return the last number in a text; None if there is none."""
     text = text.replace("\N{MINUS SIGN}", "-")
     found = list(_NUMBER.finditer(text))
     if not found:
@@ -90,7 +90,7 @@ def math_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """1 where the final answer is right in value, by the scorer `math` of `bandpo.rewards`; else 0.
+    """Return 1 if the final answer is right in value, by the scorer `math` of `bandpo.rewards`; else 0.
 
     TRL's `log_metric` gets `reward/unparsed`, `reward/timeout` and `reward/error`: the shares of completions without an
     answer that can be read, of those whose comparison was stopped, and of those on which the scorer itself failed.
@@ -103,7 +103,7 @@ def math_reward(
 
 
 def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
-    """1 where the public runs' scorer gives 1, else 0 where it gives -1: standardised in a group, they are the same.
+    """Return 1 if the public runs' scorer gives 1, and 0 if it gives -1: standardised in a group, they are the same.
 
     It is the scorer `dapo-strict` of `bandpo.rewards`.
     """
@@ -113,7 +113,7 @@ def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> li
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """For verl: the scorer `math`, in the form of verl's own `math_dapo`.
+    """Score a response for verl: the scorer `math`, in the form of verl's own `math_dapo`.
 
     `score` is 1 or -1, `acc` whether it is right, and `pred` what was read, by which verl takes majorities. Whatever
     `data_source` is, the scorer is the same.
@@ -124,7 +124,10 @@ def compute_score(
 def compute_score_dapo_strict(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    r"""For verl: the scorer of the public runs. verl 0.9's own `math_dapo` takes a `\boxed{}` too."""
+    r"""Score a response for verl by the public runs' scorer.
+
+    The scorer of the public runs. verl 0.9's own `math_dapo` takes a `\boxed{}` too.
+    """
     return _for_verl(*grade([solution_str], [str(ground_truth)], "dapo-strict"))
 
 
@@ -138,7 +141,7 @@ def _for_verl(graded: Grade) -> dict[str, Any]:
 
 
 def resolve(name: str) -> Reward:
-    """The reward function of that name or import path (`module:function`), guarded.
+    """Return the guarded reward function of a name or import path (`module:function`).
 
     The names are `exact`, `last-number`, `math` and `dapo-strict`. Modules are looked for in the working directory too,
     last.
@@ -198,7 +201,7 @@ def guarded(reward: Reward, name: str) -> Reward:
 
 
 def _waited_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine returns, also where a loop runs already, as in a notebook."""
+    """Return the result of a coroutine, also if a loop runs already, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -209,14 +212,14 @@ def _waited_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 @functools.cache
 def _loop() -> asyncio.Runner:
-    """One loop for all calls, in which a client that a reward keeps stays open."""
+    """Return one loop for all calls, in which a client that a reward keeps stays open."""
     runner = asyncio.Runner()
     atexit.register(runner.close)
     return runner
 
 
 def _numbers(values: Any, count: int, name: str) -> list[float | None]:
-    """What a reward returned, as numbers; raises RewardError."""
+    """Return the results of a reward as numbers; raises RewardError."""
     wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
     try:
         found = list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
@@ -240,7 +243,7 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
 
 
 def _place(error: BaseException, reward: Reward) -> str:
-    """Where it went wrong: the last line of the reward's own file, or of whatever it called."""
+    """Say where an error arose: the last line of the reward's own file, or of whatever it called."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
     file = getattr(getattr(reward, "__code__", None), "co_filename", None)
     own = [frame for frame in frames if frame.filename == file] or frames

@@ -34,7 +34,7 @@ SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Grade:
-    """What a scorer says of one text.
+    """Grade of one text by a scorer.
 
     Attributes:
         score: 1.0 for a right answer, else 0.0.
@@ -227,7 +227,10 @@ _UNPARSED = Grade(0.0, None, "unparsed")
 
 
 def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
-    """What the right number may be written as: 25 % is 0.25, and the 25 of a question that asks for percent."""
+    """Return the forms in which the right number may be written.
+
+    25 % is 0.25, and the 25 of a question that asks for percent.
+    """
     if wanted.number is None:
         return []
     value, places = wanted.number
@@ -240,13 +243,13 @@ def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
 
 
 def _exact(text: str) -> str:
-    """Without separators, which are products to a parser, and short decimals as fractions."""
+    """Remove separators, which are products to a parser, and write short decimals as fractions."""
     found = number(text)
     return text if found is None or (found.places >= 6 and "e" not in text.casefold()) else str(found.value)
 
 
 def _words(text: str) -> str:
-    """The text in lower case, without punctuation, if it is prose and no formula; else nothing."""
+    """Return the text in lower case, without punctuation, if it is prose; nothing for a formula."""
     if "\\" in text:
         return ""
     found = _PROSE.findall(text)
@@ -256,13 +259,13 @@ def _words(text: str) -> str:
 
 
 def _choices(text: str) -> str | None:
-    """Letters of choices, in order: "B, D"."""
+    """Return the letters of choices, in order: "B, D"."""
     letters = [CHOICE.fullmatch(part.strip()) for part in re.split(r",\s*(?:and\s)?|\sand\s", text)]
     return ",".join(sorted({match[1].upper() for match in letters if match})) if all(letters) else None
 
 
 def _as_written(kind: str, text: str) -> str | None:
-    """The normal form of what is compared as it is written; None if the text is nothing of that kind."""
+    """Return the normal form of an answer compared as text; None if the text is not of that kind."""
     match kind:
         case "choice":
             chosen = _CHOSEN.fullmatch(text)
@@ -302,7 +305,7 @@ _WARM_UP = [
 
 
 def _pool() -> Pool:
-    """One per process, made when it is first needed."""
+    """Return the pool of this process, made on the first call."""
     global _POOL
     with _POOL_LOCK:
         if _POOL is None:
@@ -311,7 +314,7 @@ def _pool() -> Pool:
 
 
 def _forget_pool() -> None:
-    """In a forked process: the workers and the threads that serve them are the parent's."""
+    """Forget the pool in a forked process: the workers and the threads that serve them are the parent's."""
     global _POOL, _POOL_LOCK
     _POOL, _POOL_LOCK = None, threading.Lock()
 
@@ -364,7 +367,7 @@ def _dapo_strict(text: str, right: str) -> Grade:
 
 
 def _minerva(answer: str) -> str:
-    """Minerva's normal form of an answer."""
+    """Return Minerva's normal form of an answer."""
     answer = answer.split("=")[-1]
     for old, new in _REPLACED:
         answer = answer.replace(old, new)

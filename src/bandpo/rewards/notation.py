@@ -72,7 +72,7 @@ _NAMED: list[tuple[re.Pattern[str], Any]] = [
 
 
 def plain(text: str) -> str:
-    r"""Without \text{} and the like, colours, kinds of spaces; signs of Unicode as commands."""
+    r"""Remove \text{} and the like, colours and kinds of spaces; write signs of Unicode as commands."""
     if not text.isascii():
         text = _ROOT.sub(r"\\sqrt{\1}", _INVISIBLE.sub("", text))
         text = _VULGAR.sub(lambda found: f" {unicodedata.normalize('NFKC', found[0])}", text).translate(_SIGN)
@@ -90,7 +90,7 @@ def plain(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """Without what may stand around a whole answer: white space, Markdown, delimiters, boxes, full stops."""
+    """Remove what may stand around a whole answer: white space, Markdown, delimiters, boxes, full stops."""
     before = None
     while text != before:
         before = text
@@ -113,7 +113,7 @@ _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<!\\)\\[!,;:]")
 
 
 def compact(text: str) -> str:
-    """The same for what looks the same: \\dfrac, spaces, \\left and \\right."""
+    """Return one notation for texts that look the same: \\dfrac, spaces, \\left and \\right."""
     text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
     text = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])", "", text)
     return _SPACES.sub("", text)

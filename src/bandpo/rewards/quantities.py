@@ -38,7 +38,7 @@ PARTS |= {f"{name}s": value for name, value in PARTS.items()} | {"halves": 2}
 
 
 def number(text: str) -> Number | None:
-    """The value of 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 or "forty-two"."""
+    """Read 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 or "forty-two"."""
     if len(text) > 1000:  # int() takes no more than 4,300 digits
         return None
     if match := _DECIMAL.fullmatch(text):
@@ -72,12 +72,15 @@ def number(text: str) -> Number | None:
 
 
 def _scaled(found: Number | None, scale: Fraction, digits: int) -> Number | None:
-    """Times a scale of so many digits, by which the point moves."""
+    """Multiply by a scale of so many digits, by which the point moves."""
     return found and Number(found.value * scale, max(0, found.places - digits))
 
 
 def _in_words(words: list[str]) -> Fraction | None:
-    """Whole numbers, simple parts, or both: "two thousand and five", "two thirds", "half", "three and a half"."""
+    """Read whole numbers, simple parts, or both, in words.
+
+    "two thousand and five", "two thirds", "half", "three and a half".
+    """
     match words:
         case ["half"]:
             return Fraction(1, 2)
@@ -93,7 +96,7 @@ def _in_words(words: list[str]) -> Fraction | None:
 
 
 def _whole(words: list[str]) -> int | None:
-    """ "forty two", "a hundred and five", "two million three hundred thousand"; None for anything else."""
+    """Read "forty two", "a hundred and five", "two million three hundred thousand"; None for anything else."""
     for name, scale in SCALES.items():
         if name in words:
             cut = words.index(name)
@@ -110,7 +113,7 @@ def _whole(words: list[str]) -> int | None:
 
 
 def equal(one: Number, other: Number) -> bool:
-    """In value; a decimal stands for what it cannot write out (1/3) if it has six places or more, and all are right."""
+    """Compare values; a decimal for a longer fraction (1/3) needs six places or more, all right."""
     if one.value == other.value:
         return True
     for decimal, exact in ((one, other), (other, one)):
@@ -148,7 +151,7 @@ _LONGEST_UNIT = 50
 
 
 def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
-    """(what stands before the unit, the unit's one name); None without a unit.
+    """Return (text before the unit, the unit's one name); None without a unit.
 
     `letters` are variables: "5 m" has no metres if m is one of them.
     """
@@ -206,7 +209,7 @@ _CHANGING = set(
 
 
 def changes(words: str) -> bool:
-    """Is there a word in them that may change what is beside them?"""
+    """Check for a word that may change its neighbours."""
     found = re.findall(r"[a-z'-]+", words.casefold())
     return bool(_CHANGING_PHRASE.search(" ".join(found))) or any(
         word in _CHANGING or word.endswith("n't") for word in found

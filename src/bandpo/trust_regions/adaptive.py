@@ -22,7 +22,7 @@ __all__ = ["Adaptive", "Tilt", "TokenLaw"]
 
 
 class TokenLaw(Law, ABC):
-    """How wide the band of each token is, compared with the others; derive a frozen dataclass with a `kind` from it."""
+    """Law of the width of each token's band, among the others; derive a frozen dataclass with a `kind` from it."""
 
     @abstractmethod
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
@@ -59,12 +59,12 @@ class Tilt(TokenLaw):
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the quantity is made of."""
+        """Return the names of the fields that the quantity needs."""
         return _QUANTITIES[self.of]
 
     @property
     def label(self) -> str:
-        """The quantity, the gain, and a limit that is not the usual one."""
+        """Return the quantity, the gain, and a limit that is not the usual one."""
         within = f" within {self.limit}" if self.limit != Tilt.limit else ""
         return f"{self.of} {self.gain:+g}{within}"
 
@@ -127,7 +127,7 @@ class Adaptive(Region):
             raise ValueError(f"region of Adaptive must be a Band, may be Decaying or Controlled, got {self.region!r}")
 
     def needed(self) -> dict[str, str]:
-        """List what the law asks for, too."""
+        """List the inputs of the law, too."""
         return super().needed() | dict.fromkeys(self.law.needs, type(self.law).__name__)
 
     def cases(self) -> list[Part]:
@@ -135,7 +135,7 @@ class Adaptive(Region):
         return [Part("a token of mean weight", self.region)]
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Return w of each token, (B, T), before the mean is taken; what stands in padding does not matter."""
+        """Return w of each token, (B, T), before the mean is taken; padding does not matter."""
         return self.law.weights(old_logps.detach(), context or Context()).expand(old_logps.shape)
 
     def sums(self, old_logps: Tensor, context: Context) -> Tensor:

@@ -23,7 +23,7 @@ __all__ = ["Context", "Law", "Region"]
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Hold what a rule may know of a batch beside the old log-probabilities, as far as the loss and its caller have it.
+    """Hold a rule's inputs of a batch besides the old log-probabilities, as far as the loss and its caller have it.
 
     Attributes ((B, T) unless said otherwise):
         response_mask: True at the tokens of the response.
@@ -118,7 +118,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The name in tables and legends, the same however the rule was written: `words`, or as `Wide 0.2`."""
+        """Return the name in tables and legends, the same however the rule was written: `words`, or as `Wide 0.2`."""
         shown = {name: _shown(getattr(self, name)) for name in given(self)}
         return self.words.format(**shown) or " ".join([type(self).__name__, *shown.values()])
 
@@ -177,7 +177,9 @@ class Region(Node, ABC, family="trust region"):
 
     @property
     def free(self) -> tuple[str, ...]:
-        """The fields that are one number, which is found where no other is named; () where that is not clear.
+        """Return the names of the fields that are one number, or () if that is not clear.
+
+        `calibrate` finds it where no other is named.
 
         The first part's, as `region.delta` or `regions.0.delta`; else `delta`; else the only number.
         """
@@ -200,7 +202,7 @@ class Region(Node, ABC, family="trust region"):
 
 
 class Law(Node, ABC, family="law"):
-    """How a number of a rule changes: see `TokenLaw`, from token to token, and `ControlLaw`, from step to step."""
+    """Law of a rule's number: see `TokenLaw`, from token to token, and `ControlLaw`, from step to step."""
 
 
 Found = TypeVar("Found", bound=Region)

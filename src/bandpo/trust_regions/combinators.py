@@ -84,7 +84,7 @@ class Relaxed(Pair):
 
     @property
     def label(self) -> str:
-        """The paper's name where it is the paper's."""
+        """Return the paper's name if the rule is the paper's."""
         is_papers = self.outer == Clip(0.2, 0.28) and isinstance(self.inner, Band)
         return f"Relaxed {self.inner.label}" if is_papers else super().label
 

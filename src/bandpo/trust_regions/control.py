@@ -67,13 +67,13 @@ MEASURES: dict[str, tuple[int, tuple[float, float]]] = {
 
 
 class ControlLaw(Law, ABC):
-    """How a `Controlled` rule's number answers to what was measured, such as `Quantile`.
+    """Law by which a `Controlled` rule's number follows a measurement, such as `Quantile`.
 
     One of your own is a frozen dataclass with a `kind` and a `step`.
     """
 
     def start(self, value: float) -> State:
-        """Return what it remembers at the beginning, beside the value itself: nothing, unless it says so."""
+        """Return its memory at the beginning, besides the value: nothing, unless it says so."""
         return {}
 
     @abstractmethod

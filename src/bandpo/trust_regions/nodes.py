@@ -21,7 +21,7 @@ OWN = r"[\w.]+:\w+"  # the type of a rule that a user wrote, module:Class
 
 
 def kinds() -> list[str]:
-    """List what the `type` of a rule's node may be."""
+    """List the possible values of `type` in a rule's node."""
     return sorted(Region.kinds)
 
 
@@ -98,7 +98,7 @@ def _known_kind(kind: object, family: type[Node]) -> str:
 
 
 def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
-    """Make what a node describes: a rule, a law, an application."""
+    """Make the object of a node: a rule, a law, an application."""
     values = {str(key): value for key, value in node.items()}
     kind = values.pop("type", None)
     if kind is None:

@@ -51,5 +51,5 @@ def own_type(node: Any) -> str | None:
 
 
 def not_loaded(kind: str) -> str:
-    """Say what a reader shows instead of such a rule."""
+    """Return the reader's text for such a rule."""
     return f"a rule of one's own, {kind}, not loaded; --trust loads it"

@@ -46,14 +46,14 @@ class Clip(Region):
 
     @property
     def label(self) -> str:
-        """GRPO, Clip-Higher for DAPO's; a much wider clip is another proposal."""
+        """Return GRPO, or Clip-Higher for DAPO's epsilons; a much wider clip is another proposal."""
         low, high = self.eps_low, self.eps_high
         name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
         return {(1, math.inf): "No clip", (0, 0): "Ratio 1"}.get((low, high), f"{name} {low}/{high}")
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Both epsilons where they are equal, else the upper one."""
+        """Return both epsilons if they are equal, else the upper one."""
         return ("eps_low", "eps_high") if self.eps_low == self.eps_high else ("eps_high",)
 
     def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
@@ -107,12 +107,12 @@ class DCPO(Region):
 
     @property
     def label(self) -> str:
-        """The epsilons, and a cap that is not the usual one."""
+        """Return the epsilons, and a cap that is not the usual one."""
         return f"DCPO {self.eps_low}/{self.eps_high}" + (f" cap {self.max_ratio}" if self.max_ratio != 10 else "")
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Both epsilons."""
+        """Return both epsilons."""
         return "eps_low", "eps_high"
 
 
@@ -147,7 +147,7 @@ class RIPO(Region):
 
     @property
     def label(self) -> str:
-        """The radius, and an outer interval that is set."""
+        """Return the radius, and an outer interval that is set."""
         outer = (self.min_ratio, self.max_ratio)
         return f"RIPO {self.delta}" + ("" if outer == (0, math.inf) else f" in {outer[0]}..{outer[1]}")
 
@@ -187,19 +187,19 @@ class Band(Region):
         return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
 
     def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Ask whether g_f(p, r) <= delta; nothing is solved."""
+        """Check that g_f(p, r) <= delta; nothing is solved."""
         return band_contains(
             log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high
         )
 
     @property
     def label(self) -> str:
-        """The divergence, and the radius of each side where they differ."""
+        """Return the divergence, and the radius of each side if they differ."""
         low, high = self.delta_low or self.delta, self.delta_high or self.delta
         return f"Band-{divergence(self.divergence).title} {low if low == high else f'{low}/{high}'}"
 
     def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Return what the move costs at least."""
+        """Return the least cost of the move."""
         one = names == ("delta",) and self.delta_low is None and self.delta_high is None
         return divergence_at(log_ratio, old_logps, self.divergence) if one else None
 

@@ -43,7 +43,7 @@ HEADINGS = {
 
 
 class Grouped(TyperGroup):
-    """Its help shows the commands first, under headings."""
+    """Group whose help shows the commands first, under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         width = formatter.width - 6 - max(map(len, self.commands))
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
 
 
 def _answer_the_shell(question: str) -> None:
-    """Typer's answer to `complete_SHELL` or `source_SHELL`, with which it ends the process."""
+    """Answer Typer's `complete_SHELL` or `source_SHELL`, and end the process."""
     os.environ["_BANDPO_COMPLETE"] = question
     completing = Typer()
     completing.callback()(bandpo)
@@ -145,7 +145,10 @@ def _answer_the_shell(question: str) -> None:
 
 
 def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
-    """The exit code of a command. Typer's own `main` would take the signals, and show errors in its own way."""
+    """Return the exit code of a command.
+
+    Typer's own `main` would take the signals, and show errors in its own way.
+    """
     try:
         if "_BANDPO_COMPLETE" in os.environ:  # the shell asks what may follow
             _answer_the_shell(os.environ["_BANDPO_COMPLETE"])
@@ -216,7 +219,7 @@ def _is_ours(file: str) -> bool:
 
 
 def _library(file: str) -> tuple[str, str]:
-    """The library that a file is of, and the file's place in it; of a file of the user's the file itself."""
+    """Return the library of a file and the file's place in it; a user's file as it is."""
     roots = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")]
     roots += [folder.parent for folder in _OURS]
     inside = (Path(file).relative_to(root) for root in roots if Path(file).is_relative_to(root))
@@ -225,7 +228,7 @@ def _library(file: str) -> tuple[str, str]:
 
 
 def _kept(error: BaseException) -> str:
-    """Where its traceback is kept, for which a line has no room."""
+    """Write the traceback to a file, and return a sentence with its path."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="bandpo-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"

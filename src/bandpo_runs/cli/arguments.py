@@ -1,4 +1,4 @@
-"""How the texts of arguments are read: numbers, rules, settings, and lists of them."""
+"""Readers of argument texts: numbers, rules, settings, and lists of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Trust = Annotated[
 
 
 def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: str) -> Any:
-    """An option of several values: with commas between them, and as often as one likes."""
+    """Return an option of several values: with commas between them, and as often as one likes."""
 
     def values(text: str) -> list[Any]:
         if not (parts := split(text)):
@@ -41,7 +41,7 @@ def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: s
 
 
 def split(text: str) -> list[str]:
-    """What stands between commas; those in {...}, [...] or (...) belong to a rule."""
+    """Split a text at its commas; those in {...}, [...] or (...) belong to a rule."""
     parts, depth = [""], 0
     for letter in text:
         depth = max(0, depth + (letter in "{[(") - (letter in "}])"))
@@ -81,7 +81,7 @@ class Command(TyperCommand):
 
 
 def _is_number(text: str) -> bool:
-    """A word behind a number is no further value of it."""
+    """Check for a number behind a word, which then is a value of its own."""
     try:
         float(text)
     except ValueError:
@@ -104,7 +104,7 @@ def picture(text: str | Path) -> Path:
 
 
 def _file(text: str | Path, what: str, *endings: str) -> Path:
-    """Where to write; a file of another name may be a log, or what the page is made of."""
+    """Return the path to write to; a file of another name may be a log, or an input of the page."""
     path = Path(text)
     is_file = path.is_file() or not path.exists()  # and no device or pipe
     if is_file and path.suffix.lower() not in endings and not path.is_relative_to("/dev"):

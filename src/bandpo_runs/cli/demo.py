@@ -77,7 +77,7 @@ def demo(
 
 
 def _is_live() -> bool:
-    """Whether someone watches, on a terminal that moves its cursor and is high enough."""
+    """Check that someone watches, on a terminal that moves its cursor and is high enough."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain and shutil.get_terminal_size().lines > 18
 

@@ -1,4 +1,4 @@
-"""How a command ends: by a signal, or with output that nobody reads any more."""
+"""Endings of a command: by a signal, or with output that nobody reads any more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from bandpo.errors import printable
 
 @contextlib.contextmanager
 def lenient_output() -> Iterator[None]:
-    """Whoever reads our output may go (`| head -1`): the work goes on, for what counts is in files. And a character
+    """Let a command work on after the reader of its output leaves (`| head -1`).
+
+    The results are in files. A character
     that the terminal does not have, or should not have (`printable`), is written by its number."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (stream and cast("TextIO", _Printable(stream)) for stream in before)
@@ -76,7 +78,7 @@ class _Printable(_Lenient):
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that it leaves no process and no half file behind.
+    """End a command on SIGTERM and SIGHUP as on Ctrl-C, without a process or half a file left behind.
 
     Whatever else is raised on the way out (a terminal that is gone, a worker that is) is of no interest.
     Left alone: signals that somebody else handles or ignores (nohup), and one process among several, which may be

@@ -196,7 +196,7 @@ def table(
 
 
 def _columns(texts: list[str], drop_incomplete: bool, *names: str | None) -> dict[str, str | None]:
-    """What of a file of answers is where; an error where there are folders only, which have no columns."""
+    """Return the columns of a file of answers; an error if there are folders only, which have no columns."""
     from ..evals.results import split_label
 
     roles = ("prompt", "problem", "response", "answer", "score", "extracted")

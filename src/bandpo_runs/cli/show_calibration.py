@@ -1,4 +1,4 @@
-"""What `bandpo calibrate` shows."""
+"""Output of `bandpo calibrate`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def calibrate_and_show(
     files: Sequence[Path], columns: Mapping[str, str | None], rules: Sequence[Any] | None, *, as_json: bool,
     clip_map: Path | None = None, match: Any = None, rate: float | None = None, times: float = 1.0, **options: Any,
 ) -> None:  # fmt: skip
-    """`bandpo calibrate`."""
+    """Run `bandpo calibrate`."""
     if rate is not None and (match is not None or times != 1.0):
         raise UserError(f"--rate is a rate of its own; leave out {'--match' if match is not None else '--times'}")
     if options["parameter"] and len(rules or []) != 1:

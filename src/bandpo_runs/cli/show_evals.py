@@ -1,4 +1,4 @@
-"""What `bandpo eval` and `bandpo score` show."""
+"""Output of `bandpo eval` and `bandpo score`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNREAD = 0.2  # share of samples without an answer that could be read, from whic
 
 
 def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> None:
-    """`bandpo eval`."""
+    """Run `bandpo eval`."""
     folder = evaluate(model, **options)
     score_and_show([str(folder)], None, ks, as_json=False)
     print(folder)

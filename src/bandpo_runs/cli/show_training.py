@@ -1,4 +1,4 @@
-"""What the commands print: an estimate, a line a round under a progress bar, and at the end what came out and why."""
+"""Output of the training commands: an estimate, a line a round under a progress bar, and in the end the outcome."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compare_and_show(
     scene: str, methods: Sequence[str] | None, seeds: Sequence[int], output: Path, overrides: Mapping[str, Any],
     workers: int, resume: bool, command: str,
 ) -> None:  # fmt: skip
-    """`bandpo lab`."""
+    """Run `bandpo lab`."""
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     with locked(output / scene / ".lock"):
         _compare_and_show(jobs, scene, seeds, output, workers, resume, command)
@@ -97,7 +97,7 @@ def _compare_and_show(
 
 
 def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
-    """`bandpo train`."""
+    """Run `bandpo train`."""
     console.quiet = not processes.is_first()
     try:
         _train_and_show(recipe, settings, resume, command)
@@ -148,7 +148,7 @@ _LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"
 
 
 def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
-    """A row of at most 80 columns."""
+    """Return a row of at most 80 columns."""
 
     def cell(key: str, digits: int, scale: float = 1) -> str:
         value = row.get(key)
@@ -201,7 +201,7 @@ def _print_section(section: Section) -> None:
 
 
 def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
-    """The sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
+    """Write the sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
     said: dict[str, None] = {}  # each rule once
     for job in jobs:
         objective = job.config.objective

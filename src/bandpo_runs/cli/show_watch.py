@@ -1,4 +1,4 @@
-"""What `bandpo watch` shows: all that is known of one run, or a table of several."""
+"""Output of `bandpo watch`: all that is known of one run, or a table of several."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def watch_and_show(
     given: Sequence[str], *, html: Path | None = None, every: float = 2.0, silent: float, once: bool = False,
     as_json: bool = False, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
 ) -> None:  # fmt: skip
-    """`bandpo watch`. `clock` tells the time, and `sleep` lets it pass."""
+    """Run `bandpo watch`. `clock` tells the time, and `sleep` lets it pass."""
     watch = Watch(given, silent)
     seen = watch.look(clock())
     if once and (missing := [run for run in seen if run.state == "waiting"]):
@@ -59,7 +59,10 @@ def _follow(
     watch: Watch, seen: list[Seen], html: Path | None, every: float, clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:  # fmt: skip
-    """Until all is finished: a view that is drawn again and again, or where there is no such terminal a line a row."""
+    """Show the runs until all are finished.
+
+    A terminal gets a view that is drawn again and again, other output a line a row.
+    """
     told: dict[str, Any] = {}
     on_page: dict[str, Any] = {}
     page_due = began = clock()
@@ -87,7 +90,7 @@ def _follow(
 
 
 def view(seen: Sequence[Seen], width: int | None = None) -> Group:
-    """What a terminal shows."""
+    """Return the text of the terminal."""
     width = width or (console.width if console.is_terminal else 100)
     parts = _one(seen[0], width) if len(seen) == 1 else _several(seen, width)
     return Group(*parts)
@@ -116,7 +119,7 @@ def _one(run: Seen, width: int) -> list[Text]:
 
 
 def _several(seen: Sequence[Seen], width: int) -> list[Text]:
-    """A row for each run, with as many columns as there is room for; below it what there is to say."""
+    """Return a row for each run, with as many columns as fit, and the remarks below."""
     most = max(12, width // 3)
     axes = {run.axis for run in seen}
     head, before = (seen[0].axis, False) if len(axes) == 1 else ("at", True)
@@ -186,7 +189,7 @@ def _data(run: Seen) -> dict[str, Any]:
 
 
 def _curve(y: np.ndarray, width: int) -> str:
-    """From the lowest value to the highest, in at most so many columns; blank where none is known."""
+    """Draw the values from lowest to highest, in at most so many columns; blank if none is known."""
     means = [part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan
              for part in np.array_split(y, min(width, len(y)))]  # fmt: skip
     blocks = _BLOCKS if console.encoding.lower().startswith("utf") else _PLAIN
@@ -200,5 +203,5 @@ def _number(value: float) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """Its beginning and its end, where the seed is."""
+    """Return the beginning and the end of a name, which holds the seed."""
     return text if len(text) <= most else f"{text[: most - 9]}..{text[-7:]}"

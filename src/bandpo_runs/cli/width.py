@@ -1,4 +1,4 @@
-"""How wide a command may print: as the terminal is, or 100 columns where there is none."""
+"""Width of a command's output: that of the terminal, or 100 columns where there is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def width() -> int:
 
 
 def wrapped(text: str, column: int | None = None) -> str:
-    """The text with its long lines wrapped. What goes on begins at `column`, or else 2 behind where its line does."""
+    """Wrap the long lines of a text. What goes on begins at `column`, or else 2 behind where its line does."""
     lines: list[str] = []
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip()) + 2 if column is None else column

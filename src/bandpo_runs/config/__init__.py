@@ -1,4 +1,4 @@
-"""What is to run: a recipe in YAML, with bases and overrides, becomes a checked description of a run."""
+"""Configuration of runs: a recipe in YAML, with bases and overrides, becomes a checked description of a run."""
 
 from .recipe import DataConfig, RunConfig, build, load
 

@@ -33,7 +33,7 @@ class _Node(pydantic.BaseModel):
 
 
 class DataConfig(_Node):
-    """Where prompts and answers come from.
+    """Sources of prompts and answers.
 
     Attributes:
         source: `lab` (the running sum), `file` (JSON lines, CSV or Parquet at `path`), `hub` (data set `path` of the
@@ -85,7 +85,7 @@ class RunConfig(_Node):
         tokens_share: of the responses so many have their tokens written to `tokens/` in the folder of the run, which
             `bandpo calibrate` and `bandpo report` read; None for none.
         stop_if_not_finite: end at the first loss, weight or reward that is not finite; see `BandPOConfig`.
-        trainer: any field of TRL's GRPOConfig, but for what could run code (`trust.ALLOWED`). The batch sizes per
+        trainer: any field of TRL's GRPOConfig, except those that could run code (`trust.ALLOWED`). The batch sizes per
             device are those of all processes together: however many they are, a step takes the same batch.
     """
 
@@ -107,22 +107,22 @@ class RunConfig(_Node):
 
     @property
     def method(self) -> str | None:
-        """The name of the method that the recipe names; a stored configuration has its objective alone."""
+        """Return the name of the recipe's method; a stored configuration has its objective alone."""
         return self._method
 
     @property
     def objective(self) -> Objective:
-        """What is maximised: of a rule's node the paper's objective, with that rule."""
+        """Return the objective to maximise: of a rule's node the paper's objective, with that rule."""
         return objective(self.trust_region)
 
     @property
     def region(self) -> Region:
-        """The rule of the objective."""
+        """Return the rule of the objective."""
         return self.objective.trust_region
 
     @property
     def steps_per_round(self) -> int:
-        """Optimizer steps between two generations."""
+        """Return the number of optimizer steps between two generations."""
         micro_steps = self._trainer("steps_per_generation") * self._trainer("num_iterations", 1)
         accumulation = self._trainer("gradient_accumulation_steps", 1)
         if micro_steps % accumulation:
@@ -134,7 +134,7 @@ class RunConfig(_Node):
 
     @property
     def prompts_per_round(self) -> int:
-        """Prompts in one generation, of all processes together."""
+        """Return the number of prompts in one generation, of all processes together."""
         completions = self._trainer("per_device_train_batch_size") * self._trainer("steps_per_generation")
         group = self._trainer("num_generations")
         if completions % group:
@@ -153,7 +153,7 @@ class RunConfig(_Node):
         return value
 
     def to_yaml(self) -> str:
-        """The resolved recipe."""
+        """Return the resolved recipe as YAML."""
         return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -226,7 +226,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def build(node: Mapping[str, Any]) -> RunConfig:
-    """A checked `RunConfig` from a plain mapping; raises UserError as `load`."""
+    """Build a checked `RunConfig` from a plain mapping; raises UserError as `load`."""
     scene = node.get("scene", "tail" if node.get("model", "lab") == "lab" else None)
     if scene is not None:
         if not isinstance(scene, str) or scene not in SCENES:
@@ -287,7 +287,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`; mappings are merged, but a rule is replaced whole (its keys depend on its type)."""
+    """Merge `over` into `base`; mappings are merged, but a rule is replaced whole (its keys depend on its type)."""
     out = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping) and key != "trust_region"
@@ -296,7 +296,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The settings of a file, laid on those of the recipes that it names as its `base`, one or several."""
+    """Read a recipe over those that it names as its `base`, one or several."""
     if path.resolve() in above:
         raise UserError(f"recipe {path} is its own base")
     if not path.exists():
@@ -362,7 +362,7 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: pydantic.ValidationError) -> str:
-    """One line for the first mistake."""
+    """Explain the first mistake in one line."""
     # An unknown key first: a misspelt one is also missing.
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     *parents, last = (str(part) for part in first["loc"])

@@ -38,7 +38,7 @@ class Info(TypedDict):
 
 
 def read_info(folder: Path) -> Info:
-    """run.json of a run's folder."""
+    """Read the run.json of a run's folder."""
     return read_json(folder / "run.json", Info)
 
 
@@ -60,12 +60,12 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the folder holds a run that came to its end."""
+    """Check that the folder holds a finished run."""
     return (folder / "run.json").exists() and read_info(folder)["finished"]
 
 
 def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
+    """Flatten {"a": {"b": 1}} as {"a.b": 1}."""
     out: dict[str, Any] = {}
     for key, value in node.items():
         out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}

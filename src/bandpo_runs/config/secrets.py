@@ -1,4 +1,4 @@
-"""What looks like a secret is refused in a config, and blanked out in what others will read."""
+"""Refusal of values that look like a secret in a config, and blanks for them in output for others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\
 
 
 def secret_in(node: Any, above: str = "") -> str | None:
-    """The first setting that looks like a secret and has a value: by its name, or as a URL with a password in it."""
+    """Return the first setting that looks like a secret and has a value.
+
+    It looks so by its name, or as a URL with a password in it.
+    """
     for key, value in node.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping):
@@ -27,7 +30,7 @@ def secret_in(node: Any, above: str = "") -> str | None:
 
 
 def blanked(node: Any) -> Any:
-    """The same with *** for what looks like a secret, for pages and files that others read."""
+    """Replace what looks like a secret by ***, for pages and files that others read."""
     if isinstance(node, Mapping):
         return {
             key: "***" if isinstance(value, str) and value and _SECRET.fullmatch(str(key)) else blanked(value)

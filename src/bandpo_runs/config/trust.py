@@ -1,4 +1,4 @@
-"""What a recipe or a model of a stranger may not do here, and where a run would send its data."""
+"""Limits of a stranger's recipe or model, and the places to which a run would send its data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALLOWED: dict[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def check_mapping(key: str, value: Any) -> None:
-    """Refuse what may not stand in a mapping among the trainer's settings.
+    """Refuse forbidden values in a mapping among the trainer's settings.
 
     Raises:
         UserError: text, which would be JSON or the name of a file, with settings that nothing has checked; or a key or
@@ -88,7 +88,7 @@ def check_attention(config: Any) -> None:
 
 
 def sent_away(trainer: Mapping[str, Any]) -> list[str]:
-    """What leaves this machine while a run with these settings trains, and where it goes, as far as is known here."""
+    """Say what leaves this machine in training with these settings, and where it goes, as far as is known here."""
     sent: list[str] = []
     if trainer.get("push_to_hub"):
         name = trainer.get("hub_model_id") or "checkpoints in your account"
@@ -111,7 +111,7 @@ def sent_away(trainer: Mapping[str, Any]) -> list[str]:
 
 
 def _tracker(name: str, trainer: Mapping[str, Any]) -> str:
-    """A tracker, with the project, the account and the run, where these are known."""
+    """Name a tracker, with the project, the account and the run if these are known."""
     if name == "all":
         return "every tracker that is installed"
     project = trainer.get("project") or "huggingface"

@@ -1,4 +1,4 @@
-"""Where prompts and answers come from: public data sets and files, checked, compared and written down for a trainer."""
+"""Sources of prompts and answers: public data sets and files, checked, compared and written down for a trainer."""
 
 from ..faces import lazily
 

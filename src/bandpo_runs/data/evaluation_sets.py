@@ -50,7 +50,7 @@ def evaluation_set(
     size: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> EvaluationSet:
-    """A data set to evaluate on, by its name or from a file.
+    """Read a data set to evaluate on, by its name or from a file.
 
     Args:
         name: a known set (`aime24`, `aime25`, `amc23`, `gsm8k-test`; `gsm8k` is its test), `reasoning-gym:TASK`, a file
@@ -115,7 +115,7 @@ def evaluation_set(
 
 
 def fault_warnings(name: str, counts: Mapping[str, int]) -> list[str]:
-    """Sentences about rows whose problem or answer will not do; of other counts none."""
+    """Write sentences about rows with an unusable problem or answer; none for other counts."""
     return [
         f"{name}: {counted(count, 'row')}: {what}"
         for what, count in counts.items()
@@ -124,7 +124,7 @@ def fault_warnings(name: str, counts: Mapping[str, int]) -> list[str]:
 
 
 def rows_hash(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The SHA-256 of rows as JSON lines: the same whatever wrote the file that they are in."""
+    """Return the SHA-256 of rows as JSON lines: the same whatever wrote the file that they are in."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps(row, ensure_ascii=False, sort_keys=True).encode() + b"\n")

@@ -70,7 +70,7 @@ def solution_fault(text: str) -> str | None:
 
 
 def _one(value: Any) -> tuple[str, bool]:
-    """The one text in a value, and whether it was inside a container."""
+    """Return the one text in a value, and whether it was inside a container."""
     if value is None or value != value:  # NaN is how some tables say nothing
         return "", False
     if isinstance(value, str):
@@ -100,7 +100,7 @@ def _one(value: Any) -> tuple[str, bool]:
 
 
 def unpack(text: str) -> Any:
-    """What a text holds that is a list or mapping as JSON or as Python writes it; else None."""
+    """Parse a list or mapping as JSON or Python writes it; else None."""
     if text.lstrip()[:1] not in ("[", "{"):
         return None
     try:
@@ -116,7 +116,10 @@ def unpack(text: str) -> Any:
 
 
 def _visible(text: str) -> str:
-    """Without zero-width spaces, byte order marks, soft hyphens and marks of direction; any space is a plain one."""
+    """Remove zero-width spaces, byte order marks, soft hyphens and marks of direction.
+
+    Any space becomes a plain one.
+    """
     if text.isascii() and text.isprintable():
         return text
     kinds = ((letter, unicodedata.category(letter)) for letter in text)
@@ -127,7 +130,7 @@ def _visible(text: str) -> str:
 
 
 def _undressed(text: str) -> str:
-    """Without a full stop, and what makes a formula of it."""
+    """Remove a full stop and the delimiters of a formula."""
     text = text.removesuffix(".").rstrip()
     for left, right in _DELIMITERS:
         if text.startswith(left) and text.endswith(right):
@@ -136,7 +139,7 @@ def _undressed(text: str) -> str:
 
 
 def _last_box(text: str) -> tuple[str, str]:
-    r"""The last \boxed{} of a text, and what it holds; empty where there is none, or where it does not end."""
+    r"""Return the last \boxed{} of a text, and its content; empty if there is none, or if it does not end."""
     found = list(_BOXED.finditer(text))
     if not found:
         return "", ""

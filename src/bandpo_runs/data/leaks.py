@@ -1,4 +1,4 @@
-"""Which texts are the same problem: repeated rows, and training rows that hold an evaluation problem."""
+"""Search for texts of the same problem: repeated rows, and training rows that hold an evaluation problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 def same_text(text: str) -> str:
-    """What is left of a problem once white space and case are gone; equal for two rows with the same problem."""
+    """Return a problem without white space and case; equal for two rows with the same problem."""
     return "".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -29,7 +29,7 @@ _LOOK = re.compile(
 
 
 def words(text: str) -> list[str]:
-    """The words, numbers and CJK characters of a problem, whatever its LaTeX looks like."""
+    """Return the words, numbers and CJK characters of a problem, whatever its LaTeX looks like."""
     text = _LOOK.sub(" ", unicodedata.normalize("NFKC", text).casefold())
     text = re.sub(r"\\[dtc]?frac", r"\\frac ", text)
     text = re.sub(r"\\frac\s+(\d)(\d)", r"\\frac \1 \2", text)
@@ -78,7 +78,7 @@ class Leaks:
                 self.index.setdefault(run, []).append(i)
 
     def find(self, text: str) -> Leak | None:
-        """The problem that the text holds the largest share of, if it holds one."""
+        """Find the problem that shares most with the text, if the text holds one."""
         split = words(text)
         if tuple(split) in self.exact:
             return self.exact[tuple(split)]

@@ -38,7 +38,7 @@ from .sources import GROUPS, SOURCES, Source, count_warnings
 
 @dataclass(frozen=True)
 class Settings:
-    """How files are prepared.
+    """Settings of the preparation.
 
     Attributes:
         template: the text around a problem: by name, or a text with {prompt} in it; None: see `template_text`.
@@ -63,7 +63,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `prepare` did.
+    """Outcome of `prepare`.
 
     Attributes:
         files: the entries of the report for the files asked for, by name.
@@ -164,7 +164,7 @@ class _Folder:
 
 
 def _held_against(folder: _Folder, against: Mapping[str, Path | None]) -> Before:
-    """The evaluation sets of these names; from prepared files, where there is a path."""
+    """Read the evaluation sets of these names, from prepared files if there is a path."""
     sets, hashes = [], []
     for name, path in against.items():
         found = evaluation_set(str(path) if path else name, copies=None if path else folder.copies)
@@ -178,7 +178,7 @@ def _held_against(folder: _Folder, against: Mapping[str, Path | None]) -> Before
 
 
 def _finished(name: str, output: Path, report: Mapping[str, Any]) -> Path | None:
-    """The prepared file of a whole evaluation set in the same folder, which saves a download."""
+    """Return the finished evaluation set of the same folder, which saves a download."""
     entry = report["files"].get(SOURCES[name].file) if name in SOURCES else None
     if entry is None or (entry["settings"].get("source") or {}).get("size") is not None:
         return None
@@ -249,7 +249,10 @@ def _file(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
 
 
 def _wanted(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
-    """All that a file depends on, by which a finished one is known. What the hub has now is not asked."""
+    """Collect all facts that a file depends on, by which a finished one is known.
+
+    What the hub has now is not asked.
+    """
     settings, node = folder.settings, json.loads(json.dumps(dataclasses.asdict(source)))
     wanted = {
         "format": _FORMAT,
@@ -311,7 +314,7 @@ def _prepared(source: Source, problem: Problem, template: str) -> dict[str, Any]
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:
-    """The file is there whole or not at all."""
+    """Write the file whole or not at all."""
     part = path.with_name(f".{path.name}.part")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=SCHEMA), part)
     with part.open("rb+") as file:

@@ -30,7 +30,9 @@ SHOWN = 300  # characters of a text in the report
 
 
 def template_text(template: str | None, source: Source) -> str:
-    """The text of a template: by name, or the text itself; without one, that of the paper for a known data set.
+    """Return the text of a template.
+
+    It is given by name, or as the text itself; without one, that of the paper for a known data set.
 
     Raises:
         UserError: neither a known name nor a text with {prompt} in it.
@@ -65,7 +67,10 @@ class Problem:
 
 
 def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
-    """What a row holds, of columns that a source names; raises UserError for a row that will not do."""
+    """Read the problem of a row, from the columns that a source names.
+
+    Raises UserError for a row that will not do.
+    """
     for what, path in (("prompt", source.problem), ("answer", source.answer)):
         if path not in row and path.split(".")[0] not in row:
             raise UserError(f"{source.name}: column {path!r} (--{what}) is not there; row {index + 1} has {list(row)}")
@@ -120,7 +125,10 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
 
 
 def text_asked(messages: Sequence[Mapping[str, str]] | None, problem: str) -> str:
-    """What makes two rows the same: the problem, or all that the user says where that is several messages."""
+    """Return the text that makes two rows the same.
+
+    This is the problem, or all that the user says where that is several messages.
+    """
     said = [each["content"] for each in messages or () if each["role"] == "user"]
     return problem if len(said) < 2 else "\n".join(said)
 
@@ -133,14 +141,14 @@ def _are_messages(thing: Any) -> TypeGuard[list[dict[str, str]]]:
 
 
 def _bare(text: str) -> str:
-    """Without the instructions of the template `paper`."""
+    """Remove the instructions of the template `paper`."""
     if text.startswith(_BEFORE) and text.endswith(_BEHIND):
         return text[len(_BEFORE) : -len(_BEHIND)].strip()
     return text
 
 
 def messages_of(source: Source, problem: Problem, template: str) -> list[dict[str, str]]:
-    """The messages that ask for a problem, in the text of a template; its own stay where they already are that."""
+    """Return the messages that ask for a problem, in a template's text; existing messages stay."""
     if problem.messages is not None:
         if template == TEMPLATES["paper" if source.instructed else "plain"]:
             return problem.messages
@@ -150,12 +158,12 @@ def messages_of(source: Source, problem: Problem, template: str) -> list[dict[st
 
 
 def is_integer(answer: str) -> bool:
-    """Whether a scorer reads it as an integer."""
+    """Check that a scorer reads the answer as an integer."""
     return re.fullmatch(r"[-+]?[0-9]+", answer) is not None
 
 
 def corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
-    """An integer as it is usually written, and what was changed. `padded`: zeros before it stay."""
+    """Return an integer as it is usually written, and the change that was made. `padded`: zeros before it stay."""
     changes = []
     if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.0*)?", answer):
         answer = answer.replace(",", "")
@@ -170,5 +178,5 @@ def corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
 
 
 def without_looks(answer: str) -> str:
-    """Without what does not change an answer: white space, dollar signs, the size of brackets and fractions."""
+    """Remove marks that do not change an answer: white space, dollar signs, the size of brackets and fractions."""
     return re.sub(r"\s|\$|\\left|\\right|\\[,;! ]", "", re.sub(r"\\[dt]frac", r"\\frac", answer))

@@ -42,7 +42,7 @@ def read(
     template: str | None = None,
     copies: Path | None = None,
 ) -> QuestionSet:
-    """The questions of one entry of --data.
+    """Read the questions of one entry of --data.
 
     Args:
         spec: what `evaluation_set` takes (`aime24`, a file, ...), with options for a task as in
@@ -70,12 +70,14 @@ def read(
 
 
 def _without_rule(path: Path) -> RunConfig:
-    """A recipe, but for its rule: that has nothing to do with its questions, and may be a module to import."""
+    """Read a recipe without its rule: that has nothing to do with its questions, and may be a module to import."""
     return build({key: value for key, value in read_recipe(path).items() if key != "trust_region"})
 
 
 def of_recipe(config: RunConfig, name: str) -> QuestionSet:
-    """The rows that a training run holds out; of the lab's, fresh ones. A reward of the run's own is code, which is not
+    """Read the rows that a training run holds out.
+
+    For the lab, fresh ones. A reward of the run's own is code, which is not
     run for its questions: name a scorer then."""
     if config.data.source == "lab":
         return read("lab")
@@ -94,7 +96,7 @@ def of_recipe(config: RunConfig, name: str) -> QuestionSet:
 
 
 def held_out_name(config: RunConfig) -> str:
-    """What the held-out rows of a run are called: the task, or the file."""
+    """Name the held-out rows of a run: the task, or the file."""
     return str(config.data.task) if config.data.source == "reasoning_gym" else Path(config.data.path or "").stem
 
 
@@ -131,7 +133,7 @@ def _distinct(
     scorer: str,
     facts: Mapping[str, Any] | None = None,
 ) -> QuestionSet:
-    """Each question once: a repeated one would count as independent in every interval."""
+    """Keep each question once: a repeated one would count as independent in every interval."""
     answers: dict[str, str] = {}
     questions, repeated = [], 0
     for content, answer, more in rows:

@@ -24,7 +24,7 @@ class Question:
 
     @property
     def id(self) -> str:
-        """A hash of what is asked: the same question has the same in every folder."""
+        """Hash the question: the same question has the same in every folder."""
         return hashlib.sha256(line_of(self.content)).hexdigest()[:16]
 
     def row(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Question:
 
 
 def fingerprint(questions: Iterable[Question]) -> str:
-    """A hash of questions and answers, in order."""
+    """Hash questions and answers, in order."""
     digest = hashlib.sha256()
     for question in questions:
         digest.update(line_of([question.content, question.answer]))

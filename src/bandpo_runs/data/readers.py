@@ -28,7 +28,10 @@ Rows = Iterator[dict[str, Any]]
 
 # --------------------------------------------------------------------------------------------------------------- files
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """row["a"]["b"] for "a.b"; None where there is no such thing. A column that is itself called "a.b" comes first."""
+    """Return row["a"]["b"] for "a.b".
+
+    None if there is no such thing. A column that is itself called "a.b" comes first.
+    """
     if path in row or "." not in path:
         return row.get(path)
     head, rest = path.split(".", 1)
@@ -37,7 +40,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def file_rows(path: Path, name: str | None = None) -> Rows:
-    """The rows of a file of JSON lines, JSON, CSV or Parquet.
+    """Read the rows of a file of JSON lines, JSON, CSV or Parquet.
 
     Args:
         path: the file; its ending says what is in it.
@@ -62,7 +65,7 @@ def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
 
 
 def _json_rows(path: Path) -> Rows:
-    """Lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
+    """Read lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
     with path.open("rb") as file:
         start = file.read(2**12).removeprefix(BOM_UTF8).lstrip()
     if start.startswith(b"["):
@@ -106,7 +109,7 @@ _READERS: dict[str, Callable[[Path], Rows]] = {
 def hub_rows(
     hub: str, config: str | None, split: str, *, stream: bool = False, then: str = "--from copies"
 ) -> tuple[Rows, str | None]:
-    """The rows of a data set of the Hugging Face hub, and the commit that they are of.
+    """Read the rows of a data set of the Hugging Face hub, and their commit.
 
     Without `stream` it is downloaded into the hub's own cache first, which goes on where a download broke off. With
     HF_HUB_OFFLINE=1 only that cache is read, and the commit is None.
@@ -161,7 +164,7 @@ class Copies:
 
 
 def copied_files(source: Source, copies: Copies) -> list[Path]:
-    """The files of a data set's split in copies of the hub.
+    """Find the files of a data set's split in copies of the hub.
 
     Raises:
         UserError: nothing of it is there; the message says where it was looked for.
@@ -193,7 +196,9 @@ def copied_files(source: Source, copies: Copies) -> list[Path]:
 def reasoning_gym_items(
     task: str, size: int, options: Mapping[str, Any], name: str = "task"
 ) -> tuple[list[dict[str, Any]], Callable[[str, dict[str, Any]], float]]:
-    """The items of a reasoning_gym task, with `question` and `answer`, and its scorer `score(text, item)`.
+    """Return the items of a reasoning_gym task, and its scorer.
+
+    Items have `question` and `answer`; the scorer is `score(text, item)`.
 
     Args:
         task: its name there.
@@ -218,14 +223,14 @@ def reasoning_gym_items(
 
 # --------------------------------------------------------------------------------------------------------- any of them
 def files_on_disk(source: Source, copies: Copies | None) -> list[Path]:
-    """The files that a source is read from; none where it is downloaded or made."""
+    """List the files that a source is read from; none if it is downloaded or made."""
     if source.kind == "file":
         return [Path(source.hub)]
     return copied_files(source, copies) if copies is not None and source.kind == "hub" else []
 
 
 def open_source(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]]:
-    """The rows of a source, the first `size` of them where it has one, and where they come from."""
+    """Return the rows of a source and their origin; the first `size` rows if the source has a size."""
     rows, where = _opened(source, copies)
     return islice(rows, source.size), where
 
@@ -245,6 +250,6 @@ def _opened(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]
 
 
 def file_hash(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal digits."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

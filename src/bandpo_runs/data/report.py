@@ -58,7 +58,7 @@ def write_report(report: Mapping[str, Any], output: Path) -> None:
 
 
 def _text(report: Mapping[str, Any]) -> str:
-    """The report for reading, in Markdown."""
+    """Write the report as Markdown."""
     lines = [
         "# Prepared data",
         "",

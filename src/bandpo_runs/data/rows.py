@@ -21,7 +21,9 @@ from .readers import file_rows, hub_rows, reasoning_gym_items
 
 
 def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
-    """`read_rows`, and the reward: for `module:function` the module is imported, which runs what is in it.
+    """Read the rows and the reward, as `read_rows` does and more.
+
+    For `module:function` the module is imported, which runs what is in it.
 
     Raises:
         UserError: as there, or there is no such reward.
@@ -37,8 +39,10 @@ def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]
 
 
 def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None]:
-    """The rows to train on, in order and as many as the run needs; the rows held out; the reward of data that bring
-    their own. Nothing that the config names is imported or executed: whoever reads a run trusts it with nothing.
+    """Read the training rows, the held-out rows, and the reward of the data.
+
+    Training rows come in order, as many as the run needs. Nothing that the config names is imported or executed:
+    whoever reads a run trusts it with nothing.
 
     The order is drawn here from the run's seed, passes over the rows following each other: the trainer then goes
     through the data once, which it can resume exactly, and every rule sees the same prompts.

@@ -1,4 +1,4 @@
-"""Which rows of a source make a file: what is put right, what is dropped, and for which reason."""
+"""Selection of a source's rows for a file: corrections, dropped rows, and the reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Findings:
-    """What happened to the rows of a file: counts, and the first few examples of each kind."""
+    """Record of the changes to a file's rows: counts, and the first few examples of each kind."""
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
@@ -42,7 +42,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Before:
-    """What the rows of a training file are held against: evaluation sets, and the training files before it.
+    """Rows that a training file is compared with: evaluation sets, and the training files before it.
 
     `hashes` say whether it is the same as when a file was made; `earlier` has the answer and the file of each problem.
     """
@@ -52,7 +52,7 @@ class Before:
     earlier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def and_then(self, source: Source, entry: Mapping[str, Any], path: Path) -> Before:
-        """With a training file that is finished."""
+        """Return these facts with those of a finished training file."""
         rows = file_rows(path)
         own = {
             same_text(text_asked(row["prompt"], row["extra_info"]["problem"])): (row["answer"], source.name)
@@ -64,7 +64,7 @@ class Before:
 def collect(
     source: Source, rows: Rows, before: Before, *, as_published: bool
 ) -> tuple[int, int, list[Problem], Findings]:
-    """One pass over the rows: how many were read, how many of them have the right level, those to keep, and why the
+    """Select rows in one pass: how many were read, how many of them have the right level, those to keep, and why the
     others are not. `as_published`: answers, duplicates and leaks stay, and are counted all the same."""
     findings = Findings()
     stays = source.use == "evaluation" or as_published
@@ -137,7 +137,7 @@ def collect(
 
 
 def _counted(things: Iterable[T], title: str, unit: str = "rows", step: int = 1) -> Iterator[T]:
-    """The same; how many are done, `step` to each, is told on stderr."""
+    """Yield the same things, and count them on stderr, `step` to each."""
     with Progress(unit, title=title, pause=10.0, console=lines(stderr=True)) as progress:
         for count, thing in enumerate(things):
             progress.update(step * count)
@@ -146,7 +146,10 @@ def _counted(things: Iterable[T], title: str, unit: str = "rows", step: int = 1)
 
 @functools.lru_cache(1)
 def token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]]:
-    """Prompt tokens, as verl and TRL count them: through the chat template, with what opens the answer."""
+    """Return a counter of prompt tokens, as verl and TRL count them.
+
+    It counts through the chat template, with the opening of the answer.
+    """
     from transformers import AutoTokenizer
 
     try:
@@ -166,7 +169,7 @@ def token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]
 def measured(
     source: Source, rows: list[dict[str, Any]], findings: Findings, tokenizer: str | None, most: int
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """The rows whose prompts have `most` tokens at the most (of an evaluation set: all), and the lengths of theirs.
+    """Keep rows whose prompts have at most `most` tokens (of an evaluation set: all), and the lengths of theirs.
     Without a tokenizer nothing is measured."""
     if tokenizer is None:
         return rows, []

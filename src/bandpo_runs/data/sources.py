@@ -217,7 +217,7 @@ def find(
     evaluation: bool = False,
     answer_from: str | None = None,
 ) -> list[Source]:
-    """The data sets that a name stands for: a known one, a group, `reasoning-gym:TASK`, a file, or a name on the hub.
+    """Find the data sets of a name: a known one, a group, `reasoning-gym:TASK`, a file, or a name on the hub.
 
     The arguments say how an unknown one is read; of a known one only `size` and `data_source` can be chosen.
 
@@ -262,7 +262,7 @@ def find(
 
 
 def count_warnings(source: Source, read: int, kept: int | None = None) -> list[str]:
-    """Where the counts are not the recorded ones; `kept` are the rows left after `levels`."""
+    """Warn of counts that are not the recorded ones; `kept` are the rows left after `levels`."""
     out = []
     levels = " of levels {} to {}".format(*source.levels or (0, 0))
     for what, count, expected in (("", read, source.rows), (levels, kept, source.kept)):
@@ -276,7 +276,7 @@ def count_warnings(source: Source, read: int, kept: int | None = None) -> list[s
 
 
 def listing() -> list[dict[str, Any]]:
-    """The known data sets, and groups of them."""
+    """List the known data sets, and groups of them."""
     sets = [
         {
             "name": source.name, "use": source.use, "hub": source.hub, "config": source.config, "split": source.split,
@@ -289,7 +289,7 @@ def listing() -> list[dict[str, Any]]:
 
 
 def listing_text() -> str:
-    """The same in words: a name on the left, and what is to be said of it behind."""
+    """Write the list in words: a name on the left, and what is to be said of it behind."""
     out = []
     for source in SOURCES.values():
         config = f", {source.config}" if source.config else ""

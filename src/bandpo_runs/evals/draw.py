@@ -31,7 +31,7 @@ from .samples import Sample, Sampling
 
 @dataclass(frozen=True)
 class Model:
-    """What to evaluate: `path` for the back end, `name` for the folder, `label` for tables, `data` that goes
+    """Model to evaluate: `path` for the back end, `name` for the folder, `label` for tables, `data` that goes
     with it."""
 
     path: str
@@ -41,8 +41,9 @@ class Model:
 
 
 def find_model(text: str, base_url: str | None = None) -> Model:
-    """A model's folder, hub id or name on a server; a run's folder stands for the model in it, `lab` for the start of
-    the lab's tail scene.
+    """Find a model's folder, hub id or name on a server.
+
+    A run's folder stands for the model in it, `lab` for the start of the lab's tail scene.
 
     Raises:
         UserError: a run without a model, or a folder with several runs.

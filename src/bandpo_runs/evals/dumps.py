@@ -1,4 +1,4 @@
-"""Answers that another program wrote, read as graded samples: dumps of trainers and harnesses, files of one's own.
+"""Answers that another program wrote, read as graded samples: dumps of trainers and harnesses, a user's files.
 
 A row is one answer, or a problem with its answers in lists. Of what verl writes to `trainer.validation_data_dir`, and
 of the `formats` of harnesses, it is known what is where; of other files the names of columns tell it.
@@ -56,7 +56,7 @@ def read_dump(
     drop_incomplete: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[Graded], str]:
-    """Read the answers in a file, data set by data set, and say what graded them.
+    """Read the answers in a file, data set by data set, and name their grader.
 
     Args:
         path: the file, of JSON lines, JSON, CSV or Parquet, or a log of inspect_ai.
@@ -86,7 +86,9 @@ def to_grade(path: Path, columns: Mapping[str, str | None] | None, scorer: str) 
 def _problems(
     path: Path, columns: Mapping[str, str | None] | None, scorer: str | None, drop_incomplete: bool
 ) -> tuple[dict[str, dict[str, list[tuple[Any, Any]]]], str, bool]:
-    """The answers by data set and problem, what grades them, and whether it is known what was read in them. An answer
+    """Return the answers by data set and problem, their grader, and whether the texts read in them are known.
+
+    An answer
     is its score and what was read or, for a scorer, its text and the right answer."""
     given = {role: name for role, name in (columns or {}).items() if name is not None}
     scorer = scorer and check_scorer(scorer)
@@ -139,7 +141,7 @@ def _problems(
 
 
 def _gold(value: Any, scorer: str, where: str) -> str:
-    """The right answer in a cell; for a scorer of texts a text as it is."""
+    """Return the right answer in a cell; a text as it is for a scorer of texts."""
     is_text = isinstance(value, str) and scorer not in (*SCORERS, "last-number")
     try:
         gold = value if is_text else read_gold(value)[0]
@@ -153,7 +155,7 @@ def _gold(value: Any, scorer: str, where: str) -> str:
 def _even(
     path: Path, data: str, problems: Mapping[str, list[Any]], drop: bool, say: Callable[[str], None]
 ) -> Mapping[str, list[Any]]:
-    """The problems, each with as many answers as the others."""
+    """Return the problems, each with as many answers as the others."""
     sizes = Counter(len(answers) for answers in problems.values())
     if len(sizes) == 1 and 0 not in sizes:
         return problems
@@ -178,13 +180,13 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _hash(problem: Any) -> str:
-    """A text or messages have the hash that they have as a question of an evaluation folder."""
+    """Hash a text or messages as a question of an evaluation folder is hashed."""
     plain = json.loads(json.dumps(problem, default=str)) if isinstance(problem, list | dict) else str(problem)
     return Question("", 0, plain, "").id
 
 
 def _right(value: Any, what: str, any_number: bool) -> float:
-    """1.0 or 0.0. verl's rewards are any numbers, and right is what is above 0."""
+    """Return 1.0 or 0.0. verl's rewards are any numbers, and right is what is above 0."""
     number = value
     if isinstance(value, str):
         try:
@@ -197,7 +199,7 @@ def _right(value: Any, what: str, any_number: bool) -> float:
 
 
 def _chosen(path: Path, row: Row, given: Mapping[str, str], scorer: str | None) -> dict[str, str]:
-    """Which column is what."""
+    """Choose the columns."""
     chosen = {role: name for role, names in NAMES.items() if (name := _first(names, row))} | _named(path, row, given)
     needed = ["response", "answer"] if scorer else ["score"]
     for role in needed if "problem" in chosen else ["prompt", *needed]:
@@ -215,7 +217,7 @@ def _first(names: Sequence[str], row: Row) -> str | None:
 
 
 def _named(path: Path, row: Row, given: Mapping[str, str]) -> dict[str, str]:
-    """The columns that options name; raises UserError for one that is not there."""
+    """Return the columns that options name; raises UserError for one that is not there."""
     for role, name in given.items():
         if name not in row and value_at(row, name) is None:
             raise UserError(f"{path} has no column {name!r} (--{role}){nearest(name, list(row))}; it has {_has(row)}")
@@ -223,7 +225,7 @@ def _named(path: Path, row: Row, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _has(row: Row) -> str:
-    """The columns of a file; a blank at an end of a name, or an empty name, is shown."""
+    """List the columns of a file; a blank at an end of a name, or an empty name, is shown."""
     names = [name if name and name == name.strip() else repr(name) for name in row]
     return (", ".join(names[:20]) or "none") + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 

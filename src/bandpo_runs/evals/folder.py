@@ -123,7 +123,7 @@ class GradeRow(TypedDict):
 
 # -------------------------------------------------------------------------------------------------------------- reading
 def read_facts(folder: Path) -> Facts:
-    """eval.json."""
+    """Read eval.json."""
     path = folder / "eval.json"
     if not path.exists():
         raise UserError(f"{folder} holds no evaluation (no eval.json); bandpo eval makes one")
@@ -131,7 +131,10 @@ def read_facts(folder: Path) -> Facts:
 
 
 def read_questions(folder: Path, facts: Facts) -> list[Question]:
-    """prompts.jsonl, which must hold the questions that eval.json says: a score over fewer would be another one."""
+    """Read prompts.jsonl, which must hold the questions that eval.json says.
+
+    A score over fewer would be another one.
+    """
     path = folder / "prompts.jsonl"
     questions: list[Question] = []
     for number, row in enumerate(read_json_lines(path, _Question, ended=True).rows, 1):
@@ -153,7 +156,7 @@ def read_questions(folder: Path, facts: Facts) -> list[Question]:
 
 
 def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
-    """The whole lines of samples.jsonl, in the order of the questions."""
+    """Read the whole lines of samples.jsonl, in the order of the questions."""
     path = folder / "samples.jsonl"
     facts = facts or read_facts(folder)
     order = {name: i for i, name in enumerate(facts["data"])}
@@ -164,7 +167,9 @@ def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
 
 
 def by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Sample], bool]) -> dict[Key, Sample]:
-    """The samples in the lines of a file, each once. A later line stands for an earlier one that is an `error`.
+    """Return the samples in the lines of a file, each once.
+
+    A later line stands for an earlier one that is an `error`.
 
     Raises:
         UserError: a sample is not asked for, or there twice.
@@ -181,12 +186,12 @@ def by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Sampl
 
 
 def grades_path(folder: Path, scorer: str) -> Path:
-    """Where the grades of a scorer are."""
+    """Return the path of a scorer's grades."""
     return folder / f"grades-{scorer}.jsonl"
 
 
 def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
-    """What the statistics need, data set by data set, as arrays [prompts, samples].
+    """Read scores and answers for the statistics, as arrays [prompts, samples] of each data set.
 
     Args:
         folder: of a finished evaluation.

@@ -1,4 +1,4 @@
-"""What evaluation harnesses write, as rows in names of ours: lighteval, lm-evaluation-harness and inspect_ai."""
+"""Files of evaluation harnesses as rows with our names: lighteval, lm-evaluation-harness and inspect_ai."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Rows = tuple[list[Row], str]  # and what graded them
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The rows of a file of answers; of a log of inspect_ai (.eval, .json) the samples, with the name of their task.
+    """Read the rows of a file of answers.
+
+    A log of inspect_ai (.eval, .json) gives its samples, with the name of their task.
 
     Raises:
         UserError: no such file, another ending, or a file that cannot be read.
@@ -58,7 +60,7 @@ def _zipped(path: Path) -> list[Row]:
 
 
 def known(path: Path, rows: Sequence[Row], score: str | None, scorer: str | None) -> Rows | None:
-    """The rows with `prompt`, `answer`, `response` and so on beside what they had; None of a file of another form.
+    """Add `prompt`, `answer`, `response` and so on to rows of a known form; None for a file of another form.
 
     Args:
         path: the file.
@@ -84,7 +86,7 @@ def known(path: Path, rows: Sequence[Row], score: str | None, scorer: str | None
 
 
 def _metric(path: Path, metrics: list[str], given: str | None) -> str:
-    """The metric that says what is right: the one that is named, or the only one."""
+    """Choose the metric of being right: the one that is named, or the only one."""
     if given is not None:
         if given not in metrics:
             raise UserError(f"{path} has no metric {given!r} (--score){nearest(given, metrics)}; it has {metrics}")
@@ -96,7 +98,10 @@ def _metric(path: Path, metrics: list[str], given: str | None) -> str:
 
 # --------------------------------------------------------------------------------------------------------- inspect_ai
 def _inspect(path: Path, rows: Sequence[Row], score: str | None, scorer: str | None) -> Rows:
-    """Samples of a log: `scores` has a value for each scorer; `epoch` tells the samples of one problem apart."""
+    """Read the samples of an inspect_ai log.
+
+    `scores` has a value for each scorer; `epoch` tells the samples of one problem apart.
+    """
     scores = next((row["scores"] for row in rows if row.get("scores")), {})
     if scorer is None and not scores:
         raise UserError(f"{path}: its samples have no scores; --scorer math grades the responses")
@@ -129,7 +134,7 @@ def _inspect(path: Path, rows: Sequence[Row], score: str | None, scorer: str | N
 
 
 def _with_votes(rows: list[Row], kind: Any) -> list[Row]:
-    """The rows; where what was read out of their answers is not there, or no text, without it."""
+    """Return the rows, without the extracted answers if these are missing or no text."""
     read = [row.get("extracted") for row in rows]
     if any(read) and all(isinstance(each, kind) for each in read):
         return rows
@@ -141,7 +146,7 @@ _OWN = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filt
 
 
 def _lm_eval(path: Path, rows: Sequence[Row], score: str | None, scorer: str | None) -> Rows:
-    """`samples_TASK_TIME.jsonl`: a row for each document and filter, with the metrics by their names.
+    """Read lm-eval's `samples_TASK_TIME.jsonl`: a row for each document and filter, with the metrics by their names.
 
     Each filter is another grading of the same answers, and hence a data set; --score METRIC,FILTER names one of them,
     as lm-eval's own results do. Answers that are graded here are taken from one of the filters.
@@ -187,7 +192,7 @@ _SHARES = re.compile(r"avg@n(:|$)|(gpqa_)?pass@k:(.*&)?k=1(&|$)")
 
 
 def _lighteval(path: Path, rows: Sequence[Row], score: str | None, scorer: str | None) -> Rows:
-    """The details of lighteval 0.10 and later: `doc`, what was asked; `model_response`, what came; `metric`."""
+    """Read the details of lighteval 0.10 and later: `doc`, what was asked; `model_response`, what came; `metric`."""
     metric = None
     if scorer is None:
         metrics = list(rows[0]["metric"] or {}) if isinstance(rows[0]["metric"], Mapping) else []

@@ -24,7 +24,7 @@ CHUNK = 512  # samples graded between two appends
 
 
 def check_scorer(scorer: str) -> str:
-    """The scorer, if there is one of this name; raises UserError."""
+    """Return the scorer if there is one of this name; raises UserError."""
     if scorer not in GRADERS:
         raise UserError(f"scorer must be one of {', '.join(GRADERS)}, got {scorer!r}{nearest(scorer, list(GRADERS))}")
     return scorer
@@ -66,7 +66,9 @@ _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 
 
 def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
-    """Whether the prompts opened the thinking: known of a model here, and of a server, whose template is not known,
+    """Check that the prompts opened the thinking.
+
+    This is known of a model here, and of a server, whose template is not known,
     where most whole answers end a thinking block that they do not begin."""
     if facts.get("backend") != "openai" or facts.get("thinking"):
         return "opened" if facts.get("thinking") == "opened" else None
@@ -76,7 +78,7 @@ def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal[
 
 
 def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Literal["opened"] | None = None) -> _Grader:
-    """What grades samples of one data set; `thinking` as for `rewards.grade`."""
+    """Return the grader of one data set's samples; `thinking` as for `rewards.grade`."""
     if scorer in SCORERS:
         return lambda samples, questions: grade(
             [s.text for s in samples], [q.answer for q in questions], scorer, thinking=thinking
@@ -115,7 +117,10 @@ def _last_numbers(samples: Sequence[Sample], questions: Sequence[Question]) -> l
 
 
 def _lab(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
-    """The lab's reward asks for tokens. Those of a text are its letters; the end, which it does not have, is known."""
+    """Grade with the lab's reward, which asks for tokens.
+
+    Those of a text are its letters; the end, which it does not have, is known.
+    """
     ids = [
         [toy.SYMBOLS.index(letter) for letter in s.text if not letter.isspace()] + [toy.END] * (s.finish == "stop")
         for s in samples

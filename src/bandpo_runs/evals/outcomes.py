@@ -1,4 +1,4 @@
-"""What is to be said of an evaluation beside its numbers: what has no answer, and why nothing is right."""
+"""Remarks on an evaluation next to its numbers: samples without an answer, and reasons why nothing is right."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ def _empty(answers: Sequence[Sample]) -> str:
 def _right(
     scorer: str, samples: Sequence[Sample], questions: Sequence[Question], thinking: Literal["opened"] | None
 ) -> int:
-    """None, too, where a scorer cannot grade these: last-number without numbers, math without math-verify."""
+    """Count the right samples; 0 if a scorer cannot grade these.
+
+    Such are last-number without numbers, and math without math-verify.
+    """
     try:
         return sum(grade.score == 1 for grade in grader_of(scorer, {}, "", thinking)(samples, questions))
     except (UserError, ValueError):

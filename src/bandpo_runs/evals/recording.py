@@ -81,7 +81,7 @@ class Evaluation:
         return {key: sample.finish for key, sample in samples.items()}
 
     def _check(self, stored: Mapping[str, Any]) -> None:
-        """The same model, wherever it is, the same questions, the same sampling; only n may grow."""
+        """Check for the same model, wherever it is, the same questions, the same sampling; only n may grow."""
         before = {f"sampling.{k}": v for k, v in stored["sampling"].items()}
         before |= {key: stored.get(key) for key in self.SETTINGS}
         before |= {f"data.{name}": node["sha256"] for name, node in stored["data"].items()}
@@ -105,17 +105,17 @@ class Evaluation:
         )
 
     def record(self, name: str, value: str | None) -> None:
-        """What is known of a model when it is loaded; raises UserError if the samples there have another."""
+        """Record a fact that is known once a model is loaded; raises UserError if the samples there have another."""
         known = self.facts.setdefault(name, value)
         if known != value:
             raise self._other_settings(_difference(name, known, value))
 
     def todo(self) -> list[tuple[Question, int, int]]:
-        """(question, sample, its seed) of all that is missing, question by question."""
+        """List (question, sample, its seed) of all missing samples, question by question."""
         return self._where(None)
 
     def failed(self) -> list[tuple[Question, int, int]]:
-        """The same of all that ended in an `error`."""
+        """List the same of all samples that ended in an `error`."""
         return self._where("error")
 
     def _where(self, finish: str | None) -> list[tuple[Question, int, int]]:
@@ -137,7 +137,7 @@ class Evaluation:
             self._write_facts()
 
     def finish(self) -> None:
-        """All samples are there."""
+        """Mark the evaluation as finished."""
         missing = len(self.questions) * self.sampling.n - len(self.done)
         if missing:
             raise ValueError(f"{missing} samples are missing")

@@ -26,7 +26,7 @@ Columns = Mapping[str, str | None]  # names of columns by what they hold
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one checkpoint did: its graded samples, data set by data set, the collapse in its run's log, if any, and
+    """Results of one checkpoint: its graded samples, data set by data set, the collapse in its run's log, if any, and
     notes: what of a file was left out, or under which name it was compared."""
 
     label: str
@@ -50,7 +50,7 @@ class Result:
 
 
 def split_label(text: str) -> tuple[str | None, Path]:
-    """ "LABEL=PATH" or "PATH"; a path that is there is a path, = or not."""
+    """Split "LABEL=PATH" or "PATH"; an existing path is a path, = or not."""
     label, equals, path = text.partition("=")
     if equals and not Path(text).exists():
         return label, Path(path)
@@ -58,7 +58,7 @@ def split_label(text: str) -> tuple[str | None, Path]:
 
 
 def read_logs(texts: Iterable[str]) -> dict[str, Path]:
-    """Logs of runs by label, from LABEL=PATH.
+    """Read logs of runs by label, from LABEL=PATH.
 
     Raises:
         ValueError: a text without a label.
@@ -77,7 +77,7 @@ def read_results(
     columns: Columns | None = None,
     drop_incomplete: bool = False,
 ) -> list[Result]:
-    """`read_result` of each, with `logs` as for `read_logs`.
+    """Read each result by `read_result`, with `logs` as for `read_logs`.
 
     Raises:
         ValueError: see there, or a log of a label that no result has.
@@ -97,7 +97,7 @@ def read_result(
     columns: Columns | None = None,
     drop_incomplete: bool = False,
 ) -> Result:
-    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those that lie beside the model; the
+    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those next to the model; the
     others as for `read_answers`.
 
     Raises:
@@ -136,7 +136,7 @@ def read_answers(
 
 
 def _log_of(model: Any) -> Path | None:
-    """The log of the run that made a model: metrics.jsonl in its folder or up to two above."""
+    """Find the log of the run that made a model: metrics.jsonl in its folder or up to two above."""
     if not isinstance(model, str) or not Path(model).is_dir():
         return None
     folder = Path(model).resolve()
@@ -145,7 +145,7 @@ def _log_of(model: Any) -> Path | None:
 
 
 def read_log(path: Path) -> Log:
-    """The log of a run: its folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
+    """Read the log of a run: its folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
 
     Raises:
         ValueError: no such log, or one without a reward.
@@ -158,7 +158,7 @@ def read_log(path: Path) -> Log:
 
 
 def share(results: Iterable[Result], name: Literal["truncated", "parsed"]) -> float | None:
-    """Over all samples of all results; None where it was not recorded."""
+    """Return the share over all samples of all results; None if it was not recorded."""
     arrays = [getattr(graded, name) for result in results for graded in result.graded]
     known = [np.asarray(array, float).ravel() for array in arrays if array is not None]
     return float(np.concatenate(known).mean()) if known else None

@@ -15,7 +15,7 @@ Key = tuple[str, int, int]  # data set, prompt, sample
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn.
+    """Settings by which answers are drawn.
 
     Attributes:
         n: samples for each prompt.
@@ -51,7 +51,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Sample:
-    """What came back.
+    """One sample of an answer.
 
     Attributes:
         data: set of the question.
@@ -83,7 +83,9 @@ class Sample:
 
 
 def seed_of(seed: int, question: Question, sample: int) -> int:
-    """The seed of one sample, in [0, 2^31), which every server takes: the same whatever else is evaluated beside it,
+    """Return the seed of one sample, in [0, 2^31), which every server takes.
+
+    It is the same whatever else is evaluated with it,
     and different for all samples of a question."""
     text = f"{seed} {question.id}".encode()
     return (int.from_bytes(hashlib.sha256(text).digest()[:8], "big") + sample) % 2**31

@@ -68,7 +68,7 @@ def _of_mapping(value: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _last(messages: list[Any], where: str) -> str:
-    """The text of the last message of the assistant."""
+    """Return the text of the last message of the assistant."""
     for message in reversed(messages):
         if message["role"] in ("assistant", "model"):
             return _content(message.get("content"), where)
@@ -76,7 +76,7 @@ def _last(messages: list[Any], where: str) -> str:
 
 
 def _content(content: Any, where: str) -> str:
-    """The text of a message: as such, or in parts, of which thoughts and calls of tools are left out."""
+    """Return the text of a message: as such, or in parts, of which thoughts and calls of tools are left out."""
     if content is None or isinstance(content, str):
         return content or ""
     parts: list[str] = []

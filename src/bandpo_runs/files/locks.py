@@ -15,7 +15,7 @@ from bandpo.errors import UserError
 
 @contextlib.contextmanager
 def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Only one process at a time writes to a folder: the one that holds this lock file in it.
+    """Lock a folder for one writing process: the one that holds this lock file in it.
 
     The kernel keeps the lock, so it is free as soon as its process is gone, however that ended; the file that a killed
     process leaves means nothing. A folder that is made here and has nothing else in it at the end is removed again.
@@ -69,7 +69,7 @@ _ATTEMPTS = 100
 
 
 def _holder(file: Path) -> str:
-    """Which process: its number, and its machine where that is another one."""
+    """Name the process of a lock: its number, and its machine where that is another one."""
     try:
         pid, _, node = file.read_text(encoding="utf-8").partition("\n")[0].partition(" ")
     except (OSError, ValueError):

@@ -24,7 +24,7 @@ _TAIL = 256  # bytes before the place where reading ended, by which it is known 
 
 
 def logs_at(path: Path) -> dict[Path, Path]:
-    """The logs of the runs at a path, each by what stays the same while it runs.
+    """Find the logs of the runs at a path, each by a key that stays while it runs.
 
     A file is a log. In a folder it is bandpo's metrics.jsonl, else TRL's newest trainer_state.json, else those of the
     run folders below, else every .jsonl in it, as verl's file logger leaves one for each experiment.
@@ -40,7 +40,7 @@ def logs_at(path: Path) -> dict[Path, Path]:
 
 
 def _runs_below(path: Path) -> Iterator[Path]:
-    """The run.json of each run, without looking into it, and whatever is deleted meanwhile."""
+    """Find the run.json of each run, without looking into it, and whatever is deleted meanwhile."""
     for folder, below, files in os.walk(path):  # unlike rglob, it goes on where a folder has gone
         if "run.json" in files:
             yield Path(folder, "run.json")
@@ -48,7 +48,7 @@ def _runs_below(path: Path) -> Iterator[Path]:
 
 
 def name_of(key: Path) -> str:
-    """What a run is called whose log `logs_at` found so: its folder, or the file of verl's experiment."""
+    """Name the run of a log that `logs_at` found: its folder, or the file of verl's experiment."""
     if key.suffix in (".jsonl", ".json") and key.name not in ("metrics.jsonl", STATE):
         return key.stem
     return (key.resolve().parent if key.name in ("metrics.jsonl", STATE) else key.resolve()).name
@@ -62,7 +62,7 @@ def _age_of(path: Path) -> float:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a log; the end of its process may have cut off the last one.
+    """Read the rows of a log; the end of its process may have cut off the last one.
 
     Raises:
         UserError: no regular file, or no log.
@@ -73,7 +73,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def row_of(row: Row) -> Row:
-    """A row, which verl's file logger keeps apart from its step."""
+    """Return a row, whose values verl's file logger keeps apart from its step."""
     inner = row.get("data")
     return {**inner, "step": row.get("step")} if isinstance(inner, dict) else row
 
@@ -91,7 +91,7 @@ _SPOILT = ("not_finite/count", "bandpo/not_finite/count", "actor/bandpo/not_fini
 
 
 def lost_in(rows: Iterable[Row]) -> str | None:
-    """Which of the numbers that a step is made of are not finite, and from which step on, in words.
+    """Name the numbers of a step that are not finite, and the first step of each, in words.
 
     The gradient of a step that a loss scaler has skipped does not count.
     """
@@ -136,7 +136,7 @@ class Followed:
     """
 
     def __init__(self, path: Path, keep: Callable[[Row], Row] = dict) -> None:
-        """`keep` is what is kept of a row."""
+        """Start a reader; `keep` selects the kept part of a row."""
         self.path, self.keep = path, keep
         self.at: dict[float, Row] = {}
         self.damaged = self.went_back = 0

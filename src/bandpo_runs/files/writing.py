@@ -18,7 +18,7 @@ SECONDS_BETWEEN_SYNCS = 1.0  # what a loss of power may cost; a killed process l
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """All of it or, if interrupted or if the disk is full, nothing: what was there before stays.
+    """Write the whole content or, if interrupted or if the disk is full, nothing: what was there before stays.
 
     A link stays, and what it leads to is replaced; a device or a pipe, such as /dev/stdout, is written to as it is.
 
@@ -59,7 +59,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """An error of the system names the path, which that of a full disk does not."""
+    """Add the path to an error of the system, as that of a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -102,7 +102,7 @@ class Appender:
             self.sync()
 
     def sync(self) -> None:
-        """Onto the disk."""
+        """Flush to the disk."""
         with _naming(self.path):
             os.fsync(self._file.fileno())
         self._synced = time.monotonic()

@@ -1,4 +1,4 @@
-"""Which number of a rule stops as many tokens of a run as wanted: at a rate, or as many as another rule."""
+"""Search for a rule's number that stops as many tokens of a run as wanted: at a rate, or as many as another rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TRIED = sorted({*np.logspace(-8, 4, 25).tolist(), *(1 + np.logspace(-3, -0.125,
 
 @dataclass(frozen=True)
 class Measured:
-    """What a rule does to the tokens: shares of those that are looked at, but `rare`, which is of those outside."""
+    """Effect of a rule on the tokens: shares of those that are looked at, except `rare`, a share of those outside."""
 
     label: str
     node: Mapping[str, Any] | None
@@ -103,7 +103,10 @@ class _Sample:
         return None if self.tokens.responses is None else self.tokens.responses[self.index]
 
     def pieces(self, some: Integers | None = None) -> Iterator[tuple[Tensor, Tensor, Context]]:
-        """Log-ratios, old log-probabilities and what else a rule is told, of all or of some, a million at once."""
+        """Yield log-ratios, old log-probabilities and a rule's other inputs, a million at once.
+
+        `some`: of these tokens alone.
+        """
         index = self.index if some is None else self.index[some]
         for start in range(0, len(index), _PIECE):
             part = index[start : start + _PIECE]
@@ -112,7 +115,7 @@ class _Sample:
             yield torch.from_numpy(self.tokens.log_ratio[part]), torch.from_numpy(self.tokens.old[part]), context
 
     def outside(self, region: Region, some: Integers | None = None) -> Bools:
-        """Of all, or of some, which are outside, and count."""
+        """Mark the tokens, all or some, that are outside and count."""
         parts = [~region.contains(ratio, old, context) for ratio, old, context in self.pieces(some)]
         outside = torch.cat(parts).numpy() if parts else np.zeros(0, np.bool_)
         return outside if self.counted is None else outside & (self.counted if some is None else self.counted[some])
@@ -164,7 +167,7 @@ def _check_alone(region: Region, sample: _Sample) -> None:
 
 
 def _plain(node: Any) -> Any:
-    """A node as YAML, JSON and Python can all write it; a number may be a text in all of them."""
+    """Return a node as YAML, JSON and Python can all write it; a number may be a text in all of them."""
     if isinstance(node, dict):
         return {key: _plain(value) for key, value in node.items()}
     return str(node) if isinstance(node, float) and math.isinf(node) else node
@@ -188,8 +191,10 @@ def _measure(region: Region, sample: _Sample) -> tuple[Measured, Bools]:
 def measure(
     tokens: Tokens, region: Region, *, among: Among = "all", cut: bool = False
 ) -> tuple[Measured, Floats, Floats, Bools]:
-    """What a rule does to the tokens that `calibrate` would look at; their old log-probabilities and log-ratios, and
-    which of them are outside and count."""
+    """Measure a rule on the tokens that `calibrate` would look at.
+
+    Returns also their old log-probabilities and log-ratios, and which of them are outside and count.
+    """
     cut = cut or among in ("positive", "negative")
     sample = _sample(tokens, among, cut)
     _check_alone(region, sample)
@@ -209,7 +214,7 @@ def calibrate(
     cut: bool = False,
     parameter: Sequence[str] = (),
 ) -> Calibration:
-    """The number of each rule that leaves a share of the tokens outside.
+    """Find the number of each rule that leaves a share of the tokens outside.
 
     Args:
         tokens: of a run.
@@ -354,7 +359,7 @@ def _is_allowed(region: Region, names: tuple[str, ...], value: float) -> bool:
 
 
 def _saturation(region: Region, sample: _Sample) -> list[str]:
-    """What a rule cannot stop, because both ends of the interval are where probabilities end."""
+    """Say what share of the tokens a rule cannot stop, because both bounds are where probabilities end."""
     free = 0
     for _, old, context in sample.pieces():
         bounds = region.bounds(old, context)
@@ -364,7 +369,7 @@ def _saturation(region: Region, sample: _Sample) -> list[str]:
 
 
 def _rounded_up(x: float, digits: int) -> float:
-    """To so many digits: then no more tokens are outside than at x."""
+    """Round up to so many digits: then no more tokens are outside than at x."""
     step = 10.0 ** (math.floor(math.log10(x)) - digits + 1)
     return float(f"{math.ceil(x / step - 1e-9) * step:.{digits}g}")
 

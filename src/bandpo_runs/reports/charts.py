@@ -58,14 +58,17 @@ def method_styles(sections: Sequence[Section]) -> Styles:
 
 
 def thick_line(panel: Panel, runs: Iterable[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of the finished runs of a method, or of all if none is."""
+    """Return the mean of the finished runs of a method, or of all if none is."""
     runs = list(runs)
     finished = [run for run in runs if run.finished]
     return mean_curve((run.x, panel.curve(run)) for run in finished or runs)
 
 
 def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A curve of many points as it looks: of each column of the picture the first, lowest, highest and last point."""
+    """Thin a curve of many points without a change of its look.
+
+    Each column of the picture keeps its first, lowest, highest and last point.
+    """
     if len(x) <= 4 * _COLUMNS:
         return x, y
     column = np.minimum((x - x[0]) * (_COLUMNS / (x[-1] - x[0])), _COLUMNS - 1).astype(int)
@@ -80,7 +83,10 @@ _COLUMNS = 1600  # more than any of the pictures has pixels beside one another
 
 
 def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles, ends: bool = False) -> None:
-    """Seeds as thin lines, their mean as a thick one; `ends`: with its name beside it, for which there must be room."""
+    """Draw seeds as thin lines, their mean as a thick one.
+
+    `ends`: with its name at the mean's end, for which there must be room.
+    """
     last: dict[str, tuple[float, float]] = {}
     for index, (label, runs) in enumerate(section.methods.items()):
         for run in runs.values() if len(runs) > 1 else []:
@@ -109,7 +115,7 @@ def draw_panel(ax: Axes, panel: Panel, section: Section, styles: Styles, ends: b
 
 
 def end_names(labels: Iterable[str]) -> dict[str, str]:
-    """What stands at the end of a method's curve: its label, without its numbers if that is enough, and not too long:
+    """Name the ends of the methods' curves: its label, without its numbers if that is enough, and not too long:
     its beginning, or its end where another one begins so. Nothing for one that is alone, or where there are too many.
     """
     labels = list(labels)
@@ -129,7 +135,7 @@ def _cut(name: str, others: Iterable[str], most: int = 13) -> str:
 
 
 def _name_ends(ax: Axes, last: dict[str, tuple[float, float]], styles: Styles) -> None:
-    """A name beside each curve, none on top of another, with a line of the curve's colour that leads to it."""
+    """Write a name at each curve, none on top of another, with a line of the curve's colour that leads to it."""
     low, high = ax.get_ylim()
     height = ax.figure.get_figheight() * 72 * ax.get_position().height  # type: ignore[union-attr]
     gap = 1.15 * matplotlib.rcParams["font.size"] / height
@@ -150,7 +156,7 @@ def _name_ends(ax: Axes, last: dict[str, tuple[float, float]], styles: Styles) -
 
 
 def draw_bounds(ax: Axes, rules: dict[str, Region], styles: Styles) -> None:
-    """Both bounds of the ratio by p. A bound of 0 or infinity leaves the picture."""
+    """Draw both bounds of the ratio by p. A bound of 0 or infinity leaves the picture."""
     p, highest = np.logspace(-4, 0, 161), 10.0
     for index, (label, region) in enumerate(rules.items()):
         for bound in ratio_bounds(region, p) or ():
@@ -182,8 +188,10 @@ def _look(size: float, ink: str, rule: str, salt: str = "") -> dict[Any, Any]:
 
 
 def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = False, right: int = 8) -> Markup:
-    """A drawing as inline SVG that takes colours and font from the page; 360 px wide like a phone, `bare` for a key;
-    `right` of its axes there is room."""
+    """Return a drawing as inline SVG with colours and font from the page.
+
+    It is 360 px wide like a phone, `bare` for a key; `right` of its axes there is room.
+    """
     width = 48 if bare else 360
     # "default" first: a user's matplotlibrc must not change a byte. The name salts ids that must differ on the page.
     with matplotlib.style.context("default"), matplotlib.rc_context(_look(12, INK, RULE, name)):
@@ -201,7 +209,7 @@ def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = 
 
 
 def draw_png(sections: Sequence[Section]) -> bytes:
-    """The panels and the bounds of every section as one picture on white, 1600 px wide."""
+    """Draw the panels and the bounds of every section as one picture on white, 1600 px wide."""
     styles = method_styles(sections)
     rows = [math.ceil((len(section.panels) + 1) / 3) for section in sections]
     with matplotlib.style.context("default"), matplotlib.rc_context(_look(8, "#24292f", "#e6e6e2")):

@@ -36,7 +36,7 @@ def _logit(p: Floats) -> Floats:
 
 
 def _draw(ax: Axes, region: Region, old: Floats, log_ratio: Floats, outside: Bools, top: float) -> None:
-    """Tokens as dots, of many some; both bounds as lines."""
+    """Draw some tokens as dots, and both bounds as lines."""
     low, high = _logit(np.array(_FARTHEST)).tolist()
     # Not every tenth: responses may be as long as that.
     some = np.sort(np.random.default_rng(0).permutation(len(old))[:_DOTS])
@@ -75,7 +75,7 @@ def percent(share: float) -> str:
 def clip_map(
     tokens: Tokens, region: Region, *, among: Among = "all", cut: bool = False
 ) -> tuple[tuple[str, Markup, str], Measured]:
-    """Title, picture and words of what a rule does to the tokens, and its numbers.
+    """Return title, picture, words and numbers of a rule's effect on the tokens.
 
     Raises:
         UserError: a rule that needs more than tokens have, or no tokens to look at.
@@ -107,7 +107,7 @@ def cells_of(count: int, found: Measured) -> list[str]:
 
 
 def of_sections(sections: Sequence[Section]) -> dict[str, Any]:
-    """What a report has of the runs that stored tokens: a map of each method of a section, of all its seeds."""
+    """Draw the maps of the runs that stored tokens: a map of each method of a section, of all its seeds."""
     figures, rows, notes = [], [], []
     for section in sections:
         for label, by_seed in section.methods.items():

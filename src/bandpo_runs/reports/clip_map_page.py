@@ -19,7 +19,9 @@ from .tokens import Tokens
 
 
 def write_clip_map(path: Path, tokens: Tokens, found: Calibration, regions: Sequence[Region], about: str) -> None:
-    """A page about what was calibrated: the maps of two rules, of that to match and the first that has a number, and
+    """Write a page about what was calibrated.
+
+    It has the maps of two rules, of that to match and the first that has a number, and
     the numbers of all.
 
     Args:

@@ -17,7 +17,7 @@ from ..statistics.intervals import LEVEL, Interval
 
 
 def points(value: float, sign: str = "", digits: int = 1) -> str:
-    """A share in points: 0.2345 -> 23.5 (with `sign` "+": +23.5)."""
+    """Write a share in points: 0.2345 -> 23.5 (with `sign` "+": +23.5)."""
     return f"{100 * value:{sign}.{digits}f}"
 
 
@@ -74,7 +74,7 @@ def matched(a: Result, b: Result) -> tuple[Result, Result]:
 
 
 def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparison]:
-    """B against A, data set by data set and on average.
+    """Compare B with A, data set by data set and on average.
 
     Raises:
         ValueError: nothing in common, or k larger than the number of samples.
@@ -90,8 +90,10 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Columns side by side, the first to the left, or where that is too wide on a line of its own; the others to the
-    right."""
+    """Write columns side by side, the first to the left, the others to the right.
+
+    A label that is too wide gets a line by itself.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     above = sum(widths) + 2 * len(widths) - 2 > width
     lines = []
@@ -103,7 +105,7 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def _named(result: Result) -> str:
-    """Its label and where it is from, once where both are the same."""
+    """Write a result's label and its source, once if both are the same."""
     is_same = result.label in (str(result.source), result.source.name, result.source.stem)
     return str(result.source) if is_same else f"{result.label} ({result.source})"
 
@@ -118,7 +120,10 @@ def _better(difference: float, sure: bool, where: str, span: str, p: str) -> str
 def comparison_text(
     a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None, width: int = 100
 ) -> str:
-    """What `bandpo compare` prints. The table is at most `width` wide; words are one line for each paragraph."""
+    """Return the output of `bandpo compare`.
+
+    The table is at most `width` wide; words are one line for each paragraph.
+    """
     last = comparisons[-1]
     samples = last.samples
     name = f"pass@{k}" if k else f"mean@{samples[0]}" if samples[0] == samples[1] else f"mean@{samples[0]}|{samples[1]}"
@@ -230,7 +235,7 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
 
 
 def different_sampling(results: Sequence[Result]) -> list[str]:
-    """The settings of sampling that are not the same in all of the results that recorded them."""
+    """List the settings of sampling that differ between the results that recorded them."""
     recorded = [result for result in results if result.sampling]
     keys = dict.fromkeys(key for result in recorded for key in result.sampling if key not in ("n", "seed"))
     different = []
@@ -241,7 +246,7 @@ def different_sampling(results: Sequence[Result]) -> list[str]:
 
 
 def comparison_data(a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None) -> dict[str, Any]:
-    """The same as plain data, for --json; shares, not points."""
+    """Return the comparison as plain data, for --json; shares, not points."""
     sides = {
         side: {
             "label": result.label,

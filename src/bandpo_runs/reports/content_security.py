@@ -1,11 +1,13 @@
-"""What a browser may do with a page of ours."""
+"""Permissions of a page of ours in a browser."""
 
 import base64
 import hashlib
 
 
 def policy(script: str = "") -> str:
-    """A page of ours fetches nothing, and has no script but this one: a browser that is asked for either by what was in
+    """Return the policy of a page that fetches nothing, and has no script but this one.
+
+    A browser that is asked for either by what was in
     a file refuses."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; " if script else ""

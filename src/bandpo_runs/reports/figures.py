@@ -121,7 +121,7 @@ def write_figures(output: Path, parameters: Parameters, names: Sequence[str] = (
 
 # ------------------------------------------------------------------------------------------------ the paper's figures
 def regions_3d(parameters: Parameters) -> tuple[Figure, str]:
-    """Fig. 1a: which ratios each of two rules allows, on the surface ratio = new / old probability."""
+    """Draw Fig. 1a: which ratios each of two rules allows, on the surface ratio = new / old probability."""
     a, b = parameters.pair
     figure = Figure(figsize=(WIDTH, 3.0))
     ax: Any = figure.add_axes((0.0, 0.03, 0.94, 0.87), projection="3d", computed_zorder=False)
@@ -181,7 +181,7 @@ def regions_3d(parameters: Parameters) -> tuple[Figure, str]:
 
 
 def variation(parameters: Parameters) -> tuple[Figure, str]:
-    """Fig. 1b: (r - 1) p at both bounds against p."""
+    """Draw Fig. 1b: (r - 1) p at both bounds against p."""
     figure, ax = _axes()
     p = np.linspace(1e-4, 1, 400)
     for region, style in _styled(parameters.regions, len(p)):
@@ -198,7 +198,7 @@ def variation(parameters: Parameters) -> tuple[Figure, str]:
 
 
 def ratio(parameters: Parameters) -> tuple[Figure, str]:
-    """Fig. 2: both bounds of the ratio against p."""
+    """Draw Fig. 2: both bounds of the ratio against p."""
     figure, ax = _axes()
     p = np.linspace(1e-3, 1, 999)
     for region, style in _styled(parameters.regions, len(p)):
@@ -215,7 +215,7 @@ def ratio(parameters: Parameters) -> tuple[Figure, str]:
 
 
 def _note(regions: Sequence[Region]) -> str:
-    """What the two figures above draw otherwise than the paper."""
+    """Say how the two figures above differ from the paper's."""
     if not any(isinstance(region, Band) and region.divergence == "tv" for region in regions):
         return ""
     return (
@@ -226,7 +226,7 @@ def _note(regions: Sequence[Region]) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- ours
 def equal_half_width(parameters: Parameters) -> tuple[Figure, str]:
-    """How far up each divergence lets a rare token move, with radii that allow one common token the same."""
+    """Draw the room for a rare token by divergence, with radii that allow one common token the same."""
     h, at = parameters.half_width, parameters.at
     log_at, move = (torch.tensor(x, dtype=torch.float64).log() for x in (at, 1 + h / at))
     radii = {name: float(divergence_at(move, log_at, name)) for name in parameters.equal}
@@ -250,7 +250,7 @@ def equal_half_width(parameters: Parameters) -> tuple[Figure, str]:
 
 
 def cap(parameters: Parameters) -> tuple[Figure, str]:
-    """Where a ratio cap binds."""
+    """Draw the place where a ratio cap binds."""
     region, inner = parameters.capped, parameters.capped.region
 
     def binding(log_p: torch.Tensor) -> torch.Tensor:
@@ -273,7 +273,7 @@ def cap(parameters: Parameters) -> tuple[Figure, str]:
 
 
 def half_width(parameters: Parameters) -> tuple[Figure, str]:
-    """Half the length of the interval of the new probability against p."""
+    """Draw half the length of the interval of the new probability against p."""
     figure, ax = _axes()
     p = np.linspace(1e-4, 1, 400)
     for region, style in _styled(parameters.regions, len(p)):
@@ -303,20 +303,20 @@ _OUTSIDE: dict[str, Any] = {"facecolor": "#e8e8e8", "edgecolor": "black", "linew
 
 
 def _ratios(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest ratio."""
+    """Return the lowest and the highest ratio."""
     bounds = region.bounds(torch.from_numpy(p).log())
     return bounds.log_low.exp().numpy(), bounds.log_high.exp().numpy()
 
 
 def _moves(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest (at most 0) and the highest change of probability, within the simplex."""
+    """Return the lowest (at most 0) and the highest change of probability, within the simplex."""
     log_p = torch.from_numpy(p).log()
     low, high = region.bounds(log_p).variation(log_p)
     return low.numpy(), high.numpy()
 
 
 def _styled(regions: Sequence[Region], points: int = 1) -> list[tuple[Region, dict[str, Any]]]:
-    """Each rule with its look; six markers on a curve of so many points, none where another rule has one."""
+    """Yield each rule with its look; six markers on a curve of so many points, none where another rule has one."""
     step = max(1, points // 6)
     return [
         (region, {"color": LIGHT[i % 7], "linestyle": DASHES[i % 4], "marker": "osD^vPX"[i % 7],
@@ -333,7 +333,7 @@ def _axes() -> tuple[Figure, Axes]:
 def _key(
     figure: Figure, regions: Sequence[Region], other: Any = None, name: str = "", names: Sequence[str] = ()
 ) -> None:
-    """The legend above the axes, for which the figure grows."""
+    """Draw the legend above the axes, for which the figure grows."""
     keys: list[Any] = [Line2D([], [], **style) for _, style in _styled(regions)]
     labels = list(names) or [region.label for region in regions]
     if other is not None:

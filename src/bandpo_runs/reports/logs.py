@@ -45,11 +45,11 @@ class Curves:
     sums: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
     def total(self, key: str) -> np.ndarray:
-        """The sum of a metric for each of `x`; NaN where no line has it. A key with * stands for all that it fits."""
+        """Sum a metric for each of `x`; NaN where no line has it. A key with * stands for all that it fits."""
         return self._sums(key)[0]
 
     def mean(self, key: str) -> np.ndarray:
-        """The mean of a metric for each of `x`; NaN where no line has it."""
+        """Average a metric for each of `x`; NaN where no line has it."""
         total, count = self._sums(key)
         return total / np.maximum(count, 1)
 
@@ -67,12 +67,12 @@ class Curves:
 
     @functools.cached_property
     def _first(self) -> np.ndarray:
-        """Which row is the first of each of `x`."""
+        """Mark the first row of each of `x`."""
         return np.searchsorted(np.array([row[self.axis] for row in self.rows], float), self.x)
 
 
 def by_step(rows: Sequence[dict[str, Any]], name: str) -> tuple[str, np.ndarray, list[dict[str, Any]]]:
-    """`axis`, `x` and `rows` of `Curves`: by round where all rows have one, else by step.
+    """Return `axis`, `x` and `rows` of `Curves`: by round where all rows have one, else by step.
 
     Raises:
         UserError: a row has neither.
@@ -85,12 +85,14 @@ def by_step(rows: Sequence[dict[str, Any]], name: str) -> tuple[str, np.ndarray,
 
 
 def finite(value: float | None) -> float | None:
-    """A number, or None for what is none, or too large to be summed."""
+    """Return a number, or None for other values and for numbers too large to be summed."""
     return None if value is None or not abs(value) < 1e300 else value
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """The numbers of a row under our names. Where both have one it is ours: sums over counts, where TRL has a mean of
+    """Return the numbers of a row under our names.
+
+    Where both have one it is ours: sums over counts, where TRL has a mean of
     means."""
     numbers = {name: finite(value) for name, value in row.items() if type(value) in (int, float, bool, type(None))}
     out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers} | numbers

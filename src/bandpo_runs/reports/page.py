@@ -62,7 +62,7 @@ HONEST = {
 
 
 def _in_two(text: str) -> tuple[str, str]:
-    """A text, and what it has in brackets at its end."""
+    """Split off the brackets at the end of a text."""
     text = re.sub("([<>±]) ", "\\1\xa0", text)  # "> 30" and "± 2" do not break
     main, bracket = re.fullmatch(r"(.*?)(?: (\(.*\)))?", text, re.DOTALL).groups("")  # type: ignore[union-attr]
     return main, bracket
@@ -112,7 +112,10 @@ def _section(section: Section, styles: Styles) -> dict[str, Any]:
 def _read(
     panel: Panel, section: Section, styles: Styles, limits: Sequence[tuple[float, float]], room: int
 ) -> dict[str, Any]:
-    """The thick lines in numbers, for page.js: what they are at places across the drawing, as shares of its width."""
+    """Return the thick lines in numbers, for page.js.
+
+    They have values at places across the drawing, as shares of its width.
+    """
     lines = {label: thick_line(panel, runs.values()) for label, runs in section.methods.items()}
     at = np.unique(np.concatenate([x for x, _ in lines.values()]))
     at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST_READ)).astype(int))]
@@ -140,7 +143,7 @@ _UNFINISHED = "It is drawn, but not in the tables, nor in the thick line if othe
 
 
 def _missing(section: Section, panels: Sequence[Panel]) -> Iterator[str]:
-    """Which curves are not in the logs, and what it takes to have them next time."""
+    """Name the curves that are not in the logs, and the steps to have them next time."""
     wanted = {panel: [m for m in section.methods if not section.has(panel, m)] for panel in PANELS if panel.needs}
     none = [panel for panel in wanted if panel not in panels and not _nothing_clipped(panel, section)]
     if none:
@@ -159,7 +162,7 @@ def _missing(section: Section, panels: Sequence[Panel]) -> Iterator[str]:
 
 
 def _nothing_clipped(panel: Panel, section: Section) -> bool:
-    """Of a share of the clipped tokens, which has no value then."""
+    """Check that a share of the clipped tokens has no value because none was clipped."""
     rates = [_CLIP_RATE.curve(run) for run in section.runs] if panel.key == "clip/tail_high_share" else []
     return any(np.isfinite(y).any() for y in rates) and all(np.nansum(y) == 0 for y in rates)
 
@@ -168,7 +171,7 @@ _CLIP_RATE = next(panel for panel in PANELS if panel.key == "clip/fraction")
 
 
 def _tables(section: Section) -> dict[str, Any]:
-    """The final numbers of the finished runs and, below them, the paired differences to the baseline."""
+    """Return the final numbers of the finished runs and, below them, the paired differences to the baseline."""
     rows, done, pairs = section.table(), section.finished, {m: each for m, each in section.pairs.items() if each}
     if not rows:
         none = "No run of this section is finished, so there are no final numbers yet."
@@ -231,7 +234,7 @@ def _bounds(sections: Sequence[Section], styles: Styles) -> dict[str, Any]:
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, str]:
-    """{"a": {"b": 1}} -> {"a.b": "1"}"""
+    """Flatten {"a": {"b": 1}} -> {"a.b": "1"}"""
     if not isinstance(node, dict):
         return {prefix: str(node)}
     parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in node.items())
@@ -239,7 +242,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, str]:
 
 
 def differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
-    """The settings that differ between runs, except the seed, the label and where the output goes."""
+    """List the settings that differ between runs, except the seed, the label and the output folder."""
     flat = {run: flatten(blanked(run.config)) for run in runs if run.config is not None}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings)
     keys = [key for key in keys if not re.search(r"^(seed|label|output)$|_dir$", key)]
@@ -248,7 +251,7 @@ def differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
 
 
 def commands(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs of each command; commands that differ only where each has its own seed are one, with SEED there."""
+    """Group the runs by command; commands that differ only by their seeds are one, with SEED there."""
     infos = {run: run.info for run in runs if run.info is not None}
     words = {run: re.split(r"(\d+)", blanked(info.get("command") or "(not recorded)")) for run, info in infos.items()}
     groups: list[list[Run]] = []
@@ -266,7 +269,7 @@ def commands(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _origin(sections: Sequence[Section]) -> dict[str, Any]:
-    """Settings, versions and commands: what it takes to get these numbers again."""
+    """Return settings, versions and commands: what it takes to get these numbers again."""
     runs = [run for section in sections for run in section.runs]
     columns = [(label, section) for section in sections for label in section.methods]
     where = {s: s.title.replace("-", "\u2011") if sections[1:] else "" for s in sections}
@@ -308,7 +311,7 @@ _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
 
 def render(sections: Sequence[Section]) -> str:
-    """The whole page, with nothing in it that is fetched from elsewhere."""
+    """Render the whole page, which fetches nothing from elsewhere."""
     styles = method_styles(sections)
     runs = [run for section in sections for run in section.runs]
     lengths = {(info.get("rounds"), info.get("steps_per_round")) for info in (run.info or {} for run in runs)}
@@ -354,7 +357,7 @@ def write_report(
     folder that has such below it, or of a log of TRL or verl.
 
     `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". With
-    `trust`, the module of a rule of one's own is imported; without, the page names the rule and draws no bounds. Raises
+    `trust`, the module of a user's rule is imported; without, the page names the rule and draws no bounds. Raises
     UserError, one line that names the path and what was expected, if a run is missing, corrupt or ambiguous. Then
     nothing is written: an older report is better than half a new one.
     """

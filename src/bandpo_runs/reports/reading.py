@@ -50,12 +50,12 @@ class Run(Curves):
 
     @property
     def region(self) -> Region | None:
-        """Its rule, if it is known and has an interval for each token."""
+        """Return the run's rule, if it is known and has an interval for each token."""
         return self.objective.trust_region if self.objective is not None and self.objective.is_per_token else None
 
     @property
     def rule(self) -> Any:
-        """What tells whether two runs have the same: the objective, or the node of one that was not loaded."""
+        """Return the identity of a run's rule: the objective, or the node of one that was not loaded."""
         return (self.config or {}).get("trust_region") if self.own is not None else self.objective
 
     @property
@@ -74,7 +74,7 @@ class Run(Curves):
 def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
     """Read every run at or below each PATH or LABEL=PATH, each once.
 
-    With `trust`, the module of a rule of one's own is imported, which runs what is in it.
+    With `trust`, the module of a user's rule is imported, which runs what is in it.
     """
     found: dict[Path, tuple[str | None, Path, Path]] = {}
     for text in given:

@@ -103,13 +103,16 @@ def exact(value: float) -> Value:
 
 
 def average(values: np.ndarray, last: int = 0) -> Value:
-    """The mean of what is known, or of the last of it."""
+    """Average the known values, or the last of them."""
     known = values[np.isfinite(values)][-last:]
     return exact(known.mean() if known.size else math.nan)
 
 
 def first_round(run: Run, key: str) -> Value:
-    """The first round with the metric at 0.5 or more; if none, "more than the last round that has it" (censored)."""
+    """Return the first round with the metric at 0.5 or more.
+
+    If none, "more than the last round that has it" (censored).
+    """
     y = run.mean(key)
     known = run.x[np.isfinite(y)]
     if not known.size:
@@ -118,7 +121,9 @@ def first_round(run: Run, key: str) -> Value:
 
 
 def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> Value:
-    """Percent over the run, as a ratio of sums: a mean of ratios would count a quiet round like a busy one.
+    """Return the percentage over the run, as a ratio of sums.
+
+    A mean of ratios would count a quiet round like a busy one.
 
     Where the counts were not logged it is the mean of the metric `key` after all.
     """
@@ -151,7 +156,7 @@ NUMBERS = (
 
 
 def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The lowest and the highest ratio that a trust region allows a token of old probability p.
+    """Return the lowest and the highest ratio for a token of old probability p.
 
     Of a rule that changes, as it is at the beginning; of one that asks for the sign of A, the bound that binds: the
     lower one for A < 0, the upper one for A > 0. None for a rule that asks for more.
@@ -168,12 +173,12 @@ def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 # ----------------------------------------------------------------------------------------------------------- arithmetic
 def subtract(a: Value, b: Value) -> Value:
-    """a - b as far as it is known: 12 minus "more than 30" is "less than -18"."""
+    """Return a - b as far as it is known: 12 minus "more than 30" is "less than -18"."""
     return a[0] - b[1], a[1] - b[0]
 
 
 def show(value: Value, digits: int, sign: str = "") -> str:
-    """12.0, "> 30", "< −18", "12 to 30", "unknown"; "–" for what is undefined."""
+    """Write a value as 12.0, "> 30", "< −18", "12 to 30", "unknown"; "–" for undefined ones."""
     low, high = (f"{v:{sign}.{digits}f}".replace("-", "−") for v in value)
     if low == high:
         return low if math.isfinite(value[0]) else "–"
@@ -184,7 +189,7 @@ def show(value: Value, digits: int, sign: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count: 0.0123, 1.50, 71.2, 1,234."""
+    """Write a number with three digits that count: 0.0123, 1.50, 71.2, 1,234."""
     if not math.isfinite(value):
         return "–"
     size = abs(value)
@@ -194,7 +199,7 @@ def number(value: float) -> str:
 
 
 def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = "") -> str:
-    """Mean ± standard deviation over seeds, or a median as soon as a seed is censored.
+    """Write mean ± standard deviation over seeds, or a median as soon as a seed is censored.
 
     A mean would need the values that nobody saw. The median often does not; where it does, a limit of it is known.
     """
@@ -213,7 +218,7 @@ def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = 
 
 
 def mean_curve(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over the seeds that have a value, up to the last round that every seed reached."""
+    """Return the mean over the seeds that have a value, up to the last round that every seed reached."""
     curves = list(curves)
     end = min(x[-1] if x.size else -math.inf for x, _ in curves)
     x, y = (np.concatenate(parts) for parts in zip(*curves, strict=True))
@@ -256,23 +261,29 @@ class Section:
 
     @property
     def panels(self) -> list[Panel]:
-        """Those of which a run has a value; of tokens cut, only where a method lacks the paper's clip rate."""
+        """List the panels that a run has values for.
+
+        Tokens cut count only if a method lacks the paper's clip rate.
+        """
         there = {panel: [self.has(panel, label) for label in self.methods] for panel in PANELS}
         clip_rate = next(panel for panel in PANELS if panel.key == "clip/fraction")
         return [panel for panel in PANELS if any(there[panel]) and not (panel is CUT and all(there[clip_rate]))]
 
     def has(self, panel: Panel, label: str) -> bool:
-        """Whether a run of the method has a value of it."""
+        """Check that a run of the method has a value of it."""
         return any(np.isfinite(panel.curve(run)).any() for run in self.methods[label].values())
 
     @property
     def finished(self) -> dict[str, dict[int | Path, Run]]:
-        """The runs that are in the table."""
+        """Return the runs that are in the table."""
         return {label: {s: r for s, r in runs.items() if r.finished} for label, runs in self.methods.items()}
 
     @property
     def pairs(self) -> dict[str, list[tuple[Run, Run]]]:
-        """The finished runs of each other method, with the baseline's of the same seed; nothing if it did not run."""
+        """Pair the finished runs of each other method with the baseline's of the same seed.
+
+        There are none if the baseline did not run.
+        """
         if self.baseline is None:
             return {}
         done = self.finished
@@ -280,7 +291,7 @@ class Section:
         return {label: [(run, twins[seed]) for seed, run in done[label].items() if seed in twins] for label in done}
 
     def table(self) -> list[Row]:
-        """The numbers that at least one finished run has."""
+        """Return the numbers that at least one finished run has."""
         done, pairs, rows = self.finished, self.pairs, []
         for number in NUMBERS:
             values = {run: number.of(run) for runs in done.values() for run in runs.values()}
@@ -301,7 +312,7 @@ class Section:
 
 
 def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Section]:
-    """Group the runs; refuse two runs of one method and seed, and one label for two objectives."""
+    """Group the runs by section. Refuse two runs of one method and seed, and one label for two objectives."""
     labels = sorted({run.label for run in runs})
     if baseline is not None and baseline not in labels:
         raise UserError(f"baseline {baseline!r}: no such run; expected one of {', '.join(labels)}")
@@ -335,5 +346,5 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
 
 
 def read_sections(given: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False) -> list[Section]:
-    """The runs at or below each PATH or LABEL=PATH, as they are compared; for `trust` see `read_runs`."""
+    """Read the runs at or below each PATH or LABEL=PATH for a comparison; for `trust` see `read_runs`."""
     return make_sections(read_runs(given, trust=trust), baseline)

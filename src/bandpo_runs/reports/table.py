@@ -55,7 +55,7 @@ class Table:
 
 
 def make_table(results: Sequence[Result], k: int | None = None) -> Table:
-    """The layout of the paper's Table 1: models and methods by data sets, mean@n / pass@k, average.
+    """Return the layout of the paper's Table 1: models and methods by data sets, mean@n / pass@k, average.
 
     Args:
         results: in the order of the rows; those with one label are runs of one method.
@@ -194,7 +194,7 @@ Format = Literal["markdown", "latex", "html"]
 
 
 def _texts(cell: Cell | None, bold: Callable[[str], str], plus_minus: str, dash: str) -> tuple[str, str, str]:
-    """mean, its interval and pass as text."""
+    """Return mean, its interval and pass as text."""
     if cell is None:
         return dash, "", ""
     mean, best = points(cell.mean), points(cell.best_at)
@@ -206,7 +206,7 @@ def _texts(cell: Cell | None, bold: Callable[[str], str], plus_minus: str, dash:
 
 
 def markdown(table: Table) -> str:
-    """The table for a README or an issue."""
+    """Write the table for a README or an issue."""
     lines = [f"| Method | {' | '.join(_markdown(c) for c in table.columns)} |",
              f"|:--|{'--:|' * len(table.columns)}",
              f"| | {' | '.join([table.metric] * len(table.columns))} |"]  # fmt: skip
@@ -248,7 +248,7 @@ def _latex(text: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """A table environment; needs the package booktabs, and nothing else."""
+    """Write a LaTeX table environment; it needs the package booktabs, and nothing else."""
     width = len(table.columns)
     lines = [
         "% \\usepackage{booktabs}",
@@ -298,7 +298,7 @@ p,li{max-width:60rem;font-size:.9rem;margin:.3rem 0}
 
 
 def html(table: Table) -> str:
-    """A page that needs nothing else."""
+    """Write a page that needs nothing else."""
     head = "".join(f'<th scope="col">{escape(c)}<small>{escape(table.metric)}</small></th>' for c in table.columns)
     body, heading = "", ""
     for row in table.rows:
@@ -324,7 +324,7 @@ def html(table: Table) -> str:
 
 
 def as_json(table: Table) -> str:
-    """All of it as plain data, shares and not points."""
+    """Return the whole table as plain data, shares and not points."""
     return json.dumps(asdict(table), indent=2, allow_nan=False) + "\n"
 
 

@@ -76,7 +76,7 @@ class _Column:
 
 
 def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = None) -> Tokens:
-    """The tokens of files of JSON lines or Parquet: a row for each token, or one for each response, with lists.
+    """Read the tokens of files of JSON lines or Parquet: a row for each token, or one for each response, with lists.
 
     Args:
         paths: the files, which have the same columns.
@@ -190,7 +190,7 @@ def _refuse(path: Path, column: str, x: Floats, wrong: Integers, rows: Integers,
 
 
 def _chosen(path: Path, there: list[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Which column is what."""
+    """Choose the columns."""
     for role, name in given.items():
         if name not in there:
             raise UserError(f"{path} has no column {name!r} (--{role}){nearest(name, there)}; it has {_listed(there)}")

@@ -71,7 +71,7 @@ BY_P = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Seen(Curves):
-    """What is seen of a run: besides its curves how it stands, and what is to be said of it.
+    """View of a run: besides its curves its standing, and remarks on it.
 
     Attributes:
         label: its name.
@@ -102,12 +102,12 @@ class Seen(Curves):
 
     @property
     def collapsed(self) -> bool:
-        """Reward and entropy, and not recovered."""
+        """Return True if reward and entropy collapsed and did not recover."""
         return self.collapse is not None and self.collapse.certain and self.collapse.recovered is None
 
     @property
     def word(self) -> str:
-        """On collapse; "" before the first row."""
+        """Return the word on collapse; "" before the first row."""
         if self.collapse is not None:
             return str(self.collapse)
         if not self.points:
@@ -118,12 +118,12 @@ class Seen(Curves):
 
     @property
     def now(self) -> str:
-        """`round 12 of 48`."""
+        """Return `round 12 of 48`."""
         return f"{self.axis} {self.x[-1]:g}" + (f" of {self.end}" if self.end else "") if len(self.x) else "nothing yet"
 
     @property
     def standing(self) -> str:
-        """How it stands, in words."""
+        """Return the standing in words."""
         ago = "" if self.age is None else f"last line {duration(self.age)} ago"
         return {
             "waiting": "waiting for its first line",
@@ -136,13 +136,13 @@ class Seen(Curves):
 
 
 def last(panel: Panel, run: Curves) -> float:
-    """The last value that is known; NaN if none is."""
+    """Return the last known value; NaN if none is."""
     known = np.flatnonzero(np.isfinite(y := panel.curve(run)))
     return float(y[known[-1]]) if len(known) else math.nan
 
 
 def duration(seconds: float) -> str:
-    """12 s, 14 min, 3 h, 2 days."""
+    """Write 12 s, 14 min, 3 h, 2 days."""
     for unit, length in ("days", 172800), ("h", 7200), ("min", 120):
         if seconds >= length:
             return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60}[unit]:.0f} {unit}"
@@ -159,11 +159,11 @@ class Watch:
 
     @property
     def complete(self) -> bool:
-        """No run can come to those that are seen: none was given by a folder of many."""
+        """Check that no run can be added to the runs seen: none was given by a folder of many."""
         return {path for _, path in self.given} == set(self._logs)
 
     def look(self, now: float) -> list[Seen]:
-        """Read what is new. `now`: in seconds since 1970."""
+        """Read the new rows. `now`: in seconds since 1970."""
         for label, path in self.given:
             for key, file in logs_at(path).items():
                 log = self._logs.setdefault(key, (label, Followed(file, renamed)))[1]
@@ -233,7 +233,7 @@ def _measured(log: Followed, name: str) -> dict[str, Any]:
 
 
 def _hints(curves: Curves, log: Path) -> Iterator[str]:
-    """What a healthy reward hides: a rule that never acts, and an entropy that is gone."""
+    """Name the faults behind a healthy reward: a rule that never acts, and an entropy that is gone."""
     for name, what in (("clipped", "was outside its bounds"), ("cut", "lost its gradient to the clip")):
         y = PANELS[name].curve(curves)
         known = y[np.isfinite(y)]
@@ -261,7 +261,7 @@ class _Together:
 
 
 def render(seen: Sequence[Seen], now: float, refresh: int | None = 10) -> str:
-    """The page; a browser loads it again every `refresh` seconds."""
+    """Render the page; a browser loads it again every `refresh` seconds."""
     groups = [
         _Together(axis, {run.label: {0: run} for run in seen if run.axis == axis})
         for axis in dict.fromkeys(run.axis for run in seen)
@@ -292,7 +292,7 @@ def render(seen: Sequence[Seen], now: float, refresh: int | None = 10) -> str:
 
 
 def _tables(seen: Sequence[Seen]) -> Iterator[dict[str, Any]]:
-    """Of ratios: what each run has, where it was last known."""
+    """Return the tables of ratios: what each run has, where it was last known."""
     wanted = [("Quantiles of log r, for r = π / π_old, as last known", [*QUANTILES], QUANTILES)]
     for side, panels in BY_P.items():
         what = f"Tokens {side} their interval by old probability p, % of the bin, as last known"
@@ -305,7 +305,7 @@ def _tables(seen: Sequence[Seen]) -> Iterator[dict[str, Any]]:
 
 
 def bin_labels() -> list[str]:
-    """The bins of old probability: "≤ 0.2", ..."""
+    """Name the bins of old probability: "≤ 0.2", ..."""
     return [f"≤ {name[1:]}" for name in BINS]
 
 

@@ -1,4 +1,4 @@
-"""What came out of a comparison, in sentences: only what was seen, and how far so many runs can be trusted."""
+"""Outcome of a comparison in sentences: only what was seen, and how far so many runs can be trusted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def join(words: Iterable[object]) -> str:
 
 
 def in_short(section: Section) -> list[str]:
-    """A sentence or two for each method that is compared, and one on collapse."""
+    """Write a sentence or two for each compared method, and one on collapse."""
     done = {label: [*runs.values()] for label, runs in section.finished.items() if runs}
     if not done:
         return ["No run has finished, so there is nothing to conclude yet."]
@@ -53,7 +53,7 @@ def in_short(section: Section) -> list[str]:
 def _of_methods(
     section: Section, done: dict[str, list[Run]], values: dict[Run, Value], headline: tuple[Number, str, str, str]
 ) -> Iterator[tuple[str, str]]:
-    """What was seen of each, and what follows from it."""
+    """Write the observations of each method, and their consequence."""
     number, what, less, more = headline
     others = [label for label in done if label != section.baseline]
     if section.baseline not in done or not others:
@@ -102,7 +102,7 @@ def _kind(certain: bool) -> str:
 
 
 def _central(values: Sequence[Value], number: Number, axis: str, certain: bool) -> str:
-    """The mean, or where some of what is compared are limits, the median as far as it is known."""
+    """Return the mean, or with limits among the values the median as far as it is known."""
     limits = np.array(values, float)
     low, high = limits.mean(axis=0) if certain else np.median(limits, axis=0)
     if not number.whole:
@@ -113,7 +113,7 @@ def _central(values: Sequence[Value], number: Number, axis: str, certain: bool) 
 
 
 def _counted(gaps: Sequence[Value], less: str, more: str) -> str:
-    """`sooner in 2 of 3 pairs of seeds`"""
+    """Write `sooner in 2 of 3 pairs of seeds`."""
     below, above = sum(high < 0 for _, high in gaps), sum(low > 0 for low, _ in gaps)
     if not below and not above:
         return f"no pair of seeds {'shows which comes first' if less == 'sooner' else 'differs'}"
@@ -122,7 +122,7 @@ def _counted(gaps: Sequence[Value], less: str, more: str) -> str:
 
 
 def _told(gaps: Sequence[Value], number: Number, unit: str) -> str:
-    """Whether so many pairs can tell it from luck."""
+    """Say that so many pairs can or cannot tell the difference from luck."""
     n = len(gaps)
     if n < MIN_SEEDS:
         return f"No difference can be told from {_runs(n, 'pair')} of seeds: luck alone could do that."
@@ -140,7 +140,7 @@ def _told(gaps: Sequence[Value], number: Number, unit: str) -> str:
 
 
 def _told_apart(a: Sequence[Value], b: Sequence[Value], number: Number, unit: str) -> str:
-    """The same of runs that have no twin."""
+    """Say the same of runs that have no twin."""
     few = min(len(a), len(b))
     if few < MIN_SEEDS:
         return f"No difference can be told from {_runs(few)} of a method: luck alone could do that."
@@ -153,7 +153,10 @@ def _told_apart(a: Sequence[Value], b: Sequence[Value], number: Number, unit: st
 
 
 def _spread(values: Sequence[float], rounded: int) -> Spread | None:
-    """`training_runs`, where no error is below that of rounding to whole numbers so often; None: they do not vary."""
+    """Return `training_runs` of values; None if they do not vary.
+
+    No error is below that of rounding to whole numbers `rounded` times.
+    """
     spread = training_runs(values)
     if spread is None:
         return None
@@ -169,7 +172,7 @@ def _by_interval(interval: Interval, of: str, number: Number, unit: str) -> str:
 
 
 def _on_collapse(section: Section) -> str:
-    """Of all runs: one that collapsed is often stopped early."""
+    """Write on collapse in all runs: one that collapsed is often stopped early."""
     lost, points, passing = {}, 0, False
     for label, runs in section.methods.items():
         for run in runs.values():

@@ -1,4 +1,4 @@
-"""What numbers say: estimators of a model from its samples, two checkpoints compared, and whether a run collapsed."""
+"""Statistics of runs: estimators of a model from its samples, comparison of two checkpoints, collapse of a run."""
 
 from .collapse import Collapse, collapse_of, find_collapse
 from .comparison import Comparison, compare

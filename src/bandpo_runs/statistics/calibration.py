@@ -1,4 +1,4 @@
-"""Which number of a rule keeps as many tokens outside as wanted, and how far that can be trusted.
+"""Search for a rule's number that keeps as many tokens outside as wanted, and its error.
 
 A rule with one number, such as the radius of a band, holds fewer tokens the larger the number is. So each token has a
 *critical* number: it is outside for all numbers below it, and inside from it on. The number that leaves a share of the
@@ -27,7 +27,9 @@ _FAR = 4
 
 
 def smallest_number(critical: Floats, most: float) -> float:
-    """The smallest number that leaves at most `most` tokens outside: an exact quantile of the critical numbers.
+    """Return the smallest number that leaves at most `most` tokens outside.
+
+    It is an exact quantile of the critical numbers.
 
     It is 0 if no token need be inside, and inf if more than `most` tokens are outside whatever the number is.
     """
@@ -36,7 +38,9 @@ def smallest_number(critical: Floats, most: float) -> float:
 
 
 def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, level: float = LEVEL) -> Interval:
-    """The numbers that a test does not reject, which asks whether responses have as many tokens outside as wanted.
+    """Return the numbers that a test of the share of tokens outside does not reject.
+
+    The test asks whether responses have as many tokens outside as wanted.
 
     Of each response it takes the tokens outside minus those wanted. Their sum, over its error, is Student's t with a
     degree of freedom less than there are responses: tokens of one response depend on one another, responses do not.
@@ -92,7 +96,7 @@ def critical_numbers(
     responses: Integers,
     wanted: Floats,
 ) -> Floats:
-    """Critical numbers by bisection, where there is no formula; `check_monotone` first.
+    """Find critical numbers by bisection, if there is no formula; call `check_monotone` first.
 
     They are found around the answer, as far as the interval reaches, at 128 numbers there and at the answer itself,
     which is found to a millionth; each is the next of these from above. The others are only on the right side of them.
@@ -110,7 +114,7 @@ def critical_numbers(
     between = np.flatnonzero(held & ~never)
 
     def narrowed(rank: float) -> float:
-        """The smallest number that leaves so many outside, from above."""
+        """Return the smallest number that leaves so many outside, from above."""
         below, above, tokens, more = low, high, between, int(never.sum())
         while above > below * (1 + 1e-6) and len(tokens):
             middle = math.sqrt(below * above)

@@ -48,7 +48,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Where the reward broke (`step`), when the rule could tell (`known`), from where to where it fell, and whether it
+    """Collapse of a reward: the break (`step`), when the rule could tell (`known`), the fall, and whether it
     came back (`recovered`, the step; None: not to the end of the log)."""
 
     step: float
@@ -61,11 +61,11 @@ class Collapse:
 
     @property
     def certain(self) -> bool:
-        """The entropy moved too, or was not logged."""
+        """Return True if the entropy moved too, or was not logged."""
         return self.entropy != "stayed"
 
     def __str__(self) -> str:
-        """`collapsed at step 340: reward 0.61 before, 0.05 after, entropy rose`."""
+        """Return `collapsed at step 340: reward 0.61 before, 0.05 after, entropy rose`."""
         what = "collapsed" if self.certain else "reward fell"
         if self.recovered is not None:
             what += f" at {self.axis} {self.step:g}, recovered at {self.axis} {self.recovered:g}"
@@ -75,7 +75,7 @@ class Collapse:
 
 
 def trailing_mean(values: ArrayLike, window: int) -> Floats:
-    """The mean of the last `window` values that are known; NaN before there are so many."""
+    """Return the mean of the last `window` known values; NaN before there are so many."""
     values = np.asarray(values, np.float64)
     finite = np.isfinite(values)
     known, counts = values[finite].tolist(), np.cumsum(finite)
@@ -86,7 +86,7 @@ def trailing_mean(values: ArrayLike, window: int) -> Floats:
 
 
 def running_median(values: Floats) -> list[float]:
-    """The median of the first, of the first two, of the first three ... values."""
+    """Return the median of the first, of the first two, of the first three ... values."""
     low: list[float] = []  # the lower half, negated, and the upper half, each as a heap
     high: list[float] = []
     medians = []
@@ -107,7 +107,7 @@ def find_collapse(
     floor: float | None = None,
     axis: str = "step",
 ) -> Collapse | None:
-    """The first collapse of a run that lasts to the end of its log, else the first one that does not; None: none.
+    """Find the first lasting collapse of a run, else the first one that recovers; None: none.
 
     Args:
         reward: mean reward, point by point; NaN where it is not known.
@@ -161,7 +161,9 @@ def find_collapse(
 
 
 def _noise(reward: Floats, smoothed: Sequence[float], window: int) -> Callable[[int, int], float]:
-    """Standard error of a smoothed reward, as known at a point: from neighbouring points and, once there are enough
+    """Return the standard error of a smoothed reward, as known at a point.
+
+    It comes from neighbouring points and, once there are enough
     before the best one, from three windows in a row, which see noise that lasts for some points, and no steady rise.
     """
     smooth = np.asarray(smoothed)
@@ -179,7 +181,7 @@ def _noise(reward: Floats, smoothed: Sequence[float], window: int) -> Callable[[
 def _with_entropy(
     collapse: Collapse, best_at: int, split: int, entropy: Floats, window: int, recovered: float | None
 ) -> Collapse:
-    """What the entropy did in the four windows after the break."""
+    """Add the entropy's change in the four windows after the break."""
     calm = trailing_mean(entropy, SHORT)
     before, after = calm[: split + 1], entropy[split : split + 4 * window]
     moved: Entropy = "not logged"
@@ -193,7 +195,7 @@ def _with_entropy(
 
 
 def _break(reward: Floats, first: int, last: int) -> int:
-    """Where two levels, one before and one after, fit the reward between the best point and now best."""
+    """Find the break of two levels that fits the reward between the best point and now best."""
     part = reward[first : last + 1]
     before = np.arange(1, len(part))
     gains = np.cumsum(part - part.mean())[:-1] ** 2 * (1 / before + 1 / (len(part) - before))
@@ -202,7 +204,7 @@ def _break(reward: Floats, first: int, last: int) -> int:
 
 # ---------------------------------------------------------------------------------------------------------------- logs
 def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
-    """Rows of metrics as a log: means over the lines of a round (or step).
+    """Return rows of metrics as a log: means over the lines of a round (or step).
 
     Raises:
         ValueError: no line has a reward.
@@ -230,5 +232,5 @@ def _number(value: Any) -> bool:
 
 
 def collapse_of(log: Log) -> Collapse | None:
-    """`find_collapse` of a log."""
+    """Run `find_collapse` on a log."""
     return find_collapse(log.reward, log.entropy, log.steps, axis=log.axis)

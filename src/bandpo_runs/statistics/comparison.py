@@ -17,7 +17,9 @@ from .intervals import LEVEL, Spread, average, sampling_variance
 
 
 def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0) -> tuple[float, bool]:
-    """Two-sided p-value of "the differences are as likely with the other sign", and whether it is exact.
+    """Compute the two-sided p-value of differences with random signs, and whether it is exact.
+
+    The hypothesis: "the differences are as likely with the other sign".
 
     The share of all 2^P choices of signs with a sum as far from 0. Exact by dynamic programming for fractions with a
     common denominator that is not too large (means of samples are such), exact by enumeration up to 20 differences
@@ -50,7 +52,7 @@ MOST_WORK = 3e8  # additions of an exact test, a second or so; beyond that the s
 
 
 def _whole(fractions: Sequence[Fraction]) -> list[int] | None:
-    """The fractions times their common denominator, if a table of their sums is not too much work."""
+    """Multiply the fractions by their common denominator, if a table of their sums is not too much work."""
     scale = math.lcm(*(f.denominator for f in fractions))
     steps = [int(f * scale) for f in fractions]
     divisor = math.gcd(*steps)
@@ -61,7 +63,9 @@ def _whole(fractions: Sequence[Fraction]) -> list[int] | None:
 def reshuffle_p(
     tables: Sequence[tuple[int, int, int, int]], weights: Sequence[Fraction] | None = None
 ) -> tuple[float, bool]:
-    """Two-sided p-value of "at every prompt, A and B are right equally often", and whether it is exact.
+    """Compute the two-sided p-value of equal chances at every prompt, and whether it is exact.
+
+    The hypothesis: "at every prompt, A and B are right equally often".
 
     Each table is (right of A, samples of A, right of B, samples of B) of a prompt. At a prompt the samples of both are
     put together and dealt out again: hypergeometric. The distribution of the weighted sum over prompts of B's mean
@@ -102,7 +106,7 @@ def reshuffle_p(
 
 @dataclass(frozen=True)
 class Needed:
-    """What it would take to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
+    """Samples needed to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
 
     `samples_here`: samples per prompt of each model, for the question about these problems. For the one about problems
     like these: `samples_elsewhere`, of the same prompts (None: no number of samples of them can do it), or
@@ -137,7 +141,7 @@ class Comparison:
 
     @property
     def settled_here(self) -> bool:
-        """The interval leaves 0 out, and the test agrees where there is one."""
+        """Return True if the interval leaves 0 out, and the test agrees if there is one."""
         return _leaves_zero_out(self.sampling) and (self.p_sampling is None or self.p_sampling < 1 - LEVEL)
 
     @property
@@ -151,7 +155,7 @@ def _leaves_zero_out(spread: Spread) -> bool:
 
 
 def _discordance(difference: Floats) -> float:
-    """Variance of the difference of two samples of a prompt, one of each model, over prompts: at least that of their
+    """Return the variance over prompts of the difference of two samples, one of each model: at least that of their
     sampling. After half a prompt is added to each of the four outcomes (Agresti and Min 2005)."""
     up, down = (np.sum(difference == sign) + 0.5 for sign in (1, -1))
     n = len(difference) + 2
@@ -159,7 +163,7 @@ def _discordance(difference: Floats) -> float:
 
 
 def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
-    """The scores of the prompts that both have, in the order of A."""
+    """Return the scores of the prompts that both have, in the order of A."""
     place = {prompt: i for i, prompt in enumerate(b.prompt_ids)}
     both = [(i, place[prompt]) for i, prompt in enumerate(a.prompt_ids) if prompt in place]
     if not both:
@@ -171,7 +175,9 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
 
 
 def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
-    """B against A: one comparison for each data set that both have and, if there are several, one of their average.
+    """Compare B with A.
+
+    There is one comparison for each data set that both have and, if there are several, one of their average.
 
     Without `k` of mean@n, else of pass@k. Intervals of the difference: over sampling alone (`sampling`), and over
     problems (`clustered`, Student's t of the paired differences, whose variance is never taken below that of their
@@ -253,7 +259,10 @@ def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
 
 
 def _needed(cells: Sequence[_Cell], difference: float) -> Needed:
-    """Variance of the difference: single / n + true, over prompts; it must be (difference / 2.8)^2."""
+    """Return the needed number of samples.
+
+    Variance of the difference: single / n + true, over prompts; it must be (difference / 2.8)^2.
+    """
     single = sum(cell.single / cell.prompts for cell in cells) / len(cells) ** 2
     noise = sum(cell.removable / cell.prompts for cell in cells) / len(cells) ** 2
     true = sum((cell.variance - cell.removable) / cell.prompts for cell in cells) / len(cells) ** 2

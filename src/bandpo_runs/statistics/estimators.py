@@ -1,4 +1,4 @@
-"""What samples say of a model, from counts of right answers: one number for every prompt. Needs numpy and scipy.
+"""Estimates of a model from its counts of right answers: one number for every prompt. Needs numpy and scipy.
 
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 
@@ -71,7 +71,7 @@ class Graded:
 
     @property
     def right(self) -> NDArray[np.int64]:
-        """How many of the samples of each prompt are right."""
+        """Count the right samples of each prompt."""
         return self.score.sum(-1).astype(np.int64)
 
 
@@ -84,7 +84,7 @@ def _check(n: int, k: int) -> None:
 
 
 def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
-    """Chance that one of k samples at least is right, from c right ones of n: 1 - C(n-c, k) / C(n, k).
+    """Compute the chance of a right one in k samples, from c right ones of n: 1 - C(n-c, k) / C(n, k).
 
     The mean over all subsets of k samples, hence unbiased (Chen et al. 2021, arXiv 2107.03374). `c` may be an array.
     Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and more, and small values stay exact.
@@ -109,12 +109,17 @@ def _counts(n: int, c: ArrayLike) -> NDArray[np.int64]:
 
 
 def mean_at_k(values: ArrayLike) -> Floats:
-    """The mean over the last axis, the samples: what verl calls mean@k, where k is how many there are. Unbiased."""
+    """Compute the mean over the last axis, the samples.
+
+    verl calls this mean@k, where k is the number of samples. Unbiased.
+    """
     return np.asarray(values, np.float64).mean(-1)
 
 
 def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
-    """What verl's best@k estimates for 0/1 values: 1 - (1 - c/n)^k, k draws *with* replacement from n samples.
+    """Compute the expectation of verl's best@k for 0/1 values.
+
+    1 - (1 - c/n)^k, k draws *with* replacement from n samples.
 
     Not pass@k, and never above it: at n = k = 32 a prompt with one right sample counts 0.638, not 1. It also grows
     with the number of right samples, so it mixes mean@k into pass@k.
@@ -130,12 +135,17 @@ def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
 
 @lru_cache(maxsize=16)
 def _draws(n: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    """verl resets the seed for every prompt and every k, so that all prompts share these draws."""
+    """Draw resamples by verl's seed.
+
+    verl resets it for every prompt and every k, so that all prompts share these draws.
+    """
     return np.random.RandomState(seed).choice(n, size=(resamples, k), replace=True)
 
 
 def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42) -> Floats:
-    """verl's best@k/mean to the digit: the mean, over resamples of k of the values with replacement, of their maximum.
+    """Compute verl's best@k/mean to the digit.
+
+    It is the mean, over resamples of k of the values with replacement, of their maximum.
 
     For each row of `values` [..., samples]. `verl.trainer.ppo.metric_utils.bootstrap_metric` with `numpy.max`. Its
     error against `best_at_k_expected` is that of 1000 draws, but the same ones for every prompt, so a mean over
@@ -155,7 +165,7 @@ def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, see
 def maj_at_k_bootstrap(
     answers: ArrayLike, values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42
 ) -> Floats:
-    """verl's maj@k/mean to the digit: the mean value of the most frequent answer, over verl's resamples.
+    """Compute verl's maj@k/mean to the digit: the mean value of the most frequent answer, over verl's resamples.
 
     As in `calc_maj_val`: a tie goes to the answer that was drawn first, and the value is that of its first drawn
     sample. What could not be read (None) votes like an answer, as verl's "[INVALID]" does.
@@ -194,7 +204,9 @@ def _codes(row: NDArray[np.object_]) -> NDArray[np.int64]:
 
 
 def maj_at_k(answers: ArrayLike, values: ArrayLike, k: int) -> Floats:
-    """Expected value of the most frequent answer among k samples: the mean over all subsets of k, hence unbiased.
+    """Compute the expected value of the most frequent answer among k samples.
+
+    It is the mean over all subsets of k, hence unbiased.
 
     For each row of `answers` and `values` [..., samples]. A tie is shared out evenly among the tied answers, which is
     also what verl's "first drawn" comes to. What could not be read (None) takes a draw and does not vote; k draws
@@ -215,7 +227,7 @@ def maj_at_k(answers: ArrayLike, values: ArrayLike, k: int) -> Floats:
 
 
 def _plurality(groups: Sequence[tuple[int, float]], silent: int, k: int) -> float:
-    """Expected value of the winner; `groups` are (samples, mean value) of each answer."""
+    """Compute the expected value of the winner; `groups` are (samples, mean value) of each answer."""
     if k == silent + sum(size for size, _ in groups):  # all of them
         most = max((size for size, _ in groups), default=0)
         return float(np.mean([value for size, value in groups if size == most])) if groups else 0.0
@@ -245,7 +257,7 @@ def _plurality(groups: Sequence[tuple[int, float]], silent: int, k: int) -> floa
 
 @lru_cache(maxsize=4096)
 def _hypergeometric(population: int, size: int, k: int) -> Floats:
-    """[draws, i]: chance that `draws` of the population have i of the group of `size`, for draws up to k."""
+    """Return [draws, i]: chance that `draws` of the population have i of the group of `size`, for draws up to k."""
     draws, i = np.arange(k + 1)[:, None], np.arange(min(size, k) + 1)[None, :]
     possible = (i <= draws) & (draws - i <= population - size) & (draws <= population)
     safe_draws, safe_i = np.where(possible, draws, 0), np.where(possible, i, 0)
@@ -263,11 +275,11 @@ def log_choose(n: int, k: ArrayLike) -> Floats:
 
 
 def per_prompt(score: ArrayLike, k: int | None = None) -> Floats:
-    """mean@n of each prompt, or its pass@k."""
+    """Return mean@n of each prompt, or its pass@k."""
     score = np.asarray(score, np.float64)
     return mean_at_k(score) if k is None else pass_at_k(score.shape[-1], score.sum(-1), k)
 
 
 def powers(n: int) -> list[int]:
-    """The k of verl's best@k: 2, 4, 8, ... below n, and n; none for one sample."""
+    """List the k of verl's best@k: 2, 4, 8, ... below n, and n; none for one sample."""
     return [*(2**i for i in range(1, n.bit_length()) if 2**i < n), n] if n > 1 else []

@@ -1,4 +1,4 @@
-"""How far a number of samples can be trusted.
+"""Intervals for numbers that come from samples.
 
 Intervals answer three questions:
 
@@ -56,7 +56,7 @@ class Spread(NamedTuple):
 
 
 def average(parts: Sequence[Spread]) -> Spread:
-    """The plain mean of independent estimates (of data sets, say); degrees of freedom after Welch and Satterthwaite."""
+    """Average independent estimates (of data sets, say); degrees of freedom after Welch and Satterthwaite."""
     variances = np.array([part.error**2 for part in parts])
     below = sum(v**2 / part.df for v, part in zip(variances, parts, strict=True))
     df = math.inf if below == 0 else max(1.0, float(variances.sum() ** 2 / below))
@@ -65,12 +65,12 @@ def average(parts: Sequence[Spread]) -> Spread:
 
 
 def t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t; a fractional number of degrees of freedom is rounded down."""
+    """Return a quantile of Student's t; a fractional number of degrees of freedom is rounded down."""
     return float(stdtrit(np.floor(df + 1e-6), p))
 
 
 def sampling_variance(score: Floats, k: int | None) -> Floats:
-    """For each prompt, the variance of its mean@n or pass@k if it were sampled again.
+    """Return the variance of each prompt's mean@n or pass@k under repeated sampling.
 
     With the chance of a right sample at (c + 1/2) / (n + 1): a prompt that was always right, or always wrong, was
     sampled a finite number of times, and has a variance too.
@@ -90,12 +90,14 @@ def sampling_variance(score: Floats, k: int | None) -> Floats:
 
 
 def _shrunk(score: Floats) -> float:
-    """The share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
+    """Return the share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
     return float((score.sum() + 2) / (score.size + 4))
 
 
 def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
-    """mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone: prompts are fixed.
+    """Estimate mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone.
+
+    Prompts are fixed.
 
     The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
     Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a prompt
@@ -110,7 +112,7 @@ def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
 
 
 def clustered_error(values: ArrayLike) -> Spread:
-    """The mean of numbers in [0, 1], one a prompt, with its error for a population of prompts, by Student's t.
+    """Average numbers in [0, 1], one a prompt, with the error for a population of prompts, by Student's t.
 
     One prompt that is always right (1) and one that is always wrong (0) are added before the interval is computed, so
     that a cell where all prompts agree does not claim to know all others. The value itself is without them. Sampling
@@ -123,7 +125,7 @@ def clustered_error(values: ArrayLike) -> Spread:
 
 
 def training_runs(values: Sequence[float]) -> Spread | None:
-    """The mean over training runs with its error over such runs, Student's t; None for one run, which has no spread.
+    """Average over training runs, with the error over such runs, Student's t; None for one run, which has no spread.
 
     With two runs it is t with one degree of freedom, 12.7 standard errors: that is how much two runs say.
     """

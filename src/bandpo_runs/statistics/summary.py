@@ -24,7 +24,7 @@ __all__ = ["summarize"]
 
 
 def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
-    """All numbers of one data set by name, as plain data; each with its intervals where it has some.
+    """Summarize one data set by name, as plain data; each number with its intervals if it has some.
 
     `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `sampling_error` and `clustered_error`;
     `best@k/mean` and `maj@k/mean` are verl's bootstraps; `maj@k` is unbiased. `tokens`: mean, median,

@@ -35,13 +35,16 @@ class WarmStart:
 
     @property
     def folders(self) -> list[Path]:
-        """Where it may be kept: in the cache, or where that cannot be written, among the temporary files."""
+        """List the folders that may keep the model.
+
+        They are in the cache, or where that cannot be written, among the temporary files.
+        """
         key = hashlib.sha256(json.dumps([asdict(self), torch.__version__]).encode()).hexdigest()[:16]
         return [root / "lab" / key for root in (_cache(), _temporary()) if root is not None]
 
 
 def _cache() -> Path | None:
-    """$BANDPO_CACHE, or the user's cache folder, if the user has a home."""
+    """Return $BANDPO_CACHE, or the user's cache folder, if the user has a home."""
     if named := os.environ.get("BANDPO_CACHE"):
         return Path(named)
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -53,7 +56,7 @@ def _cache() -> Path | None:
 
 
 def _temporary() -> Path | None:
-    """A folder of this user's among the temporary files; anybody may have made one of that name."""
+    """Return a folder of this user's among the temporary files; anybody may have made one of that name."""
     own = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"bandpo-{own}"
     return folder if not folder.exists() or folder.lstat().st_uid == own else None
@@ -88,7 +91,7 @@ def warm_start(
 
 
 def _kept(folder: Path) -> dict[str, float] | None:
-    """The skill of the warm start in a folder, if that is whole."""
+    """Return the skill of the warm start in a folder, if that is whole."""
     try:
         skill = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
         return skill if skill.pop("files") == _hashes(folder) else None
@@ -105,7 +108,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def _writable(folders: list[Path], held: contextlib.ExitStack, say: Callable[[str], None]) -> Path:
-    """The first folder that can be made, tried before the work and not after it; its lock is ours then."""
+    """Return the first folder that can be made, tried before the work and not after it; its lock is ours then."""
     problems = [] if _cache() is not None else ["there is no home folder"]
     for folder in folders:
         try:
@@ -129,7 +132,7 @@ def _writable(folders: list[Path], held: contextlib.ExitStack, say: Callable[[st
 
 
 def _part(folder: Path) -> Path:
-    """Where it is made, before it is whole."""
+    """Return the folder of an unfinished model."""
     return folder.with_name(f".{folder.name}.part")
 
 
@@ -163,7 +166,7 @@ def save_start(folder: Path, model: Any, skill: dict[str, float]) -> None:
 
 
 def tokenizer():
-    """One token per symbol, separated by spaces."""
+    """Make a tokenizer of one token per symbol, separated by spaces."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -179,7 +182,7 @@ def tokenizer():
 
 
 def fresh_model(seed: int):
-    """The untrained model: a causal transformer of 0.11 M weights."""
+    """Make the untrained model: a causal transformer of 0.11 M weights."""
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     torch.manual_seed(seed)
@@ -201,7 +204,7 @@ def fresh_model(seed: int):
 
 
 def _demonstrations(start: WarmStart, steps: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Batches of prompts, completions (padded), and which of them work (half)."""
+    """Yield batches of prompts, completions (padded), and which of them work (half)."""
     rng, count = torch.Generator().manual_seed(start.seed), start.batch
     for _ in range(steps):
         symbols = torch.randint(0, BASE, (count, LENGTH), generator=rng)
@@ -242,7 +245,7 @@ def _supervised(start: WarmStart, steps: int, say: Callable[[str], None]):
 
 @torch.no_grad()
 def _skill(model, seed: int, count: int = 2000) -> dict[str, float]:
-    """P(work), and how often working, once begun, ends right: measured on fresh prompts."""
+    """Measure P(work), and how often working, once begun, ends right: measured on fresh prompts."""
     rng = torch.Generator().manual_seed(10_000 + seed)
     symbols = torch.randint(0, BASE, (count, LENGTH), generator=rng)
     tokens = torch.cat([symbols, torch.full((count, 1), EQUALS)], 1)

@@ -1,4 +1,4 @@
-"""What a scene of the lab sets of a run, without the names of any trainer's other settings."""
+"""Settings of a scene of the lab, without the names of any trainer's other settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .task import SCENES
 
 @dataclass(frozen=True)
 class Settings:
-    """What a scene sets of a run.
+    """Settings of a run in a scene.
 
     Attributes:
         p_work: how often the warm start works step by step.
@@ -57,12 +57,12 @@ class Settings:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in a round."""
+        """Return the number of optimizer steps in a round."""
         return self.steps_per_generation * self.num_iterations
 
     @classmethod
     def of(cls, scene: str, **changes: Any) -> Settings:
-        """The settings of a scene of the lab, with `changes` to the fields.
+        """Return the settings of a scene of the lab, with `changes` to the fields.
 
         Raises:
             ValueError: no such scene, or a value that cannot be.

@@ -87,7 +87,7 @@ SCENES = {
 
 
 def prompts(count: int, seed: int, flip: float = 0.0) -> list[dict[str, Any]]:
-    """Rows `{prompt, answer}`, the same for every rule; with the `flip` that `reward` is told, if any."""
+    """Make rows `{prompt, answer}`, the same for every rule; with the `flip` that `reward` is told, if any."""
     symbols = torch.randint(0, BASE, (count, LENGTH), generator=torch.Generator().manual_seed(1000 + seed))
     answers = symbols.sum(1) % BASE
     more = {"flip": flip} if flip else {}
@@ -105,7 +105,7 @@ def reward(
     flip: list[float] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """1 where the first `A` is followed by the right answer and the end, else 0; logs how many completions work.
+    """Return 1 if the right answer and the end follow the first `A`, else 0; logs how many completions work.
 
     Of each reward `flip` is the probability that it is inverted, by torch's own random numbers, which a run's seed
     sets and its checkpoints keep; how many were right is logged then.

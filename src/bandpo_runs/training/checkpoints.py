@@ -30,7 +30,7 @@ _Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 class Mark(pydantic.BaseModel):
-    """What was there when a checkpoint was whole; files and rows as their bytes and the CRC-32 of them.
+    """Record of a whole checkpoint; files and rows as their bytes and the CRC-32 of them.
 
     Attributes:
         step: of the optimizer.
@@ -50,12 +50,12 @@ class Mark(pydantic.BaseModel):
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step that its name says."""
+    """Return the step in a checkpoint's name."""
     return int(checkpoint.name.rpartition("-")[2])
 
 
 def place(run: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """Return the folder of a step's checkpoint."""
     return run / "checkpoints" / f"checkpoint-{step}"
 
 
@@ -83,7 +83,7 @@ def settle(path: Path) -> tuple[int, int]:
 
 
 def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
-    """The mark of the newest checkpoint to go on from, and what is wrong with each newer one that was marked.
+    """Return the mark of the newest whole checkpoint, and the fault of each newer marked one.
 
     One without a mark was being written or deleted when the run was killed: nothing is wrong, and it does not count.
     But where it was whole and left unmarked because of its weights, that is said.
@@ -106,7 +106,7 @@ def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
 
 
 def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
-    """What is wrong with a checkpoint, in words."""
+    """Name the fault of a checkpoint in words."""
     if mark.step != step_of(folder):
         return f"{folder} is the checkpoint of step {mark.step}"
     for name, (size, checksum) in mark.files.items():
@@ -124,7 +124,7 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
 
 
 def _broken(folder: Path, whole: bool = True) -> str | None:
-    """Say what is wrong with the weights of a checkpoint: not finite, or, where it was `whole`, not to be read."""
+    """Name the fault of a checkpoint's weights: not finite, or, where it was `whole`, not to be read."""
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, "pt") as file:
@@ -136,7 +136,7 @@ def _broken(folder: Path, whole: bool = True) -> str | None:
 
 
 def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
-    """How a file, or the beginning of one that has grown since, differs from what it was."""
+    """Say how a file, or the beginning of one that has grown since, differs from its record."""
     if not path.is_file():
         return f"{path} is missing"
     now = path.stat().st_size
@@ -168,7 +168,7 @@ def rewind(run: Path, mark: Mark | None) -> None:
 
 
 def rotate(run: Path, step: int, keep: int | None, best: str | None) -> None:
-    """Delete old checkpoints, but for the `keep` newest up to `step` and the best.
+    """Delete old checkpoints, except the `keep` newest up to `step` and the best.
 
     The steps decide, as the times of files depend on a clock that may be set back.
     """
@@ -188,7 +188,7 @@ def _newest_first(run: Path) -> list[Path]:
 
 
 def _sum_of(path: Path, size: int | None = None) -> tuple[int, int]:
-    """The size and CRC-32 of a file, or of its beginning."""
+    """Return the size and CRC-32 of a file, or of its beginning."""
     done = checksum = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK if size is None else min(_BLOCK, size - done)):

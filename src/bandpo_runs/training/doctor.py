@@ -21,7 +21,7 @@ from .doctor_scripts import script_settings
 
 
 def read_config(arguments: Sequence[str]) -> dict[str, Any]:
-    """Nested settings from YAML files and `key=value` overrides (a leading + or ++ is Hydra's), later ones win.
+    """Read nested settings from YAML files and `key=value` overrides (a leading + or ++ is Hydra's), later ones win.
 
     Raises:
         UserError: a file that holds no settings by name.
@@ -55,7 +55,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
-    """Our keys without a +, where no file that is given has them already."""
+    """List our keys without a + that no given file has already."""
     there = read_config([text for text in arguments if Path(text).exists()])
     for text in arguments:
         key, equals, _ = text.partition("=")
@@ -68,8 +68,10 @@ def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
 
 
 def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
-    """The installation without arguments; else logs (.jsonl, trainer_state.json), a script (.py), or the settings that
-    files and overrides add up to, of verl or of TRL. With `trust`, the module of a rule of one's own is imported.
+    """Examine the installation without arguments.
+
+    Arguments name logs (.jsonl, trainer_state.json), a script or settings. A script is .py; settings are what files and
+    overrides add up to, of verl or of TRL. With `trust`, the module of a user's rule is imported.
 
     Raises:
         UserError: a file that is none of them, or cannot be read.

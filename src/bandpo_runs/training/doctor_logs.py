@@ -28,7 +28,7 @@ _MORE_STEPS = (
 
 
 def logged(path: Path) -> Iterator[Finding]:
-    """Whether the rule acted, and of verl's log also what its names make of its numbers.
+    """Check that the rule acted, and verl's names of numbers in its log.
 
     Raises:
         UserError: no such log.
@@ -63,7 +63,7 @@ def logged(path: Path) -> Iterator[Finding]:
 
 
 def _of_verl(data: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Finding]:
-    """Names that verl reduces in another way than by their mean, and half precision.
+    """Find names that verl reduces in another way than by their mean, and half precision.
 
     verl logs the largest of several numbers whose name holds "max" anywhere, and the smallest for "min".
     """
@@ -84,7 +84,7 @@ def _of_verl(data: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Finding]
 
 
 def _clips(rows: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Finding]:
-    """Whether any token was outside, and whether it could have been."""
+    """Check that any token was outside, and that it could have been."""
 
     def values(*names: str) -> list[float]:
         found = [row.get(name) for row in rows for name in names]
@@ -115,7 +115,7 @@ def _clips(rows: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Finding]:
 
 
 def _rate_alone(name: str, shares: Sequence[float]) -> Finding:
-    """Of a log without ratios, which cannot tell a ratio of 1 from a wide clip."""
+    """Judge a log without ratios, which cannot tell a ratio of 1 from a wide clip."""
     if max(shares):
         return Finding("ok", f"the clip acts: {name} is up to {100 * max(shares):.3g} %")
     what = f"{name} is 0 in all {len(shares)} rows: the ratio is 1 by design (one optimizer step per batch)"

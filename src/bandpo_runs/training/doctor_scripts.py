@@ -1,4 +1,4 @@
-"""What a Python script says of a GRPOConfig in plain values, for the doctor; the script is not run."""
+"""Reader of a GRPOConfig's plain values in a Python script, for the doctor; the script is not run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bandpo.losses.nodes import read_python
 
 
 def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], Any, list[Finding]]:
-    """Read what a Python script gives to GRPOConfig or BandPOConfig in plain values; it is not run.
+    """Read a Python script's plain values for GRPOConfig or BandPOConfig; it is not run.
 
     Args:
         path: the script.
@@ -80,7 +80,7 @@ def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozen
 
 
 def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
-    """The values of names that are set once in a script, and by a plain assignment."""
+    """Return the values of names that are set once in a script, and by a plain assignment."""
     stored = Counter(name for each in ast.walk(tree) for name in _set_by(each))
     return {
         node.targets[0].id: node.value
@@ -93,7 +93,10 @@ def _set_once(tree: ast.AST) -> dict[str, ast.expr]:
 
 
 def _set_by(node: ast.AST) -> list[str]:
-    """The names that a piece of code gives a value: by assignment, import or definition, as parameters, in a match."""
+    """List the names that a piece of code gives a value.
+
+    It gives one by assignment, import or definition, as parameters, in a match.
+    """
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
             return [name]

@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def _rule_is_told() -> Iterator[None]:
-    """The command has said what the rule allows: the trainer does not say it again."""
+    """Silence the trainer's notice of the rule, which the command has given."""
     level = RULE.level
     RULE.setLevel(logging.ERROR)
     try:
@@ -102,7 +102,7 @@ def run(
 
 
 def _is_done(folder: Path, config: RunConfig, resume: bool, say: Callable[[str], None]) -> bool:
-    """Whether nothing is left to do; raises UserError where the folder is not for this run."""
+    """Check that nothing is left to do; raises UserError if the folder is not for this run."""
     if resume:
         check_same_run(folder, config)
         if is_finished(folder):
@@ -121,7 +121,7 @@ def _run(
     on_row: Callable[[Row], None],
     say: Callable[[str], None],
 ) -> Path:
-    """The folder is ours."""
+    """Run in a folder that is ours."""
     settings, notice = _trainer_settings(config, folder, processes.count())
     is_new = not (folder / "checkpoints").exists()
     arguments = _trainer(BandPOConfig, **settings)
@@ -213,7 +213,7 @@ def _newest_whole(folder: Path, *unused: object) -> Path | None:
 
 
 def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> checkpoints.Mark | None:
-    """The mark of the checkpoint to go on from; None where the run starts again.
+    """Return the mark of the checkpoint to go on from; None if the run starts again.
 
     Raises:
         UserError: every checkpoint is damaged: starting again would throw away what may be mended. Or the run was made
@@ -240,7 +240,7 @@ def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> che
 
 
 def _ignore(*_: object) -> None:
-    """What the other processes do with rows and notices."""
+    """Ignore rows and notices, in processes other than the first."""
 
 
 class _RewardClock:
@@ -280,7 +280,10 @@ class _Recorder(TrainerCallback):
         self.last = time.monotonic(), clock.seconds
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
-        """One line per log step; what depends on the clock is left out, so that a repeated run writes the same file."""
+        """Write one line per log step.
+
+        Values of the clock are left out, so that a repeated run writes the same file.
+        """
         # All processes evaluate and come here, each with the scores of its own samples.
         scores = self.evaluated() if any(key.startswith("eval_") for key in logs or ()) else {}
         if not state.is_world_process_zero or not logs:
@@ -304,7 +307,7 @@ class _Recorder(TrainerCallback):
         self.on_row(row)
 
     def _timing(self) -> Row:
-        """Since the last row: seconds, those of the reward, and their share."""
+        """Return the times since the last row: seconds, those of the reward, and their share."""
         before, reward_before = self.last
         self.last = now, reward = time.monotonic(), self.clock.seconds
         seconds, of_reward = now - before, reward - reward_before
@@ -319,7 +322,7 @@ class _Recorder(TrainerCallback):
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        """The checkpoint counts from here on; only then may older ones go."""
+        """Count the checkpoint from here on; only then may older ones go."""
         if self.guard is not None and not self.guard.sound:
             step = f"checkpoint-{state.global_step} has weights that are not finite"
             self.say(f"{step}: it does not count, and none is deleted for it")
@@ -333,7 +336,7 @@ class _Recorder(TrainerCallback):
 
 
 def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
-    """TRL's config or trainer; what it does not accept is the user's to change."""
+    """Make TRL's config or trainer; settings that it refuses are the user's to change."""
     try:
         return make(**settings)
     except (ValueError, ImportError, RuntimeError) as error:
@@ -343,7 +346,10 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
 
 
 def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[dict[str, Any], str | None]:
-    """Arguments of BandPOConfig for each of `count` processes, and a notice where save_every was rounded up."""
+    """Return arguments of BandPOConfig for each of `count` processes, and a notice of a rounded save_every.
+
+    It is rounded up.
+    """
     logging = config.trainer.get("logging_steps", 1)
     if logging < 1 or logging != int(logging):
         raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")

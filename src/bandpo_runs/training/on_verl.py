@@ -78,13 +78,13 @@ class Run:
     hydra: tuple[str, ...] = ()
 
     def overrides(self) -> list[str]:
-        """What follows `python -m verl.trainer.main_ppo`."""
+        """Return the arguments of `python -m verl.trainer.main_ppo`."""
         ours = [f"{_LOSS_AT}._target_=bandpo.integrations.verl.BandPOLossConfig", f"{_LOSS_AT}.loss_mode=bandpo"]
         ours += [f"+{_LOSS_AT}.{key}={_hydra_text(value)}" for key, value in self.loss.items()]
         return [*(f"{key}={_hydra_text(value)}" for key, value in _leaves(self.settings)), *ours, *self.hydra]
 
     def command(self) -> str:
-        """For a shell, one override per line."""
+        """Return the command for a shell, one override per line."""
         return " \\\n  ".join(["python -m verl.trainer.main_ppo", *map(shlex.quote, self.overrides())])
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ def load(
         overrides: `variant=NAME`, a key of the recipe, or one of verl in Hydra's form (`+a.b=value`, `~a.b`).
         nodes: `trainer.nnodes`.
         address: of a running Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
-        trust: import the module of a rule of one's own, which runs what is in it; else such a rule is not checked.
+        trust: import the module of a user's rule, which runs what is in it; else such a rule is not checked.
 
     Raises:
         UserError: a file that cannot be read, an unknown key (of verl only where verl is installed), a wrong rule, an
@@ -201,7 +201,9 @@ class Plan:
 
 
 def plan(run: Run) -> Plan:
-    """Memory and time of a run; research/pages/plan.md derives the formulas and compares them with the released logs.
+    """Estimate memory and time of a run.
+
+    research/pages/plan.md derives the formulas and compares them with the released logs.
 
     Raises:
         UserError: a number is missing.
@@ -262,7 +264,7 @@ def plan(run: Run) -> Plan:
 
 
 def plan_text(run: Run) -> str:
-    """The estimate for a terminal."""
+    """Write the estimate for a terminal."""
     estimate, settings, numbers = plan(run), _Numbers(run.settings), _Numbers({"plan": run.numbers})
     gpu, memory = run.numbers.get("gpu", "GPU"), numbers["plan.memory"]
     nodes, per_node = settings.get("trainer.nnodes", 1), settings["trainer.n_gpus_per_node"]
@@ -339,7 +341,7 @@ def _set(node: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _check_keys(settings: Mapping[str, Any]) -> None:
-    """Against verl's own YAML where it is installed; Hydra checks again when the run starts, wherever that is."""
+    """Check keys with verl's YAML if it is installed; Hydra checks again when the run starts, wherever that is."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         return
@@ -357,7 +359,7 @@ def _check_keys(settings: Mapping[str, Any]) -> None:
 
 
 def _hydra_text(value: Any) -> str:
-    """In the grammar of Hydra's command line."""
+    """Write a value in the grammar of Hydra's command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):

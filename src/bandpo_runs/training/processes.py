@@ -17,17 +17,19 @@ from bandpo.errors import UserError
 
 
 def count() -> int:
-    """How many there are."""
+    """Return the number of processes."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first() -> bool:
-    """Whether this is the one that writes and speaks."""
+    """Check that this process is the one that writes and speaks."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def end_with_launcher() -> None:
-    """One of several processes is killed as soon as its launcher is gone: nobody else would end it while it waits for
+    """Let the kernel kill one of several processes when its launcher is gone.
+
+    Nobody else would end it while it waits for
     the others. On Linux; elsewhere it ends when the others cannot be reached any more."""
     if count() == 1 or sys.platform != "linux":
         return
@@ -41,7 +43,7 @@ def end_with_launcher() -> None:
 
 
 def end_with_parent() -> None:
-    """In a process of `multiprocessing`: end at once when its parent is gone, however that ended.
+    """End a process of `multiprocessing` with its parent: end at once when its parent is gone, however that ended.
 
     The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent; one that ends
     in an orderly way has to kill it, as Python waits for its children.
@@ -56,7 +58,9 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def workers(number: int, goes_on: str) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes for tasks, of which none is left behind, however this one ends. On an error every child that was
+    """Start fresh processes for tasks, none of which is left behind, however this one ends.
+
+    On an error every child that was
     started meanwhile is killed.
 
     Args:

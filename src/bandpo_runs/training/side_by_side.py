@@ -40,7 +40,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where it goes."""
+        """Return the output folder."""
         return Path(self.config.output)
 
 
@@ -51,7 +51,7 @@ def plan(
     output: Path,
     overrides: Mapping[str, Any] | None = None,
 ) -> list[Job]:
-    """The runs of a comparison, seed by seed, so that whole seeds are done first.
+    """Plan the runs of a comparison, seed by seed, so that whole seeds are done first.
 
     Args:
         scene: `tail`, `storm` or `both`.
@@ -90,7 +90,10 @@ def plan(
 
 
 def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
-    """The name of a run's folder and the node of its rule or objective; methods that are the same have one name."""
+    """Return the name of a run's folder and the node of its rule or objective.
+
+    Methods that are the same have one name.
+    """
     try:
         value = objective_for("TRL", text, average=average)
     except ValueError as error:
@@ -101,7 +104,7 @@ def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
 
 
 def estimate(jobs: Sequence[Job], workers: int) -> float:
-    """Seconds that the runs will take, from measurements on one core; warm starts in the cache are free."""
+    """Estimate the seconds of the runs, from measurements on one core; warm starts in the cache are free."""
     starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
     fresh = sum(not any(folder.exists() for folder in WarmStart(*start).folders) for start in starts)
     rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
@@ -189,7 +192,7 @@ def _train(config: RunConfig, resume: bool, command: str, index: int, messages) 
 
 
 def _quiet() -> None:
-    """Deprecation notices of the libraries are for us, not for those who run the lab."""
+    """Hide deprecation notices of the libraries, which are for us, not for users of the lab."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     warnings.simplefilter("ignore", FutureWarning)
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -29,7 +29,7 @@ ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "lab")
 
 
 def validation_rows(config: RunConfig, held_out: Dataset | None, chat: bool) -> Dataset | None:
-    """The rows to evaluate on in training, marked: those of data.eval_path, else the held-out ones.
+    """Return the marked rows to evaluate on in training: those of data.eval_path, else the held-out ones.
 
     Args:
         config: of the run.
@@ -78,7 +78,7 @@ class Validation:
         self.reward = kept
 
     def take(self) -> dict[str, float]:
-        """The metrics of what was kept since the last call, by all processes: each of them must call it."""
+        """Return the metrics of the rows kept since the last call, by all processes: each of them must call it."""
         kept, self._scores = self._scores, {}
         scores: dict[str, dict[int, list[float]]] = {}
         for part in gather_object([kept]):
@@ -94,7 +94,7 @@ class Validation:
 
 
 def metrics(data: str, kind: str, scores: ArrayLike) -> dict[str, float]:
-    """verl's mean@n and best@k/mean of scores [questions, n] and, of kind acc, the unbiased pass@k beside them.
+    """Compute verl's mean@n and best@k/mean of scores [questions, n] and, of kind acc, the unbiased pass@k as well.
 
     Like verl, what has all n samples is under val-core, the rest under val-aux; pass@k for k = 1 is mean@n.
     """

@@ -23,7 +23,7 @@ _KEPT = 10  # faults that are kept with their tasks
 
 
 class Stopped(enum.Enum):
-    """What stands in the place of a result.
+    """Marker of a missing result.
 
     Attributes:
         TIME: the task was killed at its limit of time.
@@ -36,7 +36,7 @@ class Stopped(enum.Enum):
 
 @dataclass(frozen=True)
 class Raised:
-    """What stands in the place of a result where the function raised; `reason` names the exception and the place."""
+    """Marker of a missing result, where the function raised; `reason` names the exception and the place."""
 
     reason: str
 
@@ -98,7 +98,7 @@ class Pool:
         atexit.register(self.close)
 
     def map(self, values: Sequence[Any]) -> list[Any]:
-        """The function of every value, in order; `Stopped` or `Raised` where there is no result.
+        """Return the function's result for every value, in order; `Stopped` or `Raised` if there is no result.
 
         Raises:
             RuntimeError: the function cannot be loaded, workers do not start, or the pool is closed.
@@ -127,7 +127,7 @@ class Pool:
         return [task.result for task in tasks]
 
     def pids(self) -> list[int]:
-        """The workers that are alive."""
+        """Return the process ids of the workers that are alive."""
         with self._lock:
             return sorted(worker.pid for worker in self._workers)
 
@@ -164,7 +164,7 @@ class Pool:
             )
 
     def _serve(self) -> None:
-        """One thread for one worker: it takes tasks, and lives as long as the pool.
+        """Serve one worker from one thread: it takes tasks, and lives as long as the pool.
 
         On Linux a process is killed when the *thread* that started it ends, so it must not be a caller's.
         """
@@ -206,7 +206,7 @@ class Pool:
             self._end(worker)
 
     def _take(self) -> list[_Task]:
-        """The next tasks of a worker, a fair share of what waits; none when the pool is closed."""
+        """Take a worker's next tasks, a fair share of what waits; none if the pool is closed."""
         with self._lock:
             while True:
                 while self._queue and self._queue[0].call.given_up:
@@ -228,7 +228,10 @@ class Pool:
             self._wake.notify_all()
 
     def _start(self) -> Worker:
-        """A worker that is ready. What is killed while it starts is started again, so many times."""
+        """Start a worker and return it when it is ready.
+
+        What is killed while it starts is started again, so many times.
+        """
         why = ""
         for _ in range(_ATTEMPTS):
             template = worker = None
@@ -252,7 +255,7 @@ class Pool:
         raise RuntimeError(f"no worker for {self.function} can be started: {why}")
 
     def _loaded(self) -> Template:
-        """The template, or a new one if it is gone."""
+        """Return the template, or a new one if it is gone."""
         with self._starting:
             if self._template is not None and self._template.can_fork():
                 return self._template

@@ -117,7 +117,7 @@ class Template:
             raise RuntimeError(f"a worker cannot load {self.setup['function']}: {message['error']}")
 
     def can_fork(self) -> bool:
-        """Whether it is there for another worker."""
+        """Check that the template can fork another worker."""
         return _FORKS and self.process.poll() is None
 
     def fork(self) -> Worker:
@@ -171,7 +171,7 @@ class Worker:
         self.line.receive(_START_SECONDS)
 
     def is_lost(self) -> bool:
-        """Whether it died, or said something, while it had no task: that costs the next task no try."""
+        """Check that the worker died, or said something, while it had no task: that costs the next task no try."""
         try:
             self.line.socket.setblocking(False)
             self.line.socket.recv(1, socket.MSG_PEEK)
@@ -182,7 +182,7 @@ class Worker:
         return True
 
     def results(self, values: list[str]) -> Iterator[dict[str, Any]]:
-        """One message per value, as they come."""
+        """Yield one message per value, as they come."""
         self.line.send(f"[{', '.join(values)}]", self.seconds + _START_SECONDS)
         for _ in values:
             message = self.line.receive(self.seconds)

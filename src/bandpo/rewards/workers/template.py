@@ -56,7 +56,7 @@ def _run() -> None:
 
 
 def _die_with(parent: int) -> bool:
-    """Whether the parent is still there; this process is killed together with it from now on, where Linux is."""
+    """Check that the parent is still there; on Linux this process is killed together with it from now on."""
     if sys.platform == "linux":
         import ctypes
 
@@ -67,7 +67,7 @@ def _die_with(parent: int) -> bool:
 
 
 def _fork_on_request(control: socket.socket) -> socket.socket | None:
-    """The socket of a worker, in each worker; None in the template, at the end."""
+    """Return the socket of a worker, in each worker; None in the template, at the end."""
     template, workers = os.getpid(), set()
     while True:
         request, files, _, _ = socket.recv_fds(control, 1 << 10, 1)
@@ -121,7 +121,7 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The exception in one line, and where it was raised."""
+    """Return the exception in one line, and where it was raised."""
     try:
         words = " ".join(str(error).split())
     except Exception:  # its own fault
@@ -132,7 +132,7 @@ def _reason(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text for a message, however long it is."""
+    """Shorten a text for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 

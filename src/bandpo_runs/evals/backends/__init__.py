@@ -1,4 +1,4 @@
-"""Where samples come from: transformers on this machine, vLLM on this machine, or a server that speaks OpenAI's
+"""Back ends that draw samples: transformers on this machine, vLLM on this machine, or a server that speaks OpenAI's
 protocol. One function each: `draw(requests)` yields (request, drawn) in the order in which they come.
 
 What a seed fixes (measured in research/pages/evaluation_measured.md): with transformers and vLLM in this process the

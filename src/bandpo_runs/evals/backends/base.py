@@ -1,4 +1,4 @@
-"""What every back end is given and gives back, and which of them a name means."""
+"""Inputs and outputs of every back end, and the choice of one by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What came of a request; the fields are those of `samples.Sample`."""
+    """Outcome of a request; the fields are those of `samples.Sample`."""
 
     text: str
     tokens: int | None
@@ -43,16 +43,16 @@ class Backend(Protocol):
     def dtype(self) -> str | None: ...
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
-        """What came of each request, in any order. Leaving the iterator stops the work."""
+        """Yield the outcome of each request, in any order. Leaving the iterator stops the work."""
         ...
 
     def opens_thinking(self, content: Content) -> bool:
-        """Whether a prompt opens the thinking (`opens_thinking`), as far as is known."""
+        """Check that a prompt opens the thinking (`opens_thinking`), as far as is known."""
         ...
 
 
 def choose(name: str, base_url: str | None) -> str:
-    """The back end that `auto` means: a server if one is named, else vLLM if it is installed, else transformers."""
+    """Choose the back end for `auto`: a server if one is named, else vLLM if it is installed, else transformers."""
     if name == "auto":
         name = "openai" if base_url else "vllm" if find_spec("vllm") else "transformers"
     if (name == "openai") != (base_url is not None):
@@ -70,7 +70,7 @@ def choose(name: str, base_url: str | None) -> str:
 
 
 def weights_of(model: str) -> str | None:
-    """What tells the weights of a model from others of the same name: the revision on the hub or, of a folder, a hash
+    """Return an identity of a model's weights, beyond its name: the revision on the hub or, of a folder, a hash
     of its settings and of the ends of its weight files (training changes every tensor)."""
     folder = Path(model)
     if not folder.is_dir():
@@ -96,7 +96,7 @@ def cannot_load(model: str, error: Exception) -> UserError:
 
 
 def opens_thinking(content: Content, tokenizer: Any) -> bool:
-    """Whether a prompt, as the model sees it, ends where a thinking block is opened; some chat templates open one.
+    """Check that a prompt, as the model sees it, ends with an open thinking block; some chat templates open one.
     False without a template."""
     if not isinstance(content, str):
         if tokenizer is None or tokenizer.chat_template is None:
@@ -106,7 +106,10 @@ def opens_thinking(content: Content, tokenizer: Any) -> bool:
 
 
 def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
-    """A prompt as tokens: messages through the model's chat template, text as it is (as TRL does in training)."""
+    """Return a prompt as tokens.
+
+    Messages go through the model's chat template, text as it is (as TRL does in training).
+    """
     if isinstance(content, str):
         ids = tokenizer(content)["input_ids"]
         if not ids:

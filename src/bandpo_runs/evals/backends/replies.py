@@ -1,4 +1,4 @@
-"""What a server sends back for one request: read no further than is believed, and judged."""
+"""Replies of a server to one request: checked as they are read, and judged."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ _FILTERED = re.compile(
 
 
 def read_reply(status: int, content: bytes) -> Answer | Failure:
-    """An answer in OpenAI's protocol, or why it is none."""
+    """Read an answer in OpenAI's protocol, or the reason that it is none."""
     shown = content.decode(errors="replace")
     try:
         body = json_line(content, "the reply")
@@ -149,7 +149,7 @@ def read_reply(status: int, content: bytes) -> Answer | Failure:
 
 
 def _taken_apart(message: _Message) -> tuple[str | None, str | None]:
-    """The text and the reasoning of a message; Mistral sends both as parts."""
+    """Split a message into text and reasoning; Mistral sends both as parts."""
     content = message.get("content")
     found = message.get("reasoning") or message.get("reasoning_content")
     reasoning = found if isinstance(found, str) else ""
@@ -164,7 +164,7 @@ def _taken_apart(message: _Message) -> tuple[str | None, str | None]:
 
 
 def _failure(status: int, shown: str, error: Any) -> Failure:
-    """By what the error says, as the same one comes with different statuses, also with 200."""
+    """Classify a failure by its error, as the same one comes with different statuses, also with 200."""
     said = f"{status} {' '.join(shown.split())}"[:500]
     if status < 300:
         code = str(error.get("code")) if isinstance(error, dict) else ""
@@ -180,7 +180,7 @@ def _failure(status: int, shown: str, error: Any) -> Failure:
 
 
 def _message(value: Any) -> str:
-    """The text of an error, without what it repeats of the request."""
+    """Return the text of an error, without repeated parts of the request."""
     if isinstance(value, dict):
         return " ".join(_message(part) for name, part in value.items() if name not in ("input", "flagged_input"))
     return " ".join(map(_message, value)) if isinstance(value, list) else str(value)

@@ -80,7 +80,7 @@ class Server:
         self._more: dict[str, Any] | None = None
 
     def opens_thinking(self, content: Any) -> bool:
-        """Of a text prompt; what the server's template makes of messages is not known here."""
+        """Check that a text prompt opens the thinking; the server's template for messages is not known here."""
         return opens_thinking(content, None)
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
@@ -153,7 +153,7 @@ class Server:
         return self._more is not None
 
     async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Answer | Failure:
-        """The reply to a request. The first answer shows which fields the server takes.
+        """Ask for the reply to a request. The first answer shows which fields the server takes.
 
         What a request leaves open a server takes from the model's own settings (top_k 20, penalties, even greedy), so
         all of it is said, in the first way that the server does not refuse.
@@ -226,7 +226,7 @@ class Server:
             return Failure("error", f"no answer that can be read ({self._said(error)})")
 
     def _explained(self, failure: Failure, sampling: Sampling) -> UserError:
-        """One line: why the server is not asked any more, and what to do."""
+        """Explain in one line: why the server is not asked any more, and what to do."""
         where, said, status = self.where, failure.said, failure.status
         if failure.kind == "context_length":
             line = f"{where} has no room even for the shortest question and --max-tokens {sampling.max_tokens} ({said})"
@@ -257,7 +257,7 @@ class Server:
         return self._blanked(" ".join(f"{type(error).__name__}: {error}".split()).encode()).decode()[:500]
 
     def _blanked(self, said: bytes) -> bytes:
-        """Without the secrets, which some servers repeat."""
+        """Remove the secrets, which some servers repeat."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             said = said.replace(secret.encode(), b"[key]")
         return said

@@ -112,7 +112,7 @@ class Transformers:
 
 
 def choice_of(seeds: Sequence[int], sampling: Sampling, start: int) -> list[Any]:
-    """The logits processors of a batch, which make the most probable token the drawn one."""
+    """Return the logits processors of a batch, which make the drawn token the most probable."""
     from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     steps: list[Any] = []
@@ -158,7 +158,9 @@ def _mixed(number: int) -> int:
 
 
 def exponential(states: Sequence[int], count: int, device: torch.device | str = "cpu") -> Tensor:
-    """`count` independent standard exponentials for each of the 64-bit states, float32 [states, count]: the outputs of
+    """Return `count` independent standard exponentials for each 64-bit state.
+
+    They are float32 [states, count]: the outputs of
     SplitMix64 started there."""
 
     def signed(value: int) -> int:
