@@ -19,7 +19,7 @@ ACTOR = "actor_rollout_ref.actor"
 RULE = Controlled(Band("kl", 0.001), "delta", "clip/fraction", 0.3, Quantile(0.5), 1e-5, 1.0, smoothing=0.5)
 
 
-def controlled(law="{type:pi,kp:0.5,ki:0.2,rate:0.3}", **changed):
+def controlled(law="{type:quantile,gain:0.5}", **changed):
     """RULE on the command line."""
     node = {"region": "{type:band,divergence:kl,delta:0.001}", "parameter": "delta", "measure": "clip/fraction"}
     node |= {"target": 0.3, "law": law, "low": 1e-5, "high": 1.0, "smoothing": 0.5}

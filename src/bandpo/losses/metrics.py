@@ -160,7 +160,7 @@ class Metrics:
 
     def by_probability(self) -> dict[str, dict[str, float]]:
         """Return, of "all", the counts of tokens, clipped and cut ones in each bin of the old probability."""
-        bins: list[list[list[float]]] = self.totals["cells"].tolist()
+        bins: list[list[list[float]]] = self.totals["cells"].cpu().double().tolist()
         return {
             name: {
                 "tokens": sum(map(sum, cells)),
