@@ -111,7 +111,8 @@ def policy_loss(
     if longest is not None:
         raise ValueError(f"longest goes with sequence_ids, of packed rows; got {longest!r} without them")
     given = _checked(logps, response_mask, given)
-    if (objective.beta > 0) != (ref_logps is not None):
+    # Not one comparison of two bools: a compiler has beta as a symbol.
+    if objective.beta > 0 if ref_logps is None else objective.beta == 0:
         raise ValueError(
             f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = {_shape(ref_logps)}"
         )

@@ -118,7 +118,7 @@ class Sapo(Application):
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return (4 / tau) sigmoid(tau (r - 1))."""
         tau = torch.where(up, s.new_full((), self.tau_positive), s.new_full((), self.tau_negative))
-        return 4 / tau * torch.sigmoid(tau * expm1(s.clamp(max=_HIGHEST)))
+        return 4 / tau * torch.sigmoid(tau * _moved(s.clamp(max=_HIGHEST)))
 
 
 _Name = Literal["clip", "mask", "mask_two_sided", "weight", "soft", "quadratic"]
@@ -190,7 +190,7 @@ def _one_surrogate(
         clipped = bounds.clamp(s).detach()
         return torch.where(clipped == s, s.exp(), 0 * clipped.exp()) * weights  # NaN stays NaN
     if apply == "quadratic":
-        moved = expm1(s.clamp(max=_HIGHEST))
+        moved = _moved(s.clamp(max=_HIGHEST))
         distance = expm1(torch.where(moved > 0, bounds.log_high, bounds.log_low)).abs()
         penalty = 0.5 * moved * (moved * (weights.abs() / distance.clamp(min=_LEAST_DISTANCE)))
         clipped = clip_by_sign(s, up, bounds, None).exp() * weights
@@ -214,6 +214,11 @@ def clip_by_sign(s: Tensor, up: Tensor, bounds: Bounds, dual_clip: float | None)
     """
     most = math.inf if dual_clip is None else math.log(dual_clip)
     return s.clamp(bounds.log_low.masked_fill(up, -math.inf), bounds.log_high.masked_fill(~up, most))
+
+
+def _moved(s: Tensor) -> Tensor:
+    """Return r - 1. The derivative of expm1 alone has few digits where r is near 0."""
+    return torch.where(s < -0.5, s.exp() - 1, expm1(s))
 
 
 def has_bounds(apply: Apply) -> bool:
