@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from decimal import Decimal, localcontext
@@ -89,16 +88,6 @@ def excess(x: Tensor) -> Tensor:
     for n in range(15, 2, -1):
         series = torch.addcmul(one, series, x, value=1 / n)
     return torch.where(x.abs() < 0.5, 0.5 * x * x * series, expm1(x) - x)
-
-
-def piece_size(like: Tensor) -> int:
-    """Return the number of tokens to work on at once.
-
-    What is made on the way, some hundred bytes a token, is little then and, on a
-    CPU, stays in its second cache."""
-    if torch.compiler.is_compiling():
-        return sys.maxsize
-    return 2**14 * torch.get_num_threads() if like.device.type == "cpu" else 2**22
 
 
 def log1mexp(x: Tensor) -> Tensor:

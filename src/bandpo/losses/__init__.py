@@ -1,7 +1,7 @@
 """The objective: what bounds do to the gradient of a policy, and what was measured on the way.
 
 Read in this order: surrogates, aggregation, kl, objective, nodes, metrics, policy;
-advantages, token_logps and full_divergence make what it takes; notation writes and reads an objective in short words.
+advantages and token_logps make what it takes; notation writes and reads an objective in short words.
 """
 
 from .advantages import group_advantages

@@ -25,7 +25,7 @@ inside.
 from __future__ import annotations
 
 import math
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -49,9 +49,9 @@ class Application(Node, ABC, family="apply"):
 
     has_bounds: ClassVar[bool] = True
 
+    @abstractmethod
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return the factor of r A outside; `edge` is the log of the bound, `up` is A >= 0."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
