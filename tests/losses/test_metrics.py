@@ -271,3 +271,11 @@ def test_the_main_numbers_are_a_part_of_all_and_none_are_none():
     assert nothing == {}
     with pytest.raises(ValueError, match="metrics must be 'main', 'all' or None, got 'some'"):
         bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics="some")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_metrics_of_every_level_go_over_ranks(level, monkeypatch):
+    """One rank is the sum and the maximum of itself."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
+    _, metrics = bandpo.policy_loss(**batch(), objective=Objective(Clip(), beta=0.1), metrics=level)
+    assert metrics.all_reduce().compute() == metrics.compute()

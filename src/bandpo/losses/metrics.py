@@ -63,6 +63,9 @@ class Metrics:
             (self.totals, torch.distributed.ReduceOp.SUM),
             (self.maxima, torch.distributed.ReduceOp.MAX),
         ):
+            if not tensors:
+                reduced.append({})
+                continue
             flat = torch.cat([x.flatten().to(_wide(x)) for x in tensors.values()])
             torch.distributed.all_reduce(flat, how, group=group)
             parts = cast(Any, flat).split([x.numel() for x in tensors.values()])
