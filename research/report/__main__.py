@@ -3,7 +3,7 @@
     python -m research.report                        writes the tables of the pages, rows.md and the figures anew
     python -m research.report --pdf report.pdf       and prints the pages (sphinx, and chromium as the printer)
     python -m research.report --take runs/bench/X    first keeps what is needed of a finished contest, as
-                                                 research/contests/X.jsonl.gz, with the courses of some of its runs
+                                                 research/contests/X.jsonl.xz, with the courses of some of its runs
 
 The text of the pages is written by hand. A number in it that was measured is a link with the id of the row that it
 stands on, `[0.940](../../research/contests#3fa91c)`, or of two for a difference on the same seeds,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import functools
-import gzip
 import hashlib
 import json
+import lzma
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from research.bench.cells import cell_of, holds_lock
+from research.bench.cells import cell, cell_of, holds_lock
 from research.statistics import (
     Estimate,
     bootstrap,
@@ -37,6 +37,8 @@ TABLES_OF = {
 }
 FOR_COURSES = 128  # of the seeds that judge
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
+NUMBERS = ("final", "work", "half")  # of those that a contest gives, what the pages are of
+_DIGITS = 4
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
 _SAID = r"\[([^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]"
 LINK = re.compile(_SAID + r"\((?:\.\./)+research/contests#([0-9a-f]{6}(?:[0-9a-f]{2})?)(?:-([0-9a-f]{6}))?\)")
@@ -47,8 +49,9 @@ TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 class Kept:
     """A judged row: what was chosen of a family under a control in a world, and its runs on seeds that chose nothing.
 
-    `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit; and,
-    in a world and without a control, `course`: the mean reward before each round, of the first seeds that judged.
+    `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit; the
+    names of all `numbers` that the contest gave; and, in a world and without a control, `course`: the mean reward
+    before each round, of the first seeds that judged.
     """
 
     told: Mapping[str, Any]
@@ -167,13 +170,21 @@ def measured() -> tuple[Measured, ...]:
 
 @functools.cache
 def kept() -> tuple[Kept, ...]:
-    """All judged rows. Two families may have chosen the same setting, and then have the same row."""
+    """Return all judged rows; families with the same setting have the same row.
+
+    Raises:
+        ValueError: a row's key is not that of its content, or two rows share an id.
+    """
     found: list[Kept] = []
     keys: dict[str, str] = {}
-    for path in sorted(KEPT.glob("*.jsonl.gz")):
-        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-            found.append(Kept(**json.loads(line)))
-            cell_of(found[-1].row, f"{path.name}, {found[-1].id}")  # whose key is that of its content
+    for path in sorted(KEPT.glob("*.jsonl.xz")):
+        for line in lzma.decompress(path.read_bytes()).decode().splitlines():
+            one = Kept(**json.loads(line))
+            found.append(one)
+            first, count = one.row["seeds"]
+            seeds = range(first, first + count)
+            if cell(one.row["world"], one.row["learner"], seeds, one.told["numbers"]).key != one.row["key"]:
+                raise ValueError(f"{path.name}, {one.id}: the key belongs to another world, learner or seeds")
             if keys.setdefault(found[-1].id, found[-1].row["key"]) != found[-1].row["key"]:
                 raise ValueError(f"two rows have the id {found[-1].id}: take more digits")
     return tuple(found)
@@ -194,12 +205,19 @@ def take(folder: Path) -> Path:
             told = {each: one[each] for each in _TOLD} | {"contest": name, "commit": results["commit"]}
             told |= {"world": table["worlds"][0], "control": table["control"]}
             row = rows[one["keys"][0]]
+            told["numbers"] = cell_of(row, one["family"]).numbers
             if table["control"] == "none" and not holds_lock(cell_of(row, one["family"])):  # seconds, and not an hour
                 told["course"] = course_of(row)
-            lines.append(json.dumps({"told": told, "row": row}))
-    path = KEPT / f"{name.replace(' ', '-')}.jsonl.gz"
-    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+            lines.append(json.dumps({"told": told, "row": shown(row)}))
+    path = KEPT / f"{name.replace(' ', '-')}.jsonl.xz"
+    path.write_bytes(lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9 | lzma.PRESET_EXTREME))
     return path
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the pages need of a row: what it is of, and NUMBERS with fewer digits."""
+    kept = {name: row[name] for name in ("key", "world", "learner", "seeds")}
+    return kept | {name: [x if x is None else round(x, _DIGITS) for x in row[name]] for name in NUMBERS}
 
 
 def course_of(row: Mapping[str, Any]) -> list[float]:
