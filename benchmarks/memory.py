@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, linear_cross_entropy
+from torch.nn.functional import linear
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
@@ -80,7 +80,7 @@ def checkpointed(hidden: Tensor, weight: Tensor, tokens: Tensor, chunk: int = 25
 def torchs_own(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
     """torch 2.13; no entropies, no temperature, and results in the dtype of the parameters."""
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=256, chunking_method=None)
-    return -linear_cross_entropy(hidden, weight, tokens, reduction="none", options=options)
+    return -torch.nn.functional.linear_cross_entropy(hidden, weight, tokens, reduction="none", options=options)
 
 
 def trls(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
@@ -100,20 +100,21 @@ def heads(count: int, device: str) -> dict[str, Callable[[], Any]]:
     up = torch.randn(count, device=device)
     half = torch.arange(count, device=device) % 2 == 0
 
-    def step(function: Callable[..., Tensor], **named: Any) -> Callable[[], tuple[Tensor, ...]]:
-        return lambda: torch.autograd.grad(function(hidden, weight, tokens, **named), (hidden, weight), up)
+    def step(function: Callable[..., Tensor], up: Tensor = up) -> Callable[[], tuple[Tensor, ...]]:
+        return lambda: torch.autograd.grad(function(hidden, weight, tokens), (hidden, weight), up)
 
-    def ours(*arguments: Any, **named: Any) -> Tensor:
-        return token_logps(*arguments, **named)[0]
+    def ours(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
+        return token_logps(hidden, weight, tokens)[0]
 
     cases = {
         PLAIN: step(plain),
         OURS: step(ours),
-        "token_logps, half of the tokens masked": step(ours, response_mask=half),
+        "token_logps, half of the tokens masked": step(lambda h, w, t: token_logps(h[half], w, t[half])[0], up[half]),
         "torch.utils.checkpoint per 256 tokens, no entropies": step(checkpointed),
-        "torch linear_cross_entropy per 256 tokens, no entropies": step(torchs_own),
         "TRL's fused head, with entropies": step(trls),
     }
+    if hasattr(torch.nn, "LinearCrossEntropyOptions"):  # torch 2.13
+        cases["torch linear_cross_entropy per 256 tokens, no entropies"] = step(torchs_own)
     return cases
 
 
