@@ -3,6 +3,8 @@
 Each is `(log_p, delta) -> (log_low, log_high)` in float64, saturation included, in the form that does not cancel.
 """
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -36,6 +36,7 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     # exp and log are off by 1e-16 of 1, at most 1e-6 of delta: enough for a first step.
     t, odds = torch.stack([up, down]), torch.stack([z - nu, mu * torch.exp(down)])
     t = t + _halley(torch.log(nu + odds) - mu * t - curved, odds / (nu + odds), mu)
+    step = q = log_z = t
     for _ in range(2 if exact else 1):
         x = mu * expm1(t)
         log_z, q = torch.log1p(x), (x + mu) / (1 + x)

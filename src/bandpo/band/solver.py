@@ -5,6 +5,8 @@ question is asked, how far a side of the coin may fall: of the token that is the
 upper one. Every loop has a fixed length: no wait for the device, and no token's result depends on the others.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math
@@ -43,10 +45,10 @@ def tilt_log_bounds(
     """
     steps = _STEPS[log_p.dtype] if smooth else _AT_KINKS
     log_p, beyond = solved_part(log_p)
-    delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
-    log_p, beyond, delta = torch.broadcast_tensors(log_p, beyond, delta)
+    radius = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
+    log_p = log_p.expand(torch.broadcast_shapes(log_p.shape, radius.shape))
     sides, logs = (torch.exp(log_p), -expm1(log_p)), (log1mexp(log_p), log_p)
-    log_r, log_c = fall(torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs), delta, generator, steps)
+    log_r, log_c = fall(torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs), radius, generator, steps)
     return log_r[0] + slopes[0] * beyond, log_c[1] + slopes[1] * beyond
 
 
