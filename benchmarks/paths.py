@@ -81,7 +81,7 @@ def without_table() -> Any:
     """By secants."""
 
     def solved(kind: Divergence, log_p: Tensor, delta: Any) -> Any:
-        return solver.tilt_log_bounds(log_p, delta, kind.generator, kind.inverse, True)
+        return solver.tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, True)
 
     return replaced((operator, "log_bounds", solved))
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOWEST, output_dtype, working_copy
-from bandpo.trust_regions.base import Context, Part, Region, check_number
-from bandpo.trust_regions.nodes import check_part
+from bandpo.trust_regions.base import Context, Part, Region, check_number, check_part
 
 # No token is cut by more: a factor of 0 times an interval without an end would be NaN.
 _MOST = 1e100

@@ -28,8 +28,7 @@ class Bounds:
         log_low: at most 0; -inf where the token may vanish.
         log_high: at least 0; at p = 0 it may be +inf.
         capped: bool, True where a ratio cap (not the rule itself) set `log_high`; None if the rule has no cap.
-        epsilons: the two epsilons as the user wrote them, kept by `Clip` so that trainers which clamp by epsilons see
-            the same floats and not a round trip through logarithms.
+        epsilons: the two of `Clip` as the user wrote them, for trainers that clamp by epsilons.
     """
 
     log_low: Tensor

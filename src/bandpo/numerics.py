@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from decimal import Decimal, localcontext
-from functools import lru_cache
 from numbers import Real
 from typing import Any, cast
 
@@ -37,20 +35,12 @@ def listed(x: Any) -> list[Any]:
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Name those of some tensors that hold a number that is not finite.
 
-    Nothing of a tensor's size is made, and the device is waited for once. Integers, and floats of a single byte, which
-    have no such reduction, do not count.
+    All of them are looked at before the device is waited for. Integers, and floats of a single byte, which have no such
+    reduction, do not count.
     """
-    names: list[str] = []
-    ends: list[Tensor] = []
-    for name, x in named:
-        if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1:
-            names.append(name)
-            ends += torch.aminmax(x)  # NaN where a number is
-    if not names:
-        return []
-    both = torch.stack([end.to(ends[0].device) for end in ends]).view(-1, 2)
-    fine: list[bool] = cast(Any, both.isfinite().all(1)).tolist()
-    return [name for name, each in zip(names, fine, strict=True) if not each]
+    floats = ((name, x) for name, x in named if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1)
+    fine = [(name, torch.stack(torch.aminmax(x)).isfinite().all()) for name, x in floats]  # NaN where a number is
+    return [name for name, each in fine if not each]
 
 
 @contextmanager
@@ -68,6 +58,14 @@ def is_traced(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
 
 
+def _series(x: Tensor, order: int) -> Tensor:
+    """Return 1 + x / (order + 1) + x^2 / ((order + 1) (order + 2)) + ..., of 14 terms."""
+    total, one = torch.ones_like(x), x.new_ones(())
+    for n in range(order + 13, order, -1):
+        total = torch.addcmul(one, total, x, value=1 / n)
+    return total
+
+
 def expm1(x: Tensor) -> Tensor:
     """Return e^x - 1 without cancellation.
 
@@ -76,24 +74,17 @@ def expm1(x: Tensor) -> Tensor:
     """
     if not torch.compiler.is_compiling() or x.device.type != "cpu":
         return torch.expm1(x)
-    series, one = torch.ones_like(x), x.new_ones(())
-    for n in range(14, 1, -1):
-        series = torch.addcmul(one, series, x, value=1 / n)
-    return torch.where(x.abs() < 0.5, x * series, torch.exp(x) - 1)
+    return torch.where(x.abs() < 0.5, x * _series(x, 1), torch.exp(x) - 1)
 
 
 def excess(x: Tensor) -> Tensor:
     """Return e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]: KL's generator of log u."""
-    series, one = torch.ones_like(x), x.new_ones(())
-    for n in range(15, 2, -1):
-        series = torch.addcmul(one, series, x, value=1 / n)
-    return torch.where(x.abs() < 0.5, 0.5 * x * x * series, expm1(x) - x)
+    return torch.where(x.abs() < 0.5, 0.5 * x * x * _series(x, 2), expm1(x) - x)
 
 
 def log1mexp(x: Tensor) -> Tensor:
     """Return log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012); -inf at 0."""
-    near_zero = torch.log(-expm1(x))
-    return torch.where(x > -math.log(2), near_zero, torch.log1p(-torch.exp(x)))
+    return torch.where(x > -math.log(2), torch.log(-expm1(x)), torch.log1p(-torch.exp(x)))
 
 
 def output_dtype(x: Tensor) -> torch.dtype:
@@ -112,28 +103,7 @@ def working_copy(x: Tensor) -> Tensor:
     return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 
 
-def _itself(delta: Any) -> Any:
-    return delta
-
-
-def log_double(
-    delta: float | Tensor, of: Callable[[Any], Any] = _itself, log_of: Callable[[Tensor], Tensor] | None = None
-) -> tuple[float | Tensor, float]:
-    """Return log(of(delta)) as an unevaluated sum (head, tail).
-
-    These are the points where a lower bound saturates. At 1 ulp from such a point its distance is as small as the
-    rounding error of the logarithm, so that error, the tail, must be known. For a tensor (every radius is one inside a
-    compiled graph) the tail is left out: the result is then exact for a delta within one ulp, if
-    the logarithm does not cancel: `log_of` is one that does not.
-    """
-    if isinstance(delta, Tensor):
-        return torch.log(of(delta)) if log_of is None else log_of(delta), 0.0
-    return _log_double(delta, of)
-
-
-@lru_cache(maxsize=256)
-def _log_double(delta: float, of: Callable[[Any], Any]) -> tuple[float, float]:
-    with localcontext() as context:
-        context.prec = 50
-        exact = of(Decimal(delta)).ln()
-        return float(exact), float(exact - Decimal(float(exact)))
+def solved_part(log_p: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p in float64 within [LOG_P_MIN, LOG_P_MAX], and how far it is below: at most 0, and finite."""
+    log_p = working_copy(log_p)
+    return log_p.clamp(LOG_P_MIN, LOG_P_MAX), log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN

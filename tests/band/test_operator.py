@@ -373,7 +373,10 @@ def test_a_linear_part_of_the_generator_changes_nothing():
     [
         (lambda u: torch.sin(u - 1), "must be convex, but f"),
         (lambda u: -((u - 1) ** 2), "must be convex, but f"),
-        (lambda u: torch.where(u < 10, (u - 1) ** 2, 9 * (u - 1)), r"must be convex, but f\((9\.\d+|10(\.\d+)?)\) = "),
+        (
+            lambda u: torch.where(u < 10, (u - 1) ** 2, 9 * (u - 1)),
+            r"must be convex, but f\((9\.\d+|10(\.\d+)?)\) is",
+        ),
         (
             lambda u: torch.where((u - 1).abs() < 0.02, -100 * (u - 1) ** 2, (u - 1) ** 2),
             r"must be convex, but f\(0\.9",
@@ -394,7 +397,6 @@ def test_a_linear_part_of_the_generator_changes_nothing():
         (lambda u: (u - 1).sum(), r"must keep shape \(1282,\) and dtype torch.float64, got \(\) of"),
         (lambda u: (u - 1).float() ** 2, "must keep shape .* got .* of torch.float32"),
         (lambda u: 3.0, "must keep shape .* got float"),
-        (lambda u: u.nonsense(), "must map a float64 tensor to a tensor, it raised:"),
     ],
 )
 def test_what_is_no_generator_is_refused_with_the_point_where_it_fails(f, message):
@@ -569,12 +571,9 @@ def test_bounds_of_two_radii_have_one_shape():
 
 
 def test_log_probabilities_are_no_integers():
-    whole, real = torch.tensor([-1, -2]), torch.tensor([-1.0, -2.0])
-    for call in (band_bounds, lambda p: divergence_at(real, p), lambda p: complement(real, p), bandpo.Band().bounds):
-        with pytest.raises(ValueError, match=r"old_logps must be floating point, got torch\.int64"):
-            call(whole)
-    with pytest.raises(ValueError, match=r"log_ratio must be floating point, got torch\.int64"):
-        band_contains(whole, real)
+    for call in (band_bounds, lambda x: divergence_at(x, x), lambda x: complement(x, x), bandpo.Band().bounds):
+        with pytest.raises(ValueError, match=r"log-probabilities must be floating point, got torch\.int64"):
+            call(torch.tensor([-1, -2]))
 
 
 @pytest.mark.parametrize("kind", ["kl", "tv", "chi2", "hellinger", "neyman_chi2", "reverse_kl"])
@@ -588,16 +587,3 @@ def test_a_radius_may_be_mapped_over(kind):
 
     for got, expected in zip(torch.func.vmap(both)(radii), both(radii[:, None]), strict=True):
         torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_the_cost_of_a_divergence_is_its_definition_to_1e_15(name):
-    """Close to r = 1 too, where terms cancel; relative to 1 or to g, whichever is larger."""
-    cost = bandpo.band.divergence(name).cost
-    log_p = torch.tensor([-300.0, -60.0, -10.0, -2.0, -0.5, -1e-2, -1e-4, -1e-7], dtype=torch.float64)
-    log_ratio = torch.tensor([-20.0, -0.5, -1e-3, -1e-6, -1e-9, 1e-9, 1e-6, 1e-3, 0.5], dtype=torch.float64)
-    old, new = (x.flatten() for x in torch.broadcast_tensors(log_p[:, None], log_p[:, None] + log_ratio))
-    old, new = old[new < 0], new[new < 0]
-    for x, y, got in zip(old.tolist(), new.tolist(), cost(old, new).tolist(), strict=True):
-        exact = two_coins(GENERATORS[name], x, mpf(y), mp.log(-mp.expm1(mpf(y))))
-        assert abs(got - exact) <= 3e-15 * (1 + 1e3 * exact), f"at log p = {x}, log q = {y}: {got}, not {exact}"

@@ -435,7 +435,7 @@ def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
     [
         Decaying(Band("kl", 0.2), "delta", 0.02, 1000),
         Decaying(Clip(0.2, 0.2), ["eps_low", "eps_high"], 0.02, 1000, "cosine"),
-        Decaying(RIPO(), "delta", 0.02, 1000, "exponential"),
+        Decaying(RIPO(), "delta", 0.02, 1000, "cosine"),
     ],
     ids=repr,
 )

@@ -214,10 +214,6 @@ def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):
             lambda: Decaying(Band(), "delta", 0.1, 9, "step"),
             r"shape of Decaying must be one of \['linear', .*, got 'step'",
         ),
-        (
-            lambda: Decaying(Clip(), "eps_low", 0, 9, "exponential"),
-            "exponential needs positive ends, got eps_low of Clip",
-        ),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_by_name_value_and_range(make, message):
@@ -474,7 +470,6 @@ def test_by_sign_takes_the_rule_of_the_tokens_sign():
     ("shape", "formula"),
     [
         ("linear", lambda t: 0.2 + (0.02 - 0.2) * t),
-        ("exponential", lambda t: 0.2 * 0.1**t),
         ("cosine", lambda t: 0.02 + (0.2 - 0.02) * (1 + math.cos(math.pi * t)) / 2),
     ],
 )

@@ -3,39 +3,54 @@
 Each is `(log_p, delta) -> (log_low, log_high)` in float64, saturation included, in the form that does not cancel.
 """
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MIN, expm1, log1mexp, log_double, working_copy
+from ..numerics import LOG_P_MIN, expm1, log1mexp, solved_part, working_copy
 
 Radius = float | Tensor
 Interval = tuple[Tensor, Tensor]
 
-
-def _odds(delta: Any) -> Any:
-    return delta / (1 + delta)
-
-
-def _log_odds(delta: Tensor) -> Tensor:
-    return -torch.log1p(1 / delta)
+# At and below p* the lower bound is 0 (prop:saturation): p* of a radius, and log p* of one that is a tensor.
+_TV: Any = (lambda d: d, torch.log)
+_CHI2: Any = (lambda d: d / (1 + d), lambda d: -torch.log1p(1 / d))
+_HELLINGER: Any = (lambda d: d * (2 - d), lambda d: torch.log(d * (2 - d)))
 
 
-def _twice_less_square(delta: Any) -> Any:
-    return delta * (2 - delta)
+def _above(log_p: Tensor, delta: Radius, point: Callable[[Any], Any], log_point: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return log(p / p*), at least 0 and exact to the last bit.
+
+    At 1 ulp from p* it is as small as the rounding error of log p*, which is therefore a sum of two numbers. For a
+    tensor (every radius is one inside a compiled graph) it is one: the result is exact for a delta within one ulp.
+    """
+    head, tail = (log_point(delta), 0.0) if isinstance(delta, Tensor) else _log_double(delta, point)
+    return (log_p - head - tail).clamp(min=0)
+
+
+@lru_cache(maxsize=256)
+def _log_double(delta: float, point: Callable[[Any], Any]) -> tuple[float, float]:
+    with localcontext() as context:
+        context.prec = 50
+        exact = point(Decimal(delta)).ln()
+        return float(exact), float(exact - Decimal(float(exact)))
 
 
 def tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """Return r = 1 +- delta / p (eq:tv_bounds) within [0, 1/p] (eq:clamp_final_bounds)."""
     log_p = working_copy(log_p)
-    log_delta, tail = log_double(delta)
-    excess = log_p - log_delta - tail  # log(p / delta), exact to the last bit even where the lower bound saturates
     within = log_p.clamp(min=2 * LOG_P_MIN)
     s = delta * torch.exp(-within)  # delta / p, without the rounding of a sum of logarithms
-    log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), log1mexp(-excess.clamp(min=0)))
+    gap = log1mexp(-_above(log_p, delta, *_TV))
+    log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), gap)
     return log_low, torch.minimum(torch.log1p(s) - (log_p - within), -log_p)
 
 
@@ -48,9 +63,7 @@ def chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     log_p = working_copy(log_p)
     within = log_p.clamp(min=2 * LOG_P_MIN)
     s = torch.sqrt(delta * -expm1(log_p)) * torch.exp(-0.5 * within)
-    log_saturation, tail = log_double(delta, _odds, _log_odds)
-    x = (log_p - log_saturation - tail).clamp(min=0)
-    gap = (1 + delta) * -expm1(-x) / (1 + s)
+    gap = (1 + delta) * -expm1(-_above(log_p, delta, *_CHI2)) / (1 + s)
     log_low = torch.where(s < 0.5, torch.log1p(-s.clamp(max=0.5)), torch.log(gap))
     return log_low, torch.minimum(torch.log1p(s) - 0.5 * (log_p - within), -log_p)
 
@@ -64,14 +77,14 @@ def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """
     log_p = working_copy(log_p)
     delta = delta.clamp(max=1.0) if isinstance(delta, Tensor) else min(delta, 1.0)
-    log_saturation, tail = log_double(delta, _twice_less_square)
+    x = _above(log_p, delta, *_HELLINGER)
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
-    s = torch.sqrt(delta * (2 - delta) * -expm1(log_p)) * torch.exp(-0.5 * log_p.clamp(min=2 * LOG_P_MIN))
-    x = (log_p - log_saturation - tail).clamp(min=0)
+    within = log_p.clamp(min=2 * LOG_P_MIN)
+    s = torch.sqrt(delta * (2 - delta) * -expm1(log_p)) * torch.exp(-0.5 * within)
     gap = torch.where(x == 0, 0.0, -expm1(-x) / (1 - delta + s))  # at p = 1 and delta = 1 it would be 0 / 0
     fall = delta + s
     log_low = 2 * torch.where(fall < 0.5, torch.log1p(-fall.clamp(max=0.5)), torch.log(gap))
-    log_high = 2 * torch.log1p(s - delta) - (log_p - log_p.clamp(min=2 * LOG_P_MIN))
+    log_high = 2 * torch.log1p(s - delta) - (log_p - within)
     return log_low, torch.where(0.5 * log_p >= torch.log1p(-delta), -log_p, torch.minimum(log_high, -log_p))
 
 
@@ -81,9 +94,7 @@ def neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     With S = sqrt(delta^2 + 4 delta p (1 - p)), r_high - 1 = 2 delta (1 - p) / (S + delta (2 p - 1)) and 1 - r_low = 2
     delta (1 - p) / (S - delta (2 p - 1)), each written without its cancellation; r_low r_high (1 + delta) = 1.
     """
-    log_p = working_copy(log_p)
-    beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
-    log_p = log_p.clamp(min=LOG_P_MIN)
+    log_p, beyond = solved_part(log_p)
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
     p, rest = torch.exp(log_p), -expm1(log_p)
     root, lean = torch.sqrt(4 * p * rest / delta + 1), rest - p  # S / delta, 1 - 2 p

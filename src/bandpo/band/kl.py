@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MAX, LOG_P_MIN, excess, expm1, working_copy
+from ..numerics import excess, expm1, solved_part
 from .closed_forms import Interval, Radius
 
 # From 40 nats on, what is left out of K's asymptotes is below float64: K is a line, and so is its inverse.
@@ -20,61 +20,45 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     min(p, 1 - p): exchanging the sides exchanges r and c, and the roots change their signs. From these starts one step
     of Halley's method is within 1e-3 of every root, two within 2e-10.
     """
-    single = log_p.dtype == torch.float32
-    log_p = working_copy(log_p)
+    exact = log_p.dtype == torch.float64
     # Below e^-300, r_high p stays what it is; log r_low = -delta / p is beyond -1e118, and stays there.
-    beyond = log_p.clamp(max=LOG_P_MIN) - LOG_P_MIN
-    log_p = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
+    log_p, beyond = solved_part(log_p)
     delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(min=1e-10)
     curved = delta.clamp(max=_LINE)
     p, rest = torch.exp(log_p), -expm1(log_p)
-    rare = p < rest
-    mu = torch.minimum(p, rest)
+    rare, mu = p < rest, torch.minimum(p, rest)
     nu = 1 - mu
     # Starts: log Z = delta + mu t for a t between that of K's parabola and that of its asymptote; below, a parabola.
     spread = curved * mu / nu
-    log_z = curved + torch.sqrt(spread * (spread + 2))
-    z = torch.exp(log_z)
+    z = torch.exp(curved + torch.sqrt(spread * (spread + 2)))
     up = torch.log(1 + (z - 1) / mu)
     down = -(curved / 2 + torch.sqrt(2 * spread + curved * curved / 4)) / mu
     # exp and log are off by 1e-16 of 1, at most 1e-6 of delta: enough for a first step.
-    up = up + _halley(log_z - mu * up - curved, 1 - nu / z, mu)
-    odds = mu * torch.exp(down)
-    down = down + _halley(torch.log(nu + odds) - mu * down - curved, odds / (nu + odds), mu)
-    last = _last_step if single else _last_steps
-    (up_r, up_c), (down_r, down_c) = last(up, mu, curved), last(down, mu, curved)
+    t, odds = torch.stack([up, down]), torch.stack([z - nu, mu * torch.exp(down)])
+    t = t + _halley(torch.log(nu + odds) - mu * t - curved, odds / (nu + odds), mu)
+    step = q = log_z = t
+    for _ in range(2 if exact else 1):
+        x = mu * expm1(t)
+        log_z, q = torch.log1p(x), (x + mu) / (1 + x)
+        # The first form of K = mu (e^t - 1 - t) - (Z - 1 - log Z) does not cancel for small t.
+        k = torch.where(t.abs() < 1, mu * excess(t) - excess(log_z), log_z - mu * t) if exact else log_z - mu * t
+        step = _halley(k - curved, q, mu)
+        t = t + step
+    if exact:
+        log_r, log_c = tilted(t, mu)
+        log_c = torch.where(t > 1, -curved - mu * t, log_c)  # the e^t of a large t has lost its last digits
+    else:  # log Z is carried along the step by its two derivatives
+        log_c = -(log_z + q * step * (1 + 0.5 * (1 - q) * step))
+        log_r = t + log_c
     line = delta - curved
-    log_low = torch.where(rare, down_r - line / mu, up_c - line / nu)
-    return log_low, torch.where(rare, up_r, down_c) - beyond
+    log_low = torch.where(rare, log_r[1] - line / mu, log_c[0] - line / nu)
+    return log_low, torch.where(rare, log_r[0], log_c[1]) - beyond
 
 
 def _halley(gap: Tensor, q: Tensor, mu: Tensor) -> Tensor:
     """Return Halley's step to the root of gap = K - delta."""
     slope = q - mu
-    return gap * slope / (0.5 * gap * q * (1 - q) - slope * slope)
-
-
-def _last_step(t: Tensor, mu: Tensor, delta: Tensor) -> Interval:
-    """Return (log r, log c) of mu at the root, to 1e-9; log Z is carried along the step by its two derivatives."""
-    x = mu * expm1(t)
-    log_z, q = torch.log1p(x), (x + mu) / (1 + x)
-    step = _halley(log_z - mu * t - delta, q, mu)
-    log_c = -(log_z + q * step * (1 + 0.5 * (1 - q) * step))
-    return t + step + log_c, log_c
-
-
-def _last_steps(t: Tensor, mu: Tensor, delta: Tensor) -> Interval:
-    """Return (log r, log c) of mu at the root, to the last digits of float64.
-
-    K = mu (e^t - 1 - t) - (Z - 1 - log Z) does not cancel for small t.
-    """
-    for _ in range(2):
-        x = mu * expm1(t)
-        log_z = torch.log1p(x)
-        k = torch.where(t.abs() < 1, mu * excess(t) - excess(log_z), log_z - mu * t)
-        t = t + _halley(k - delta, (x + mu) / (1 + x), mu)
-    log_r, log_c = tilted(t, mu)
-    return log_r, torch.where(t > 1, -delta - mu * t, log_c)  # the e^t of a large t has lost its last digits
+    return gap / (0.5 * gap * q * (1 - q) / slope - slope)
 
 
 def tilted(t: Tensor, mu: Tensor) -> Interval:

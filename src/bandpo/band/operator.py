@@ -12,16 +12,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import (
-    LOG_P_MAX,
-    LOG_P_MIN,
-    expm1,
-    is_number,
-    is_traced,
-    log1mexp,
-    output_dtype,
-    working_copy,
-)
+from ..numerics import LOG_P_MAX, expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -39,7 +30,6 @@ def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
         log_ratio: log r = log pi - log pi_old, any shape, r p <= 1.
         old_logps: log p, same shape.
     """
-    _check_dtypes(log_ratio=log_ratio, old_logps=old_logps)
     dtype = output_dtype(log_ratio)
     log_p = working_copy(old_logps).clamp(max=LOG_P_MAX)
     log_c = log1mexp(working_copy(log_ratio) + log_p) - log1mexp(log_p)
@@ -76,10 +66,10 @@ def band_contains(
     and TV; for divergences under which r p itself vanishes there, ask the bounds.
     """
     low, high = _radii(delta, delta_low, delta_high, old_logps)
-    g = _coin(log_ratio, old_logps, divergence, exact=False)
-    inside = g <= low if low is high else g <= torch.where(working_copy(log_ratio) < 0, low, high)
+    g, moved = _coin(log_ratio, old_logps, divergence), working_copy(log_ratio)
+    inside = torch.where(moved < 0, g <= low, g <= high)
     # With an infinite radius an infinite g is inside, unless the ratio leaves the simplex.
-    inside = inside & (working_copy(log_ratio) + working_copy(old_logps).clamp(max=LOG_P_MAX) <= 0)
+    inside = inside & (moved + working_copy(old_logps).clamp(max=LOG_P_MAX) <= 0)
     return inside.to(log_ratio.device) | (old_logps == -torch.inf)
 
 
@@ -130,19 +120,14 @@ def band_bounds(
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
-    _check_dtypes(old_logps=old_logps)
-    kind = lookup(divergence)
-    # The solver of a divergence without a formula reads the radius.
-    low, high = _radii(delta, delta_low, delta_high, old_logps, on_cpu=kind.log_bounds is None)
-    shape = torch.broadcast_shapes(*(x.shape for x in (old_logps, low, high) if isinstance(x, Tensor)))
-    dtype, device = output_dtype(old_logps), old_logps.device
+    dtype, device, kind = output_dtype(old_logps), old_logps.device, lookup(divergence)
+    low, high = _radii(delta, delta_low, delta_high, old_logps)
     log_p = old_logps.to(dtype).clamp(max=0)
     log_low, log_high = _ball(kind, log_p, low)
     if high is not low:
-        log_high = _ball(kind, log_p, high)[1]
-    limit = (-old_logps).clamp(min=0).to(dtype)
+        log_low, log_high = torch.broadcast_tensors(log_low, _ball(kind, log_p, high)[1])
     log_low, log_high = log_low.to(device, dtype).clamp(max=0), log_high.to(device, dtype).clamp(min=0)
-    return Bounds(log_low.expand(shape), torch.minimum(log_high, limit).expand(shape))
+    return Bounds(log_low, torch.minimum(log_high, -log_p))
 
 
 def _ball(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
@@ -173,7 +158,7 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
         if table.fits:
             return table.look_up(log_p)
         smooth = False
-    return tilt_log_bounds(log_p, delta, kind.generator, kind.inverse, smooth)
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth)
 
 
 # A table is a third of a megabyte.
@@ -194,63 +179,38 @@ def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
-def check_radius(name: str, delta: Radius) -> None:
-    """Raise ValueError unless delta is positive; a tensor that has no numbers (`is_traced`, vmap) is not looked at."""
+def _radii(delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor) -> tuple[Radius, Radius]:
+    """Return the radii of the lower and of the upper bound: one object if it is one radius."""
+    both = _radius("delta", delta, like)
+    low = both if delta_low is None else _radius("delta_low", delta_low, like)
+    return low, both if delta_high is None else _radius("delta_high", delta_high, like)
+
+
+def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
+    """Return a positive float, or a tensor in float64; raise ValueError for anything else."""
     if isinstance(delta, Tensor):
         try:
-            if is_traced(delta) or bool((delta > 0).all()):
-                return
-        except RuntimeError:  # of vmap, or of a graph that is traced with real numbers
-            return
-        lowest, highest = float(delta.min()), float(delta.max())
-        raise ValueError(f"{name} must be positive everywhere, got values from {lowest} to {highest}")
+            is_fine = is_traced(delta) or bool((delta > 0).all())
+        except RuntimeError:  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
+            is_fine = True
+        if not is_fine:
+            lowest, highest = float(delta.min()), float(delta.max())
+            raise ValueError(f"{name} must be positive everywhere, got values from {lowest} to {highest}")
+        return working_copy(delta.to(like.device))
     if not is_number(delta) or not delta > 0:
         raise ValueError(f"{name} must be a positive number or tensor, got {delta!r}")
-
-
-def _check_dtypes(**arguments: Tensor) -> None:
-    for name, x in arguments.items():
-        if not x.is_floating_point():
-            raise ValueError(f"{name} must be floating point, got {x.dtype}")
-
-
-def _radii(
-    delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor, *, on_cpu: bool = False
-) -> tuple[Radius, Radius]:
-    """Return the radii of the lower and of the upper bound: one object if it is one radius."""
-    for name, value in {"delta": delta, "delta_low": delta_low, "delta_high": delta_high}.items():
-        if value is not None:
-            check_radius(name, value)
-    both = _radius(delta, like, on_cpu)
-    return (
-        both if delta_low is None else _radius(delta_low, like, on_cpu),
-        both if delta_high is None else _radius(delta_high, like, on_cpu),
-    )
-
-
-def _radius(delta: Radius, like: Tensor, on_cpu: bool) -> Radius:
-    if isinstance(delta, Tensor):
-        return working_copy(delta.to(like.device))
     # In a compiled graph an operation with a float is one of the few that do not make a constant of it, and so a new
-    # graph for each new radius.
-    if not torch.compiler.is_compiling():
-        return float(delta)
-    return torch.zeros((), dtype=torch.float64, device="cpu" if on_cpu else working_copy(like).device) + delta
+    # graph for each new radius. It is on the CPU, where `_solve` can read it.
+    is_number_of_a_graph = torch.compiler.is_compiling()
+    return torch.zeros((), dtype=torch.float64, device="cpu") + delta if is_number_of_a_graph else float(delta)
 
 
-def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence, *, exact: bool = True) -> Tensor:
-    """Return g_f(p, r) in float64, or with an absolute error of 1e-15 by a divergence's `cost` if that will do."""
-    _check_dtypes(log_ratio=log_ratio, old_logps=old_logps)
-    kind = lookup(divergence)
-    old, moved = working_copy(old_logps), working_copy(log_ratio)
-    log_p = old.clamp(LOG_P_MIN, LOG_P_MAX)
+def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) -> Tensor:
+    """Return g_f(p, r) in float64."""
+    log_p, beyond = solved_part(old_logps)
     # Below e^-300 what counts is the new probability: keep r p, not r.
-    moved = moved + (old - log_p).clamp(-1e300, 0.0)
+    moved, generator = working_copy(log_ratio) + beyond, lookup(divergence).generator
     outside = moved + log_p > 0
-    if kind.cost is not None and not exact:
-        g = kind.cost(log_p, (moved + log_p).clamp(max=LOG_P_MAX))
-    else:
-        moved = torch.where(outside, 0.0, moved)
-        log_c = log1mexp(moved + log_p) - log1mexp(log_p)
-        g = log_p.exp() * kind.generator(moved) - expm1(log_p) * kind.generator(log_c)
-    return torch.where(outside, torch.inf, g)
+    moved = torch.where(outside, 0.0, moved)
+    log_c = log1mexp(moved + log_p) - log1mexp(log_p)
+    return torch.where(outside, torch.inf, log_p.exp() * generator(moved) - expm1(log_p) * generator(log_c))

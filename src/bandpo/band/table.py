@@ -8,17 +8,16 @@ cells of the table are equal parts of the octaves of the distance from there.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOG_P_MAX, LOG_P_MIN, expm1, is_number, made_to_last, working_copy
+from ..numerics import LOG_P_MIN, expm1, is_number, made_to_last, solved_part, working_copy
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
-from .solver import Generator, falling_curve, limit_slopes
+from .solver import Generator, fall
 
 # In each octave 32 cells, in each cell a polynomial of degree 6.
 _BITS, _DEGREE = 5, 6
@@ -29,32 +28,6 @@ _FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, -3, 10
 _TOLERANCE, _ROUNDING = 2.0**-24, 2.0**-40
 # Below this log r is no ratio in float32. An own f(u) ends there, because no u is below e^-745: its curve has a kink.
 _LOWEST = -150.0
-
-
-class Octaves(NamedTuple):
-    """Cut each octave from 2^first to 2^end into 2^bits cells, so that a float32's leading bits are its cell."""
-
-    first: int
-    end: int
-    bits: int
-
-    @property
-    def cells(self) -> int:
-        return (self.end - self.first) << self.bits
-
-    def starts(self) -> Tensor:
-        """Return where each cell begins, in float64; its end is the next one's start."""
-        part = torch.arange(self.cells + 1, dtype=torch.float64) + (self.first << self.bits)
-        octave = torch.floor(part / 2**self.bits)
-        return torch.exp2(octave) * (1 + part / 2**self.bits - octave)
-
-    def find(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cell of each x >= 0 (int32), the first or last one for what is outside, and where it starts."""
-        shift = 23 - self.bits  # of the 23 bits behind a float32's leading one
-        leading = x.to(torch.float32).view(torch.int32) >> shift
-        last = 2.0**self.end - 2.0 ** (self.end - 1 - self.bits)
-        start = (leading << shift).view(torch.float32).clamp_(2.0**self.first, last)
-        return leading.sub_((127 + self.first) << self.bits).clamp_(0, self.cells - 1), start
 
 
 class BandTable:
@@ -90,14 +63,15 @@ class BandTable:
             self._make(torch.device(device))
 
     def _make(self, device: torch.device) -> None:
-        generator, inverse, delta = self.divergence.generator, self.divergence.inverse, self.delta
+        generator, delta = self.divergence.generator, self.delta
         edge = _saturation(generator, delta)
         saturates = edge > -math.inf
-        self.slopes = limit_slopes(inverse)
+        self.slopes = self.divergence.slopes
         self.edge = min(edge, 1e3) if saturates else math.log(min(delta, 1.0))
-        first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
-        self.octaves, self.least = Octaves(first, _END, _BITS), 2.0**first if saturates else 0.0
-        ends = self.octaves.starts()
+        self.first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
+        self.least, self.cells = 2.0**self.first if saturates else 0.0, (_END - self.first) << _BITS
+        number = torch.arange(self.cells + 1, dtype=torch.float64)
+        ends = torch.exp2(number // 2**_BITS + self.first) * (1 + number % 2**_BITS / 2**_BITS)
         start, width = ends[:-1], ends.diff()
 
         # Chebyshev points with both ends, so that the bounds have no jumps. Between them the fit is checked.
@@ -107,7 +81,13 @@ class BandTable:
         if not saturates:  # nothing happens at distance 0: the first cell begins there
             distance[0] = (start[0] + width[0]) * points
         log_odds = self.edge + torch.stack([distance] if saturates else [distance, -distance])
-        curve = torch.stack(falling_curve(log_odds.clamp(-350, 350), delta, generator, inverse))
+        log_odds = log_odds.clamp(-350, 350)
+        sides = (
+            torch.sigmoid(log_odds),
+            torch.sigmoid(-log_odds),
+            -torch.nn.functional.softplus(log_odds, threshold=700),
+        )
+        curve = torch.stack(fall(*sides, torch.tensor(delta, dtype=torch.float64), generator))
         value = torch.log(curve.abs())  # (r and c, sides of the edge, cells, points)
         powers = _offset(distance, start[:, None])[..., None] ** torch.arange(_DEGREE + 1)
         known, between = value[..., : _DEGREE + 1], value[..., _DEGREE + 1 :]
@@ -138,22 +118,24 @@ class BandTable:
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""
-        log_p = working_copy(log_p)
-        beyond = log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN
-        within = log_p.clamp(LOG_P_MIN, LOG_P_MAX)
+        within, beyond = solved_part(log_p)
         log_odds = within - torch.log(-expm1(within))
-        fall, rise = self.slopes
-        log_low = torch.exp(self._read(self.curves[0], log_odds)).neg_()
-        log_high = torch.exp(self._read(self.curves[1], -log_odds))
-        return log_low.add_(fall * beyond), torch.minimum(log_high.sub_(rise * beyond), -log_p)
+        log_low = torch.exp(self._read(self.curves[0], log_odds)).neg_().add_(self.slopes[0] * beyond)
+        log_high = torch.exp(self._read(self.curves[1], -log_odds)).add_(self.slopes[1] * beyond)
+        return log_low, torch.minimum(log_high, -working_copy(log_p))
 
     def _read(self, curve: Tensor, log_odds: Tensor) -> Tensor:
         """Return log |log r| or log |log c| where a side of the coin falls."""
         signed = log_odds - self.edge
         distance = signed.abs().clamp_(min=self.least)
-        cell, start = self.octaves.find(distance)
-        cell = cell.add_(signed < 0, alpha=self.octaves.cells).flatten()
-        x = _offset(distance, start.to(torch.float64)).flatten()
+        # The leading bits of a float32 are its cell and its start; beyond the ends it is the first or last cell.
+        shift = 23 - _BITS
+        leading = distance.float().view(torch.int32) >> shift
+        last = 2.0**_END - 2.0 ** (_END - 1 - _BITS)
+        start = (leading << shift).view(torch.float32).clamp_(2.0**self.first, last).double()
+        cell = leading.sub_((127 + self.first) << _BITS).clamp_(0, self.cells - 1)
+        cell = cell.add_(signed < 0, alpha=self.cells).flatten()
+        x = _offset(distance, start).flatten()
         value = curve[_DEGREE].index_select(0, cell)
         for power in range(_DEGREE - 1, -1, -1):
             value = value.mul_(x).add_(curve[power].index_select(0, cell))
@@ -170,15 +152,12 @@ def _saturation(generator: Generator, delta: float) -> float:
 
     It takes g = p f(0) + (1 - p) f(1 / (1 - p)), which rises with p.
     """
-    low, high = LOG_P_MIN, -LOG_P_MIN
-    for _ in range(6):
-        log_odds = torch.linspace(low, high, 1025, dtype=torch.float64)
-        p = torch.sigmoid(log_odds)
-        # log(1 / (1 - p)) = log(1 + e^L)
-        rest = torch.nn.functional.softplus(log_odds, threshold=700)
-        g = p * generator(torch.full_like(p, -torch.inf)) + torch.exp(-rest) * generator(rest)
-        allowed = int((g <= delta).sum())
-        if allowed in (0, 1025):
-            return math.inf if allowed else -math.inf
-        low, high = float(log_odds[allowed - 1]), float(log_odds[allowed])
-    return low
+    low, high = torch.tensor([LOG_P_MIN, -LOG_P_MIN], dtype=torch.float64)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        rest = torch.nn.functional.softplus(middle, threshold=700)  # log(1 / (1 - p))
+        g = torch.sigmoid(middle) * generator(torch.full_like(middle, -torch.inf)) + torch.exp(-rest) * generator(rest)
+        low, high = (middle, high) if g <= delta else (low, middle)
+    if high == -LOG_P_MIN:
+        return math.inf
+    return float(low) if low > LOG_P_MIN else -math.inf

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import unknown
-from ..trust_regions.base import Law, Region
-from ..trust_regions.nodes import EXAMPLE, kinds, made_of, read_node, trust_region
+from ..trust_regions.base import EXAMPLE, Law, Region
+from ..trust_regions.nodes import kinds, made_of, read_node, trust_region
 from .objective import Method, Objective
 from .surrogates import Application
 

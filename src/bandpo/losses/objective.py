@@ -10,9 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Known, Region, check_number, depends_on_probability, find_one, node_of, rules_in
+from ..trust_regions.base import (
+    Known,
+    Region,
+    check_number,
+    check_part,
+    depends_on_probability,
+    find_one,
+    node_of,
+    rules_in,
+)
 from ..trust_regions.control import Controlled
-from ..trust_regions.nodes import check_part
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty

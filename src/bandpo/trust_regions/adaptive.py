@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -13,9 +14,8 @@ from torch import Tensor
 from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import output_dtype
-from .base import Context, Law, Part, Region, check_number
+from .base import Context, Law, Part, Region, check_part
 from .control import Moving
-from .nodes import check_part
 from .rules import Band
 
 __all__ = ["Adaptive", "Tilt", "TokenLaw"]
@@ -47,15 +47,15 @@ class Tilt(TokenLaw):
     """
 
     kind: ClassVar[str] = "tilt"
+    limits: ClassVar[Mapping[str, str]] = {"gain": "(-inf, inf)", "limit": "(1, inf)"}
     of: str
     gain: float
     limit: float = 10.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.of not in _QUANTITIES:
             raise ValueError(f"of of Tilt must be one of {list(_QUANTITIES)}, got {self.of!r}")
-        check_number(self, "gain", -math.inf, math.inf, open_low=True, open_high=True)
-        check_number(self, "limit", 1, math.inf, open_low=True, open_high=True)
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -118,7 +118,7 @@ class Adaptive(Region):
     law: TokenLaw
 
     def __post_init__(self) -> None:
-        check_part(self, "region")
+        super().__post_init__()
         check_part(self, "law", of=TokenLaw)
         band = self.region
         while isinstance(band, Moving):

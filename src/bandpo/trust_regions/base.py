@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar, cast
 
@@ -19,6 +19,8 @@ from torch import Tensor
 from ..bounds import Bounds
 
 __all__ = ["Context", "Law", "Region"]
+
+EXAMPLE = "; a rule is written Band('kl', 0.05) or Clip(0.2, 0.28), as text band:kl:0.05 or clip:0.2:0.28"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +91,12 @@ class Node:
     """A frozen dataclass that is also a config node, if it has a `kind`: its `type` in a config file.
 
     The kind is known once the class is defined. In another process, where it is not, `module:Class` is the type, which
-    `to_config` writes. `needs` are the fields of `Context` that it asks for, `words` its label with fields in braces.
+    `to_config` writes. `needs` are the fields of `Context` that it asks for, `limits` the intervals of its
+    numbers, such as "[0, 1)", `words` its label with fields in braces.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
+    limits: ClassVar[Mapping[str, str]] = {}
     words: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     family: ClassVar[str]
@@ -115,6 +119,15 @@ class Node:
             raise ValueError(f"kind {cls.kind!r} of {cls.__qualname__} is taken by {taken.__qualname__}")
         if cls.kind:
             cls.kinds[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        """Check the fields that are rules, and the numbers that have limits. Raises ValueError."""
+        for field in dataclasses.fields(cast(Any, self)):
+            if str(getattr(field.type, "__name__", field.type)).rpartition(".")[2] == "Region":
+                check_part(self, field.name)
+        for name, interval in self.limits.items():
+            low, high = map(float, interval[1:-1].split(","))
+            check_number(self, name, low, high, open_low=interval[0] == "(", open_high=interval[-1] == ")")
 
     @property
     def label(self) -> str:
@@ -177,11 +190,9 @@ class Region(Node, ABC, family="trust region"):
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Return the names of the fields that are one number, or () if that is not clear.
+        """Name the fields that are the rule's one number, which `calibrate` finds; () if that is not clear.
 
-        `calibrate` finds it where no other is named.
-
-        The first part's, as `region.delta` or `regions.0.delta`; else `delta`; else the only number.
+        They are the first part's, as `region.delta` or `regions.0.delta`; else `delta`; else the only number.
         """
         for place, part in parts_of(self):
             return tuple(f"{place}.{each}" for each in part.free)
@@ -259,6 +270,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in cast("tuple[Any, ...]", value)]  # YAML has no tuples
     return value.to_config() if hasattr(value, "to_config") else value
+
+
+def check_part(thing: object, *names: str, of: type[Node] = Region) -> None:
+    """Check fields that hold a rule each, or a law."""
+    for name in names:
+        value = getattr(thing, name)
+        if isinstance(value, of):
+            continue
+        known = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
+        what = f"trust region, got {value!r}{EXAMPLE}" if of is Region else f"{of.__name__}, of {known}, got {value!r}"
+        raise ValueError(f"{name} of {type(thing).__name__} must be a {what}")
 
 
 def check_number(

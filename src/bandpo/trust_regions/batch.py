@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..band.divergences import Divergence, divergence
+from ..band.divergences import Divergence
 from ..band.operator import band_bounds, divergence_at
 from ..bounds import Bounds
 from ..numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
 from .base import Context, Part, Region, check_number, depends_on_probability
-from .combinators import chosen
-from .nodes import check_part
-from .rules import Band, Clip, like
+from .combinators import Choice
+from .rules import Band, Clip, like, name_divergence
 
 __all__ = ["ByEntropy", "EntropyRatio", "GroupClip", "PrefixBudget", "Stale"]
 
@@ -62,7 +62,7 @@ class GroupClip(Region):
 
 
 @dataclass(frozen=True)
-class EntropyRatio(Region):
+class EntropyRatio(Choice):
     """A rule where the policy is about as uncertain as it was, low < H / H_old < high; elsewhere r = 1 and no more.
 
     H is context.entropies, H_old context.old_entropies, of the token's whole distribution. With `apply`
@@ -75,23 +75,21 @@ class EntropyRatio(Region):
     needs: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, str]] = {"low": "[0, 1)", "high": "(1, inf]"}
     region: Region
     low: float = 0.95
     high: float = 1.05
 
-    def __post_init__(self) -> None:
-        check_part(self, "region")
-        check_number(self, "low", 0, 1, open_high=True)
-        check_number(self, "high", 1, math.inf, open_low=True)
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the rule, or 0 and 0."""
-        found = ((context or Context()).require(name, self) for name in self.needs)
+    def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
+        """Return how far the ratio is inside, at most 0 elsewhere."""
+        found = (context.require(name, self) for name in self.needs)
         now, then = (x.to(output_dtype(x)) + 1e-8 for x in found)  # so that a ratio of two that are 0 is 1
         ratio = now / then
-        old = _nan_where(ratio, old_logps)
-        inside = (ratio > self.low) & (ratio < self.high)
-        return chosen(inside, self.region.bounds(old, context), Clip(0.0, 0.0).bounds(old))
+        return torch.minimum(ratio - self.low, self.high - ratio)
+
+    def sides(self) -> list[Region]:
+        """Return no move, and the rule."""
+        return [Clip(0.0, 0.0), self.region]
 
     def cases(self) -> list[Part]:
         """List the rule, and no move."""
@@ -99,7 +97,7 @@ class EntropyRatio(Region):
 
 
 @dataclass(frozen=True)
-class ByEntropy(Region):
+class ByEntropy(Choice):
     """One rule for tokens whose entropy is at most the quantile of those of its response, another for those above it.
 
     ASPO (arXiv 2510.06062) clips at 0.2 up to the quantile of 0.8 and at 0.4 above it. Needs context.entropies; the
@@ -111,21 +109,17 @@ class ByEntropy(Region):
     needs: ClassVar[tuple[str, ...]] = ("entropies",)
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}
     quantile: float
     below: Region
     above: Region
 
-    def __post_init__(self) -> None:
-        check_number(self, "quantile", 0, 1, open_low=True, open_high=True)
-        check_part(self, "below", "above")
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the rule for the token's entropy."""
-        context = context or Context()
-        entropies = context.require("entropies", self)
-        old = _nan_where(entropies, old_logps)
-        low = entropies <= quantile_of(entropies, context, self.quantile)
-        return chosen(low, self.below.bounds(old, context), self.above.bounds(old, context))
+    def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
+        """Return how far the entropy is above the quantile over the tokens of its response."""
+        entropies, mask = context.require("entropies", self), context.response_mask
+        x = entropies.detach().to(output_dtype(entropies))
+        x = x if mask is None else torch.where(mask, x, torch.nan)
+        return entropies - torch.nanquantile(x, self.quantile, dim=-1, keepdim=True)
 
     def cases(self) -> list[Part]:
         """List the two rules."""
@@ -152,7 +146,7 @@ class Stale(Region):
     region: Region
 
     def __post_init__(self) -> None:
-        check_part(self, "region")
+        super().__post_init__()
         if depends_on_probability(self.region):
             raise ValueError(
                 f"region of Stale must be made of Clip, whose interval is the same for every old probability, got "
@@ -190,17 +184,15 @@ class PrefixBudget(Region):
     words: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
     needs: ClassVar[tuple[str, ...]] = ("logps",)
     is_of_single_tokens: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)", "budget": "[0, inf)", "least_weight": "(0, 1]"}
     divergence: str | Divergence = "tv"
     delta: float = 0.15
     budget: float = 0.015
     least_weight: float = 0.8
 
     def __post_init__(self) -> None:
-        if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
-            object.__setattr__(self, "divergence", kind.name)
-        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "budget", 0, math.inf, open_high=True)
-        check_number(self, "least_weight", 0, 1, open_low=True)
+        super().__post_init__()
+        name_divergence(self)
 
     @torch.no_grad()
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
@@ -221,18 +213,6 @@ class PrefixBudget(Region):
         """List the bands at both ends of a response."""
         first, last = (Band(self.divergence, self.delta / weight) for weight in (1, self.least_weight))
         return [Part("first token", first), Part("last token, nothing overspent", last)]
-
-
-def quantile_of(x: Tensor, context: Context, q: float) -> Tensor:
-    """Return the quantile over the tokens of each response, (B, 1), between two of them; NaN without tokens."""
-    mask = context.response_mask
-    x = x.detach().to(output_dtype(x))
-    return torch.nanquantile(x if mask is None else torch.where(mask, x, torch.nan), q, dim=-1, keepdim=True)
-
-
-def _nan_where(seen: Tensor, old_logps: Tensor) -> Tensor:
-    """Return the old log-probabilities, NaN where what a rule goes by is."""
-    return torch.where(seen.isnan(), torch.nan, old_logps)
 
 
 def moves(old_logps: Tensor, context: Context | None, region: Region) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABC
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from bandpo.numerics import listed
-from bandpo.trust_regions.base import Context, Part, Region, check_number, given
-from bandpo.trust_regions.control import Controlled, Moving
-from bandpo.trust_regions.nodes import check_part
-
 from ..bounds import Bounds
+from ..numerics import listed, output_dtype
+from .base import Context, Part, Region, check_number, given, parts_of
+from .control import Controlled, Moving
 from .rules import Band, Clip, cap
 
 __all__ = ["ByProbability", "BySign", "Capped", "Decaying", "Intersect", "Relaxed", "Union"]
@@ -34,9 +32,6 @@ class Pair(Region, ABC):
 
     sees_probability: ClassVar[bool] = False
     ends: ClassVar[tuple[Callable[..., Tensor], Callable[..., Tensor]]] = torch.minimum, torch.maximum
-
-    def __post_init__(self) -> None:
-        check_part(self, *given(self))
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return one of the two lower bounds, and one of the two upper ones."""
@@ -89,8 +84,30 @@ class Relaxed(Pair):
         return f"Relaxed {self.inner.label}" if is_papers else super().label
 
 
+class Choice(Region, ABC):
+    """Two rules, of which each token has the first where a quantity is at most 0, and the second where it is above."""
+
+    @abstractmethod
+    def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
+        """Return what decides; where it is NaN, so are the bounds."""
+
+    def sides(self) -> list[Region]:
+        """Return the two rules."""
+        return [part for _, part in parts_of(self)]
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Return those of the token's rule."""
+        old_logps = old_logps.detach().to(output_dtype(old_logps))
+        x = self.quantity(old_logps, context or Context())
+        old = torch.where(x.isnan(), torch.nan, old_logps)
+        a, b = (each.bounds(old, context) for each in self.sides())
+        first = x <= 0
+        log_low, log_high = torch.where(first, a.log_low, b.log_low), torch.where(first, a.log_high, b.log_high)
+        return Bounds(log_low, log_high, _capped(first, a, b))
+
+
 @dataclass(frozen=True)
-class ByProbability(Region):
+class ByProbability(Choice):
     """One rule for rare tokens, of old probability p <= threshold, and another for the likely ones.
 
     The bounds jump at the threshold. `ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))` is the band where the paper
@@ -99,18 +116,14 @@ class ByProbability(Region):
 
     kind: ClassVar[str] = "by_probability"
     words: ClassVar[str] = "{below} for p <= {threshold}, {above} for p > {threshold}"
+    limits: ClassVar[Mapping[str, str]] = {"threshold": "(0, 1)"}
     threshold: float
     below: Region
     above: Region
 
-    def __post_init__(self) -> None:
-        check_number(self, "threshold", 0, 1, open_low=True, open_high=True)
-        check_part(self, "below", "above")
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the rule for the token's probability."""
-        rare = old_logps.detach() <= math.log(self.threshold)
-        return chosen(rare, self.below.bounds(old_logps, context), self.above.bounds(old_logps, context))
+    def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
+        """Return log(p / threshold)."""
+        return old_logps - math.log(self.threshold)
 
 
 @dataclass(frozen=True)
@@ -124,12 +137,9 @@ class Capped(Region):
     kind: ClassVar[str] = "capped"
     words: ClassVar[str] = "{region} cap {max_ratio}"
     sees_probability: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, str]] = {"max_ratio": "(1, inf)"}
     region: Region
     max_ratio: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_part(self, "region")
-        check_number(self, "max_ratio", 1, math.inf, open_low=True, open_high=True)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return min(r_high, max_ratio), and where that is the cap."""
@@ -137,7 +147,7 @@ class Capped(Region):
 
 
 @dataclass(frozen=True)
-class BySign(Region):
+class BySign(Choice):
     """One rule for tokens with advantage A >= 0 and another for those with A < 0; needs context.advantages.
 
     With the minimum of PPO one side of each binds: the upper one of `positive`, the lower one of `negative`. As weights
@@ -151,13 +161,9 @@ class BySign(Region):
     positive: Region
     negative: Region
 
-    def __post_init__(self) -> None:
-        check_part(self, "positive", "negative")
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the rule for the token's sign."""
-        up = (context or Context()).require("advantages", self) >= 0
-        return chosen(up, self.positive.bounds(old_logps, context), self.negative.bounds(old_logps, context))
+    def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
+        """Return -A."""
+        return -context.require("advantages", self)
 
     def cases(self) -> list[Part]:
         """List one for each sign."""
@@ -169,14 +175,14 @@ class Decaying(Moving):
     """A rule of which one number changes with context.step, from what it is to `end`, over `steps` optimizer steps.
 
     `Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=1000)`. With t = min(step / steps, 1): linear is
-    start + (end - start) t, exponential start (end / start)^t, cosine linear in (1 - cos(pi t)) / 2.
+    start + (end - start) t, and cosine is linear in (1 - cos(pi t)) / 2.
 
     Args:
         region: the rule at step 0.
         field: the name of its number, or several that all go to `end`: `["eps_low", "eps_high"]`.
         end: the value from `steps` on.
         steps: at least 1.
-        shape: linear, exponential (both ends positive) or cosine.
+        shape: linear or cosine.
     """
 
     kind: ClassVar[str] = "decaying"
@@ -189,17 +195,11 @@ class Decaying(Moving):
     shape: str = "linear"
 
     def __post_init__(self) -> None:
-        starts = self._starts("field")
+        self._starts("field")
         check_number(self, "end", -math.inf, math.inf, open_low=True, open_high=True)
         check_number(self, "steps", 1, math.inf, open_high=True, integer=True)
         if self.shape not in _SHAPES:
             raise ValueError(f"shape of Decaying must be one of {list(_SHAPES)}, got {self.shape!r}")
-        for name, start in starts.items():
-            if self.shape == "exponential" and not (start > 0 and self.end > 0):
-                raise ValueError(
-                    f"an exponential needs positive ends, got {name} of {type(self.region).__name__} from {start} to "
-                    f"{self.end}"
-                )
         if isinstance(self.region, Controlled):
             raise ValueError("region of Decaying must not be Controlled, whose controller would not know what decays")
         self.at(self.steps)
@@ -225,15 +225,8 @@ def _linear(start: float, end: float, t: float) -> float:
 
 _SHAPES: dict[str, Callable[[float, float, float], float]] = {
     "linear": _linear,
-    "exponential": lambda start, end, t: start ** (1 - t) * end**t,
     "cosine": lambda start, end, t: _linear(start, end, (1 - math.cos(math.pi * t)) / 2),
 }
-
-
-def chosen(first: Tensor, a: Bounds, b: Bounds) -> Bounds:
-    """Return those of `a` where `first`, else those of `b`."""
-    log_low, log_high = torch.where(first, a.log_low, b.log_low), torch.where(first, a.log_high, b.log_high)
-    return Bounds(log_low, log_high, _capped(first, a, b))
 
 
 def _capped(first: Tensor, a: Bounds, b: Bounds) -> Tensor | None:

@@ -19,8 +19,7 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..errors import nearest
 from ..numerics import listed, made_to_last
-from .base import Context, Law, Part, Region, check_number, find_one, given
-from .nodes import check_part
+from .base import Context, Law, Part, Region, check_number, check_part, find_one, given
 
 __all__ = ["ControlLaw", "Controlled", "Quantile"]
 
@@ -95,19 +94,16 @@ class Quantile(ControlLaw):
 
     log v <- log v + gain gap, e.g. gap = clip/fraction - target, which is the Robbins-Monro step to the root of
     P(token outside the bounds of v) = target, of constant size, because the policy that makes the ratios moves too. The
-    idea is SAT's (arXiv 2607.18722), which takes a quantile of |log r| afresh from each batch. A step narrows the rule
-    by gain times the target at most, so it closes slowly. With a rule that changes the measurement by the share S for
-    each share that its number changes, `smoothing` 0.9 and an answer within three steps it is stable while gain target
-    S < 0.3.
+    idea is SAT's (arXiv 2607.18722), which takes a quantile of |log r| afresh from each batch. If the measurement
+    changes by the share S for each share of the number, `smoothing` is 0.9 and the answer comes within three steps, it
+    is stable while gain target S < 0.3.
 
     Raises ValueError unless gain is positive and finite.
     """
 
     kind: ClassVar[str] = "quantile"
+    limits: ClassVar[Mapping[str, str]] = {"gain": "(0, inf)"}
     gain: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number(self, "gain", 0, math.inf, open_low=True, open_high=True)
 
     def step(self, state: State, gap: float, target: float, low: float, high: float) -> State:
         """Return v exp(gain gap) within the limits; the exponent is at most 1, e^gap could overflow."""
@@ -125,10 +121,8 @@ class Controlled(Moving):
     `controlled=rule.value(state)` to `policy_loss`, and after each optimizer step takes
     `value, state = rule.radius(state, metrics.compute())`, of all its micro-batches and ranks.
 
-    A wider rule lowers the shares of tokens outside, at a given policy, and `clip/tail_high_share` where it frees the
-    tail above. It is expected to raise `kl_old/k1`, `kl_old/k3` and `log_ratio/p99`, as far as the policy has tokens to
-    move, and `entropy`, where the upper bound is what keeps rare tokens rare (arXiv 2503.14476). `log_ratio/p01` is
-    negative and falls. The quantiles are known to within 25 % (`Metrics.compute`), and are held to that.
+    A wider rule lowers the shares of tokens outside and `log_ratio/p01`, and is expected to raise the others, `entropy`
+    where the upper bound keeps rare tokens rare (arXiv 2503.14476). Quantiles are known, and held, to within 25 %.
 
     The first optimizer step on a batch has ratio 1: nothing is clipped. So measurements are smoothed, over 1 / (1 -
     smoothing) steps; with more optimizer steps a batch than that, take more.
@@ -184,13 +178,7 @@ class Controlled(Moving):
                 "Controlled begins"
             )
         narrow, wide = self.at(self.low), self.at(self.high)
-        if narrow.needed():
-            return
-        with made_to_last():
-            log_p = torch.linspace(-8, 0, 33)
-            a, b = narrow.bounds(log_p), wide.bounds(log_p)
-        outside = (b.log_low > a.log_low) | (b.log_high < a.log_high)
-        if outside.any() or not ((b.log_low < a.log_low) | (b.log_high > a.log_high)).any():
+        if not narrow.needed() and not _is_wider(wide, narrow):
             raise ValueError(
                 f"parameter of Controlled must name a number that makes {self.region!r} wider when it grows, got "
                 f"{self.parameter!r}"
@@ -241,6 +229,14 @@ class Controlled(Moving):
             gap = MEASURES[self.measure][0] * (self.target - after["measured"])
             after = self.law.step(after, gap, abs(self.target), self.low, self.high)
         return after["value"], after
+
+
+def _is_wider(wide: Region, narrow: Region) -> bool:
+    with made_to_last():
+        log_p = torch.linspace(-8, 0, 33)
+        a, b = narrow.bounds(log_p), wide.bounds(log_p)
+        more = torch.stack([a.log_low - b.log_low, b.log_high - a.log_high]).nan_to_num()
+    return bool((more >= 0).all() and (more > 0).any())
 
 
 def controlled_of(region: Region) -> Controlled | None:

@@ -12,11 +12,10 @@ from typing import Any, cast
 
 from ..errors import nearest, unknown
 from ..numerics import listed
-from .base import Law, Node, Region
+from .base import EXAMPLE, Law, Node, Region
 
 __all__ = ["trust_region"]
 
-EXAMPLE = "; a rule is written Band('kl', 0.05) or Clip(0.2, 0.28), as text band:kl:0.05 or clip:0.2:0.28"
 OWN = r"[\w.]+:\w+"  # the type of a rule that a user wrote, module:Class
 
 
@@ -51,17 +50,6 @@ def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
     if isinstance(node, Region):
         return node
     raise ValueError(f"{node!r} is not a trust region{EXAMPLE}")
-
-
-def check_part(thing: object, *names: str, of: type[Node] = Region) -> None:
-    """Check fields that hold a rule each, or a law."""
-    for name in names:
-        value = getattr(thing, name)
-        if isinstance(value, of):
-            continue
-        known = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
-        what = f"trust region, got {value!r}{EXAMPLE}" if of is Region else f"{of.__name__}, of {known}, got {value!r}"
-        raise ValueError(f"{name} of {type(thing).__name__} must be a {what}")
 
 
 def usage(kind: str, family: type[Node] = Region) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..band.divergences import Divergence, divergence
-from ..band.operator import band_bounds, band_contains, divergence_at
+from ..band.operator import band_bounds, divergence_at
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
-from .base import Context, Region, check_number
-from .nodes import EXAMPLE
+from .base import EXAMPLE, Context, Region, check_number
 
 __all__ = ["DCPO", "RIPO", "Band", "Clip"]
 
@@ -32,12 +31,9 @@ class Clip(Region):
     kind: ClassVar[str] = "clip"
     sees_probability: ClassVar[bool] = False
     stopped_by: ClassVar[str] = "clip"
+    limits: ClassVar[Mapping[str, str]] = {"eps_low": "[0, 1]", "eps_high": "[0, inf]"}
     eps_low: float = 0.2
     eps_high: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_number(self, "eps_low", 0, 1)
-        check_number(self, "eps_high", 0, math.inf)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return constants, but NaN where log p is; the two epsilons themselves travel with them."""
@@ -86,14 +82,10 @@ class DCPO(Region):
 
     kind: ClassVar[str] = "dcpo"
     stopped_by: ClassVar[str] = "DCPO"
+    limits: ClassVar[Mapping[str, str]] = {"eps_low": "(0, inf)", "eps_high": "(0, inf)", "max_ratio": "(1, inf]"}
     eps_low: float = 0.16
     eps_high: float = 0.2
     max_ratio: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_number(self, "eps_low", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "eps_high", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "max_ratio", 1, math.inf, open_low=True)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return both ends of the class's formula."""
@@ -128,14 +120,10 @@ class RIPO(Region):
     """
 
     kind: ClassVar[str] = "ripo"
+    limits: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)", "min_ratio": "[0, 1)", "max_ratio": "(1, inf]"}
     delta: float = 0.05
     min_ratio: float = 0.0
     max_ratio: float = math.inf
-
-    def __post_init__(self) -> None:
-        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "min_ratio", 0, 1, open_high=True)
-        check_number(self, "max_ratio", 1, math.inf, open_low=True)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return both ends of the class's formula."""
@@ -176,8 +164,7 @@ class Band(Region):
     def __post_init__(self) -> None:
         if isinstance(self.divergence, int | float) or re.fullmatch(r"[\d.e+-]+", str(self.divergence)):
             raise ValueError(f"divergence of Band must be a name, got {self.divergence!r}{EXAMPLE}")
-        if (kind := divergence(self.divergence)).is_registered:  # equal nodes are equal
-            object.__setattr__(self, "divergence", kind.name)
+        name_divergence(self)
         for name in ("delta", "delta_low", "delta_high"):
             if name == "delta" or getattr(self, name) is not None:
                 check_number(self, name, 0, math.inf, open_low=True)
@@ -185,12 +172,6 @@ class Band(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return `band_bounds` of these parameters."""
         return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
-
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Check that g_f(p, r) <= delta; nothing is solved."""
-        return band_contains(
-            log_ratio, old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high
-        )
 
     @property
     def label(self) -> str:
@@ -202,6 +183,12 @@ class Band(Region):
         """Return the least cost of the move."""
         one = names == ("delta",) and self.delta_low is None and self.delta_high is None
         return divergence_at(log_ratio, old_logps, self.divergence) if one else None
+
+
+def name_divergence(rule: Any) -> None:
+    """Put the name of a registered divergence in its place, so that equal nodes are equal."""
+    if (kind := divergence(rule.divergence)).is_registered:
+        object.__setattr__(rule, "divergence", kind.name)
 
 
 def _log1p(x: float, of: Tensor) -> float | Tensor:
