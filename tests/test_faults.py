@@ -244,6 +244,6 @@ def test_a_planted_fault_is_caught(name):
 
 
 if __name__ == "__main__":
-    *fault, files = FAULTS[sys.argv[1]]
-    plant(*fault)
+    at, attribute, wrapper, files = FAULTS[sys.argv[1]]
+    plant(at, attribute, wrapper)
     sys.exit(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", str(TESTS / files)]))

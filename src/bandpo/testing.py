@@ -146,7 +146,7 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
         _all(bound.isnan() == nan, f"{name} must be NaN exactly where log p is", {"log p": broken, name: bound})
     found = _both(region.bounds(log_p, context))
     if context is None:
-        high, alone = found["log_high"], torch.cat([region.bounds(x).log_high for x in log_p.split(1, 1)], 1)
+        high, alone = found["log_high"], torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
         same = (alone == high) | ((alone - high).abs() <= 1e-12 * alone.abs())
         _all(same, "a token's bounds must not depend on the other tokens", {"log p": log_p, **found, "alone": alone})
     for name, bound in found.items():
@@ -246,8 +246,9 @@ def _check_padding(batch: _Batch) -> None:
 
 def _check_parts(batch: _Batch) -> None:
     on_purpose = "; of a rule that looks at the whole batch on purpose this is not asked with sees_batch=True"
-    for row, together in enumerate(batch.terms()["gradient"].split(1)):
-        alone = batch.terms(slice(row, row + 1))["gradient"]
+    whole = batch.terms()["gradient"]
+    for row in range(6):
+        alone, together = batch.terms(slice(row, row + 1))["gradient"], whole[row : row + 1]
         scaled = {"gradient": together * alone.abs().sum()}, {"gradient": alone * together.abs().sum()}
         what = f"a response's {{}} must not depend on the other responses, up to one factor{on_purpose}"
         _same(*scaled, what, 1e-9 * (alone.abs().sum() * together.abs().sum()))
@@ -282,7 +283,7 @@ def _check_derivative(batch: _Batch) -> None:
     if objective.trust_region != Clip(1.0, math.inf):  # bounds may go by the current log-probabilities, detached
         batch = replace(batch, objective=replace(objective, trust_region=_Held(objective.trust_region)))
         batch.terms()
-    for row, column in cast("list[list[int]]", batch.mask.nonzero().tolist()):
+    for row, column in cast(Any, batch.mask.nonzero()).tolist():
         moved = torch.zeros_like(batch.new)
         moved[row, column] = step
         up, down = (replace(batch, new=batch.new + x).terms() for x in (moved, -moved))

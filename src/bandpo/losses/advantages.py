@@ -8,7 +8,7 @@ import math
 import reprlib
 import warnings
 from collections.abc import Hashable, Sequence, Sized
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashab
         if groups.shape != (count,) or groups.is_floating_point() or groups.is_complex():
             raise ValueError(f"groups must be ({count},) whole numbers, one for each reward, got "
                              f"{tuple(groups.shape)} of {groups.dtype}")  # fmt: skip
-        groups = cast("list[int]", groups.tolist())
+        groups = cast("list[int]", cast(Any, groups).tolist())
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
     sizes: dict[Hashable, int] = {}
