@@ -213,7 +213,10 @@ class Faulty(Region):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("batch", r"must not depend on the other responses.*; of a rule that .* sees_batch=True; not so at alone = "),
+        (
+            "batch",
+            r"must not depend on the other responses.*; of a rule that .* sees_batch=True; not so at gradient = ",
+        ),
         ("random", "must be the same in a second call"),
         ("node", "the config node .* must give"),
     ],
@@ -272,8 +275,11 @@ def test_a_fault_of_the_compiled_loss_is_found(monkeypatch, change, message):
             lambda loss, leaf, mask: loss + (len(leaf) - 1) * (loss - loss.detach()),
             "the gradient of two micro-batches with one normalizer must be that of the whole",
         ),
-        (lambda loss, leaf, mask: 1.5 * loss - 0.5 * loss.detach(), "must be the derivative of the value; at p = "),
-        (lambda loss, leaf, mask: loss + 0 * leaf.sum(), "padding must"),
+        (
+            lambda loss, leaf, mask: 1.5 * loss - 0.5 * loss.detach(),
+            "must be the derivative of the value; not so at p = ",
+        ),
+        (lambda loss, leaf, mask: loss + 0 * leaf.sum(), "what stands in padding must not reach the value"),
         (
             lambda loss, leaf, mask: loss + torch.where(leaf.isinf().any(), torch.inf, 0.0),
             "the value must be finite at an old log p of ",

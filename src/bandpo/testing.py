@@ -9,9 +9,9 @@ They raise `AssertionError` with the first point at which something does not hol
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -32,7 +32,7 @@ _RADII = (1e-3, 0.05, 1.0)
 
 
 def check_divergence(divergence: Divergence) -> None:
-    """Check a divergence: what it promises, what its own exact forms add, and the lemma that everything rests on.
+    """Check a divergence: its generator, its exact forms, and the lemma that everything rests on.
 
     - f is convex with f(1) = 0 (`Divergence` itself refuses others), and `log_f` is f up to its linear part, with its
       minimum 0 at u = 1;
@@ -41,14 +41,34 @@ def check_divergence(divergence: Divergence) -> None:
       the others by one factor (lem:complement_rescaling), in 2000 random draws each;
     - bounds are within the simplex, bind (g = delta) or are at its limit, and widen with the radius.
 
-    Args:
-        divergence: the one to check.
-
-    Raises:
-        AssertionError: with the property and the first point that breaks it.
+    Raises AssertionError with the property and the first point that breaks it.
     """
     _check_log_f(divergence)
     log_p = torch.tensor([1e-6, 0.01, 0.2, 0.5, 0.9, 0.999], dtype=torch.float64).log()
+    _check_symmetry(divergence, log_p)
+    _check_rescaling(divergence)
+    # `band_bounds` would cut what leaves the simplex, so the exact form is looked at as it is.
+    intervals = [log_bounds(divergence, log_p, delta) for delta in _RADII]
+    for delta, (log_low, log_high) in zip(_RADII, intervals, strict=True):
+        facts = {"p": log_p.exp(), "r_low": log_low.exp(), "r_high": log_high.exp()}
+        about = f"for delta = {delta}"
+        _all(log_low <= 0, f"r_low must be at most 1 {about}", facts)
+        _all((log_high >= 0) & (log_high <= -log_p * (1 + 1e-12)), f"r_high must be in [1, 1/p] {about}", facts)
+        # Within rounding of 0 or 1/p, where g of the edge itself may be anything.
+        top = band_bounds(log_p, divergence, delta).log_high
+        for name, edge, ends in (("r_low", log_low, log_low <= -700), ("r_high", top, top >= -log_p * (1 - 1e-9))):
+            g, inner = (divergence_at(x, log_p, divergence) for x in (edge, edge * (1 - 1e-6)))
+            _all(
+                (inner <= delta * (1 + 1e-6)) & (ends | ((g - delta).abs() <= 1e-6 * delta)),
+                f"at {name} either g = delta or the simplex ends, {about}",
+                {"p": log_p.exp(), name: edge.exp(), "g": g},
+            )
+    for (low, high), (wider_low, wider_high) in itertools.pairwise(intervals):
+        facts = {"p": log_p.exp(), "log r_low": wider_low, "log r_high": wider_high}
+        _all((wider_low <= low) & (wider_high >= high), "the interval must widen with the radius", facts)
+
+
+def _check_symmetry(divergence: Divergence, log_p: Tensor) -> None:
     shares = torch.tensor([0.1, 0.5, 0.9, 0.999], dtype=torch.float64)
     at = log_p.repeat_interleave(2 * len(shares))
     log_ratio = torch.cat([shares.log().expand(len(log_p), -1), -log_p[:, None] * shares], 1).flatten()
@@ -59,29 +79,6 @@ def check_divergence(divergence: Divergence) -> None:
         "g(p, r) must be g(1 - p, c)",
         {"p": at.exp(), "r": log_ratio.exp(), "g(p, r)": cost, "g(1 - p, c)": others},
     )
-    _check_rescaling(divergence)
-    narrower: tuple[Tensor, Tensor] | None = None
-    for delta in _RADII:
-        found = band_bounds(log_p, divergence, delta)
-        # `band_bounds` would cut what leaves the simplex, so the exact form is looked at as it is.
-        log_low, log_high = log_bounds(divergence, log_p, delta)
-        facts = {"p": log_p.exp(), "r_low": log_low.exp(), "r_high": log_high.exp()}
-        about = f"for delta = {delta}"
-        _all(log_low <= 0, f"r_low must be at most 1 {about}", facts)
-        _all((log_high >= 0) & (log_high <= -log_p * (1 + 1e-12)), f"r_high must be in [1, 1/p] {about}", facts)
-        for name, edge in (("r_low", log_low), ("r_high", found.log_high)):
-            g, inner = (divergence_at(x, log_p, divergence) for x in (edge, edge * (1 - 1e-6)))
-            # Within rounding of 0 or 1/p, where g of the edge itself may be anything.
-            ends = edge <= -700 if name == "r_low" else edge >= -log_p * (1 - 1e-9)
-            _all(
-                (inner <= delta * (1 + 1e-6)) & (ends | ((g - delta).abs() <= 1e-6 * delta)),
-                f"at {name} either g = delta or the simplex ends, {about}",
-                {"p": log_p.exp(), name: edge.exp(), "g": g},
-            )
-        if narrower is not None:
-            wider = (log_low <= narrower[0]) & (log_high >= narrower[1])
-            _all(wider, f"the interval must widen with the radius, {about}", facts)
-        narrower = log_low, log_high
 
 
 def _check_log_f(divergence: Divergence) -> None:
@@ -129,71 +126,63 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
     - `contains` is True inside and False outside, also close to a bound;
     - equal rules are equal, have equal hashes, and survive the way to their config node and back.
 
-    Args:
-        region: the one to check.
-        context: what it needs beside log p, for a batch of shape (1, 64); tokens are then not taken out of their batch.
-
-    Raises:
-        AssertionError: with the property and the first point that breaks it.
+    `context` is what the rule needs beside log p, for a batch of shape (1, 64); tokens are then not taken out of their
+    batch. Raises AssertionError with the property and the first point that breaks it.
     """
     edges = [-math.inf, -1e5, -745.0, -300.0, -80.0, -1e-7, -1e-20, 0.0, 1e-7, 1e-6]
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         log_p = torch.cat([torch.tensor(edges), torch.linspace(-12, -1e-3, 54)])[None].to(dtype).requires_grad_()
-        bounds = region.bounds(log_p, context)
-        for name, bound in {"log_low": bounds.log_low, "log_high": bounds.log_high}.items():
+        found = _both(region.bounds(log_p, context))
+        for name, bound in found.items():
             assert bound.shape == log_p.shape, f"{name} must be {tuple(log_p.shape)}, got {tuple(bound.shape)}"
             assert torch.promote_types(bound.dtype, torch.float32) == bound.dtype, f"{name} is {bound.dtype}"
             assert not bound.requires_grad, f"{name} must be detached"
-        facts = {"log p": log_p, "log_low": bounds.log_low, "log_high": bounds.log_high}
-        _all((bounds.log_low <= 1e-6) & (bounds.log_high >= -1e-6), f"log_low <= 0 <= log_high in {dtype}", facts)
+        inside = (found["log_low"] <= 1e-6) & (found["log_high"] >= -1e-6)
+        _all(inside, f"log_low <= 0 <= log_high in {dtype}", {"log p": log_p, **found})
     log_p = torch.linspace(-12, -1e-3, 64, dtype=torch.float64)[None]
-    bounds = region.bounds(log_p, context)
-    facts = {"log p": log_p, "log_low": bounds.log_low, "log_high": bounds.log_high}
     nan = torch.arange(64)[None] == 7
-    given = torch.where(nan, torch.nan, log_p)
-    broken = region.bounds(given, context)
-    for name, bound in {"log_low": broken.log_low, "log_high": broken.log_high}.items():
-        _all(bound.isnan() == nan, f"{name} must be NaN exactly where log p is", {"log p": given, name: bound})
+    broken = torch.where(nan, torch.nan, log_p)
+    for name, bound in _both(region.bounds(broken, context)).items():
+        _all(bound.isnan() == nan, f"{name} must be NaN exactly where log p is", {"log p": broken, name: bound})
+    found = _both(region.bounds(log_p, context))
     if context is None:
-        alone = torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
-        _all(
-            (alone == bounds.log_high) | ((alone - bounds.log_high).abs() <= 1e-12 * alone.abs()),
-            "a token's bounds must not depend on the other tokens",
-            {**facts, "alone": alone},
-        )
-    for name, bound in {"log_low": bounds.log_low, "log_high": bounds.log_high}.items():
+        high, alone = found["log_high"], torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
+        same = (alone == high) | ((alone - high).abs() <= 1e-12 * alone.abs())
+        _all(same, "a token's bounds must not depend on the other tokens", {"log p": log_p, **found, "alone": alone})
+    for name, bound in found.items():
+        clear = torch.isfinite(bound) & (bound.abs() > 1e-9)
         for share, inside in ((1 - 1e-6, True), (0.5, True), (1 + 1e-6, False), (2.0, False)):
-            moved = bound * share
-            told = region.contains(moved, log_p, context)
-            clear = torch.isfinite(bound) & (bound.abs() > 1e-9)
-            _all((told == inside) | ~clear, f"contains must be {inside} at {share:g} {name}", {**facts, "moved": moved})
+            told, facts = region.contains(bound * share, log_p, context), {"log p": log_p, **found}
+            _all((told == inside) | ~clear, f"contains must be {inside} at {share:g} {name}", facts)
     if region.kind:
-        again = trust_region(region.to_config())
-        assert again == region, f"the config node {region.to_config()} must give {region}, got {again}"
-        assert hash(again) == hash(region), f"equal rules must have equal hashes: {region}"
+        _check_node(region, trust_region(region.to_config()))
 
 
-# Where the value's derivative is the gradient; in the other applications gradients are stopped on purpose.
-_DERIVED = ("clip", "mask", "mask_two_sided", "quadratic")
-_WHOLE = "; of a rule that looks at the whole batch on purpose this is not asked with sees_batch=True"
+def _both(bounds: Bounds) -> dict[str, Tensor]:
+    return {"log_low": bounds.log_low, "log_high": bounds.log_high}
+
+
+def _check_node(thing: Region | Objective, again: Region | Objective) -> None:
+    assert again == thing, f"the config node {thing.to_config()} must give {thing}, got {again}"
+    assert hash(again) == hash(thing), f"equal ones must have equal hashes: {thing}"
 
 
 def check_objective(
     objective: Objective, *, sees_batch: bool = False, compile: bool = False, **of_the_batch: Any
 ) -> None:
-    """Check an objective, and through it the rule that it is made of, by what `policy_loss` makes of a batch.
+    """Check an objective and its rule by the loss of a batch.
 
-    - value and gradient are finite for every log-probability from -inf to 0, old and new;
-    - what stands in padding, NaN included, reaches neither;
-    - a second call gives the bits of the first;
-    - the gradient of a response alone is that in a batch, but for one factor, which is the average's;
-    - two micro-batches with one `normalizer` add up to the whole, in value and gradient;
-    - where tokens outside are clipped or masked, and under "quadratic" and `Sapo`, the gradient is the derivative of
-      the value at fixed bounds, by central differences (but for tokens at a bound); in the other applications gradients
-      are stopped on purpose;
     - the objective survives the way to its config node and back, with an equal hash;
+    - a second call gives the bits of the first;
+    - what stands in padding, NaN included, reaches neither value nor gradient;
+    - the gradient of a response alone is that in a batch, up to one factor, which is the average's;
+    - two micro-batches with one `normalizer` add up to the whole, in value and gradient;
     - with `compile`, in one compiled graph: a second call gives the bits of the first, which are the eager numbers up
-      to rounding.
+      to rounding;
+    - value and gradient are finite for every log-probability from -inf to 0, old and new;
+    - where tokens outside are clipped or masked, and under "quadratic" and `Sapo`, the gradient is the derivative of
+      the value at fixed bounds, by central differences (except for tokens at a bound); in the other applications
+      gradients are stopped on purpose.
 
     Args:
         objective: the one to check.
@@ -206,102 +195,109 @@ def check_objective(
     Raises:
         AssertionError: with the property and the first point that breaks it.
     """
-    again = objective_of(objective.to_config())
-    assert again == objective, f"the config node {objective.to_config()} must give {objective}, got {again}"
-    assert hash(again) == hash(objective), f"equal objectives must have equal hashes: {objective}"
+    _check_node(objective, objective_of(objective.to_config()))
     rng = torch.Generator().manual_seed(0)
     old = (0.98 * torch.rand(6, 8, generator=rng, dtype=torch.float64) + 0.01).log()
     if objective.ratio in ("sequence", "sequence-mean"):  # likely responses, of which some are inside
         old = old * 0.05
     new = (old + old.abs().clamp(max=1) * torch.randn(6, 8, generator=rng, dtype=torch.float64)).clamp(max=-1e-3)
-    advantages = torch.tensor([1.0, -1.0, 0.5, -2.0, 3.0, -0.3], dtype=torch.float64)
     mask = torch.arange(8) < torch.tensor([[8], [8], [5], [5], [1], [8]])
-
-    def terms(
-        new: Tensor,
-        old: Tensor,
-        rows: slice = slice(None),
-        function: Callable[..., Any] = policy_loss,
-        objective: Objective = objective,
-        **more: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the loss and its gradient."""
-        leaf = new[rows].detach().requires_grad_()
-        more |= {name: x[rows] if isinstance(x, Tensor) and x.dim() else x for name, x in of_the_batch.items()}
-        more |= {"ref_logps": old[rows]} if objective.beta else {}
-        loss, _ = function(leaf, old[rows], advantages[rows], mask[rows], objective, **more)
-        return loss.detach(), torch.autograd.grad(loss.sum(), leaf)[0]
-
-    value, gradient = terms(new, old)
-    for what, first, second in zip(("value", "gradient"), (value, gradient), terms(new, old), strict=True):
-        _all(first == second, f"the {what} must be the same in a second call", {what: first, "second call": second})
-    plain, nan = of_the_batch, torch.tensor(torch.nan, dtype=torch.float64)
-    of_the_batch = {
-        name: torch.where(mask, x, nan) if isinstance(x, Tensor) and x.shape == mask.shape else x
-        for name, x in plain.items()
-    }
-    padded = terms(torch.where(mask, new, nan), torch.where(mask, old, nan))
-    of_the_batch = plain
-    facts = {"gradient": gradient, "with NaN in padding": padded[1]}
-    _all(padded[1] == torch.where(mask, gradient, 0.0), "padding must reach no gradient", facts)
-    _all(padded[0] == value, "padding must not reach the value", {"value": value, "with NaN in padding": padded[0]})
-    for row in range(0 if sees_batch else 6):
-        alone, together = terms(new, old, slice(row, row + 1))[1], gradient[row : row + 1]
-        sizes = alone.abs().sum(), together.abs().sum()
-        _all(
-            (together * sizes[0] - alone * sizes[1]).abs() <= 1e-9 * sizes[0] * sizes[1],
-            f"a response's gradient must not depend on the other responses, but for one factor{_WHOLE}",
-            {"alone": alone, "in the batch": together},
-        )
+    batch = _Batch(objective, new, old, mask, of_the_batch)
+    _same(batch.terms(), batch.terms(), "the {} must be the same in a second call")
+    _check_padding(batch)
     if not sees_batch:
-        common: dict[str, Any] = {} if objective.aggregation == "none" else {"normalizer": 7.0}
-        whole, one, two = (terms(new, old, rows, **common) for rows in (slice(6), slice(2), slice(2, 6)))
-        for what, at_once, parts in (
-            ("value", whole[0].sum(), one[0].sum() + two[0].sum()),
-            ("gradient", whole[1], torch.cat([one[1], two[1]])),
-        ):
-            _all(
-                (at_once - parts).abs() <= 1e-9 * (at_once.abs() + parts.abs()) + 1e-15,
-                f"the {what} of two micro-batches with one normalizer must be that of the whole{_WHOLE}",
-                {what: at_once, "of the two": parts},
-            )
+        _check_parts(batch)
     if compile:
-        compiled = cast(Any, torch).compile(policy_loss, fullgraph=True)
-        first, second = (terms(new, old, function=compiled) for _ in range(2))
-        for what, eager, one, two in zip(("value", "gradient"), (value, gradient), first, second, strict=True):
-            facts = {what: one, "second call": two, "eager": eager}
-            _all(one == two, f"the {what} must be the same in a second compiled call", facts)
-            close = (one - eager).abs() <= 1e-9 * eager.abs().max()
-            _all(close, f"the compiled {what} must be the eager one", facts)
+        _check_compiled(batch)
+    _check_ends(batch)
+    _check_derivative(batch)
+
+
+@dataclass
+class _Batch:
+    """Six responses of at most eight tokens, and the loss of an objective on them."""
+
+    objective: Objective
+    new: Tensor
+    old: Tensor
+    mask: Tensor
+    known: dict[str, Any]
+
+    def terms(self, rows: slice = slice(None), function: Any = None, **more: Any) -> dict[str, Tensor]:
+        """Compute the loss of some rows and its gradient."""
+        leaf, old = self.new[rows].detach().requires_grad_(), self.old[rows]
+        advantages = torch.tensor([1.0, -1.0, 0.5, -2.0, 3.0, -0.3], dtype=torch.float64)[rows]
+        more |= {name: x[rows] if isinstance(x, Tensor) and x.dim() else x for name, x in self.known.items()}
+        more |= {"ref_logps": old} if self.objective.beta else {}
+        loss, _ = (function or policy_loss)(leaf, old, advantages, self.mask[rows], self.objective, **more)
+        return {"value": loss.detach(), "gradient": torch.autograd.grad(loss.sum(), leaf)[0]}
+
+
+def _check_padding(batch: _Batch) -> None:
+    def spoiled(x: Any) -> Any:
+        of_tokens = isinstance(x, Tensor) and x.shape == batch.mask.shape
+        return torch.where(batch.mask, x, math.nan) if of_tokens else x
+
+    known = {name: spoiled(x) for name, x in batch.known.items()}
+    padded = replace(batch, new=spoiled(batch.new), old=spoiled(batch.old), known=known).terms()
+    plain = {what: torch.where(batch.mask, x, 0.0) if x.dim() else x for what, x in batch.terms().items()}
+    _same(plain, padded, "what stands in padding must not reach the {}")
+
+
+def _check_parts(batch: _Batch) -> None:
+    on_purpose = "; of a rule that looks at the whole batch on purpose this is not asked with sees_batch=True"
+    whole = batch.terms()["gradient"]
+    for row in range(6):
+        alone, together = batch.terms(slice(row, row + 1))["gradient"], whole[row : row + 1]
+        scaled = {"gradient": together * alone.abs().sum()}, {"gradient": alone * together.abs().sum()}
+        what = f"a response's {{}} must not depend on the other responses, up to one factor{on_purpose}"
+        _same(*scaled, what, 1e-9 * (alone.abs().sum() * together.abs().sum()))
+    common: dict[str, Any] = {} if batch.objective.aggregation == "none" else {"normalizer": 7.0}
+    whole, one, two = (batch.terms(rows, **common) for rows in (slice(6), slice(2), slice(2, 6)))
+    whole["value"], summed = whole["value"].sum(), one["value"].sum() + two["value"].sum()
+    parts = {"value": summed, "gradient": torch.cat([one["gradient"], two["gradient"]])}
+    what = f"the {{}} of two micro-batches with one normalizer must be that of the whole{on_purpose}"
+    _same(whole, parts, what, 1e-9 * whole["gradient"].abs().max())
+
+
+def _check_compiled(batch: _Batch) -> None:
+    compiled = cast(Any, torch).compile(policy_loss, fullgraph=True)
+    eager, first, second = batch.terms(), batch.terms(function=compiled), batch.terms(function=compiled)
+    _same(first, second, "the {} must be the same in a second compiled call")
+    _same(first, eager, "the compiled {} must be the eager one", 1e-9 * eager["gradient"].abs().max())
+
+
+def _check_ends(batch: _Batch) -> None:
     ends = torch.tensor([-torch.inf, -1e5, -300.0, -80.0, -1.0, -1e-6, -1e-12, 0.0], dtype=torch.float64)
     for at in ends:
-        found = terms(ends.expand(6, 8).contiguous(), at.expand(6, 8).contiguous())
-        _all(found[0].isfinite(), f"the value must be finite at an old log p of {at:g}", {"value": found[0]})
-        facts = {"log p": ends.expand(6, 8), "gradient": found[1]}
-        _all(found[1].isfinite(), f"the gradient must be finite at an old log p of {at:g}", facts)
+        found = replace(batch, new=ends.expand(6, 8).contiguous(), old=at.expand(6, 8).contiguous()).terms()
+        for what, x in found.items():
+            _all(x.isfinite(), f"the {what} must be finite at an old log p of {at:g}", {what: x})
+
+
+def _check_derivative(batch: _Batch) -> None:
+    objective, gradient, step = batch.objective, batch.terms()["gradient"], 1e-5
     pair = by_sign(objective.apply, objective.dual_clip)
-    if not all(each in _DERIVED or not has_bounds(each) for each in pair):
+    if not all(each in ("clip", "mask", "mask_two_sided", "quadratic") or not has_bounds(each) for each in pair):
         return
-    held = objective
     if objective.trust_region != Clip(1.0, math.inf):  # bounds may go by the current log-probabilities, detached
-        held = dataclasses.replace(objective, trust_region=_Held(objective.trust_region))
-        terms(new, old, objective=held)
-    step = 1e-5
-    for row, column in [(i, j) for i in range(6) for j in range(8) if mask[i, j]]:
-        moved = torch.zeros_like(new)
+        batch = replace(batch, objective=replace(objective, trust_region=_Held(objective.trust_region)))
+        batch.terms()
+    for row, column in cast(Any, batch.mask.nonzero()).tolist():
+        moved = torch.zeros_like(batch.new)
         moved[row, column] = step
-        (up, above), (down, below) = (terms(new + x, old, objective=held) for x in (moved, -moved))
-        slope = (up - down).sum() / (2 * step)
-        own = gradient[row, column]
-        jump = (above - below).abs().max() > 1e-2 * (above.abs() + below.abs()).max()  # a bound is in between
-        assert jump or (slope - own).abs() <= 1e-5 * (1 + own.abs()), (
-            f"the gradient must be the derivative of the value; at p = {old[row, column].exp():.6g}, r = "
-            f"{(new - old)[row, column].exp():.6g}, A = {advantages[row]:g} it is {own:.6g}, the derivative {slope:.6g}"
-        )
+        up, down = (replace(batch, new=batch.new + x).terms() for x in (moved, -moved))
+        above, below = up["gradient"], down["gradient"]
+        if (above - below).abs().max() > 1e-2 * (above.abs() + below.abs()).max():  # a bound is in between
+            continue
+        slope, own = (up["value"] - down["value"]).sum() / (2 * step), gradient[row, column]
+        facts = {"p": batch.old[row, column].exp(), "r": (batch.new - batch.old)[row, column].exp()}
+        facts |= {"gradient": own, "derivative": slope}
+        _all((slope - own).abs() <= 1e-5 * (1 + own.abs()), "the gradient must be the derivative of the value", facts)
 
 
 class _Held(Region):
-    """A rule whose bounds stay what they were when first asked for."""
+    """Keep the bounds that a rule had when first asked."""
 
     sees_probability: ClassVar[bool] = False  # so that it may stand wherever the rule may
 
@@ -312,6 +308,11 @@ class _Held(Region):
         if self.first is None:
             self.first = self.region.bounds(old_logps, context)
         return self.first
+
+
+def _same(one: dict[str, Tensor], other: dict[str, Tensor], what: str, tolerance: float | Tensor = 0.0) -> None:
+    for name, x in one.items():
+        _all((x - other[name]).abs() <= tolerance, what.format(name), {name: x, "again": other[name]})
 
 
 def _all(holds: Tensor, what: str, facts: dict[str, Tensor]) -> None:

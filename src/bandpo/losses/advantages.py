@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import reprlib
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Sized
 from typing import Any, Literal, cast
 
 import torch
@@ -95,7 +95,7 @@ def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashab
     if (group_size is None) == (groups is None):
         given = "neither" if groups is None else "both"
         raise ValueError(f"group_size or groups must say which responses belong together, got {given}")
-    if groups is None:
+    if group_size is not None:
         if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 2:
             raise ValueError(f"group_size must be an integer of at least 2, got {group_size!r}")
         if count % group_size:
@@ -107,27 +107,18 @@ def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashab
         if groups.shape != (count,) or groups.is_floating_point() or groups.is_complex():
             raise ValueError(f"groups must be ({count},) whole numbers, one for each reward, got "
                              f"{tuple(groups.shape)} of {groups.dtype}")  # fmt: skip
-        ids = groups
-    else:
-        ids = _numbered(groups, count)
-    rows: Tensor = cast(Any, torch).unique(ids, return_inverse=True)[1]
-    sizes = rows.bincount()
-    order = rows.argsort(stable=True)  # group after group, each in the order of the responses
-    columns = torch.empty_like(rows)
-    columns[order] = torch.arange(count, device=rows.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-    return rows, columns
-
-
-def _numbered(groups: Sequence[Hashable], count: int) -> Tensor:
-    """Number hashable things, equal ones alike."""
-    if isinstance(groups, str | bytes) or not hasattr(groups, "__len__") or len(groups) != count:
+        groups = cast("list[int]", cast(Any, groups).tolist())
+    if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
-    numbers: dict[Hashable, int] = {}
+    sizes: dict[Hashable, int] = {}
+    columns: list[int] = []
     for place, group in enumerate(groups):
         if group is None or group != group:
             raise ValueError(f"groups[{place}] is {group}, which names no group")
         try:
-            numbers.setdefault(group, len(numbers))
+            columns.append(sizes.get(group, 0))
         except TypeError:
             raise ValueError(f"groups[{place}] must have a hash, as texts do, got {group!r:.60}") from None
-    return torch.tensor([numbers[group] for group in groups])
+        sizes[group] = columns[-1] + 1
+    numbers = {group: number for number, group in enumerate(sizes)}
+    return torch.tensor([numbers[group] for group in groups]), torch.tensor(columns)

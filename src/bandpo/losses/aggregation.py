@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -55,9 +55,11 @@ def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer:
                 f"normalizer must be None for aggregation 'none', which divides by nothing: {normalizer!r}"
             )
         return values
-    readable = normalizer is not None and (not isinstance(normalizer, Tensor) or normalizer.device.type == "cpu")
-    if readable and not torch.compiler.is_compiling() and not _is_positive(normalizer):
-        raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
+    on_device = isinstance(normalizer, Tensor) and normalizer.device.type != "cpu"
+    if not (normalizer is None or on_device or torch.compiler.is_compiling()):
+        is_one = (isinstance(normalizer, Tensor) and normalizer.numel() == 1) or is_number(normalizer)
+        if not is_one or not 0 < normalizer < math.inf:
+            raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
     tokens = mask.sum(-1, dtype=torch.int32)  # summing bools makes a copy of them in this dtype
     match aggregation:
         case "token-mean":
@@ -71,11 +73,6 @@ def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer:
         case _:
             raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
     return total / (count if normalizer is None else normalizer)
-
-
-def _is_positive(x: Any) -> bool:
-    number = (isinstance(x, Tensor) and x.numel() == 1) or is_number(x)
-    return number and bool(0 < x < math.inf)
 
 
 def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:

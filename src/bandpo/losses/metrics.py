@@ -52,7 +52,7 @@ class Metrics:
 
     def merge(self, other: Metrics) -> Metrics:
         """Return the metrics of both batches together."""
-        totals = {n: _sum(self.totals.get(n), other.totals.get(n)) for n in self.totals | other.totals}
+        totals = other.totals | {n: x + other.totals[n] if n in other.totals else x for n, x in self.totals.items()}
         maxima = {n: torch.maximum(x, other.maxima.get(n, x)) for n, x in (other.maxima | self.maxima).items()}
         return Metrics(totals, maxima)
 
@@ -250,10 +250,6 @@ def _tally(index: Tensor, mask: Tensor, size: int) -> Tensor:
     """Count how often each of 0 ... size - 1 occurs inside the mask."""
     index = torch.where(mask, index, size).flatten()
     return index.new_zeros(size + 1).scatter_add(0, index, torch.ones_like(index))[:size]
-
-
-def _sum(x: Tensor | None, y: Tensor | None) -> Tensor:
-    return x + y if x is not None and y is not None else (x if y is None else y)  # pyright: ignore[reportReturnType]
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -26,8 +26,9 @@ from .objective import Method, Objective
 from .packing import Packing
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
 
-# One number for each token; the other tensors may have one for each response.
-_OF_TOKENS = ("old_logps", "ref_logps", "rollout_is_weights", "entropies", "old_entropies", "divergences")
+# What has one number for each token; the other tensors may have one for each response.
+_OF_TOKENS = ("logps", "response_mask", "old_logps", "ref_logps", "rollout_is_weights", "entropies", "old_entropies",
+              "divergences")  # fmt: skip
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
@@ -258,11 +259,10 @@ def rollout_weights(
         raise ValueError(f"apply must be 'mask' or 'weight', got {apply!r}")
     if not isinstance(trust_region, Region):
         raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
-    for name, x in (("rollout_logps", rollout_logps), ("response_mask", response_mask)):
+    for name, x in (("old_logps", old_logps), ("rollout_logps", rollout_logps), ("response_mask", response_mask)):
         if x.shape != old_logps.shape:
             raise ValueError(f"{name} must be {_shape(old_logps)} like old_logps, got {_shape(x)}")
-    for name, x in (("old_logps", old_logps), ("rollout_logps", rollout_logps)):
-        if not x.is_floating_point():
+        if name != "response_mask" and not x.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {x.dtype}")
     mask = as_mask(response_mask, may_be_empty=True)
     dtype = torch.promote_types(output_dtype(old_logps), rollout_logps.dtype)
@@ -288,7 +288,7 @@ def _of_packed_rows(given: dict[str, Any], longest: int | None, **options: Any) 
     if given["logps"].dim() == 1:
         given = {name: x[None] if _shape(x) == shape else x for name, x in given.items()}
     ids, advantages, soft_mask = given.pop("sequence_ids"), given["advantages"], given["response_mask"]
-    _check_shapes(given["logps"], {name: given[name] for name in ("response_mask", *_OF_TOKENS) if name in given})
+    _check_shapes(given["logps"], {name: given[name] for name in _OF_TOKENS if name in given})
     given["response_mask"] = mask = as_mask(soft_mask, may_be_empty=True)
     packing = Packing(ids, mask, longest=longest, responses=len(advantages) if advantages.dim() == 1 else None)
     laid_out: dict[str, Any] = {name: packing.pad(x) if _shape(x) == mask.shape else x for name, x in given.items()}
@@ -319,17 +319,9 @@ def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dic
 
 
 def _check_types(tensors: Mapping[str, Any]) -> None:
-    for name in (
-        "logps",
-        "old_logps",
-        "advantages",
-        "response_mask",
-        "ref_logps",
-        "rollout_is_weights",
-        "sequence_ids",
-    ):
-        x = tensors.get(name, tensors["logps"])
-        if not (isinstance(x, Tensor) or (name in ("ref_logps", "rollout_is_weights") and x is None)):
+    for name, x in tensors.items():
+        may_be_other = name in Known.__annotations__ or (name in ("ref_logps", "rollout_is_weights") and x is None)
+        if not (may_be_other or isinstance(x, Tensor)):
             more = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{more}")
 
@@ -339,7 +331,7 @@ def _check_shapes(logps: Tensor, tensors: Mapping[str, Any]) -> None:
     for name, x in tensors.items():
         if not isinstance(x, Tensor) or (x.dim() == 0 and name in Known.__annotations__):
             continue
-        if name in ("logps", "response_mask", *_OF_TOKENS):
+        if name in _OF_TOKENS:
             if x.shape != logps.shape:
                 raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
         elif x.shape not in ((rows, columns), (rows, 1), (rows,)):

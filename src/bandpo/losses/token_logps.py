@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -16,19 +15,13 @@ from ..numerics import output_dtype
 
 
 def token_logps(
-    hidden: Tensor,
-    weight: Tensor | None,
-    tokens: Tensor,
-    *,
-    temperature: float = 1.0,
-    entropies: bool = False,
+    hidden: Tensor, weight: Tensor | None, tokens: Tensor, *, temperature: float = 1.0, entropies: bool = False,
     chunk: int = 512,
-) -> Any:
-    """Compute log-probabilities of tokens without holding tokens x vocabulary.
+) -> Any:  # fmt: skip
+    """Compute log_softmax(hidden @ weight.T / temperature) at each token, in at least float32.
 
-    log_softmax(hidden @ weight.T / temperature) at each token, in at least float32. Only `chunk` rows of logits exist
-    at a time; the backward pass makes them again. Leave padding out with a mask: `token_logps(hidden[mask], ...)`. The
-    gradient of a half-precision `weight` is added up over the chunks in that precision.
+    Only `chunk` rows of logits exist at a time; the backward pass makes them again. Leave padding out with a mask:
+    `token_logps(hidden[mask], ...)`. A half-precision `weight` has its gradient added up in that precision.
 
     Args:
         hidden: (..., H), the last hidden state before each token: `hidden[:, :-1]` where tokens are `ids[:, 1:]`.
@@ -52,7 +45,7 @@ def token_logps(
     if tokens.shape != hidden.shape[:-1] or (weight is not None and weight.shape[1:] != hidden.shape[-1:]):
         shapes = tuple(hidden.shape), None if weight is None else tuple(weight.shape), tuple(tokens.shape)
         raise ValueError(f"hidden (..., H), weight (V, H) or None and tokens (...) must fit together, got {shapes}")
-    if not 0 < temperature < math.inf or chunk < 1:
+    if not 0 < temperature < float("inf") or chunk < 1:
         raise ValueError(f"temperature and chunk must be positive, got {temperature!r} and {chunk!r}")
 
     def of_rows(rows: Tensor, weight: Tensor | None, chosen: Tensor) -> tuple[Tensor, Tensor]:
