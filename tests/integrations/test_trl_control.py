@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_exact(tmp_path, law):
     first = BandPOTrainerOf(tmp_path / "whole", node)
     checkpoint = tmp_path / "whole" / "checkpoint-8"
     kept = json.loads((checkpoint / "trainer_state.json").read_text())["stateful_callbacks"]["bandpo_controlled"]
-    assert kept["value"] == rows(whole)[8]
+    assert kept["state"]["value"] == rows(whole)[8]
     first.train(resume_from_checkpoint=str(checkpoint))
     assert rows(first) == rows(whole)
     assert same_weights(first, whole)
@@ -133,7 +133,8 @@ def test_a_checkpoint_without_the_state_is_refused(tmp_path):
         build(BandPOTrainer, args, RULE).train(resume_from_checkpoint=checkpoint)
     path = Path(checkpoint) / "trainer_state.json"
     state = json.loads(path.read_text())
-    state["stateful_callbacks"]["bandpo_controlled"] = {"value": 0.05, "measured": 0.05}
+    state["stateful_callbacks"]["bandpo_controlled"] = kept = {"rule": repr(RULE), "step": 8}
+    kept["state"] = {"value": 0.05, "measured": 0.05}
     path.write_text(json.dumps(state))
     with pytest.raises(ValueError, match=r"the state of Controlled.* must have \['value', 'measured', 'integral'\]"):
         build(BandPOTrainer, args, RULE).train(resume_from_checkpoint=checkpoint)

@@ -74,7 +74,7 @@ def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule,
     whole = tmp_path / "checkpoint-4"
     assert re.fullmatch(
         rf"step 5: weights \(\d+, first model.embed_tokens.weight\) are not finite; the last whole checkpoint is "
-        rf"{whole}\. Try a smaller learning_rate, .*max_grad_norm, bf16 or float32.*; stop_if_not_finite=False goes on "
+        rf"{whole}\. Try a smaller learning_rate or max_grad_norm, bf16 or float32.*; stop_if_not_finite=False goes on "
         "all the same",
         str(caught.value),
     )
@@ -171,7 +171,7 @@ BAD = {
     "none left": ([None, math.nan], r"step 1: no completion of the batch has a reward: 'reward' gave None or NaN"),
     "deviation": (
         [0.0, 1e20],
-        r"step 1: the deviation of a group's rewards overflows float32: they are up to 1e\+20.*S",
+        r"step 1: the deviation of a group's rewards overflows float32: they are up to 1e\+20.*scale it",
     ),
 }
 
@@ -279,12 +279,6 @@ def test_skipped_steps_are_counted_in_the_rows_and_are_no_reason_to_stop(tmp_pat
     trainer = scaled(tmp_path, set(), 2, logging_steps=1)
     trainer.train()
     assert "bandpo/skipped_steps" not in trainer.state.log_history[0]
-
-
-def test_twenty_skipped_steps_in_a_row_stop(tmp_path):
-    trainer = scaled(tmp_path, {*range(2, 21), *range(22, 60)}, 60)  # 19, then more than 20
-    with pytest.raises(NotFiniteError, match="step 41: the loss scaler has skipped 20 steps in a row, whose gradients"):
-        trainer.train()
 
 
 def test_a_loss_that_is_not_finite_in_a_skipped_step_is_the_scalers(tmp_path, monkeypatch):

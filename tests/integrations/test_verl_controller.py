@@ -9,7 +9,8 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from bandpo import Band, Controlled, policy_loss
-from bandpo.integrations.verl_control import NAME, RadiusController
+from bandpo.integrations.control import NAME
+from bandpo.integrations.verl_context import Controller
 from bandpo.losses.metrics import Metrics
 from research.rules.laws import PI
 
@@ -34,11 +35,11 @@ def micro_batch(seed):
 
 def update(engine, seeds):
     """As one of verl's: a micro-batch per seed, and a step of the schedule."""
-    controller = RadiusController(RULE, engine)
+    controller = Controller(RULE, engine)
     for seed in seeds:
         controller.add(micro_batch(seed))
     engine.lr_scheduler.last_epoch += 1
-    controller.finish()
+    controller.keep()
     return getattr(engine.lr_scheduler, NAME)["state"]
 
 
@@ -72,7 +73,7 @@ def test_the_state_is_in_the_checkpoint_of_the_scheduler(reductions, tmp_path):
     torch.save({"lr_scheduler": first.lr_scheduler.state_dict()}, tmp_path / "extra.pt")
     kept = torch.load(tmp_path / "extra.pt", weights_only=False)
     second.lr_scheduler.load_state_dict(kept["lr_scheduler"])
-    assert RadiusController(RULE, second).value == states[1]["value"]
+    assert Controller(RULE, second).value == states[1]["value"]
     assert [update(second, (seed,)) for seed in (2, 3)] == states[2:]
 
 
@@ -81,7 +82,7 @@ def test_contents_without_the_state_are_refused(name):
     engine = engine_of(**{f"checkpoint_{name}_contents": ["model", "optimizer"]})
     message = rf"actor\.checkpoint\.{name}_contents must have 'extra', .*, got \['model', 'optimizer'\]"
     with pytest.raises(ValueError, match=message):
-        RadiusController(RULE, engine)
+        Controller(RULE, engine)
 
 
 @pytest.mark.parametrize("before", [0, 2])
@@ -91,8 +92,8 @@ def test_a_checkpoint_of_a_run_without_a_controlled_rule_is_refused(reductions, 
     for seed in range(before):
         update(engine, (seed,))
     engine.lr_scheduler.last_epoch += 1
-    with pytest.raises(ValueError, match=f"the checkpoint of update {before + 1} has no state of a controlled rule"):
-        RadiusController(RULE, engine)
+    with pytest.raises(ValueError, match=f"the checkpoint of step {before + 1} has no state of a controlled rule"):
+        Controller(RULE, engine)
 
 
 @pytest.mark.parametrize("lacking", ["lr_scheduler", "checkpoint_manager", "torch's scheduler", "this scheduler"])
@@ -105,27 +106,25 @@ def test_an_engine_whose_checkpoints_would_not_have_the_state_is_refused(lacking
     else:
         delattr(engine, lacking)
     with pytest.raises(ValueError, match="needs verl's FSDP engine, whose checkpoints have its state; those of Simple"):
-        RadiusController(RULE, engine)
+        Controller(RULE, engine)
 
 
 def test_an_update_without_a_measurement_is_an_update():
     """As in distillation without a policy loss, which is not refused in the second update."""
     engine = engine_of()
-    controller = RadiusController(RULE, engine)
+    controller = Controller(RULE, engine)
     engine.lr_scheduler.last_epoch = 1
-    controller.finish()
-    again = RadiusController(RULE, engine)
+    controller.keep()
+    again = Controller(RULE, engine)
     assert again.state == RULE.start()
     assert again.value == 0.001
 
 
 def test_a_state_that_is_not_of_the_rule_is_refused():
     engine = engine_of()
-    setattr(
-        engine.lr_scheduler, NAME, {"rule": RULE.to_config(), "state": {"value": 0.1, "measured": 0.3}, "update": 0}
-    )
+    setattr(engine.lr_scheduler, NAME, {"rule": repr(RULE), "state": {"value": 0.1, "measured": 0.3}, "step": 0})
     with pytest.raises(ValueError, match=r"must have \['value', 'measured', 'integral'\], got \['value', 'measured'\]"):
-        RadiusController(RULE, engine)
-    setattr(engine.lr_scheduler, NAME, {"rule": RULE.to_config(), "state": RULE.start(), "update": 0})
+        Controller(RULE, engine)
+    setattr(engine.lr_scheduler, NAME, {"rule": repr(RULE), "state": RULE.start(), "step": 0})
     with pytest.raises(ValueError, match="has the state of another controlled rule"):
-        RadiusController(replace(RULE, high=0.5), engine)
+        Controller(replace(RULE, high=0.5), engine)

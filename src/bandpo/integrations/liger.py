@@ -19,15 +19,13 @@ for "dapo" with `num_items_in_batch`. As in Liger, log-ratios above 88 overflow.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
-from ..losses.objective import Objective
 from ..trust_regions.base import Context, Region
-from . import objective_for, say_average, tell
+from . import Rule, take
 
 # The losses that clamp the ratio of each token between the two epsilons.
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
@@ -37,8 +35,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
     """Liger's GRPO with a trust region per token (eq:bandpo_full).
 
     Args:
-        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
-            needs entropies or a step.
+        trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. No rule that needs entropies or a step.
         named: as for `LigerFusedLinearGRPOLoss`.
 
     Raises:
@@ -46,7 +43,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
             `chunk_size`, which are set here; a loss without a hard clip per token.
     """
 
-    def __init__(self, trust_region: Region | Objective | Mapping[str, Any] | str | None = None, **named: Any) -> None:
+    def __init__(self, trust_region: Rule | None = None, **named: Any) -> None:
         if taken := {"epsilon_low", "epsilon_high", "chunk_size"} & set(named):
             raise ValueError(
                 f"{sorted(taken)} cannot be given beside a trust region; for a plain clip pass bandpo.Clip"
@@ -57,8 +54,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
                 f"loss_type must be one of {list(LOSS_TYPES)} and importance_sampling_level 'token' for a trust region "
                 f"per token, got {self.loss_type!r} and {self.importance_sampling_level!r}"
             )
-        self.trust_region: Region = tell(objective_for("Liger", trust_region, average=self.loss_type)).trust_region
-        say_average("Liger", trust_region, self.loss_type)
+        self.trust_region: Region = take("Liger", trust_region, average=self.loss_type).trust_region
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         given = inspect.signature(super().forward).bind(*arguments, **named).arguments

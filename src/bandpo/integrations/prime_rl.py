@@ -20,17 +20,12 @@ here call this with inputs of the same fields.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Region
-from . import objective_for, say_average, tell
-
-_AVERAGE = "the mean over tokens"
+from . import Rule, take
 
 
 class LossOutputs(NamedTuple):
@@ -40,23 +35,19 @@ class LossOutputs(NamedTuple):
     metrics: dict[str, Tensor]
 
 
-def loss(
-    inputs: Any, trust_region: Region | Objective | Mapping[str, Any] | str | None = None, kl_tau: float = 0.0
-) -> LossOutputs:
+def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> LossOutputs:
     """Compute the loss of one sequence as prime-rl calls it; the metrics are counts of tokens.
 
     Args:
         inputs: prime-rl's `LossInputs`, all (tokens,): `trainer_logprobs`, which has the gradient,
             `inference_logprobs`, `advantages`, `loss_mask`, `loss_weights` or None.
-        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
-            needs entropies or a step.
+        trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. No rule that needs entropies or a step.
         kl_tau: weight of (log r)^2, as in prime-rl's own losses.
 
     Raises:
         ValueError: a node that is none, an objective that is not for prime-rl (`REFUSED`).
     """
-    objective = tell(objective_for("prime-rl", trust_region, average=_AVERAGE))
-    say_average("prime-rl", trust_region, _AVERAGE)
+    objective = take("prime-rl", trust_region, average="the mean over tokens")
     objective = dataclasses.replace(objective, aggregation="none")
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)

@@ -20,23 +20,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry, apply_off_policy_correction, reduce_loss
 
-from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Region
-from . import objective_for, say_average, tell
+from . import Rule, take
 
 # Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
 COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
 
 
 def register_bandpo_loss(
-    trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
+    trust_region: Rule | None = None,
     *,
     name: str = "bandpo",
     anchor: Literal["old", "rollout"] = "old",
@@ -44,8 +41,7 @@ def register_bandpo_loss(
     """Make the rule known to SkyRL as the policy loss `name`.
 
     Args:
-        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
-            needs entropies or a step.
+        trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. No rule that needs entropies or a step.
         name: what `trainer.algorithm.policy_loss_type` is set to.
         anchor: the policy that the ratio and the bounds are taken against.
 
@@ -54,8 +50,7 @@ def register_bandpo_loss(
     """
     if anchor not in ("old", "rollout"):
         raise ValueError(f"anchor must be 'old' or 'rollout', got {anchor!r}")
-    objective = tell(objective_for("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old"))
-    say_average("SkyRL", trust_region, None)
+    objective = take("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old")
     objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=objective.max_log_ratio or 20.0)
     per_token = functools.partial(policy_loss, objective=objective, metrics="all")
     PolicyLossRegistry.register(name, functools.partial(_loss, per_token, anchor))

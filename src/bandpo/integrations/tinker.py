@@ -27,29 +27,25 @@ import torch
 from torch import Tensor
 
 from ..losses.metrics import Metrics
-from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Region
-from . import objective_for, say_average, tell
+from . import Rule, take
 
 
 def bandpo_loss(
-    trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
+    trust_region: Rule | None = None,
 ) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
     """Return the loss function for `forward_backward_custom`.
 
     It returns the sum and `Metrics.compute` under `bandpo/`.
 
     Args:
-        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
-            needs entropies or a step.
+        trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. No rule that needs entropies or a step.
 
     Raises:
         ValueError: a node that is none, an objective that is not for tinker (`REFUSED`); of the function: a datum
             without `logprobs` or `advantages`, or with tensors of another shape than `target_tokens`.
     """
-    objective = dataclasses.replace(tell(objective_for("tinker", trust_region)), aggregation="none")
-    say_average("tinker", trust_region, None)
+    objective = dataclasses.replace(take("tinker", trust_region), aggregation="none")
     per_token = partial(policy_loss, objective=objective, metrics="all")
 
     def one(index: int, inputs: Mapping[str, Any], logprobs: Tensor) -> tuple[Tensor, Metrics]:

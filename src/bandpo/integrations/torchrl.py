@@ -17,16 +17,14 @@ counts tokens outside on either side, over padding too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchrl.objectives.llm import GRPOLoss
 
-from ..losses.objective import Objective
 from ..trust_regions.base import Context, Region
-from . import objective_for, say_average, tell
+from . import Rule, take
 
 
 class BandPOLoss(GRPOLoss):
@@ -34,8 +32,7 @@ class BandPOLoss(GRPOLoss):
 
     Args:
         actor_network: as for `GRPOLoss`, like everything not named here.
-        trust_region: a rule, an `Objective`, or the config node of either; None is `Band("kl", 0.05)`. No rule that
-            needs entropies or a step.
+        trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. No rule that needs entropies or a step.
 
     Raises:
         ValueError: a node that is none; an objective that torchrl cannot do (`REFUSED`); `clip_epsilon`, which would be
@@ -46,7 +43,7 @@ class BandPOLoss(GRPOLoss):
         self,
         actor_network: Any = None,
         *,
-        trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
+        trust_region: Rule | None = None,
         **named: Any,
     ) -> None:
         if "clip_epsilon" in named:
@@ -55,8 +52,7 @@ class BandPOLoss(GRPOLoss):
                 "pass trust_region=bandpo.Clip(eps_low, eps_high) instead"
             )
         super().__init__(actor_network, **named)
-        self.trust_region: Region = tell(objective_for("torchrl", trust_region, average=self.aggregation)).trust_region
-        say_average("torchrl", trust_region, self.aggregation)
+        self.trust_region: Region = take("torchrl", trust_region, average=self.aggregation).trust_region
         self._bounds: tuple[Tensor, Tensor] | None = None
 
     def _log_weight(self, tensordict: Any, adv_shape: Any) -> Any:

@@ -3,9 +3,9 @@
 TRL's loss of a token is -min(r A, clamp(r, 1 - self.epsilon_low, 1 + self.epsilon_high) A). For the length of one loss
 these two attributes hold the bounds of each token; everything else, the loss included, is TRL's own.
 
-What is more than a clamp (`Objective.changed`) takes the place of that term: both bounds are set to our loss of the
-token, with its gradient, and A to -1, so that the term is max(r, our loss); and r is capped at -inf by TRL's `delta`.
-The KL penalty, the weights of the sampler, the entropy mask and the average stay TRL's, whatever its release does.
+What is more than a clamp (`Objective.changed`) replaces that term: both bounds are set to our loss of the token, with
+its gradient, and A to -1, so that the term is max(r, our loss); and r is capped at -inf by TRL's `delta`. The KL
+penalty, the weights of the sampler, the entropy mask and the average stay TRL's, whatever its release does.
 
 Metrics go to TRL's log under `bandpo/`.
 """
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -25,32 +23,28 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from ..errors import nearest
-from ..losses.metrics import ROUNDED, Level, Metrics, highest, measure
+from ..bounds import Bounds
+from ..losses.metrics import Metrics
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..losses.surrogates import MAX_LOG_RATIO
 from ..trust_regions.base import Context, Region
-from ..trust_regions.rules import Clip
-from . import SHOWN, asked_for, objective_for, say_average, tell
+from ..trust_regions.control import controlled_of
+from . import SHOWN, Rule, asked_for, tell
 from .tokens import SHARE, TokenWriter, check_tokens
-from .trl_context import PREFIX, ContextTrainer
-from .trl_control import RadiusController
+from .trl_context import PREFIX, ContextTrainer, Controller
 from .trl_finite import FiniteGuard
 from .trl_settings import (
     LOSS_TYPES,
     REPLACED,
     Instead,
     Replaced,
-    check_anchor,
-    check_config,
     check_unchanged,
     is_trls_own,
     node_of,
     read_once,
+    settle,
     steps_a_batch,
     warn_of,
-    write_rule,
 )  # fmt: skip
 
 __all__ = ["LOSS_TYPES", "MAIN_METRICS", "REPLACED", "BandPOConfig", "BandPOTrainer"]
@@ -79,8 +73,7 @@ CITATION = f"""\
 
 @dataclass
 class BandPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` ends with an error at its first loss, which
-    says so.
+    """`GRPOConfig` with a trust region, for `BandPOTrainer`; in `GRPOTrainer` it ends the first loss with an error.
 
     Args:
         trust_region: a rule, an `Objective`, the node of either such as
@@ -95,9 +88,8 @@ class BandPOConfig(GRPOConfig):
             log-probability of each, in `tokens-0.jsonl`, of each process a file. None: nothing is written.
         tokens_share: of the responses so many are written, each in all steps that it is used in. At 0.1 a batch of 512
             responses of 1,000 tokens takes some 2 MB for each time that it is used.
-        stop_if_not_finite: end with an error at the first step after which a loss or a weight is not finite, at
-            rewards that are infinite or all missing, and at 20 steps in a row that a loss scaler skipped. False: warn
-            and go on.
+        stop_if_not_finite: end with an error at the first step after which a loss or a weight is not finite, and at
+            rewards that are infinite or all missing. False: warn and go on.
 
     Raises:
         ValueError: an anchor that is neither, a share outside (0, 1], a node that is none, a rule that has no node
@@ -127,43 +119,34 @@ class BandPOConfig(GRPOConfig):
         if self.anchor not in ("old", "sampler"):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
         check_tokens(self.tokens_path, self.tokens_share)
-        given = self.trust_region
-        if given is None:  # that of BandPOTrainer, or else its default
-            if self.epsilon == 0.2 and self.epsilon_high is None:
-                cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
-            return
-        objective = objective_for("TRL", cast(Any, given), anchor=cast(Any, self.anchor), average=self.loss_type)
-        check_config(self, objective)
-        say_average("TRL", given, self.loss_type)
-        write_rule(self, objective)
-        if isinstance(self.trust_region, str):
-            raise ValueError(
-                f"trust_region of BandPOConfig must have a config node to be kept as, got {self.trust_region}; pass it "
-                "to BandPOTrainer(trust_region=...), or derive it from bandpo.Region with fields of plain data"
-            )
+        if self.trust_region is not None:
+            settle(self, cast(Any, self.trust_region))
+            if isinstance(self.trust_region, str):
+                raise ValueError(
+                    f"trust_region of BandPOConfig must have a config node to be kept as, got {self.trust_region}; "
+                    "pass it to BandPOTrainer(trust_region=...), or derive it from bandpo.Region with fields of plain "
+                    "data"
+                )
+        elif self.epsilon == 0.2 and self.epsilon_high is None:  # the rule of BandPOTrainer, or else its default
+            cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
+
+
+@dataclass(frozen=True)
+class _Seen(Region):
+    """A rule that keeps the bounds it made."""
+
+    rule: Region
+    made: list[Bounds] = field(default_factory=list)
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        self.made.append(self.rule.bounds(old_logps, context))
+        return self.made[-1]
 
 
 class BandPOTrainer(ContextTrainer):
     """GRPO with a trust region (eq:bandpo_full) or any `Objective`, for the loss types grpo, bnpo, dr_grpo and dapo.
 
-        from datasets import Dataset
-        from trl import GRPOConfig
-        from bandpo import Band
-        from bandpo.integrations.trl import BandPOTrainer
-        from bandpo_runs import toy
-
-        model, _ = toy.warm_start(p_work=0.3, seed=0)
-        args = GRPOConfig("runs/readme-trl", steps_per_generation=4, num_iterations=2, learning_rate=3e-4,
-                          max_completion_length=6, max_steps=8, logging_steps=8, bf16=False)
-        trainer = BandPOTrainer(                                    # was: GRPOTrainer(
-            str(model), toy.reward, args, Dataset.from_list(toy.prompts(64, seed=0)),
-            trust_region=Band("kl", delta=0.05))
-        trainer.train()
-        print(trainer.state.log_history[0]["bandpo/clip/high_fraction"])
-
-    The rules: `Band`, `Clip`, `DCPO`, `RIPO`; made of others: `Union`, `Intersect`, `Relaxed`, `Capped`, `BySign`,
-    `ByProbability`, `Decaying`; those that see more of the batch: `GroupClip`, `EntropyRatio`, `ByEntropy`, `Stale`,
-    `PrefixBudget`; with a radius that adapts: `Adaptive`, `Controlled`; or one that you wrote, a `bandpo.Region`.
+        trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
 
     A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`)
     so that their product exceeds `gradient_accumulation_steps`; the paper takes 4 steps a batch. With TRL's defaults
@@ -187,17 +170,15 @@ class BandPOTrainer(ContextTrainer):
             method's name such as "gspo"; by default that of `BandPOConfig`, else `Band("kl", 0.05)`. The average and
             the KL penalty are TRL's own (`loss_type`, `beta`): an objective with another average or a penalty is
             refused, and of a method the trainer says at start which average it gets, and whether that is its paper's. A
-            rule alone is applied by TRL's clamp; an objective with more in it takes the clamp's place, and TRL's
+            rule alone is applied by TRL's clamp; an objective with more in it replaces the clamp, and TRL's
             `clip_ratio/*`, which are then about nothing, are not logged.
-        named: what else the installed TRL's `GRPOTrainer` takes, such as `tools` or `rollout_func`.
 
     Raises:
         ValueError: two rules are given, or a setting does not go with the rule: a loss of another form (sapo, vespo),
             Liger kernels, a sampler's temperature that is not that of the log-probabilities; or says what the objective
             does not: `importance_sampling_level="sequence"` (and with it luspo) unless the objective is
             `Objective(Clip(...), ratio="sequence-mean")`, cispo unless it is `Objective(Clip(1, ...), apply="weight")`,
-            which TRL then does itself; or reads what the objective stands in the place of: `delta`,
-            `off_policy_mask_threshold`, which go with what TRL's clamp or ratio does.
+            which TRL then does itself; or reads what the objective replaces (`REPLACED`).
     """
 
     # For the model card.
@@ -210,87 +191,45 @@ class BandPOTrainer(ContextTrainer):
         model: Any,
         reward_funcs: Any = None,
         args: GRPOConfig | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        reward_processing_classes: Any = None,
-        callbacks: list[Any] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        *,
-        trust_region: Region | Objective | Mapping[str, Any] | str | None = None,
-        peft_config: Any = None,
+        *others: Any,
+        trust_region: Rule | None = None,
         **named: Any,
     ) -> None:
         if args is None:
             name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "")
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
-        known = inspect.signature(GRPOTrainer.__init__).parameters
-        for name in named:
-            if name not in known:
-                near = nearest(name, [*known, "trust_region"]) or ", the rule is its argument 'trust_region'"
-                raise TypeError(f"BandPOTrainer has no argument {name!r}{near}")
         node = cast(Any, getattr(args, "trust_region", None))
-        given = node if trust_region is None else trust_region
-        self.objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
+        kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
+        if type(kept) is GRPOConfig:
+            kept.__class__ = BandPOConfig
+        self.objective = settle(kept, node if trust_region is None else trust_region)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(
                 f"trust_region is given twice, to BandPOTrainer as {trust_region!r} and in its args as {node}; keep one"
             )
-        check_config(args, self.objective)
-        check_anchor(args, named.get("rollout_func"))
+        self.trust_region = self.objective.trust_region
         self._asked = asked_for(self.objective, SHOWN["TRL"])
         self._rewards = self._old_pass = None
-        self._replaces = bool(self.objective.changed()) and not is_trls_own(args, self.objective)
-        say_average("TRL", given, args.loss_type)
-        tell(self.objective, f"; {steps_a_batch(args):g} steps a batch")
-        warn_of(args, self.trust_region)
-        kept = copy.copy(args)  # the caller's may serve another trainer, with another rule
-        if type(kept) is GRPOConfig:
-            kept.__class__ = BandPOConfig
+        self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
+        tell(self.objective, f"; {steps_a_batch(kept):g} steps a batch")
+        warn_of(kept, self.trust_region)
         kept.logging_nan_inf_filter = False  # it shows the mean of other losses, 0 at first, for one that is not finite
-        rule = str(write_rule(kept, self.objective))
+        rule = str(cast(Any, kept).trust_region)
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
             vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
         self._name = f"{self._name} (trust region {rule})"
         self._clip_metrics: dict[str, Metrics] = {}
         self._loss_inputs: dict[str, Any] | None = None
-        self._controller = RadiusController.of(self.trust_region)
-        self._token_writer = None
-        if (folder := getattr(args, "tokens_path", None)) is not None:
-            self._token_writer = TokenWriter(folder, cast(BandPOConfig, args).tokens_share, args.process_index)
-        super().__init__(
-            model,
-            reward_funcs,
-            kept,
-            train_dataset,
-            eval_dataset,
-            processing_class,
-            reward_processing_classes,
-            callbacks,
-            optimizers,
-            peft_config=peft_config,
-            **named,
-        )
-        self.finite_guard = FiniteGuard(self.accelerator, getattr(args, "stop_if_not_finite", True))
+        controlled = controlled_of(self.trust_region)
+        self._controller = None if controlled is None else Controller(controlled)
+        folder = getattr(kept, "tokens_path", None)
+        self._token_writer = folder and TokenWriter(folder, cast(Any, kept).tokens_share, kept.process_index)
+        super().__init__(model, reward_funcs, kept, *others, **named)
+        self.finite_guard = FiniteGuard(self.accelerator, getattr(kept, "stop_if_not_finite", True))
         self.add_callback(self.finite_guard)
         if self._controller is not None:
             self.add_callback(self._controller)
         self._made_with = read_once(self)
-
-    @property
-    def trust_region(self) -> Region:
-        """Return the rule of the objective."""
-        return self.objective.trust_region
-
-    @property
-    def _level(self) -> Level:
-        """Return the level of the metrics."""
-        return "all" if getattr(self.args, "all_metrics", False) or self._controller is not None else "main"
-
-    @property
-    def _controlled(self) -> float | None:
-        """Return the number that a `Controlled` rule has in force."""
-        return None if self._controller is None else self._controller.value
 
     def _send_telemetry(self) -> None:
         """Send nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
@@ -303,24 +242,20 @@ class BandPOTrainer(ContextTrainer):
         args = cast(GRPOConfig, self.args)
         kept = self.epsilon_low, self.epsilon_high, args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
-        try:
-            if not self._replaces:
-                return self._guarded(super()._compute_loss(model, inputs))
+        if self._replaces:
             # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
             args.delta = -math.inf
             inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
             if self.beta == 0 or not getattr(args, "use_bias_correction_kl", False):
                 inputs["old_per_token_logps"] = None  # nothing reads r, whose gradient may be 0 times inf: 1 then
-            return self._guarded(super()._compute_loss(model, inputs))
+        try:
+            loss = super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
             self.epsilon_low, self.epsilon_high, args.delta = kept
-            if self._replaces:
-                for metrics in self._metrics.values():
-                    for name in [name for name in metrics if name.startswith("clip_ratio/")]:
-                        del metrics[name]
-
-    def _guarded(self, loss: Tensor) -> Tensor:
+        for metrics in self._metrics.values() if self._replaces else ():
+            for name in [name for name in metrics if name.startswith("clip_ratio/")]:
+                del metrics[name]
         if cast(torch.nn.Module, self.model).training:
             self.finite_guard.add(loss)
         return loss
@@ -333,92 +268,52 @@ class BandPOTrainer(ContextTrainer):
         return out
 
     def _set_bounds(self, inputs: dict[str, Any], logps: Tensor, entropies: Tensor | None) -> None:
-        mask = self._response_mask(inputs)
+        mask, advantages = self._response_mask(inputs), inputs["advantages"]
         # Without stored log-probabilities the batch is on policy: TRL takes the current ones, and so do we.
         stored = inputs.get("old_per_token_logps")
         if stored is not None and getattr(self.args, "anchor", "old") == "sampler":
             # Tokens of which the sampler told nothing, where no other pass was made; in place, for TRL reads them too.
             stored.copy_(torch.where(stored.isnan(), logps.detach(), stored))
-        old_logps = torch.where(mask, (logps.detach() if stored is None else stored).float(), -1.0)
-        mode = "train" if cast(torch.nn.Module, self.model).training else "eval"
-        if self._token_writer is not None and mode == "train":
-            step, batch = self.state.global_step, int(inputs[f"{PREFIX}generated_at"])
-            self._token_writer.write(step, old_logps, logps, inputs["advantages"], mask, batch=batch)
-        if not self.objective.changed():
-            metrics = self._set_epsilons(inputs, logps.detach(), old_logps, mask, entropies)
-        else:
-            objective = dataclasses.replace(self.objective, aggregation="none")
+        old_logps = (logps.detach() if stored is None else stored).float()
+        trains, known = cast(torch.nn.Module, self.model).training, self._known(inputs, entropies)
+        if self._token_writer and trains:
+            batch = int(inputs[f"{PREFIX}generated_at"])
+            self._token_writer.write(known["step"], old_logps, logps, advantages, mask, batch=batch)
+        if self._controller is not None:
+            known["controlled"] = self._controller.value
+        seen = _Seen(self.trust_region)
+        objective = self.objective if self.objective.changed() else Objective(seen)
+        # For the loss of each token the inputs are checked, which waits for the device; where TRL has the loss, the
+        # value is not used.
+        average: Any = ("none", None) if self._replaces else ("token-mean", 1.0)
+        with torch.set_grad_enabled(self._replaces and torch.is_grad_enabled()):
             loss, metrics = policy_loss(
                 logps,
                 old_logps,
-                inputs["advantages"],
+                advantages,
                 mask,
-                objective,
-                entropies=entropies,
-                metrics=self._level,
-                step=self.state.global_step,
-                **self._known(inputs, entropies),
-                controlled=self._controlled,
+                dataclasses.replace(objective, aggregation=average[0]),
+                normalizer=average[1],
+                metrics="all" if getattr(self.args, "all_metrics", False) or self._controller is not None else "main",
+                **known,
             )
-            if self._replaces:
-                # A lower bound above the upper one gives the upper one, and all of the gradient to it.
-                self.epsilon_low, self.epsilon_high = Instead(torch.full_like(loss, math.inf)), Instead(loss)
-            else:
-                clip = cast(Clip, self.trust_region)
-                self.epsilon_low, self.epsilon_high = clip.eps_low, clip.eps_high
-                if self.loss_type == "cispo":  # there it is the bound itself
-                    self.epsilon_high = 1 + clip.eps_high
+        if self._replaces:
+            # A lower bound above the upper one gives the upper one, and all of the gradient to it.
+            self.epsilon_low, self.epsilon_high = Instead(torch.full_like(loss, math.inf)), Instead(loss)
+        else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
+            bounds: Any = seen.made[-1] if seen.made else self.trust_region
+            self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
+            if self.loss_type == "cispo":  # there it is the bound itself
+                self.epsilon_high += 1
         if torch.distributed.is_initialized():  # here, where every process passes; a log may be one process's own
             metrics = metrics.all_reduce()
-        known = self._clip_metrics.get(mode)
-        self._clip_metrics[mode] = metrics if known is None else known.merge(metrics)
-        if self._controller is not None and mode == "train":
+        mode = "train" if trains else "eval"
+        self._clip_metrics[mode] = metrics.merge(self._clip_metrics.get(mode, Metrics({}, {})))
+        if self._controller is not None and trains:
             self._controller.add(metrics)
 
-    @torch.no_grad()
-    def _set_epsilons(
-        self, inputs: dict[str, Any], logps: Tensor, old_logps: Tensor, mask: Tensor, entropies: Tensor | None
-    ) -> Metrics:
-        """Set the bounds of the rule; returns what they did."""
-        advantages = inputs["advantages"]
-        advantages = (advantages[:, None] if advantages.dim() == 1 else advantages).expand_as(old_logps)
-        context = Context(
-            response_mask=mask,
-            entropies=None if entropies is None else entropies.detach(),
-            advantages=advantages,
-            positions=mask.cumsum(-1) - 1,
-            step=self.state.global_step,
-            logps=logps,
-            **self._known(inputs, entropies),
-            controlled=self._controlled,
-        )
-        bounds = self.trust_region.bounds(old_logps, context)
-        self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
-
-        raw, padding = logps.float() - old_logps, ~mask
-        log_ratio = raw.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        metrics = measure(log_ratio, bounds, old_logps, advantages, mask, self._level)
-        likeliest = torch.maximum(logps.float(), old_logps)
-        metrics.maxima["log_probability"] = highest(likeliest, padding)
-        if entropies is not None:
-            metrics.totals["entropy"] = entropies.float().masked_fill(padding, 0.0).sum()
-        if self._level == "all":
-            finite = raw.isnan().logical_not() & advantages.isfinite()
-            metrics.totals["saturated"] = ((raw.abs() > MAX_LOG_RATIO) & mask).sum()
-            metrics.totals["above_zero"] = ((likeliest > ROUNDED) & mask).sum()
-            metrics.totals["not_finite"] = (mask & ~finite).sum()
-            delta = cast(GRPOConfig, self.args).delta
-            if delta is not None:
-                # TRL caps the ratio before it is clipped: where A > 0 that stops what a wider bound would let pass, and
-                # where A < 0 what is beyond both.
-                above = log_ratio > bounds.log_high
-                held = torch.where(advantages > 0, ~above, above & (advantages < 0))
-                metrics.totals["dual_clipped"] = ((log_ratio.exp() > delta) & held & mask).sum()
-        return metrics
-
     def _take(self, mode: str, prefix: str) -> dict[str, float]:
-        metrics = self._clip_metrics.pop(mode, None)
-        values = {} if metrics is None else metrics.compute()
+        values = self._clip_metrics.pop(mode, Metrics({}, {})).compute()
         names = values if getattr(self.args, "all_metrics", False) else MAIN_METRICS
         # Undefined values (a share of nothing) are left out: trackers warn about NaN.
         return {prefix + name: value for name, value in values.items() if name in names and value == value}

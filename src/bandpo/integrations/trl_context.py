@@ -6,25 +6,42 @@ it and splits it with the responses.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, cast
 
 import torch
-import trl
-from packaging.version import Version
 from torch import Tensor
+from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..losses.objective import Objective
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, find_one
-from ..trust_regions.batch import GroupClip
+from .control import NAME, RadiusController
 from .trl_finite import FiniteGuard
-from .trl_settings import NO_SAMPLER
 
 PREFIX = "bandpo/"
-# The reward of a completion to which no function gave one; later releases leave it out of its group.
-_MISSING_IS_ZERO = Version(trl.__version__) < Version("1.6")
+
+
+class Controller(RadiusController, TrainerCallback):
+    """Keeps the state of a `Controlled` rule in TRL's trainer_state.json; `row` is what is logged of the last step.
+
+    The trainer adds the metrics of each micro-batch, summed over all processes, so that every process keeps the same
+    state.
+    """
+
+    row: dict[str, float]
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        self.begin(cast(Any, state.stateful_callbacks).get(NAME), state.global_step)
+        self.row = {}
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """Move the number; TRL logs and saves after this."""
+        in_force = self.value
+        cast(Any, state.stateful_callbacks)[NAME] = self.finish(state.global_step)
+        # Sorted, as a state is that comes from a checkpoint: else the rows of a resumed run would have another order.
+        logged = {**self.state, "value": in_force}
+        self.row = {f"bandpo/controlled/{name}": logged[name] for name in sorted(logged)}
 
 
 class ContextTrainer(GRPOTrainer):
@@ -38,17 +55,11 @@ class ContextTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args, **named)  # of all processes
-        if not cast(torch.nn.Module, self.model).training:
-            return self._rewards
-        scores, size = self._scores(), cast(int, self.num_generations)
-        rewards = dict(zip(self.reward_func_names, self._rewards.unbind(1), strict=True))
-        self.finite_guard.check_rewards(self.args, self.state, rewards, scores, size)
-        if not _MISSING_IS_ZERO:
-            return self._rewards
-        # With its group's mean a completion has the advantage 0, and the mean stays; the deviation gets smaller.
-        groups = self._rewards.view(-1, size, self._rewards.shape[1])
-        means = groups.nanmean(1, keepdim=True).expand_as(groups).reshape(self._rewards.shape)
-        return torch.where(scores.isnan()[:, None], means, self._rewards)
+        if cast(torch.nn.Module, self.model).training:
+            rewards = dict(zip(self.reward_func_names, self._rewards.unbind(1), strict=True))
+            size = cast(int, self.num_generations)
+            self.finite_guard.check_rewards(self.args, self.state, rewards, self._scores(), size)
+        return self._rewards
 
     def _scores(self) -> Tensor:
         """Sum the rewards of each completion, (B,); NaN where no function gave one."""
@@ -87,15 +98,7 @@ class ContextTrainer(GRPOTrainer):
         known = {"generated_at": torch.tensor(self.state.global_step)}
         is_evaluation = not cast(torch.nn.Module, self.model).training
         size = getattr(self, "num_generations_eval", self.num_generations) if is_evaluation else self.num_generations
-        rewards = self._scores()
-        scores = rewards[~rewards.isnan()]
-        if find_one(self.objective.trust_region, GroupClip) is not None and not ((scores == 0) | (scores == 1)).all():
-            warnings.warn(
-                "GroupClip takes a group's mean reward for its share of right answers, which it is of rewards that are "
-                "0 or 1; here there are others",
-                stacklevel=2,
-            )
-        groups = rewards.view(-1, cast(int, size))
+        groups = self._scores().view(-1, cast(int, size))
         mean = groups.nanmean(1, keepdim=True)
         outcomes = {"group_mean": mean, "group_std": (groups - mean).square().nanmean(1, keepdim=True).sqrt()}
         count = len(outputs["completion_ids"])
@@ -107,12 +110,13 @@ class ContextTrainer(GRPOTrainer):
             if not self._old_pass or self._old_pass[0] is not outputs["old_per_token_logps"]:
                 raise RuntimeError("TRL makes its old log-probabilities in another way: the old entropies are unknown")
             known["old_entropies"] = self._old_pass[1]
-        known |= self._mean_weight(outputs, known)
-        return known
+        return known | self._mean_weight(outputs, known)
 
     def _mean_weight(self, outputs: dict[str, Any], known: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the divisor of an `Adaptive` radius: the mean weight of all tokens of all processes until the next
-        generation. Not where TRL makes no pass for what the weights are made of, as on policy, where ratios are 1."""
+        """Return the divisor of an `Adaptive` radius: the mean weight of all tokens until the next generation.
+
+        It is missing where TRL makes no pass for what the weights are made of, as on policy, where ratios are 1.
+        """
         rule, old = find_one(self.objective.trust_region, Adaptive), None
         if rule is not None and not ("old_entropies" in self._asked and "old_entropies" not in known):
             old = self._anchored(outputs).get("old_per_token_logps")
@@ -134,12 +138,11 @@ class ContextTrainer(GRPOTrainer):
     def _known(self, inputs: dict[str, Any], entropies: Tensor | None) -> dict[str, Any]:
         """Return the context's fields for the responses of a loss."""
         known = {name.removeprefix(PREFIX): x for name, x in inputs.items() if name.startswith(PREFIX)}
-        known = {name: x[:, None] if x.dim() == 1 else x for name, x in known.items()}
         if "generated_at" in known:
             known["staleness"] = self.state.global_step - int(known.pop("generated_at"))
         if "old_entropies" in self._asked and entropies is not None:  # without a pass of its own the batch is on policy
             known.setdefault("old_entropies", entropies.detach())
-        return known
+        return known | {"entropies": entropies, "step": self.state.global_step}
 
     def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of a loss, with the ratio's anchor as the old policy."""
@@ -147,7 +150,10 @@ class ContextTrainer(GRPOTrainer):
             return inputs
         old, sampled = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
         if sampled is None:
-            raise ValueError(f"{NO_SAMPLER}there are none in the inputs of the loss")
+            raise ValueError(
+                "anchor = 'sampler' needs the sampler's log-probabilities, which TRL (0.27 and later) has of vLLM "
+                "(use_vllm=True) and of a rollout_func that returns logprobs; there are none in the inputs of the loss"
+            )
         # vLLM gives NaN where it has none, which TRL counts as no difference.
         sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)
         inputs = inputs | {"old_per_token_logps": sampled}

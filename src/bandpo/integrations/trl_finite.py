@@ -14,11 +14,7 @@ from transformers import TrainerCallback
 from ..errors import UserError
 from ..numerics import not_finite
 
-SKIPPED = 20  # steps in a row that a loss scaler may skip
-_SMALLER = (
-    "Try a smaller learning_rate, a smaller max_grad_norm, bf16 or float32 in the place of fp16, or rewards of a "
-    "smaller size"
-)
+_SMALLER = "Try a smaller learning_rate or max_grad_norm, bf16 or float32 instead of fp16, or rewards of a smaller size"
 
 
 class NotFiniteError(UserError):
@@ -28,12 +24,9 @@ class NotFiniteError(UserError):
 class FiniteGuard(TrainerCallback):
     """Looks at every trained weight and loss after each optimizer step, and at all weights before the first.
 
-    The weights, and not the gradients: a gradient that is not finite makes a weight so in the same step unless the step
-    is skipped, and a step may do it without one. It is one pass over the weights, beside the many of a step, and two
-    waits for the device in a step. With the filter of transformers (`logging_nan_inf_filter`), which is off here, there
-    was one for each micro-batch.
-
-    Each process looks at its own weights, or its shard of them, and all of them end together.
+    The weights, and not the gradients: a gradient that is not finite makes a weight so in the same step unless a loss
+    scaler skips it, and a step may do it without one. It costs one pass over the weights and two waits for the device
+    in a step. Each process looks at its own weights, or its shard of them, and all of them end together.
 
     Attributes:
         stops: an error ends the training; else there is a warning, and it goes on.
@@ -45,8 +38,8 @@ class FiniteGuard(TrainerCallback):
     def __init__(self, accelerator: Any, stops: bool) -> None:
         self.accelerator, self.stops, self.sound, self.skipped = accelerator, stops, True, 0
         self.last_whole: Callable[[Any, Any], Path | None] = _last_whole
-        self._in_a_row, self._scale = 0, 0.0
         self._fine: Tensor | None = None
+        self._scale = 0.0
         self._warned: set[str] = set()
 
     def add(self, loss: Tensor) -> None:
@@ -55,52 +48,42 @@ class FiniteGuard(TrainerCallback):
         self._fine = fine if self._fine is None else self._fine & fine
 
     def on_train_begin(self, args, state, control, model=None, **kwargs) -> None:
-        self._in_a_row, self._fine, self._scale = 0, None, self._scale_now()
+        self._fine, self._scale = None, self._scale_now()
         change = _SMALLER if state.global_step else "Take a model whose weights are finite, or mend this one"
-        self._look(args, state, _shards(model, every=True), skipped=False, change=change)
+        self._look(args, state, _shards(model, every=True), change)
 
     def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
         """Check the step before TRL logs and saves."""
         before, self._scale = self._scale, self._scale_now()
         # A fused optimizer skips by itself, unseen by accelerate; the scale falls then, and only then.
-        skipped = self.accelerator.optimizer_step_was_skipped or self._scale < before
-        self._in_a_row = self._in_a_row + 1 if skipped else 0
-        self.skipped += skipped
-        self._look(args, state, _shards(model), skipped)
-        if self._in_a_row and self._in_a_row % SKIPPED == 0:
-            what = f"the loss scaler has skipped {self._in_a_row} steps in a row, whose gradients were not finite"
-            self.stop(args, state, what)
+        if self.accelerator.optimizer_step_was_skipped or self._scale < before:
+            self.skipped, self._fine = self.skipped + 1, None
+        self._look(args, state, _shards(model), _SMALLER)
 
     def _scale_now(self) -> float:
         """Return the factor by which the loss scaler multiplies losses; 0 without one."""
         return 0.0 if self.accelerator.scaler is None else self.accelerator.scaler.get_scale()
 
-    def _look(
-        self, args: Any, state: Any, shards: Iterator[tuple[str, Tensor]], skipped: bool, change: str = _SMALLER
-    ) -> None:
+    def _look(self, args: Any, state: Any, shards: Iterator[tuple[str, Tensor]], change: str) -> None:
         names = not_finite(shards)
         flags = torch.zeros(2, device=self.accelerator.device)
         flags[0] = len(names)
         if self._fine is not None:
             flags[1], self._fine = ~self._fine, None
         weights, lost = self.accelerator.reduce(flags, reduction="sum").tolist()
-        what = ["the loss"] if lost and not skipped else []
+        what = ["the loss"] if lost else []
         self.sound = not weights
         if weights:
             what.append(f"weights ({len(names)}, first {names[0]})" if names else "weights of another process")
+            if not self.stops:
+                args.save_total_limit = None  # TRL would delete good checkpoints for those that come
         if what:
             self.stop(args, state, f"{' and '.join(what)} {'are' if weights else 'is'} not finite", change)
-        if weights:
-            args.save_total_limit = None  # TRL would delete good checkpoints for those that come
 
     def stop(
         self, args: Any, state: Any, what: str, change: str = _SMALLER, *, step: int | None = None, must: bool = False
     ) -> None:
-        """End the training, or warn once that it goes on; what it `must` end by cannot be gone on from.
-
-        Raises:
-            NotFiniteError: it is to stop.
-        """
+        """End the training by a NotFiniteError; or warn once that it goes on, unless it `must` end."""
         step = state.global_step if step is None else step
         when = f"step {step}" if step else "before the first step"
         if not self.stops and not must:
@@ -114,7 +97,7 @@ class FiniteGuard(TrainerCallback):
         raise NotFiniteError(f"{when}: {what}; {where}. {change}{go_on}")
 
     def check_rewards(self, args: Any, state: Any, rewards: Mapping[str, Tensor], scores: Tensor, size: int) -> None:
-        """Look at the rewards of a generation, of all processes.
+        """Check that advantages can be computed from the rewards of a generation, of all processes.
 
         Args:
             args: of the trainer.
@@ -123,22 +106,19 @@ class FiniteGuard(TrainerCallback):
             scores: what they add up to, (B,); NaN: no function gave one.
             size: of a group.
         """
-        step = state.global_step + 1
+        groups = torch.stack([*rewards.values(), scores])
+        groups = groups.view(len(groups), -1, size if args.scale_rewards == "group" else len(scores))
+        spread = (groups - groups.nanmean(-1, keepdim=True)).square().nansum(-1)
         if bad := [name for name, values in rewards.items() if values.isinf().any()]:
             what = f"a reward of {bad[0]!r} is infinite, or larger than float32 can hold (3.4e38)"
-            self.stop(args, state, what, "Mend the reward function", step=step)
         elif scores.isnan().all():
-            what = (
-                f"no completion of the batch has a reward: {' and '.join(map(repr, rewards))} gave None or NaN for all"
-            )
-            self.stop(args, state, what, "Mend the reward function", step=step)
+            names = " and ".join(map(repr, rewards))
+            what = f"no completion of the batch has a reward: {names} gave None or NaN for all"
+        elif not spread.isfinite().all():
+            what = f"the deviation of a group's rewards overflows float32: they are up to {scores.abs().max():.2g}"
         else:
-            groups = torch.stack([*rewards.values(), scores])
-            groups = groups.view(len(groups), -1, size if args.scale_rewards == "group" else len(scores))
-            spread = (groups - groups.nanmean(-1, keepdim=True)).square().nansum(-1)
-            if not spread.isfinite().all():
-                what = f"the deviation of a group's rewards overflows float32: they are up to {scores.abs().max():.2g}"
-                self.stop(args, state, what, "Scale the rewards to a size near 1", step=step)
+            return
+        self.stop(args, state, what, "Mend the reward function, or scale it near 1", step=state.global_step + 1)
 
 
 def _shards(model: Any, every: bool = False) -> Iterator[tuple[str, Tensor]]:

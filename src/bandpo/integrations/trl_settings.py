@@ -1,8 +1,12 @@
-"""TRL settings that fit an objective, and the messages about the others."""
+"""TRL settings that fit an objective, and the messages about the others.
+
+Two objects here stand where TRL expects a number. `Replaced` is the value of `epsilon` in the settings: TRL's trainer
+computes epsilon bounds once, so that arithmetic with it raises. `Instead` is an epsilon of the loss: TRL's
+`torch.clamp(coef_1, 1 - self.epsilon_low, 1 + self.epsilon_high)` takes the tensor that it holds for the sum.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import warnings
@@ -16,6 +20,7 @@ from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Region, find_one
 from ..trust_regions.batch import GroupClip
 from ..trust_regions.rules import Clip
+from . import Rule, objective_for, say_average
 
 if TYPE_CHECKING:  # the doctor asks without TRL
     from trl.trainer.grpo_config import GRPOConfig
@@ -31,38 +36,28 @@ OTHER_LOSSES = {
     "luspo": "TRL's luspo has one ratio per response, so it may stand beside Objective(Clip(...), "
     "ratio='sequence-mean') and importance_sampling_level = 'sequence' only",
 }
-# What of TRL's settings reads the advantages or sets the cap, in whose place the loss of an objective stands.
+# The settings of TRL that read what an objective replaces, the advantages or the cap.
 REPLACED = {
     "delta": "it caps TRL's ratio; write dual_clip in the objective",
     "off_policy_mask_threshold": "it goes by TRL's advantages; take a mask as the objective's apply",
 }
 # The settings of the samplers that change what is sampled, and their values that do not, beside None.
 NEUTRAL = {
-    "top_p": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "typical_p": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "do_sample": (True,),
-    "repetition_penalty": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
+    **dict.fromkeys(("top_p", "typical_p", "repetition_penalty", "num_beams", "guidance_scale"), (1,)),
+    **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), (0,)),
+    **dict.fromkeys(("suppress_tokens", "sequence_bias", "logit_bias", "bad_words", "allowed_token_ids"), ()),
+    **dict.fromkeys(("structured_outputs", "vllm_structured_outputs_regex"), ()),
     "no_repeat_ngram_size": (0,),
-    "num_beams": (1,),
-    "guidance_scale": (1,),
-    "suppress_tokens": (),
-    "sequence_bias": (),
-    "logit_bias": (),
-    "bad_words": (),
-    "allowed_token_ids": (),
-    "structured_outputs": (),
-    "vllm_structured_outputs_regex": (),
+    "top_k": (0, -1),
+    "do_sample": (True,),
 }
-NO_SAMPLER = (
-    "anchor = 'sampler' needs the sampler's log-probabilities, which TRL (0.27 and later) has of vLLM (use_vllm=True) "
-    "and of a rollout_func that returns logprobs; "
-)
+# Settings of a trainer that are read once, by the rule or by TRL; a change would be followed by half.
+READ_ONCE = (
+    "epsilon", "epsilon_high", "epsilon_low", "delta", "loss_type", "beta", "num_generations", "scale_rewards",
+    "anchor", "objective", "trust_region", "importance_sampling_level", "temperature", "top_k", "top_p", "min_p",
+    "generation_kwargs", "num_iterations", "steps_per_generation", "gradient_accumulation_steps",
+    "off_policy_mask_threshold", "top_entropy_quantile",
+)  # fmt: skip
 
 
 class Replaced(str):
@@ -90,6 +85,29 @@ class Instead:
     __rsub__ = __radd__
 
 
+def settle(args: Any, given: Rule | None) -> Objective:
+    """Return the objective that is given, and write its node into TRL's settings.
+
+    Raises ValueError for an objective that TRL cannot do, or settings under which it cannot act as written.
+    """
+    objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
+    for message in refusals(args, objective):
+        raise ValueError(message)
+    say_average("TRL", given, args.loss_type)
+    args.trust_region = node_of(objective)
+    args.epsilon = Replaced(f"replaced by the trust region {args.trust_region}")
+    return objective
+
+
+def node_of(objective: Objective) -> dict[str, Any] | str:
+    """Return the config node, for a rule alone the rule's; its repr if JSON cannot hold the node."""
+    value = objective if objective.changed() else objective.trust_region
+    try:
+        return json.loads(json.dumps(cast(Any, value).to_config()))
+    except (AttributeError, TypeError, ValueError):
+        return repr(value)
+
+
 def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
     """Check that TRL's settings name this objective's loss, with two numbers for bounds."""
     clip, changed = objective.trust_region, objective.changed()
@@ -98,12 +116,6 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
         return own and args.importance_sampling_level == "token"
     of_responses = args.importance_sampling_level == "sequence" and args.loss_type in (*LOSS_TYPES, "luspo")
     return of_responses and changed == {"ratio": "sequence-mean"} and isinstance(clip, Clip)
-
-
-def check_config(args: GRPOConfig, objective: Objective) -> None:
-    """Raise ValueError for settings under which the objective cannot act as written."""
-    for message in refusals(args, objective):
-        raise ValueError(message)
 
 
 def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
@@ -119,24 +131,8 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
             f"{args.generation_kwargs!r}"
         )
         return
-    if objective is not None and not is_trls_own(args, objective):
-        given = args.importance_sampling_level
-        if given != "token":
-            yield (
-                f"importance_sampling_level must be 'token' beside {objective!r}, got {given!r}: TRL's one ratio per "
-                "response has no token probability to take bounds from; write the ratio in the objective (TRL's "
-                "setting may stand beside Objective(Clip(...), ratio='sequence-mean') only)"
-            )
-        if args.loss_type not in LOSS_TYPES:
-            reason = OTHER_LOSSES.get(args.loss_type, "it has another form, without bounds")
-            yield (
-                f"loss_type must be one of {list(LOSS_TYPES)} beside {objective!r}, got {args.loss_type!r}: {reason}"
-            )
-        for name, reason in REPLACED.items():
-            if objective.changed() and getattr(args, name, None) is not None:
-                yield f"{name} must not be set beside {objective!r}: {reason}"
-    elif objective is not None and args.loss_type == "cispo" and args.delta is not None:
-        yield f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}"
+    if objective is not None:
+        yield from _of_objective(args, objective)
     for name in ("use_liger_kernel", "use_liger_loss"):  # the latter until TRL 0.27
         if getattr(args, name, False):
             yield f"{name} must be False beside a trust region (deprecated in TRL, and not tested here)"
@@ -146,27 +142,34 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
             f"temperature must be positive and the sampler's own: log-probabilities are taken at temperature "
             f"{args.temperature}, tokens sampled at {sampler}; a band depends on the probability sampled from"
         )
-    if objective is not None:
-        yield from _of_rule(args, objective.trust_region)
 
 
-def _of_rule(args: GRPOConfig, region: Region) -> Iterator[str]:
-    """Name the faults of a law that cannot tell tokens apart here, and of groups of another size."""
-    groups = find_one(region, GroupClip)
+def _of_objective(args: GRPOConfig, objective: Objective) -> Iterator[str]:
+    """Yield what does not go with this objective."""
+    level, loss, own = args.importance_sampling_level, args.loss_type, is_trls_own(args, objective)
+    if level != "token" and not own:
+        yield (
+            f"importance_sampling_level must be 'token' beside {objective!r}, got {level!r}: TRL's one ratio per "
+            "response has no token probability to take bounds from; write the ratio in the objective (TRL's setting "
+            "may stand beside Objective(Clip(...), ratio='sequence-mean') only)"
+        )
+    if loss not in LOSS_TYPES and not own:
+        reason = OTHER_LOSSES.get(loss, "it has another form, without bounds")
+        yield f"loss_type must be one of {list(LOSS_TYPES)} beside {objective!r}, got {loss!r}: {reason}"
+    for name, reason in REPLACED.items():
+        if objective.changed() and not own and getattr(args, name, None) is not None:
+            yield f"{name} must not be set beside {objective!r}: {reason}"
+    if own and loss == "cispo" and args.delta is not None:
+        yield f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}"
+    groups = find_one(objective.trust_region, GroupClip)
     if groups is not None and groups.group_size != args.num_generations:
         yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
-    rule = find_one(region, Adaptive)
+    rule = find_one(objective.trust_region, Adaptive)
     if rule is not None and rule.law.needs == ("staleness",):
         yield (
             f"law of Adaptive must not go by staleness through TRL, got {rule.law!r}: all responses of a batch are of "
             "one age there, so that every token would have the mean radius"
         )
-
-
-def check_anchor(args: GRPOConfig, rollout_func: Any) -> None:
-    """Raise ValueError where no sampler could give its log-probabilities."""
-    if getattr(args, "anchor", "old") == "sampler" and not args.use_vllm and rollout_func is None:
-        raise ValueError(f"{NO_SAMPLER}use_vllm is False, and there is no rollout_func")
 
 
 def doubts(args: GRPOConfig) -> Iterator[str]:
@@ -201,44 +204,22 @@ def steps_a_batch(args: Any) -> float:
     return max(1.0, (args.steps_per_generation or 1) * args.num_iterations / args.gradient_accumulation_steps)
 
 
-# What may be changed in a trainer that is made: what is printed; and what TRL itself moves.
-_FREE = {"all_metrics", "log_completions", "log_multimodal", "log_unique_prompts", "num_completions_to_print"}
-_FREE |= {"log_completions_hub_repo", "entropy_coef"}
+def read_once(trainer: Any) -> dict[str, str]:
+    """Collect the settings that are read when a trainer is made, of its `args` and its own copies of them."""
+    places = {"args.": trainer.args, "": trainer}
+    return {
+        f"{place}{name}": repr(getattr(thing, name))
+        for place, thing in places.items()
+        for name in READ_ONCE
+        if hasattr(thing, name)
+    }
 
 
-def read_once(trainer: Any) -> dict[str, Any]:
-    """Collect the settings of GRPO that are read when a trainer is made, of its `args` and its own copies of them."""
-    base = next(each for each in type(trainer.args).__mro__ if each.__name__ == "TrainingArguments")
-    general = {field.name for field in dataclasses.fields(cast(Any, base))}
-    names = {field.name for field in dataclasses.fields(trainer.args)} - general - _FREE
-    names |= {"gradient_accumulation_steps", "per_device_train_batch_size"}
-    found = {f"args.{name}": getattr(trainer.args, name, None) for name in names}
-    found = {name: value.copy() if isinstance(value, dict | list) else value for name, value in found.items()}
-    own = {name: getattr(trainer, name) for name in {*names, "epsilon_low", "objective"} if hasattr(trainer, name)}
-    return found | {name: x for name, x in own.items() if isinstance(x, int | float | str | Objective | None)}
-
-
-def check_unchanged(trainer: Any, before: dict[str, Any]) -> None:
+def check_unchanged(trainer: Any, before: dict[str, str]) -> None:
     """Raise ValueError for a setting that is another one than when the trainer was made."""
     for name, value in sorted(read_once(trainer).items()):
         if value != before.get(name):
             raise ValueError(
-                f"{name} was {before.get(name)!r} when the trainer was made, and is {value!r} now: it is read once, by "
-                "the trust region or by TRL, so a change would be followed by half; make a new trainer"
+                f"{name} was {before.get(name)} when the trainer was made, and is {value} now: it is read once, by the "
+                "trust region or by TRL, so a change would be followed by half; make a new trainer"
             )
-
-
-def node_of(objective: Objective) -> dict[str, Any] | str:
-    """Return the config node, for a rule alone the rule's; its repr if JSON cannot hold the node."""
-    value = objective if objective.changed() else objective.trust_region
-    try:
-        return json.loads(json.dumps(cast(Any, value).to_config()))
-    except (AttributeError, TypeError, ValueError):
-        return repr(value)
-
-
-def write_rule(args: Any, objective: Objective) -> dict[str, Any] | str:
-    """Write the rule into TRL's epsilon settings, and return its node."""
-    args.trust_region = node = node_of(objective)
-    args.epsilon = Replaced(f"replaced by the trust region {node}")
-    return node

@@ -15,7 +15,7 @@ objective that has others is refused. Log-ratios are clamped to +-20, as in verl
 verl hands a policy loss no entropies, no step and no outcomes, but they are in the batch of an update. Only where a
 rule asks for more than the current log-probabilities, or the ratio is to the sampler's policy, `TrainingWorker`'s
 `train_mini_batch` is wrapped, in each worker, for the length of an update of the actor; see `_watch`. After it the
-number of a `Controlled` rule moves; see `verl_control`.
+number of a `Controlled` rule moves; see `verl_context.Controller`.
 """
 
 # verl is not installed where types are checked.
@@ -43,14 +43,34 @@ from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
 from ..trust_regions.control import controlled_of
 from . import SHOWN, asked_for, objective_for, say_average, tell
+from .control import RadiusController
 from .tokens import SHARE, TokenWriter, check_tokens
-from .verl_context import HERE, add_columns, add_mean_weight, known_of
-from .verl_control import RadiusController
+from .verl_context import HERE, Controller, add_columns, add_mean_weight, known_of
 
 # What verl's own losses clamp log-ratios to.
 MAX_LOG_RATIO = 20.0
 # What the loss of a micro-batch is shown, beside the tensors that verl hands it.
 _KNOWN: ContextVar[dict[str, Any]] = ContextVar("_KNOWN")
+
+
+# What is logged, and its name in `Metrics.numbers`.
+_COUNTS = {
+    "tokens": "tokens",
+    "sequences": "sequences",
+    "clip/high_count": "high",
+    "clip/low_count": "low",
+    "clip/tail_high_count": "tail_high",
+    "clip/good_tail_tokens": "good_tail",
+    "cut/high_count": "cut_high",
+    "cut/low_count": "cut_low",
+    "cut/good_tail_count": "good_tail_high",
+    "not_finite/count": "not_finite",
+    "cap/count": "capped",
+    "dual_clip/count": "dual_clipped",
+    "log_ratio/saturated_count": "saturated",
+    "kl_old/k1_nats": "kl_old_k1",
+    "kl_old/k3_nats": "kl_old_k3",
+}
 
 
 @dataclass
@@ -204,43 +224,16 @@ def bandpo_loss(
 def logged(metrics: Metrics, *, by_probability: bool = False) -> dict[str, float]:
     """Return counts and sums under `actor/bandpo/`, and three fractions under verl's own names.
 
-    With or without them there are `half_precision`, and of a `Controlled` rule `controlled`, the number in force.
-
     verl logs the mean of a number over micro-batches, ranks and mini-batches, each with the same weight however many
     tokens it has; a loss can ask for no sum. So a fraction of all tokens is the ratio of two logged numbers, e.g.
-    `clip/count` / `tokens`, and `kl_old/k1_nats` / `tokens` a mean over tokens. That is exact if all mini-batches of a
-    step have equally many micro-batches; else (dynamic batch sizes) a mini-batch counts inversely to their number.
-    Names hold no "max", "min", "sum" or "total": verl would reduce those in another way.
-
-    `tokens`, `sequences`; `clip/high_count` and `clip/low_count`, tokens above and below the interval, `clip/count`
-    both; `clip/tail_high_count`, those above of old probability in (0, 0.2]; `cut/high_count` (A > 0) and
-    `cut/low_count` (A < 0), gradients removed by clip and mask; `cut/good_tail_count` of `clip/good_tail_tokens`;
-    `not_finite/count`; `cap/count`; `dual_clip/count`; `log_ratio/saturated_count`; `kl_old/k1_nats`,
-    `kl_old/k3_nats`; see `bandpo.losses.metrics.Metrics.compute`. By probability: `.../p0.2`, `/p0.4`, ..., by the
-    upper edge.
-
-    For panels that exist: `actor/pg_clipfrac` (cut tokens), `actor/pg_clipfrac_lower` (dual clip) and `actor/ppo_kl`
-    (k1) are fractions within a micro-batch, as verl's losses log them, hence means of means; 0 without tokens.
+    `clip/count` / `tokens`. That is exact if all mini-batches of a step have equally many micro-batches; else (dynamic
+    batch sizes) a mini-batch counts inversely to their number. Names hold no "max", "min", "sum" or "total": verl would
+    reduce those in another way. docs/run.md says what each is; by probability there is `.../p0.2` and so on, by the
+    upper edge. `actor/pg_clipfrac` (cut tokens), `actor/pg_clipfrac_lower` (dual clip) and `actor/ppo_kl` (k1) are
+    fractions within a micro-batch, as verl's losses log them; 0 without tokens.
     """
     x = metrics.numbers()
-    out = {
-        "tokens": x["tokens"],
-        "sequences": x["sequences"],
-        "clip/high_count": x["high"],
-        "clip/low_count": x["low"],
-        "clip/count": x["high"] + x["low"],
-        "clip/tail_high_count": x["tail_high"],
-        "clip/good_tail_tokens": x["good_tail"],
-        "cut/high_count": x["cut_high"],
-        "cut/low_count": x["cut_low"],
-        "cut/good_tail_count": x["good_tail_high"],
-        "not_finite/count": x["not_finite"],
-        "cap/count": x.get("capped", 0.0),
-        "dual_clip/count": x.get("dual_clipped", 0.0),
-        "log_ratio/saturated_count": x["saturated"],
-        "kl_old/k1_nats": x["kl_old_k1"],
-        "kl_old/k3_nats": x["kl_old_k3"],
-    }
+    out = {name: x.get(number, 0.0) for name, number in _COUNTS.items()} | {"clip/count": x["high"] + x["low"]}
     for name, counts in metrics.by_probability().items() if by_probability else ():
         out |= {f"{what if what == 'tokens' else f'{what}_count'}/{name}": n for what, n in counts.items()}
     tokens = max(x["tokens"], 1)
@@ -276,7 +269,7 @@ def _watch() -> None:
         if not isinstance(options, BandPOLossConfig) or not options.asked:
             return inner(self, data)
         group = self.engine.get_data_parallel_group()
-        controller = None if options.controlled is None else RadiusController(options.controlled, self.engine)
+        controller = None if options.controlled is None else Controller(options.controlled, self.engine)
         step = add_columns(data, options.asked, group)
         if "mean_weight" in options.asked:
             add_mean_weight(data, options.objective.trust_region, options.asked, step, group)
@@ -301,7 +294,7 @@ def _watch() -> None:
         finally:
             self.loss_fn = loss
         if controller is not None:
-            controller.finish()
+            controller.keep()
         return out
 
     cast(Any, train_mini_batch).shows_rules_the_batch = True

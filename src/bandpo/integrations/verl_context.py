@@ -1,4 +1,7 @@
-"""Context of a rule from verl's updates: of the batch of all ranks, and of each micro-batch."""
+"""Context of a rule from verl's updates, of all ranks and of each micro-batch; and the state of a `Controlled` rule.
+
+verl itself is imported where it is used, so that the controller is tested without it.
+"""
 
 # verl is not installed where types are checked.
 # pyright: reportMissingImports=false
@@ -11,10 +14,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from verl.utils import tensordict_utils as tu
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, Region, find_one
+from ..trust_regions.control import Controlled
+from .control import NAME, RadiusController
 
 HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that errors name
 # Where what is asked for is in verl's batch, and who puts it there.
@@ -29,8 +34,46 @@ SOURCES = {
 _OURS = "bandpo_"  # before the names of what is added to the batch
 
 
+class Controller(RadiusController):
+    """Keeps the state of a `Controlled` rule in verl's checkpoints; one is made for each update of the actor.
+
+    The state is an attribute of the engine's learning-rate scheduler: what a scheduler of torch has as attributes is in
+    its `state_dict`, and that is in verl's checkpoints, of each rank.
+
+    Raises:
+        ValueError: verl's checkpoints would not have the state; or as `RadiusController`.
+    """
+
+    def __init__(self, rule: Controlled, engine: Any) -> None:
+        scheduler, manager = getattr(engine, "lr_scheduler", None), getattr(engine, "checkpoint_manager", None)
+        if not isinstance(scheduler, LRScheduler) or getattr(manager, "lr_scheduler", None) is not scheduler:
+            raise ValueError(
+                "a controlled rule needs verl's FSDP engine, whose checkpoints have its state; those of "
+                f"{type(engine).__name__} would not"
+            )
+        for name in ("save_contents", "load_contents"):
+            contents = getattr(manager, f"checkpoint_{name}")
+            if "extra" not in contents:
+                raise ValueError(
+                    f"actor_rollout_ref.actor.checkpoint.{name} must have 'extra', where verl keeps the state of a "
+                    f"controlled rule, got {list(contents)}"
+                )
+        self._scheduler = scheduler
+        super().__init__(rule, getattr(scheduler, NAME, None), scheduler.last_epoch)  # verl steps it once in an update
+
+    def keep(self) -> None:
+        """Move the number after the update, and keep the state.
+
+        What was measured is summed over all ranks. Those of a Ulysses group have the same tokens, which are counted as
+        often then; that changes no share and no mean.
+        """
+        setattr(self._scheduler, NAME, self.finish(self._scheduler.last_epoch, over_ranks=True))
+
+
 def add_columns(data: Any, asked: frozenset[str], group: Any) -> int | None:
     """Add to the responses of a rank what is of all ranks' responses, as (B,) tensors; returns the step."""
+    from verl.utils import tensordict_utils as tu
+
     for name, (source, by) in SOURCES.items():
         if name in asked and source not in data:
             raise ValueError(f"{HERE}: {name} is made of {source!r}, which this batch lacks; it is put there by {by}")
