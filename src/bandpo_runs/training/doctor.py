@@ -14,7 +14,7 @@ from bandpo.doctor.installed import installation, plug_in
 from bandpo.doctor.on_trl import is_of_trl, trl_settings
 from bandpo.doctor.on_verl import ABSENT, ADDED, LOSS, setting, verl_settings
 from bandpo.errors import UserError
-from bandpo.files.yaml import parse_yaml, read_yaml
+from bandpo.files import parse_yaml, read_yaml
 
 from .doctor_logs import logged
 from .doctor_scripts import script_settings

@@ -11,8 +11,7 @@ from typing import Any
 
 from bandpo.doctor.findings import Finding
 from bandpo.errors import UserError
-from bandpo.files.checks import shortened
-from bandpo.files.reading import read_json_lines
+from bandpo.files import read_json_lines, shortened
 
 from ..config.run_folder import read_info
 from ..files.logs import STATE, lost_in, read_rows, row_of

@@ -11,7 +11,7 @@ from typing import Any
 from bandpo.doctor.findings import Finding
 from bandpo.doctor.on_trl import NO_RULE, TRL, UNREADABLE
 from bandpo.errors import UserError
-from bandpo.files.reading import content_of, decoded
+from bandpo.files import content_of, decoded
 from bandpo.losses.nodes import read_python
 
 
