@@ -265,7 +265,7 @@ def _validated(model: Any, node: Mapping[str, Any], above: str = "") -> Any:
     if first["type"] == "missing":
         raise UserError(f"{where} is missing; it must be set")
     if first["type"] == "value_error":
-        raise UserError(f"{where and f'{where}.'}{first['ctx']['error']}")
+        raise UserError(f"{where and f'{where}.'}{first['msg'].removeprefix('Value error, ')}")
     raise UserError(f"{where}: {first['msg']}, got {first['input']!r}")
 
 

@@ -151,7 +151,8 @@ class Followed:
             rows, state = _rows_of_state(self.path)
             most = state.get("max_steps")
             self.last_step = most if type(most) is int and most > 0 else None
-            steps = [step for step in (state.get("global_step"), *(row.get("step") for row in rows)) if _is_step(step)]
+            known: list[Any] = [state.get("global_step"), *(row.get("step") for row in rows)]
+            steps = [step for step in known if _is_step(step)]
             self.ended = self.last_step is not None and max(steps, default=0) >= self.last_step
         else:
             for line in filter(bytes.strip, lines_of(self.path)):
@@ -162,16 +163,16 @@ class Followed:
         at: dict[float, Row] = {}
         self.went_back = 0
         for row in rows:
-            step = row.get("step", row.get("round"))
+            step: Any = row.get("step", row.get("round"))
             if not _is_step(step):
                 damaged += 1
                 continue
-            row, known = {"step": step, **self.keep(row)}, at.get(step, {})
-            again = (known.keys() & row.keys()) - {"step", "round", "epoch"}
+            row, before = {"step": step, **self.keep(row)}, at.get(step, {})
+            again = (before.keys() & row.keys()) - {"step", "round", "epoch"}
             if any(not name.startswith(_EVALUATION) for name in again):
                 self.went_back += 1
-                at, known = {each: at[each] for each in at if each < step}, {}
-            at[step] = {**known, **row}
+                at, before = {each: at[each] for each in at if each < step}, {}
+            at[step] = {**before, **row}
         self.at, self.damaged = at or self.at, damaged
 
 
