@@ -71,7 +71,7 @@ def test_public_paths_hand_on_their_names():
         "bandpo.testing": "check_divergence check_trust_region",
         "bandpo_runs.toy": "SCENES SYMBOLS fresh_model prompts reward tokenizer warm_start",
         "bandpo.explain": "explain explanation_data",
-        "bandpo.doctor": "Finding installation plug_in trl_settings verl_settings",
+        "bandpo.doctor": "Finding",
         "bandpo.rewards": "compute_score compute_score_dapo_strict dapo_strict exact last_number math_reward",
         "bandpo_runs.evaluation": "best_at_k_bootstrap maj_at_k mean_at_k pass_at_k summarize",
         "bandpo_runs.cli": "main",

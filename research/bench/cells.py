@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bandpo.errors import UserError
-from bandpo.files.checks import shortened
+from bandpo.files import shortened
 
 from .contest import LEARNING_RATE, Contest, Node, grid_of, learner_of
 from .labs import GROUP, is_lab, lab_of, numbers_of, seconds_of

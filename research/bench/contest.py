@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 import pydantic
 
 from bandpo.errors import UserError, nearest
-from bandpo.files.checks import shortened
+from bandpo.files import shortened
 from bandpo.losses.nodes import method_or_objective, objective
 from bandpo.losses.objective import Method
 

@@ -15,8 +15,7 @@ from typing import Any
 import pydantic
 
 from bandpo.errors import UserError, nearest
-from bandpo.files.checks import shortened
-from bandpo.files.yaml import read_yaml
+from bandpo.files import read_yaml, shortened
 
 from ..worlds import Learner, Scene, scene
 from .contest import (

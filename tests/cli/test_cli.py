@@ -79,7 +79,7 @@ RECIPE = ["train", "recipe.yaml"]
 MISTAKES = {
     "misspelt key": (["train", "misspelt.yaml"], "unknown key 'ronuds', did you mean 'rounds'?"),
     "misspelt setting": ([*RECIPE, "trainer.learning_rte=1"], "unknown key 'trainer.learning_rte', did you mean"),
-    "no recipe": (["train", "gone.yaml"], "recipe gone.yaml does not exist"),
+    "no recipe": (["train", "gone.yaml"], "gone.yaml does not exist"),
     "no setting": ([*RECIPE, "rounds"], "'rounds' is not a setting; write key=value"),
     "no data": ([*RECIPE, "data.path=gone.jsonl"], "data.path 'gone.jsonl' is not a file"),
     "empty data": ([*RECIPE, "data.path=empty.jsonl"], "data.path 'empty.jsonl' has no rows"),
@@ -254,7 +254,7 @@ def test_a_run_whose_settings_are_lost_is_not_sent_in_a_circle(here, capsys):
     Path("run").mkdir()
     Path("run/run.json").write_text("{}")
     assert main([*RECIPE, "--resume"]) == 2
-    assert "run/config.yaml is missing, so nobody can tell the settings of the run that is there" in one_line(capsys)
+    assert "run holds no run to resume (no config.yaml); start one without --resume" in one_line(capsys)
 
 
 # ---- packages that are not installed

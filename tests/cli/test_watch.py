@@ -296,7 +296,7 @@ def test_what_happened_to_a_log_is_told(tmp_path):
     log = write(tmp_path / "run.jsonl", [verls(1), verls(2)])
     watch = Watch([str(log)])
     watch.look(NOW)
-    log.write_text("nonsense\n" + json.dumps(verls(2)) + "\n")
+    log.write_text("nonsense\n" + "".join(json.dumps(verls(step)) + "\n" for step in (1, 2, 2)))
     (run,) = watch.look(NOW)
     assert run.x.tolist() == [1, 2]
     assert len(run.notes) == 2

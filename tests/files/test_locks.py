@@ -88,35 +88,3 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     with locked(tmp_path / ".lock"):
         os.close(write)
         os.waitpid(child, 0)
-
-
-def test_a_folder_that_its_last_holder_removes_meanwhile_is_made_again(tmp_path, monkeypatch):
-    acquire, left = locks.FileLock.acquire, [None] * 3
-
-    def late(lock, **options):
-        if left:
-            left.pop()
-            (tmp_path / "run").rmdir()
-            raise FileNotFoundError(2, "No such file or directory", lock.lock_file)
-        return acquire(lock, **options)
-
-    monkeypatch.setattr(locks.FileLock, "acquire", late)
-    with locked(tmp_path / "run" / ".lock"):
-        assert (tmp_path / "run" / ".lock").exists()
-    assert not left
-    left += [None] * 1000
-    with pytest.raises(FileNotFoundError):
-        locked(tmp_path / "run" / ".lock").__enter__()
-
-
-def test_a_folder_that_was_made_for_nothing_is_removed_again(tmp_path):
-    with locked(tmp_path / "a" / "b" / ".lock"):
-        pass
-    assert not (tmp_path / "a").exists()
-    (tmp_path / "there").mkdir()
-    with locked(tmp_path / "there" / ".lock"):
-        pass
-    assert (tmp_path / "there").exists()
-    with locked(tmp_path / "a" / "b" / ".lock"):
-        (tmp_path / "a" / "b" / "content").touch()
-    assert (tmp_path / "a" / "b" / "content").exists()

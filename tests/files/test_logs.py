@@ -58,17 +58,42 @@ def followed(path, text):
     return log
 
 
-def test_what_is_added_is_read_and_nothing_twice(path, monkeypatch):
+def test_what_is_added_is_read_and_an_unchanged_file_is_not(path, monkeypatch):
     log = followed(path, lines(1, 2))
     assert [*log.at] == [1, 2]
-    assert not log.poll()
     add(path, lines(3))
-    seen = []
-    monkeypatch.setattr("bandpo_runs.files.logs.json_line", lambda text, where: seen.append(text) or json.loads(text))
     assert log.poll()
     assert [*log.at] == [1, 2, 3]
-    assert len(seen) == 1
     assert (log.damaged, log.went_back, log.fault) == (0, 0, "")
+    monkeypatch.setattr(log, "_read", None)
+    assert not log.poll()
+
+
+def test_a_log_that_is_cut_or_replaced_is_read_from_its_beginning(path):
+    """`bandpo train --resume` cuts off the rows after the checkpoint, and writes them again."""
+    log = followed(path, lines(1, 2, 3, 4))
+    os.truncate(path, len(lines(1, 2)))
+    add(path, line(3, reward=9))
+    assert log.poll()
+    assert [row["reward"] for row in log.rows] == [0.1, 0.2, 9]
+    path.with_suffix(".new").write_text(lines(7))
+    path.with_suffix(".new").rename(path)
+    assert log.poll()
+    assert ([*log.at], log.went_back) == ([7], 0)
+
+
+def test_the_rows_stay_when_a_log_is_emptied_or_deleted(path):
+    log = followed(path, lines(1, 2))
+    os.truncate(path, 0)
+    assert log.poll()
+    assert ([*log.at], log.fault) == ([1, 2], "")
+    path.unlink()
+    assert log.poll()
+    assert not log.poll()
+    assert "No such file" in log.fault
+    path.write_text(lines(3))
+    assert log.poll()
+    assert ([*log.at], log.fault) == ([3], "")
 
 
 @pytest.mark.parametrize("cut", range(1, len(line(2))))
@@ -138,78 +163,6 @@ def test_looked_at_again_and_again_or_once_it_is_the_same(tmp_path_factory, step
 def test_a_row_without_a_step_is_counted(path, step):
     log = followed(path, lines(1) + json.dumps({"step": step, "reward": 1.0}) + "\n")
     assert (len(log.rows), log.damaged) == (1, 1)
-
-
-def test_a_log_that_a_resumed_run_cut_and_goes_on_with(path):
-    """As `bandpo train --resume` does: rows after the checkpoint go, and come again."""
-    log = followed(path, lines(1, 2, 3, 4))
-    again = lines(1, 2) + line(3, reward=9) + line(4, reward=9) + line(5)  # longer than what was read
-    os.truncate(path, len(lines(1, 2)))
-    with path.open("r+") as file:
-        file.write(again)
-    assert log.poll()
-    assert [row["reward"] for row in log.rows] == [0.1, 0.2, 9, 9, 0.5]
-    assert log.went_back == 1
-
-
-def test_a_log_that_is_written_anew_with_lines_of_the_same_length(path):
-    log = followed(path, lines(1, 2, 3))
-    with path.open("r+") as file:
-        file.write(lines(1) + line(2, reward=0.7) + line(3, reward=0.8) + lines(4))
-    log.poll()
-    assert [row["reward"] for row in log.rows] == [0.1, 0.7, 0.8, 0.4]
-
-
-def test_a_log_that_is_replaced_by_one_that_differs_long_before_its_end(path):
-    end = line(3, text="x" * 400)
-    log = followed(path, lines(1, 2) + end)
-    path.with_suffix(".new").write_text(lines(1) + line(2, reward=0.7) + end + lines(4))
-    path.with_suffix(".new").rename(path)
-    log.poll()
-    assert [row["reward"] for row in log.rows] == [0.1, 0.7, 0.3, 0.4]
-
-
-def test_a_log_that_is_cut_to_nothing_keeps_what_was_seen_until_it_begins_again(path):
-    log = followed(path, lines(1, 2, 3))
-    os.truncate(path, 0)
-    assert log.poll()
-    assert [*log.at] == [1, 2, 3]
-    add(path, line(1, reward=7))
-    log.poll()
-    assert log.rows == [{"step": 1, "reward": 7}]
-
-
-def test_a_log_that_is_rotated_goes_on_where_the_other_ended(path):
-    log = followed(path, lines(1, 2))
-    add(path, lines(3))
-    log.poll()
-    path.rename(path.with_suffix(".1"))
-    assert log.poll()
-    assert "No such file" in log.fault
-    assert len(log.rows) == 3
-    path.write_text(lines(4, 5))
-    assert log.poll()
-    assert [*log.at] == [1, 2, 3, 4, 5]
-    assert (log.fault, log.went_back) == ("", 0)
-
-
-def test_a_log_that_is_replaced_between_two_looks_by_one_that_begins_with_the_same_bytes(path):
-    log = followed(path, lines(1, 2, 3))
-    other = path.with_suffix(".new")
-    other.write_text(lines(1, 2, 3, 4))
-    other.rename(path)
-    log.poll()
-    assert [*log.at] == [1, 2, 3, 4]
-
-
-def test_a_log_that_is_deleted_and_made_again_is_that_of_the_new_run(path):
-    log = followed(path, lines(10, 20, 30))
-    path.unlink()
-    log.poll()
-    path.write_text(lines(7))  # another distance between rows: no step is met again
-    log.poll()
-    assert [*log.at] == [7]
-    assert log.went_back == 1
 
 
 def test_a_run_that_begins_again_in_the_same_file(path):

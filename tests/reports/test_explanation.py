@@ -10,8 +10,7 @@ import torch
 from regions import parse_region
 
 from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Intersect
-from bandpo.explain.data import explanation_data
-from bandpo.explain.explanation import DEFAULT_P, explain, stops, stretches
+from bandpo.explain.explanation import DEFAULT_P, explain, explanation_data, stops, stretches
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 

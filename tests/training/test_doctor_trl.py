@@ -8,7 +8,7 @@ import pytest
 import yaml
 from trl import GRPOConfig
 
-from bandpo.doctor.on_trl import TRL
+from bandpo.doctor.on_trl import JUDGED
 from bandpo_runs.cli import main
 from bandpo_runs.training.doctor import examine
 
@@ -53,8 +53,8 @@ PLANTED = {
     ),
     "node": (["trust_region={type: bond}"], "problem", "trust_region: .*called 'bond', did you mean 'band'"),
     "processes": (["generation_batch_size=64"], "note", "depends on the number of processes; not judged"),
-    "a word": (["num_iterations=two"], "problem", "num_iterations is 'two'"),
-    "none": (["num_iterations=0"], "problem", "num_iterations is 0"),
+    "a word": (["num_iterations=two"], "problem", "not all of these are positive numbers: .* num_iterations two"),
+    "none": (["num_iterations=0"], "problem", "not all of these are positive numbers: .* num_iterations 0"),
 }
 GOOD = [
     ["loss_type=cispo", "epsilon_high=5"],
@@ -99,7 +99,7 @@ def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, ca
     script.write_text("import trl\nprint('ran')\nargs = trl.GRPOConfig(num_iterations=n, loss_type='cispo')\n")
     found = findings(script)
     assert [f[0] for f in found] == ["note", "warning"]
-    assert found[0][1].startswith("num_iterations: no plain value in the script")
+    assert found[0][1].startswith("num_iterations: not a plain value in the script")
     assert "cispo" in found[1][1]
     script.write_text("BandPOConfig('out', num_iterations=2, trust_region={'type': 'band'}, **more)\n")
     found = findings(script)
@@ -109,7 +109,7 @@ def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, ca
     assert findings(script, "loss_type=sapo")[-1][0] == "problem"  # what is given beside the script is judged
     assert "ran" not in capsys.readouterr().out
     for text, message in (
-        ("a = 1\n", "calls GRPOConfig or BandPOConfig not once; one call is expected"),
+        ("a = 1\n", "calls GRPOConfig or BandPOConfig 0 times; one call is expected"),
         ("GRPOConfig()\nGRPOConfig()\n", "calls GRPOConfig or BandPOConfig 2 times; one call is expected"),
         ("a = = 1\n", "is not Python: invalid syntax"),
     ):
@@ -149,8 +149,8 @@ BESIDE_A_RULE = {
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
 def test_what_is_judged_has_trls_own_values(tmp_path):
     args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
-    own = {name: getattr(args, name) for name in TRL.judged if name not in ("trust_region", "anchor")}
-    expected = {**TRL.judged, "steps_per_generation": 1, "generation_batch_size": 8, "use_liger_kernel": False}
+    own = {name: getattr(args, name) for name in JUDGED if name not in ("trust_region", "anchor")}
+    expected = {**JUDGED, "steps_per_generation": 1, "generation_batch_size": 8, "use_liger_kernel": False}
     assert own == {name: expected[name] for name in own}
 
 
@@ -203,7 +203,7 @@ def logs(tmp_path, **numbers):
         (0.0, 0.0, "problem", "the ratio is 1 by design: each batch is used for one optimizer step"),
         (3e-6, 0.0, "problem", "the ratio is 1 by design"),  # rounding
         (0.15, 0.0, "warning", r"dead clip: no token in .* was outside, though log-ratios go as far as 0.15"),
-        (0.15, 0.002, "ok", "the rule acts: up to 0.2 % of the tokens of a row were outside"),
+        (0.15, 0.002, "ok", "the rule acts: .*clip is up to 0.2 % of the tokens of a row"),
     ],
 )
 def test_a_log_tells_a_ratio_of_1_from_a_dead_clip(tmp_path, far, share, level, what):
@@ -252,7 +252,7 @@ def test_a_name_that_a_script_sets_in_another_way_too_is_not_read(tmp_path, hidd
     script.write_text(f"high = 5\n{hidden}{call}")
     assert findings(script)[0][:2] == (
         "note",
-        "epsilon_high: no plain value in the script; what depends on it is not judged",
+        "epsilon_high: not a plain value in the script; what depends on it is not judged",
     )
     script.write_text(f"high = 5\n{call}")
     assert [f[0] for f in findings(script)] == ["ok"]

@@ -791,7 +791,7 @@ def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopp
     new = recipe.node(home, tmp_path / "new")
     with locked(tmp_path / "new" / ".lock"), pytest.raises(UserError, match="another process"):
         run(new)
-    assert not (tmp_path / "new").exists()
+    assert not [*(tmp_path / "new").iterdir()]
 
 
 def test_a_run_that_another_process_has_finished_meanwhile_is_not_trained_again(home, tmp_path, monkeypatch):

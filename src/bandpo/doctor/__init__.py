@@ -1,11 +1,17 @@
-"""Checks of a setup: what is installed, and which settings of a run on TRL or verl do nothing.
+"""Checks of a setup: what is installed (`installed`), and which settings of a trainer do nothing (a module each)."""
 
-Each gives findings; a finding says what is the case and, where something should change, what to do.
-"""
+from __future__ import annotations
 
-from .findings import Finding
-from .installed import installation, plug_in
-from .on_trl import trl_settings
-from .on_verl import verl_settings
+from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["Finding", "installation", "plug_in", "trl_settings", "verl_settings"]
+Level = Literal["ok", "note", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: `what` is the case, and `cure` is what to do about it."""
+
+    level: Level
+    what: str
+    cure: str = ""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from .findings import Finding
+from . import Finding
 
 # What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.
 TESTED: dict[str, tuple[str, ...]] = {
@@ -72,21 +72,18 @@ def _cuda() -> Iterator[Finding]:
 
 
 # What a process must print to have the plug-in. verl loads plug-ins when it is imported, and hides why one failed.
-_LOOK = (
-    "import verl\n"
-    "from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as known\n"
-    "print('loss known' if 'bandpo' in known else 'loss unknown')\n"
-)
-_LOOK_IN_A_WORKER = (
-    "import ray\n"
-    "ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')\n"
-    "@ray.remote(num_cpus=0)\n"
-    "def look():\n"
-    "    import verl\n"
-    "    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as known\n"
-    "    return 'bandpo' in known\n"
-    "print('loss known' if ray.get(look.remote(), timeout=120) else 'loss unknown')\n"
-)
+_LOOK = """
+def look():
+    import verl
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as known
+    return "loss known" if "bandpo" in known else "loss unknown"
+"""
+_HERE = f"{_LOOK}\nprint(look())"
+_IN_A_WORKER = f"""{_LOOK}
+import os, ray
+ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, logging_level="ERROR")
+print(ray.get(ray.remote(num_cpus=0)(look).remote(), timeout=120))
+"""
 
 
 def plug_in(ray: bool = True) -> Iterator[Finding]:
@@ -101,24 +98,17 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
     if chosen is not None and "bandpo" not in chosen.split(","):
         cure = "unset it, or add bandpo"
         yield Finding("problem", f"VERL_USE_EXTERNAL_PLUGINS={chosen} keeps verl from loading the plug-in", cure)
-    yield from _ask("a fresh process", _LOOK)
+    yield from _ask("a fresh process", _HERE)
     if ray and version_of("ray")[0] is not None:
         address = os.environ.get("RAY_ADDRESS")
         where = f"a worker of the Ray cluster at {address}" if address else "a Ray worker on this machine"
-        yield from _ask(where, _LOOK_IN_A_WORKER.format(address=address))
+        yield from _ask(where, _IN_A_WORKER)
 
 
 def _ask(where: str, script: str) -> Iterator[Finding]:
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    command, environment = [sys.executable, "-P", "-c", script], {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", script],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env=environment,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     except subprocess.TimeoutExpired:
         yield Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
         return

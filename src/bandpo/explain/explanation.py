@@ -1,35 +1,41 @@
-"""A rule in words and numbers: what it allows a token, and what stops the token."""
+"""A rule in words, in a table and as plain data: what it allows a token, and what stops the token."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from bandpo.explain.gradient import gradient_of, sides
-from bandpo.trust_regions.base import Region, parts_of
-
 from ..band.divergences import divergence
 from ..losses.nodes import objective
 from ..losses.notation import allowed, in_words, label_of_objective, short_node
 from ..losses.objective import Method, Objective
-from ..losses.surrogates import Apply
+from ..losses.surrogates import Apply, by_sign
 from ..numerics import expm1
+from ..trust_regions.base import Region, parts_of
+from .gradient import gradient_of
 
 DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)
-Rule = Region | Objective | Method
 _PAPER_P = 0.08  # the tail token of sec:bottlenecks
+Rule = Region | Objective | Method
 
-# What can stop a token, and what that means.
-_MEANING = {
+_MEANING = {  # of the words for what stops a token
     "clip": "the fixed epsilon",
     "DCPO": "DCPO's formula",
     "divergence": "the divergence from the old policy reaches delta",
     "cap": "the cap of the ratio",
     "simplex": "the new probability reaches 0 or 1 before the rule stops it",
     "rule": "the rule itself",
+}
+_RATIO = {
+    "token": "that of each token",
+    "sequence": "that of the whole response, one action with one probability p",
+    "sequence-mean": "that of the whole response, the geometric mean of its tokens' ratios",
+    "mean-of-clipped": "that of each token; the loss has the geometric mean of a response's clipped ratios",
 }
 
 
@@ -41,12 +47,40 @@ class Case(NamedTuple):
     stops: bool  # tokens outside: their gradient is 0, not held at a bound
 
 
-_RATIO = {
-    "token": "that of each token",
-    "sequence": "that of the whole response, one action with one probability p",
-    "sequence-mean": "that of the whole response, the geometric mean of its tokens' ratios",
-    "mean-of-clipped": "that of each token; the loss has the geometric mean of a response's clipped ratios",
-}
+class _Read(NamedTuple):
+    """What is explained, and the cases of its rule."""
+
+    value: Rule
+    objective: Objective
+    label: str
+    cases: list[Case]
+
+    @property
+    def has_p(self) -> bool:
+        """Return False for a geometric mean of ratios, which is not a ratio of probabilities."""
+        return self.objective.ratio != "sequence-mean"
+
+
+def _read(value: Rule) -> _Read:
+    found = value.objective if isinstance(value, Method) else objective(value)
+    label = value.title if isinstance(value, Method) else label_of_objective(found)
+    return _Read(value, found, label, _cases(found.trust_region, label, by_sign(found.apply, found.dual_clip)))
+
+
+def _cases(region: Region, label: str, apply: tuple[Apply, Apply]) -> list[Case]:
+    """List a rule's cases for one sign of A, at the first and last step, or by its inputs; else the rule."""
+    found: list[Case] = []
+    for when, part, sign in region.cases():
+        of_sign = apply if sign is None else (apply[sign], apply[sign])
+        found += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label, of_sign)]
+    if found:
+        return found
+    try:
+        region.bounds(torch.zeros(1))
+    except ValueError as error:
+        what = f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
+        raise ValueError(what) from None
+    return [Case(label, region, all(each in ("clip", "mask", "mask_two_sided") for each in apply))]
 
 
 def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, width: int = 100) -> str:
@@ -57,56 +91,56 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
 
     Raises ValueError for a rule that needs more than p to have bounds and is not made of rules that do not.
     """
-    values = [value] if other is None else [value, other]
-    objectives = [objective_of(each) for each in values]
+    read = [_read(each) for each in ([value] if other is None else [value, other])]
     log_p = torch.tensor(p or DEFAULT_P, dtype=torch.float64).log()
-    cases = [
-        cases_of(each.trust_region, label(given), sides(each)) for given, each in zip(values, objectives, strict=True)
-    ]
-    lines: list[str] = []
-    for found, given, of in zip(objectives, values, cases, strict=True):
-        doubt = found.trust_region.doubt()
-        lines += [*([in_words(found)] if allowed(found) else []), *([f"  {doubt}"] if doubt else []), *_head(given, of)]
-    # A geometric mean of ratios has no p.
-    shown = [c for of, each in zip(cases, objectives, strict=True) if each.ratio != "sequence-mean" for c in of]
+    lines = [line for each in read for line in _head(each)]
+    shown = [case for each in read if each.has_p for case in each.cases]
     if shown:
         lines += ["", *_table(shown, log_p, width), ""]
         lines += [_sentence(case, q) for q in p or [_PAPER_P] for case in shown]
         reasons = dict.fromkeys(reason for case in shown for pair in stops(case.region, log_p) for reason in pair)
         what = "What stops a token:" if all(case.stops for case in shown) else "What ends an interval:"
         lines += ["", what, *(f"  {reason}: {_MEANING[reason.split()[-1]]}" for reason in reasons)]
-    for of, each in zip(cases, objectives, strict=True):
-        if each.ratio == "sequence-mean":
-            lines += ["", *map(_of_every_p, of)]
+    for each in read:
+        lines += [] if each.has_p else ["", *map(_of_every_p, each.cases)]
     if other is not None:
-        lines += ["", *_compared(objectives, cases)]
+        lines += ["", *(_apart(*read) or _differences_in_words(*read))]
     return "\n".join(lines)
 
 
-def objective_of(value: Rule) -> Objective:
-    return value.objective if isinstance(value, Method) else objective(value)
+def explanation_data(value: Rule, p: Sequence[float] = (), other: Rule | None = None) -> dict[str, Any]:
+    """Return the content of `explain` as plain data; an infinite number is None. Raises ValueError as there."""
+    read = [_read(each) for each in ([value] if other is None else [value, other])]
+    rules: list[dict[str, Any]] = []
+    for each in read:
+        cases = [case._asdict() | {"tokens": _tokens(case, p or DEFAULT_P, each.has_p)} for case in each.cases]
+        node = short_node(each.objective)
+        rules.append({"label": each.label, "node": node, "ratio": each.objective.ratio, "cases": cases})
+        for case in cases:
+            del case["region"]
+    differing: list[dict[str, Any]] = []
+    if other is not None and not _apart(*read):
+        for case, of in zip(read[0].cases, read[1].cases, strict=True):
+            parts = {
+                way: [{"from": start, "to": end, "room": _ROOM[room]} for start, end, room in found]
+                for way, found in differences(case, of).items()
+            }
+            differing.append({"rule": case.label, "against": of.label, **parts})
+    return {"rules": rules, "differences": differing}
 
 
-def label(value: Rule) -> str:
-    return value.title if isinstance(value, Method) else label_of_objective(objective(value))
+_ROOM = {1: "more", 0: "same", -1: "less"}
 
 
-def cases_of(region: Region, label: str, apply: tuple[Apply, Apply]) -> list[Case]:
-    """Return the rule's cases for one sign of A, at the first and last step, or by its inputs; else the rule."""
-    parts = region.cases()
-    if not parts:
-        try:
-            region.bounds(torch.zeros(1))
-        except ValueError as error:
-            raise ValueError(
-                f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
-            ) from None
-        return [Case(label, region, all(each in ("clip", "mask", "mask_two_sided") for each in apply))]
-    found: list[Case] = []
-    for when, part, sign in parts:
-        of_sign = apply if sign is None else (apply[sign], apply[sign])
-        found += [case._replace(label=f"{case.label} ({when})") for case in cases_of(part, part.label, of_sign)]
-    return found
+def _tokens(case: Case, p: Sequence[float], has_p: bool) -> list[dict[str, Any]]:
+    log_p = torch.tensor(p if has_p else [1.0], dtype=torch.float64).log()
+    rows: list[dict[str, Any]] = []
+    for q, s, (below, above) in zip(p, log_p, stops(case.region, log_p), strict=False):
+        low, high, new_low, new_high = (float(x) if math.isfinite(x) else None for x in interval(case.region, s))
+        row = {"p": q, "log_r_low": low, "log_r_high": high, "new_p_low": new_low, "new_p_high": new_high}
+        row |= {"stopped_below": below, "stopped_above": above}
+        rows.append(row if has_p else {name: row[name] for name in ("log_r_low", "log_r_high")})
+    return rows
 
 
 def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
@@ -126,6 +160,30 @@ def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
     return "cap" if up and bounds.capped is not None and bounds.capped else region.stopped_by
 
 
+def interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the bounds of the log-ratio and of the new probability, which is at most 1 whatever the rule says."""
+    bounds = region.bounds(log_p)
+    return bounds.log_low, bounds.log_high, (bounds.log_low + log_p).exp(), (bounds.log_high + log_p).clamp(max=0).exp()
+
+
+def _head(read: _Read) -> list[str]:
+    """Name the value, in words and as a node."""
+    value, found = read.value, read.objective
+    doubt, node = found.trust_region.doubt(), _node(short_node(found))
+    lines = ([in_words(found)] if allowed(found) else []) + ([f"  {doubt}"] if doubt else [])
+    if isinstance(value, Method):
+        paper = "" if value.arxiv is None else f" (arXiv {value.arxiv})"
+        unchecked = f"; not checked: {value.unchecked}" if value.unchecked else ""
+        lines += [f"{value.title}{paper}: {value.formula}", f"  method {value.name}: {node}"]
+        lines += [f"  formula and values from: {value.source}{unchecked}"]
+        lines += [f"  policy_loss also takes: {value.arguments}"] if value.arguments else []
+    else:
+        lines.append(f"{read.label}: {node}")
+    if isinstance(value, Method) or found.changed():
+        lines += [f"  r: {_RATIO[found.ratio]}", *gradient_of(found)]
+    return [*lines, *dict.fromkeys(f"  {line}" for case in read.cases for line in _legend(case.region))]
+
+
 def _legend(region: Region) -> list[str]:
     """Explain the names of `stops`, a line each."""
     parts = parts_of(region)
@@ -133,44 +191,6 @@ def _legend(region: Region) -> list[str]:
         return _legend(parts[0][1])
     kind = getattr(region, "divergence", None)
     return [f"{place}: {part.label}" for place, part in parts] or ([str(divergence(kind))] if kind else [])
-
-
-def _head(value: Rule, cases: Sequence[Case]) -> list[str]:
-    """Name the value, in words and in nodes."""
-    found = objective_of(value)
-    parts = list(dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region)))
-    node = short_node(found)
-    if not isinstance(value, Method) and not found.changed():
-        return [f"{label(value)}: {_node(node)}", *parts]
-    if isinstance(value, Method):
-        paper = "" if value.arxiv is None else f" (arXiv {value.arxiv})"
-        unchecked = f"; not checked: {value.unchecked}" if value.unchecked else ""
-        lines = [f"{value.title}{paper}: {value.formula}", f"  method {value.name}: {_node(node)}"]
-        lines += [f"  formula and values from: {value.source}{unchecked}"]
-        if value.arguments:
-            lines += [f"  policy_loss is given, beside the objective: {value.arguments}"]
-    else:
-        lines = [f"{label(value)}: {_node(node)}"]
-    outside = gradient_of(found)
-    return [*lines, f"  r: {_RATIO[found.ratio]}", *outside, *parts]
-
-
-def _of_every_p(case: Case) -> str:
-    low, high, *_ = interval(case.region, torch.zeros((), dtype=torch.float64))
-    return (
-        f"{case.label}: the interval of r is 1 - {_show(-expm1(low))} to 1 + {_show(expm1(high))} (log r {_show(low)} "
-        f"to {_show(high)}), whatever the probabilities are."
-    )
-
-
-def _compared(objectives: Sequence[Objective], cases: Sequence[Sequence[Case]]) -> list[str]:
-    a, b = objectives
-    if a.ratio != b.ratio:
-        return [f"Not compared: the ratios are of different things, {a.ratio} and {b.ratio}."]
-    if len(cases[0]) != len(cases[1]):
-        return ["Not compared: one of them is several rules."]
-    pairs = zip(*cases, strict=True)
-    return [line for x, y in pairs for line in _differences(x, y)]
 
 
 def _node(node: Any) -> str:
@@ -182,13 +202,12 @@ def _node(node: Any) -> str:
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """Write a row for each p and rule; if that is too wide, a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
-    stopped = [stops(case.region, log_p) for case in cases]
-    for i, s in enumerate(log_p):
-        for j, case in enumerate(cases):
+    for s in log_p:
+        for case in cases:
             low, high, new_low, new_high = interval(case.region, s)
-            below, above = stopped[j][i]
+            ((below, above),) = stops(case.region, s[None])
             rows.append([
-                _show(s.exp()) if j == 0 else "", case.label if len(cases) > 1 else "",
+                _show(s.exp()) if case is cases[0] else "", case.label if len(cases) > 1 else "",
                 f"{_show(new_low)} to {_show(new_high)}", f"{_show(low.exp())} to {_show(high.exp())}",
                 below if below == above else f"{below} / {above}",
             ])  # fmt: skip
@@ -198,15 +217,6 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
         return [line for case in cases for line in (f"{case.label}:", *_table([case], log_p, width))]
     padded = [[cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)]
     return ["  ".join(row) for row in zip(*padded, shown[-1], strict=True)]
-
-
-def interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the bounds of the log-ratio and of the new probability.
-
-    The probability ends at 1 whatever the rule says.
-    """
-    bounds = region.bounds(log_p)
-    return bounds.log_low, bounds.log_high, (bounds.log_low + log_p).exp(), (bounds.log_high + log_p).clamp(max=0).exp()
 
 
 def _sentence(case: Case, p: float) -> str:
@@ -224,49 +234,60 @@ def _sentence(case: Case, p: float) -> str:
     )
 
 
+def _of_every_p(case: Case) -> str:
+    low, high, *_ = interval(case.region, torch.zeros((), dtype=torch.float64))
+    return (
+        f"{case.label}: the interval of r is 1 - {_show(-expm1(low))} to 1 + {_show(expm1(high))} (log r {_show(low)} "
+        f"to {_show(high)}), whatever the probabilities are."
+    )
+
+
+def _apart(one: _Read, other: _Read) -> list[str]:
+    """Say why two rules are not compared; [] if they are."""
+    if one.objective.ratio != other.objective.ratio:
+        ratios = f"{one.objective.ratio} and {other.objective.ratio}"
+        return [f"Not compared: the ratios are of different things, {ratios}."]
+    return [] if len(one.cases) == len(other.cases) else ["Not compared: one of them is several rules."]
+
+
 def differences(case: Case, other: Case) -> dict[str, list[tuple[float, float, int]]]:
     """Compare the room of two rules, up and down: more (1), less (-1) or the same (0), as `stretches`."""
 
-    def up(log_p: Tensor) -> Tensor:
-        a, b = (torch.minimum(each.region.bounds(log_p).log_high, -log_p) for each in (case, other))
-        return _sign(a - b)
+    def room(way: str, log_p: Tensor) -> Tensor:
+        one, two = (each.region.bounds(log_p) for each in (case, other))
+        if way == "up":
+            gap = torch.minimum(one.log_high, -log_p) - torch.minimum(two.log_high, -log_p)
+        else:
+            gap = two.log_low.exp() - one.log_low.exp()
+        return torch.where(gap.abs() <= 1e-12, 0, gap.sign()).int()
 
-    def down(log_p: Tensor) -> Tensor:
-        a, b = (each.region.bounds(log_p).log_low.exp() for each in (case, other))
-        return _sign(b - a)
-
-    return {"up": stretches(up), "down": stretches(down)}
+    return {way: stretches(partial(room, way)) for way in ("up", "down")}
 
 
-def _differences(case: Case, other: Case) -> list[str]:
+def _differences_in_words(one: _Read, other: _Read) -> list[str]:
+    lines: list[str] = []
     words = {1: "leaves more room", -1: "is tighter", 0: "allows the same (to 1e-12)"}
-    lines = []
-    for direction, parts in differences(case, other).items():
-        found: dict[int, list[str]] = {}
-        for start, end, value in parts:
-            found.setdefault(value, []).append(_where(start, end))
-        said = ", ".join(f"{words[value]} {' and '.join(where)}" for value, where in found.items())
-        lines.append(f"{direction.capitalize()}, against {other.label}: {case.label} {said}.")
+    for case, against in zip(one.cases, other.cases, strict=True):
+        for direction, parts in differences(case, against).items():
+            found: dict[int, list[str]] = {}
+            for start, end, value in parts:
+                found.setdefault(value, []).append(_where(start, end))
+            said = ", ".join(f"{words[value]} {' and '.join(where)}" for value, where in found.items())
+            lines.append(f"{direction.capitalize()}, against {against.label}: {case.label} {said}.")
     return lines
 
 
-def _sign(gap: Tensor) -> Tensor:
-    return torch.where(gap.abs() <= 1e-12, 0, gap.sign()).int()
-
-
 def stretches(state: Callable[[Tensor], Tensor]) -> list[tuple[float, float, int]]:
-    """List (from, to, value) of each stretch of p in (0, 1) with a constant function of log p.
-
-    The function returns integers.
+    """List (from, to, value) of each stretch of p in (0, 1) with a constant integer function of log p.
 
     Changes are looked for between e^-30 and 1 - 1e-6 in steps of 0.011 in log(p / (1 - p)), then bisected to full
     precision.
     """
-    logit = torch.linspace(-30.0, 13.8, 4001, dtype=torch.float64)
 
     def at(x: Tensor) -> Tensor:
         return state(torch.nn.functional.logsigmoid(x))
 
+    logit = torch.linspace(-30.0, 13.8, 4001, dtype=torch.float64)
     values = at(logit)
     changes = (values[1:] != values[:-1]).nonzero()[:, 0]
     low, high, first = logit[changes], logit[changes + 1], values[changes]

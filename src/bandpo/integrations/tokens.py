@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import UserError
-from ..files.reading import json_line, line_of, lines_in, open_regular
+from ..files import json_line, line_of, lines_of
 
 SHARE = 0.1
 
@@ -96,17 +96,16 @@ class TokenWriter:
 
     def _bytes_before(self, step: int) -> int:
         kept = 0
-        with open_regular(self.path) as file:
-            for number, line in enumerate(lines_in(file, str(self.path)), 1):
-                if not line.endswith(b"\n"):
-                    break
-                where = f"{self.path}, line {number}"
-                row = json_line(line, where)
-                if type(row.get("step")) is not int:
-                    raise UserError(f"{where}: 'step' is {row.get('step')!r}; a whole number is expected")
-                if row["step"] >= step:
-                    break
-                kept += len(line)
+        for number, line in enumerate(lines_of(self.path), 1):
+            if not line.endswith(b"\n"):
+                break
+            where = f"{self.path}, line {number}"
+            row = json_line(line, where)
+            if type(row.get("step")) is not int:
+                raise UserError(f"{where}: 'step' is {row.get('step')!r}; a whole number is expected")
+            if row["step"] >= step:
+                break
+            kept += len(line)
         return kept
 
 

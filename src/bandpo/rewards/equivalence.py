@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import re
 import traceback
 from typing import Any
@@ -21,6 +20,9 @@ from antlr4.atn.PredictionMode import PredictionMode
 from latex2sympy2_extended import NormalizationConfig, latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy.core import cache, random
+
+from . import sizes
+from .sizes import Refused, size
 
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|\\\[(?:(?!\\\]).)+\\\])"
 _LIST = re.compile(rf"{_FORMULA}(?:\s*(?:[,;]|[,;]?\s*(?:and|or))\s*{_FORMULA})*")
@@ -61,13 +63,6 @@ _INDEX = re.compile(r"_\{?\s*i\s*=")
 _TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
 _DEGREES = re.compile(r"(?:(\d+(?:\.\d+)?)\s*)?\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
 _INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
-# Bits of the largest number that is computed.
-_BITS = 50_000
-_TERMS = 10_000
-
-
-class _Refused(Exception):
-    """An answer that is not looked at any further; it is wrong."""
 
 
 class _Reader(latex2sympy2._Latex2Sympy):
@@ -96,7 +91,7 @@ class _Reader(latex2sympy2._Latex2Sympy):
             self.mode = mode
             try:
                 return super().parse(latex_str)
-            except _Refused:
+            except Refused:
                 raise
             except Exception:
                 if mode == PredictionMode.LL:
@@ -121,7 +116,7 @@ class _Reader(latex2sympy2._Latex2Sympy):
         """Convert (4, -3) to a point; [4, -3] is refused, of which the parser would make one, too."""
         found = super().convert_interval(expr)
         if isinstance(found, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
-            raise _Refused
+            raise Refused
         return found
 
     # These three are computed at once by the reader.
@@ -134,12 +129,12 @@ class _Reader(latex2sympy2._Latex2Sympy):
         size(found)
         name = arg.parentCtx.func_normal_single_arg()
         if name is not None and name.start.text in ("\\Gamma", "\\gamma") and size(found) > 12:
-            raise _Refused
+            raise Refused
         return found
 
     def handle_gcd_lcm(self, f: str, args: Any) -> Any:
         if any(size(arg) > 1000 for arg in args):
-            raise _Refused
+            raise Refused
         return super().handle_gcd_lcm(f, args)
 
 
@@ -162,10 +157,10 @@ def compare(task: list[str]) -> list[Any]:
         return [same, _shown(read[-1])]
     except MemoryError:
         raise
-    except _Refused:
+    except Refused:
         return [False, None]
     except Exception as error:  # whatever an answer does to sympy is no right answer; what fails here is our own fault
-        if traceback.extract_tb(error.__traceback__, limit=-1)[0].filename == __file__:
+        if traceback.extract_tb(error.__traceback__, limit=-1)[0].filename in (__file__, sizes.__file__):
             raise
         return [False, None]
 
@@ -196,7 +191,7 @@ def _parse(answer: str) -> Any:
     if "or" in parts[1::2] and all(_EQUATION.match(part) for part in parts[::2]):
         letters = {part.strip("$ ")[0] for part in parts[::2]}
         if len(letters) > 1:  # x = 3 or y = -1 is no point
-            raise _Refused
+            raise Refused
     if answer.count("\\pm") == 1:
         both = [_parsed(answer.replace("\\pm", sign)) for sign in "+-"]
         if all(isinstance(each, sympy.Expr) for each in both):
@@ -205,7 +200,7 @@ def _parse(answer: str) -> Any:
         found = [_parsed(part) for part in parts[::2]]
         letters = {letter for each in found if each is not None for letter in getattr(each, "free_symbols", ())}
         if len(letters) > 1 or (builder and {str(letter) for letter in letters} != {builder[1]}):
-            raise _Refused
+            raise Refused
         if all(isinstance(each, sympy.logic.boolalg.Boolean) for each in found):
             sets = [each.as_set() for each in found]
             return sympy.Intersection(*sets) if "and" in parts[1::2] else sympy.Union(*sets)
@@ -225,57 +220,6 @@ def _parsed(answer: str) -> Any:
     if len(read) < 2 or isinstance(read[0], str):
         return None
     return read[0]
-
-
-# ---- size
-
-
-def size(expr: Any) -> float:
-    """Return a bound of the bits of the value and of its parts; raises _Refused for values too large to compute."""
-    if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
-        parts: Any = expr
-        return max(map(size, parts), default=1.0)
-    if not isinstance(expr, sympy.Basic):
-        return 1.0
-    match expr:
-        case sympy.Rational():
-            bits = math.log2(max(abs(expr.p), expr.q, 1))
-        case sympy.Float():
-            bits = max(1.0, abs(math.log2(abs(expr))) if expr else 1.0)
-        case sympy.Pow():
-            bits = size(expr.base) * max(1.0, _value(expr.exp))
-        case sympy.exp():
-            bits = 1.5 * _value(expr.args[0])
-        case sympy.factorial() | sympy.gamma() | sympy.factorial2():
-            count = _value(expr.args[0])
-            bits = count * math.log2(count + 2)
-        case sympy.binomial():
-            above, below = map(_value, expr.args)
-            bits = min(above, 2 * below * math.log2(above + 2))
-            if sympy.Integer(0) not in expr.args and above > _BITS and below > 100:
-                raise _Refused
-        case sympy.Sum() | sympy.Product():
-            terms = sum(_value(end) for limits in expr.args[1:] for end in limits.args[1:])
-            bits = size(expr.args[0]) * (terms if isinstance(expr, sympy.Product) else 1)
-            if terms > _TERMS:
-                raise _Refused
-        case sympy.Mul():
-            bits = sum(map(size, expr.args))
-        case sympy.Add():
-            bits = max(map(size, expr.args)) + math.log2(len(expr.args))
-        case _:
-            bits = max((size(arg) for arg in expr.args), default=3.0)
-    if bits > _BITS:
-        raise _Refused
-    return bits
-
-
-def _value(expr: Any) -> float:
-    """Return the largest that its absolute value may be."""
-    bits = size(expr)
-    if bits > 40:
-        raise _Refused
-    return abs(float(expr)) if isinstance(expr, sympy.Rational) and expr.q else 2.0**bits
 
 
 # ---- kind and value

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..errors import UserError
-from ..files.yaml import parse_yaml
+from ..files import parse_yaml
 from .nodes import OWN
 
 

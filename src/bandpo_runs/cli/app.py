@@ -23,7 +23,7 @@ from typer.main import get_command as _get_command
 from bandpo import __file__ as library
 from bandpo import __version__
 from bandpo.errors import UserError, without_password
-from bandpo.files.checks import check_text
+from bandpo.files import check_text
 
 from . import calibration, data, demo, evals, reports, training, watching
 from .arguments import Command

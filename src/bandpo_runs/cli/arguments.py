@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from bandpo.files.yaml import parse_yaml
+from bandpo.files import parse_yaml
 
 RULES = (
     "A rule is a short word, its type and its fields (clip:0.2:0.28, dcpo:0.16:0.2:10, band:kl:0.05, "

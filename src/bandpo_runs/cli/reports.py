@@ -47,8 +47,7 @@ def explain(
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
     """What a method or a rule allows a token, in numbers and words."""
-    from bandpo.explain.data import explanation_data
-    from bandpo.explain.explanation import explain
+    from bandpo.explain import explain, explanation_data
     from bandpo.integrations import trainers_that_run
 
     trainers = [trainers_that_run(value) for value in (rule, vs) if value is not None]

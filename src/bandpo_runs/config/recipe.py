@@ -6,8 +6,7 @@ A recipe may name another one as its `base`, or a `scene` of the lab; it then on
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
+import functools
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import pydantic
 import yaml
 
 from bandpo.errors import UserError, nearest
-from bandpo.files.yaml import parse_yaml, read_yaml
+from bandpo.files import parse_yaml, read_yaml, shortened
 from bandpo.losses.nodes import method_or_objective, objective
 from bandpo.losses.notation import label_of_objective, short_node
 from bandpo.losses.objective import Method, Objective
@@ -25,7 +24,9 @@ from bandpo.trust_regions.base import Region
 from bandpo_runs.toy import SCENES
 
 from .secrets import secret_in
-from .trust import check_mapping
+from .trust import check_mappings
+
+DEFAULT_RULE = {"type": "band", "divergence": "kl", "delta": 0.05}
 
 
 class _Node(pydantic.BaseModel):
@@ -56,13 +57,22 @@ class DataConfig(_Node):
     split: str = "train"
     prompt: str = "prompt"
     answer: str = "answer"
-    template: str = "{prompt}"
+    template: str = pydantic.Field(default="{prompt}", pattern=r"\{prompt\}")
     chat: bool = False
     task: str | None = None
     options: dict[str, Any] = {}
     size: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
     eval_size: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
     eval_path: str | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> DataConfig:
+        key = {"file": "path", "hub": "path", "reasoning_gym": "task"}.get(self.source)
+        if key and getattr(self, key) is None:
+            raise ValueError(f"{key} is missing; data.source {self.source!r} needs it")
+        if self.eval_size and self.eval_path is not None:
+            raise ValueError("eval_size and eval_path are two sets to evaluate on; keep one")
+        return self
 
 
 class RunConfig(_Node):
@@ -94,7 +104,7 @@ class RunConfig(_Node):
     model: str = "lab"
     data: DataConfig = DataConfig()
     reward: str = "lab"
-    trust_region: dict[str, Any] = {"type": "band", "divergence": "kl", "delta": 0.05}
+    trust_region: dict[str, Any] = DEFAULT_RULE
     rounds: pydantic.StrictInt = pydantic.Field(ge=1, le=10**9)
     seed: pydantic.StrictInt = pydantic.Field(default=0, ge=0, lt=2**32)
     output: str = "runs/bandpo"
@@ -123,48 +133,44 @@ class RunConfig(_Node):
     @property
     def steps_per_round(self) -> int:
         """Return the number of optimizer steps between two generations."""
-        micro_steps = self._trainer("steps_per_generation") * self._trainer("num_iterations", 1)
-        accumulation = self._trainer("gradient_accumulation_steps", 1)
-        if micro_steps % accumulation:
-            raise UserError(
-                f"trainer.steps_per_generation x num_iterations = {micro_steps} must be a multiple of "
-                f"gradient_accumulation_steps = {accumulation}, so that a round ends with an optimizer step"
-            )
-        return micro_steps // accumulation
+        return self._quotient(("steps_per_generation", "num_iterations"), "gradient_accumulation_steps")
 
     @property
     def prompts_per_round(self) -> int:
         """Return the number of prompts in one generation, of all processes together."""
-        completions = self._trainer("per_device_train_batch_size") * self._trainer("steps_per_generation")
-        group = self._trainer("num_generations")
-        if completions % group:
-            raise UserError(
-                f"trainer.per_device_train_batch_size x steps_per_generation = {completions} must be a multiple of "
-                f"num_generations = {group}"
-            )
-        return completions // group
+        return self._quotient(("per_device_train_batch_size", "steps_per_generation"), "num_generations")
 
-    def _trainer(self, key: str, default: int | None = None) -> int:
-        value = self.trainer.get(key, default)
-        if value is None:
-            raise UserError(f"trainer.{key} is missing; it must be set")
-        if value < 1:
-            raise UserError(f"trainer.{key} must be at least 1, got {value}")
-        return value
+    def _quotient(self, factors: tuple[str, str], divisor: str) -> int:
+        """Divide settings of the trainer; raise UserError for one that is missing, and for a remainder."""
+        settings = {"num_iterations": 1, "gradient_accumulation_steps": 1} | self.trainer
+        for key in (*factors, divisor):
+            if settings.get(key) is None or settings[key] < 1:
+                raise UserError(f"trainer.{key} must be a positive number, got {settings.get(key)!r}")
+        product, by = settings[factors[0]] * settings[factors[1]], settings[divisor]
+        if product % by:
+            raise UserError(f"trainer: {' x '.join(factors)} = {product} must be a multiple of {divisor} = {by}")
+        return product // by
+
+    @pydantic.model_validator(mode="after")
+    def _together(self) -> RunConfig:
+        for name, value in (("model", self.model), ("data.source", self.data.source), ("reward", self.reward)):
+            if (value == "lab") != (self.scene is not None):
+                raise ValueError(
+                    f"{name} is {value!r} and scene is {self.scene!r}: the lab's model, data and reward go together; "
+                    "set model, data.source and reward, or none of them"
+                )
+        evaluates = self.trainer.get("eval_on_start") or self.trainer.get("eval_strategy", "no") not in ("no", None)
+        if self.data.eval_path is not None and not evaluates:
+            raise ValueError(
+                "data.eval_path is set, but nothing evaluates on it; set trainer.eval_strategy and eval_steps, or "
+                "eval_on_start"
+            )
+        return self
 
     def to_yaml(self) -> str:
         """Return the resolved recipe as YAML."""
         return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=100)
 
-
-# The keys of `data` that each source reads.
-_ROWS = {"source", "template", "chat", "size", "eval_size", "eval_path"}
-_USED = {
-    "lab": {"source", "eval_path"},
-    "file": {*_ROWS, "path", "prompt", "answer"},
-    "hub": {*_ROWS, "path", "split", "prompt", "answer"},
-    "reasoning_gym": {*_ROWS, "task", "options"},
-}
 
 # The trainer's settings that have a key of their own here.
 RESERVED = {
@@ -221,69 +227,46 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         target[last] = parse_yaml(value, f"the value of {key}")
     rule: Any = node.get("trust_region")
     if not has_rule and isinstance(rule, dict) and "type" not in rule:  # trust_region.delta=0.1: of the default rule
-        node["trust_region"] = {**RunConfig.model_fields["trust_region"].default, **rule}
+        node["trust_region"] = {**DEFAULT_RULE, **rule}
     return build(node)
 
 
 def build(node: Mapping[str, Any]) -> RunConfig:
     """Build a checked `RunConfig` from a plain mapping; raises UserError as `load`."""
     scene = node.get("scene", "tail" if node.get("model", "lab") == "lab" else None)
-    if scene is not None:
-        if not isinstance(scene, str) or scene not in SCENES:
-            raise UserError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
+    if isinstance(scene, str) and scene in SCENES:
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
-    rule: Any = node.get("trust_region")
-    method = ""
     try:
-        if "trust_region" in node and (not isinstance(rule, Mapping) or rule.get("type") == "method"):
-            named = method_or_objective(rule)
-            found = objective(named)  # which refuses methods of the sampler
-            if isinstance(named, Method):
-                method, found = named.name, named.without_average
-            node = {**node, "trust_region": short_node(found)}
+        named = method_or_objective(node.get("trust_region", DEFAULT_RULE))
+        found = objective(named)  # which refuses methods of the sampler
+        found = named.without_average if isinstance(named, Method) else found
+        node = {"label": label_of_objective(found), **node, "trust_region": short_node(found)}
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
-    try:
-        config = RunConfig.model_validate(node)
-        config = config.model_copy(update={"trainer": _check_trainer(config.trainer)})
-    except pydantic.ValidationError as error:
-        raise UserError(_explain(error)) from None
-    try:
-        found = config.objective
-    except ValueError as error:
-        raise UserError(f"trust_region: {error}") from None
-    config._method = method or None
+    if isinstance(settings := node.get("trainer"), Mapping):
+        node["trainer"] = _check_trainer(settings)
+    config = _validated(RunConfig, node)
+    config._method = named.name if isinstance(named, Method) else None
     _ = config.steps_per_round, config.prompts_per_round
-    source = config.data.source
-    for key in {"file": ["path"], "hub": ["path"], "reasoning_gym": ["task"]}.get(source, []):
-        if getattr(config.data, key) is None:
-            raise UserError(f"data.{key} is missing; data.source {source!r} needs it")
-    for key, known in DataConfig.model_fields.items():
-        if key not in _USED[source] and getattr(config.data, key) != known.default:
-            raise UserError(f"data.{key} is set, but data.source {source!r} does not use it")
-    evaluates = config.trainer.get("eval_on_start") or config.trainer.get("eval_strategy", "no") not in ("no", None)
-    if evaluates and not config.data.eval_size and config.data.eval_path is None:
-        raise UserError(
-            "data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it, or "
-            "data.eval_path"
-        )
-    if config.data.eval_path is not None and not evaluates:
-        raise UserError(
-            "data.eval_path is set, but nothing evaluates on it; set trainer.eval_strategy and eval_steps, or "
-            "eval_on_start"
-        )
-    if config.data.eval_size and config.data.eval_path is not None:
-        raise UserError("data.eval_size and data.eval_path are two sets to evaluate on; keep one")
-    if "{prompt}" not in config.data.template:
-        raise UserError(f"data.template must contain {{prompt}}, got {config.data.template!r}")
-    for ours, theirs in (("model", config.model), ("data.source", source), ("reward", config.reward)):
-        if theirs == "lab" and scene is None:
-            raise UserError(f"{ours} must be set: 'lab', the default, goes with the lab's model alone")
-        if theirs != "lab" and scene is not None:
-            raise UserError(
-                f"{ours} is {theirs!r} and scene is {scene!r}: the lab's model, data and reward go together"
-            )
-    return config if config.label else config.model_copy(update={"label": label_of_objective(found)})
+    return config
+
+
+def _validated(model: Any, node: Mapping[str, Any], above: str = "") -> Any:
+    """Check settings by a model of pydantic; raise UserError with the first mistake in one line."""
+    try:
+        return model.model_validate(node)
+    except pydantic.ValidationError as error:
+        # An unknown key first: a misspelt one is also missing.
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    where = above + ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        known = DataConfig if first["loc"][0] == "data" else model
+        raise UserError(f"unknown key {where!r}{nearest(str(first['loc'][-1]), list(known.model_fields))}")
+    if first["type"] == "missing":
+        raise UserError(f"{where} is missing; it must be set")
+    if first["type"] == "value_error":
+        raise UserError(f"{where and f'{where}.'}{first['msg'].removeprefix('Value error, ')}")
+    raise UserError(f"{where}: {first['msg']}, got {first['input']!r}")
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,19 +283,15 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in above:
         raise UserError(f"recipe {path} is its own base")
     if not path.exists():
-        folder = path.absolute().parent
-        there = f"it was looked for in {folder}" if folder.is_dir() else f"there is no folder {folder}"
-        close = nearest(path.name, [each.name for each in folder.glob("*.y*ml")]) if folder.is_dir() else ""
+        close = nearest(path.name, [each.name for each in path.parent.glob("*.y*ml")])
         base = f"; {above[-1]} has it as base" if above else ""
-        raise UserError(f"recipe {path} does not exist: {there}{close}{base}")
+        raise UserError(f"recipe {path.absolute()} does not exist{close}{base}")
     try:
         node = read_yaml(path)
     except UserError as error:
         raise UserError(f"recipe {path} cannot be read: {error}") from None
-    if not isinstance(node, dict):
-        raise UserError(f"recipe {path} must hold a mapping of settings, got {type(node).__name__}")
-    if unnamed := [key for key in node if not isinstance(key, str)]:
-        raise UserError(f"recipe {path}: {unnamed[0]!r} is not the name of a setting")
+    if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
+        raise UserError(f"recipe {path} must hold settings by name, got {shortened(node)}")
     bases = node.pop("base", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -324,52 +303,39 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    # The one place that knows these fields.
-    from trl import GRPOConfig  # pyright: ignore[reportPrivateImportUsage]
-
-    # Not the types in its fields, from which transformers' HfArgumentParser takes the None.
-    annotated = typing.get_type_hints(GRPOConfig)
-    hints: dict[str, Any] = {field.name: annotated[field.name] for field in dataclasses.fields(GRPOConfig)}
-    out = {}
     if (secret := secret_in(settings)) is not None:
         raise UserError(
             f"trainer.{secret} looks like a secret, and the run's files would hold it for everyone who reads them; "
             "remove it, and log in with `hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
         )
+    model, given = _trainer(), {}
     for key, value in settings.items():
         if key in RESERVED:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
         if key in FIXED:
             raise UserError(f"trainer.{key} cannot be set, got {value!r}: {FIXED[key]}; leave it out")
-        if key not in hints:
-            key = FORMERLY.get(key, key)
-        if key not in hints:
-            raise UserError(f"unknown key 'trainer.{key}'{nearest(key, list(hints))}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"trainer.{key} must be a finite number, got {value}")
-        if key.endswith("_strategy") and value is False:
-            value = "no"  # which YAML takes for a truth value
-        hint = hints[key]
+        is_no = value is False and str(key).endswith("_strategy")  # YAML takes "no" for a truth value
+        given[key if key in model.model_fields else FORMERLY.get(key, key)] = "no" if is_no else value
+    checked = _validated(model, given, "trainer.").model_dump(exclude_unset=True)
+    check_mappings(checked)
+    return checked
+
+
+@functools.cache
+def _trainer() -> type[pydantic.BaseModel]:
+    """Make a model of TRL's settings: simple types and mappings are checked, others are handed on."""
+    from trl import GRPOConfig  # pyright: ignore[reportPrivateImportUsage]
+
+    # Not the types in its fields, from which transformers' HfArgumentParser takes the None.
+    annotated = typing.get_type_hints(GRPOConfig)
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(GRPOConfig):
+        hint = annotated[field.name]
         types = typing.get_args(hint) or (hint,)
         if any(dict in (each, typing.get_origin(each)) for each in types):
-            check_mapping(key, value)
-        simple = set(types) <= {int, float, bool, str, type(None)}
-        try:
-            out[key] = pydantic.TypeAdapter(hint).validate_python(value) if simple else value
-        except pydantic.ValidationError as error:
-            raise UserError(f"trainer.{key}: {error.errors()[0]['msg']}, got {value!r}") from None
-    return out
-
-
-def _explain(error: pydantic.ValidationError) -> str:
-    """Explain the first mistake in one line."""
-    # An unknown key first: a misspelt one is also missing.
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    *parents, last = (str(part) for part in first["loc"])
-    where = ".".join((*parents, last))
-    if first["type"] == "extra_forbidden":
-        model = DataConfig if parents == ["data"] else RunConfig
-        return f"unknown key {where!r}{nearest(last, list(model.model_fields))}"
-    if first["type"] == "missing":
-        return f"{where} is missing; it must be set"
-    return f"{where}: {re.sub(r'^Value error, ', '', first['msg'])}, got {first['input']!r}"
+            hint = dict[str, Any] | None  # and not text, which would be JSON or the name of a file
+        elif not set(types) <= {int, float, bool, str, type(None)}:
+            hint = Any
+        fields[field.name] = (hint, None)
+    config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    return pydantic.create_model("GRPOConfig", __config__=config, **fields)

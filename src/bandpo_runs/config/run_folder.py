@@ -11,9 +11,7 @@ import yaml
 from typing_extensions import TypedDict
 
 from bandpo.errors import UserError
-from bandpo.files.checks import checked
-from bandpo.files.reading import read_json
-from bandpo.files.yaml import read_yaml
+from bandpo.files import checked, read_json, read_yaml
 
 from .recipe import RunConfig
 
@@ -44,14 +42,10 @@ def read_info(folder: Path) -> Info:
 
 def check_same_run(folder: Path, config: RunConfig) -> None:
     """Raise UserError unless the folder holds a run of this configuration; its place may differ, and what ends it."""
-    if not (folder / "config.yaml").is_file():
-        if (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
-            raise UserError(
-                f"{folder / 'config.yaml'} is missing, so nobody can tell the settings of the run that is there; "
-                "put the file back, or start a new run in another folder"
-            )
-        raise UserError(f"{folder} holds no run to resume; start one without --resume")
-    stored = _flat(checked(read_yaml(folder / "config.yaml"), dict[str, Any], str(folder / "config.yaml")))
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"{folder} holds no run to resume (no config.yaml); start one without --resume")
+    stored = _flat(checked(read_yaml(path), dict[str, Any], str(path)))
     now = _flat(yaml.safe_load(config.to_yaml()))
     free = {"output", "stop_if_not_finite"}
     different = sorted(key for key in {*stored, *now} - free if stored.get(key) != now.get(key))

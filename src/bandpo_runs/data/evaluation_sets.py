@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError, counted
-from bandpo.files.checks import shortened
+from bandpo.files import shortened
 
 from .problems import corrected, messages_of, problem_of, template_text
 from .readers import Copies, open_source, value_at

@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from bandpo import __version__
 from bandpo.errors import UserError, counted
-from bandpo.files.checks import shortened
+from bandpo.files import shortened
 
 from ..files.locks import locked
 from .evaluation_sets import evaluation_set, fault_warnings, rows_hash

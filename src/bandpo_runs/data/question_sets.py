@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
-from bandpo.files.yaml import parse_yaml
+from bandpo.files import parse_yaml
 
 from .. import toy
 from ..config.recipe import RunConfig, build, read_recipe

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bandpo.files.reading import line_of
+from bandpo.files import line_of
 
 Content = str | list[dict[str, Any]]  # text, or chat messages
 

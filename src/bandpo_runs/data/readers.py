@@ -18,8 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from bandpo.errors import UserError
-from bandpo.files.checks import shortened
-from bandpo.files.reading import json_line, lines_of, read_json
+from bandpo.files import json_line, lines_of, read_json, shortened
 
 from .sources import Source
 
@@ -69,7 +68,7 @@ def _json_rows(path: Path) -> Rows:
     with path.open("rb") as file:
         start = file.read(2**12).removeprefix(BOM_UTF8).lstrip()
     if start.startswith(b"["):
-        for number, row in enumerate(read_json(path, list[Any], shown=False, most=2**31), 1):
+        for number, row in enumerate(read_json(path, list[Any], shown=False), 1):
             if not isinstance(row, dict):
                 raise ValueError(f"row {number} must be an object with names and values, got {shortened(row)}")
             yield row

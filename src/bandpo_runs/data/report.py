@@ -11,7 +11,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from bandpo.errors import UserError
-from bandpo.files.reading import read_json
+from bandpo.files import read_json
 
 from ..files.writing import write_atomically
 

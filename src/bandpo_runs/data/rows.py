@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 
 from bandpo.errors import UserError, counted
-from bandpo.files.checks import shortened
+from bandpo.files import shortened
 from bandpo.rewards.functions import Reward, guarded, resolve, text_of
 
 from .. import toy

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bandpo.errors import UserError, nearest
-from bandpo.files.checks import check_text, shortened
+from bandpo.files import check_text, shortened
 from bandpo.rewards.grading import SCORERS
 
 from ..data.golds import read_gold, solution_fault

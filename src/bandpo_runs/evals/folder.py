@@ -22,8 +22,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from bandpo.errors import UserError, counted
-from bandpo.files.checks import check_text
-from bandpo.files.reading import read_json, read_json_lines
+from bandpo.files import check_text, read_json, read_json_lines
 
 from ..data.questions import Question, fingerprint
 from ..statistics.estimators import Graded

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError, nearest
-from bandpo.files.checks import shortened
-from bandpo.files.reading import json_line, read_json
+from bandpo.files import json_line, read_json, shortened
 
 from ..data.golds import HASHES, read_gold
 from ..data.readers import file_rows
@@ -32,7 +31,7 @@ def rows_of(path: Path) -> list[Row]:
         return _zipped(path)
     if path.suffix == ".json":
         try:
-            log = read_json(path, shown=False, most=2**31)
+            log = read_json(path, shown=False)
         except UserError:  # no object: an array, or lines, or what the readers of these have to say
             return list(file_rows(path, str(path)))
         if isinstance(log.get("samples"), list) and isinstance(log.get("eval"), dict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
-from bandpo.files.reading import line_of
+from bandpo.files import line_of
 
 from ..data.questions import Question, fingerprint
 from ..files.writing import Appender, write_atomically

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from bandpo.errors import UserError
-from bandpo.files.checks import shortened
+from bandpo.files import shortened
 
 from ..data.golds import unpack
 

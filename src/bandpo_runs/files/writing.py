@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bandpo.errors import UserError
-from bandpo.files.reading import kind_of, line_of, read_json_lines
+from bandpo.files import Lines, line_of, read_json_lines
 
 from .locks import locked
 
@@ -18,24 +17,19 @@ SECONDS_BETWEEN_SYNCS = 1.0  # what a loss of power may cost; a killed process l
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write the whole content or, if interrupted or if the disk is full, nothing: what was there before stays.
+    """Write the whole content or, if interrupted or if the disk is full, nothing.
 
-    A link stays, and what it leads to is replaced; a device or a pipe, such as /dev/stdout, is written to as it is.
+    A link stays, and its target is replaced; a device or a pipe, such as /dev/stdout, is written to as it is.
 
     Raises:
-        UserError: the path is a folder.
         OSError: it cannot be written; the error names the path.
     """
     with _naming(path):
         if path.exists() and not path.is_file():
-            if path.is_dir():
-                raise UserError(f"{path}: is a folder; expected the name of a file to write")
-            with path.open("wb") as file:
-                file.write(content)
+            path.write_bytes(content)
             return
         target = path.resolve()
-        short = os.fsdecode(os.fsencode(target.name)[:200])  # a name has 255 bytes at most
-        part = target.with_name(f".{short}.part")  # of a process that was killed, the next one takes it
+        part = target.with_name(f".{target.name}.part")  # the next process takes that of a killed one
         try:
             with part.open("wb") as file:
                 file.write(content)
@@ -59,41 +53,37 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the path to an error of the system, as that of a full disk has none."""
+    """Name the path in errors of the system; that of a full disk names none."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        if error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 class Appender:
-    """A file of JSON lines that one process at a time adds to.
+    """A file of JSON lines to which one process at a time appends.
 
-    Opening cuts off a line that was being written when the last process was killed; `rows` are the whole ones, checked
-    by the schema.
+    Opening cuts off the line that a killed process began; `rows` are the whole ones, checked by the schema.
     """
 
     def __init__(self, path: Path, schema: Any = dict[str, Any]) -> None:
         self.path = path
-        if path.exists() and not path.is_file():  # to open a pipe is to wait for its reader
-            raise UserError(f"{path} is a {kind_of(path)}; a regular file is expected")
         self._held = contextlib.ExitStack()
         self._held.enter_context(locked(path.with_name(f".{path.name}.lock")))
         try:
-            self._file: BinaryIO = self._held.enter_context(path.open("ab", buffering=0))
-            lines = read_json_lines(path, schema, ended=True)
+            lines = read_json_lines(path, schema, ended=True) if path.exists() else Lines([], 0, b"")
             self.rows = lines.rows
-            if lines.whole < path.stat().st_size:
-                self._file.truncate(lines.whole)
-                os.fsync(self._file.fileno())
+            self._file: BinaryIO = self._held.enter_context(path.open("ab", buffering=0))
+            self._file.truncate(lines.whole)
         except BaseException:
             self._held.close()
             raise
         self._synced = time.monotonic()
 
     def add(self, *rows: Mapping[str, Any]) -> None:
+        """Append rows."""
         content = memoryview(b"".join(map(line_of, rows)))
         with _naming(self.path):
             while content:  # the system may take less than all of it
@@ -108,6 +98,7 @@ class Appender:
         self._synced = time.monotonic()
 
     def close(self) -> None:
+        """Flush, and free the lock."""
         if not self._file.closed:
             with self._held:
                 self.sync()

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
-from bandpo.files.checks import checked
-from bandpo.files.reading import read_json_lines
-from bandpo.files.yaml import read_yaml
+from bandpo.files import checked, read_json_lines, read_yaml
 from bandpo.losses.nodes import objective
 from bandpo.losses.objective import Objective
 from bandpo.trust_regions.base import Region

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bandpo.errors import UserError, nearest
-from bandpo.files.checks import shortened
-from bandpo.files.reading import json_line, lines_of
+from bandpo.files import json_line, lines_of, shortened
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -1,7 +1,4 @@
-"""`bandpo doctor`: reads settings, scripts and logs, and hands them to the checks of `bandpo.doctor`.
-
-Each check gives findings; a finding says what is the case and, where something should change, what to do.
-"""
+"""`bandpo doctor`: reads settings, scripts and logs, and hands them to the checks of `bandpo.doctor`."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bandpo.doctor.findings import Finding
+from bandpo.doctor import Finding
 from bandpo.doctor.installed import installation, plug_in
 from bandpo.doctor.on_trl import is_of_trl, trl_settings
 from bandpo.doctor.on_verl import ABSENT, ADDED, LOSS, setting, verl_settings
 from bandpo.errors import UserError
-from bandpo.files.yaml import parse_yaml, read_yaml
+from bandpo.files import checked, parse_yaml, read_yaml
 
 from .doctor_logs import logged
 from .doctor_scripts import script_settings
@@ -27,31 +24,25 @@ def read_config(arguments: Sequence[str]) -> dict[str, Any]:
         UserError: a file that holds no settings by name.
     """
     config: dict[str, Any] = {}
-    for argument in arguments:
-        if "=" in argument and not Path(argument).exists():
-            key, _, value = argument.partition("=")
-            _merge(config, _nest(key.lstrip("+"), parse_yaml(value, f"the value of {key}")))
-            continue
-        loaded = read_yaml(Path(argument))
-        if not isinstance(loaded, Mapping):
-            raise UserError(f"{argument} must hold settings by name, got a {type(loaded).__name__}")
-        _merge(config, {str(key): value for key, value in loaded.items()})
+    for text in arguments:
+        if "=" in text and not Path(text).exists():
+            key, _, value = text.partition("=")
+            more = parse_yaml(value, f"the value of {key}")
+            for part in reversed(key.lstrip("+").split(".")):
+                more = {part: more}
+        else:
+            more = checked(read_yaml(Path(text)), dict[str, Any], text)
+        config = _merged(config, more)
     return config
 
 
-def _nest(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value
-
-
-def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        known = into.get(key)
-        if isinstance(value, Mapping) and isinstance(known, dict):
-            _merge(known, value)
-        else:
-            into[key] = dict(value) if isinstance(value, Mapping) else value
+def _merged(config: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {
+        key: _merged(known, value)
+        for key, value in more.items()
+        if isinstance(value, Mapping) and isinstance(known := config.get(key), Mapping)
+    }
+    return {**config, **more, **inner}
 
 
 def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -61,7 +52,7 @@ def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
         key, equals, _ = text.partition("=")
         name = key.removeprefix(f"{LOSS}.").partition(".")[0]
         if equals and key.startswith("+"):
-            _merge(there, read_config([text]))
+            there = _merged(there, read_config([text]))
         elif equals and key.startswith(f"{LOSS}.") and name in ADDED and setting(there, key) is ABSENT:
             what = f"{key} without a + in front: verl's own settings have no such key, and Hydra ends the run"
             yield Finding("problem", what, f"'+{text}'")

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from bandpo.errors import UserError, nearest
-from bandpo.files.yaml import parse_yaml
+from bandpo.files import parse_yaml
 from bandpo.integrations import objective_for, say_average
 from bandpo.losses.notation import short_node
 from bandpo.trust_regions.notation import own_type

@@ -12,8 +12,7 @@ from annotated_types import Len
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from bandpo.errors import UserError, without_password
-from bandpo.files.checks import checked
-from bandpo.files.reading import json_line
+from bandpo.files import checked, json_line
 
 Kind = Literal["error", "content_filter", "context_length"]
 

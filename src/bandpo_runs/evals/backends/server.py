@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bandpo.errors import UserError, without_password
-from bandpo.files.checks import shortened
+from bandpo.files import shortened
 
 from ..samples import Sampling
 from .base import Drawn, Request, opens_thinking

@@ -1,0 +1,207 @@
+"""JSON, JSON lines and YAML of plain values, from files that may be damaged.
+
+Each reader returns a value of the shape that was asked for, or raises a `UserError` of one line: the file, the line,
+the field, what is there and what is expected.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import reprlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import UserError
+
+DEPTH = 100  # lists and mappings in one another; Python's own limit is about a thousand
+_TOO_DEEP = f"corrupt: it is nested more than {DEPTH} deep"
+_UNSHOWABLE = re.compile("[\0\ud800-\udfff]")  # neither a page nor a terminal can have these
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a regular file, with their newlines; raise UserError for another file."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for, a device may have no end
+            raise UserError(f"{path} is a folder or a device; a regular file is expected")
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else UserError(f"{str(path)!r} cannot be a path: {error}") from None
+
+
+def content_of(path: Path) -> bytes:
+    """Read a regular file; raise UserError for another one."""
+    return b"".join(lines_of(path))
+
+
+def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True) -> Any:
+    """Read a JSON document, and check it by `checked`; raise UserError.
+
+    With `shown`, names and texts that a page cannot have are refused.
+    """
+    return checked(_parsed(content_of(path), str(path), shown), schema, str(path))
+
+
+class Lines(NamedTuple):
+    """The `rows` of a file; `whole` bytes of ended lines, and the `rest`: a line that a killed process began."""
+
+    rows: list[Any]
+    whole: int
+    rest: bytes
+
+
+def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
+    """Read JSON lines, and check each by `checked`; blank lines do not count.
+
+    With `ended`, only lines that end in a newline count; otherwise a whole last line counts without it.
+
+    Raises:
+        UserError: not a regular file, or a damaged line; the message has its number.
+    """
+    rows, whole = [], 0
+    for number, line in enumerate(lines_of(path), 1):
+        is_ended = line.endswith(b"\n")
+        if ended and not is_ended:
+            return Lines(rows, whole, line.strip())
+        try:
+            if line.strip():
+                rows.append(json_line(line, f"{path}, line {number}", schema))
+        except UserError:
+            if is_ended:
+                raise
+            return Lines(rows, whole, line)
+        whole += len(line) if is_ended else 0
+    return Lines(rows, whole, b"")
+
+
+def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
+    """Read the row of one line; raise UserError with `where`."""
+    row = _parsed(line, where)
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: corrupt: one JSON object is expected, got {shortened(row)}")
+    return checked(row, schema, where)
+
+
+def line_of(row: Any) -> bytes:
+    """Write a row as a JSON line, in ASCII: a lone surrogate, which some servers send, has no other bytes."""
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
+def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
+    try:
+        value = json.loads(content.decode("utf-8-sig"))
+    except RecursionError:
+        raise UserError(f"{where}: {_TOO_DEEP}") from None
+    except ValueError as error:  # of UTF-8, of JSON, or of an integer with more than 4,300 digits
+        got = shortened(content.decode(errors="replace"))
+        reason = getattr(error, "msg", str(error))
+        raise UserError(f"{where}: corrupt: one JSON object is expected ({reason}), got {got}") from None
+    _check(value, where, shown)
+    return value
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file as `parse_yaml` does."""
+    return parse_yaml(content_of(path), str(path))
+
+
+def parse_yaml(text: str | bytes, where: str) -> Any:
+    """Parse YAML of plain values, and execute nothing in it.
+
+    Raises:
+        UserError: not YAML, a key that is there twice in one mapping, or a value that is too deep or too large; the
+            message begins with `where`.
+    """
+    import yaml
+
+    try:
+        value = yaml.load(text, Loader=_yaml_loader())
+    except RecursionError:
+        raise UserError(f"{where}: {_TOO_DEEP}") from None
+    except (yaml.YAMLError, ValueError, OverflowError, AttributeError, LookupError) as error:  # of a date, a number
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+    _check(value, where, shown=True)
+    return value
+
+
+@functools.cache
+def _yaml_loader() -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Refuse a key that is there twice, of which PyYAML takes the last."""
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            names = [(key.tag, str(key.value)) for key, _ in node.value]
+            for i, (key, _) in enumerate(node.value):
+                if names[i] in names[:i]:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
+            return node
+
+    return Loader
+
+
+def checked(value: Any, schema: Any, where: str) -> Any:
+    """Return a value of a schema, a type for pydantic, which is strict here: "1" does not become 1.
+
+    Raises:
+        UserError: another value. The message names the field, its value, shortened, and what is expected.
+    """
+    if schema == dict[str, Any]:  # pydantic need not be installed to read a log
+        if isinstance(value, dict):
+            return value
+        raise UserError(f"{where}: corrupt: names and values are expected, got {shortened(value)}")
+    import pydantic
+
+    try:
+        found = _adapter(schema).validate_python(value, strict=True)
+        return value if found == value else found  # in its own order, which pydantic changes
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]  # a wrong type of a union is an error for each member
+    members = ("int", "float", "str", "bool", "finite-float")
+    field = ".".join(str(part) for part in first["loc"] if part not in members and "[" not in str(part))
+    if first["type"] == "missing":
+        raise UserError(f"{where}: {field!r} is missing")
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    place = repr(field) if field else "corrupt: the content"
+    raise UserError(f"{where}: {place} is {shortened(first['input'])}; {expected} is expected")
+
+
+@functools.cache
+def _adapter(schema: Any) -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(schema)
+
+
+def _check(value: Any, where: str, shown: bool, depth: int = 0) -> None:
+    """Refuse what would break a reader later: depth, integers beyond any float and, if shown, what is not text."""
+    if isinstance(value, dict | list):
+        if depth > DEPTH:
+            raise UserError(f"{where}: {_TOO_DEEP}")
+        for each in (*value, *value.values()) if isinstance(value, dict) else value:
+            if type(each) is not float:  # most of a long log
+                _check(each, where, shown, depth + 1)
+    elif isinstance(value, int) and abs(value) >= 10**300:
+        raise UserError(f"{where}: corrupt: it holds an integer of more than 300 digits")
+    elif shown and isinstance(value, str):
+        check_text(value, f"{where}: corrupt:")
+
+
+def check_text(text: str, name: str) -> str:
+    """Return a text that can be shown and written; raise UserError for another."""
+    if _UNSHOWABLE.search(text):
+        raise UserError(f"{name} {shortened(text)} holds a character that no text can have")
+    return text
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
+_short.maxlevel = 3
+shortened = _short.repr  # a value for a message
