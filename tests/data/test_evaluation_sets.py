@@ -18,7 +18,6 @@ def test_an_evaluation_set_by_name(copies):
         "data_source": "aime_2024",
     }
     again = evaluation_set("aime24", copies=copies, template="boxed")
-    assert again.sha256 != found.sha256 == evaluation_set("aime24", copies=copies).sha256
     assert again.rows[1]["messages"][0]["content"].startswith(problem(1))
     assert len(evaluation_set("aime24", copies=copies, size=3).rows) == 3
 
@@ -37,7 +36,7 @@ def test_gsm8k_is_evaluated_on_its_test(copies):
     put(copies, "gsm8k-test", [gsm8k(problem(3), "-3")])
     found = evaluation_set("gsm8k", copies=copies)
     assert (found.name, [row["answer"] for row in found.rows]) == ("gsm8k-test", ["-3"])
-    assert found.warnings == ["gsm8k-test: 1 row, expected 1,319 (by its paper and card)"]
+    assert found.warnings == ["gsm8k-test: 1 row, expected 1,319"]
 
 
 def test_an_evaluation_set_of_ones_own(tmp_path):

@@ -15,7 +15,7 @@ from bandpo.errors import UserError, counted
 from bandpo.files.checks import shortened
 
 from .problems import corrected, messages_of, problem_of, template_text
-from .readers import Copies, open_source, value_at
+from .readers import open_source, value_at
 from .sources import count_warnings, find
 
 
@@ -26,74 +26,52 @@ class EvaluationSet:
     Attributes:
         name: of the data set, or of its file.
         rows: one for each problem: `messages`, `answer`, `problem` (without instructions), `id`, `data_source`.
-        sha256: of the rows.
         source: where they come from.
         warnings: what is not as recorded, in sentences.
     """
 
     name: str
     rows: list[dict[str, Any]]
-    sha256: str
     source: dict[str, Any]
     warnings: list[str]
 
 
 def evaluation_set(
-    name: str,
-    *,
-    template: str | None = None,
-    copies: Path | Copies | None = None,
-    prompt: str | None = None,
-    answer: str | None = None,
-    config: str | None = None,
-    split: str | None = None,
-    size: int | None = None,
-    options: Mapping[str, Any] | None = None,
+    name: str, *, template: str | None = None, copies: Path | None = None, **options: Any
 ) -> EvaluationSet:
     """Read a data set to evaluate on, by its name or from a file.
+
+    Integers are written as usual (033 is 33), and nothing is dropped.
 
     Args:
         name: a known set (`aime24`, `aime25`, `amc23`, `gsm8k-test`; `gsm8k` is its test), `reasoning-gym:TASK`, a file
             that `bandpo data prepare` wrote, any other file, or a name on the hub.
         template: the text around a problem, by name (`paper`, `plain`, `boxed`) or as a text with {prompt} in it. By
             default `paper` for a known set and `plain` for others; problems that are messages stay as they are.
-        copies: a copy of the hub's data set on disk (a file or a folder), or of several (a folder with one ORG/NAME
-            for each), to be read instead of the hub.
-        prompt: the column of an unknown set with the problem.
-        answer: its column with the answer.
-        config: of an unknown set of the hub.
-        split: of it.
-        size: take the first so many rows.
-        options: of a reasoning_gym task.
-
-    Returns:
-        The set. Integers are written as usual (033 is 33), nothing is dropped.
+        copies: folder with copies of the hub's data sets, each in its folder ORG/NAME, to be read instead of the hub.
+        options: columns and parts of other data, as for `sources.find`.
 
     Raises:
         UserError: it cannot be found or read, or has a row without a problem or an answer.
     """
-    found = find(
-        name, prompt=prompt, answer=answer, config=config, split=split, size=size, options=options, evaluation=False
-    )
+    found = find(name, **options)
     found = [source for source in found if source.use == "evaluation"] if len(found) > 1 else found
     if len(found) != 1:
         raise UserError(f"{name} is {len(found)} evaluation sets ({', '.join(each.name for each in found)}); name one")
     source = found[0]
     text = template_text(template, source)
-    read, where = open_source(source, Copies(copies) if isinstance(copies, Path) else copies)
+    read, where = open_source(source, copies)
     rows = []
     faults: Counter[str] = Counter()
     for index, row in enumerate(read):
         problem = problem_of(source, row, index)
         if not problem.text.strip() or problem.fault == "no answer":
-            what = "answer" if problem.text.strip() else "problem"
-            raise UserError(f"{name}: row {index + 1} has no {what}")
+            raise UserError(f"{name}: row {index + 1} has no {'answer' if problem.text.strip() else 'problem'}")
         if problem.fault is not None:
             if not problem.answer:
                 raise UserError(f"{name}: row {index + 1}: {problem.fault}: {shortened(value_at(row, source.answer))}")
             faults[problem.fault] += 1
-        if source.integers:
-            problem = dataclasses.replace(problem, answer=corrected(problem.answer, padded=False)[0])
+        answer = corrected(problem.answer, padded=False)[0] if source.integers else problem.answer
         prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
         if isinstance(prepared, str):
             messages = problem.messages if template is None else None
@@ -101,7 +79,7 @@ def evaluation_set(
         rows.append(
             {
                 "messages": messages_of(source, problem, text),
-                "answer": problem.answer,
+                "answer": answer,
                 "problem": problem.text,
                 "id": value_at(row, "extra_info.id") or problem.identity,
                 "data_source": row.get("data_source") or source.data_source,
@@ -110,8 +88,7 @@ def evaluation_set(
     if not rows:
         raise UserError(f"{name} has no rows")
     label = source.file if source.kind == "file" else source.name
-    warnings = [*count_warnings(source, len(rows)), *fault_warnings(name, faults)]
-    return EvaluationSet(label, rows, rows_hash(rows), where, warnings)
+    return EvaluationSet(label, rows, where, [*count_warnings(source, len(rows)), *fault_warnings(name, faults)])
 
 
 def fault_warnings(name: str, counts: Mapping[str, int]) -> list[str]:

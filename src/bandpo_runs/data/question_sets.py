@@ -3,7 +3,7 @@ or the lab's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,38 +56,37 @@ def read(
         UserError: there is no such data, or it has no questions or two answers to one.
     """
     path = Path(spec)
+    recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
     if spec == "lab":
-        rows = [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)]
-        found = _distinct("lab", rows, "lab")
-    elif spec.endswith((".yaml", ".yml")):
-        found = of_recipe(_without_rule(path), spec)
-    elif (path / "config.yaml").is_file():
-        found = of_recipe(_without_rule(path / "config.yaml"), spec)
+        found = _lab()
+    elif recipe == path or recipe.is_file():
+        # Without its rule: that has nothing to do with the questions, and may be a module to import.
+        node = {key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}
+        found = _held_out(build(node), spec)
     else:
         found = _of_set(spec, template, copies)
     questions = found.questions[:limit]
     return replace(found, questions=questions if chat else list(map(_as_text, questions)))
 
 
-def _without_rule(path: Path) -> RunConfig:
-    """Read a recipe without its rule: that has nothing to do with its questions, and may be a module to import."""
-    return build({key: value for key, value in read_recipe(path).items() if key != "trust_region"})
+def _lab() -> QuestionSet:
+    return _distinct("lab", [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)], "lab")
 
 
-def of_recipe(config: RunConfig, name: str) -> QuestionSet:
-    """Read the rows that a training run holds out.
+def _held_out(config: RunConfig, name: str) -> QuestionSet:
+    """Read the rows that a training run holds out; for the lab, fresh ones.
 
-    For the lab, fresh ones. A reward of the run's own is code, which is not
-    run for its questions: name a scorer then."""
-    if config.data.source == "lab":
-        return read("lab")
+    A reward that is a module is not run for its questions: name a scorer then.
+    """
+    data = config.data
+    if data.source == "lab":
+        return _lab()
     _, held_out, _ = read_rows(config)
     if held_out is None:
         raise UserError(f"{name} holds out no rows (data.eval_size is 0); name other --data")
-    data, rows = config.data, []
-    for row in held_out:
-        assert isinstance(row, dict)
-        rows.append((row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}))
+    rows: list[Any] = [
+        (row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}) for row in held_out.to_list()
+    ]
     facts: dict[str, Any] = {"path": data.path}
     if data.source == "reasoning_gym":
         size = data.size or config.rounds * config.prompts_per_round + data.eval_size
@@ -101,30 +100,24 @@ def held_out_name(config: RunConfig) -> str:
 
 
 def _of_set(spec: str, template: str | None, copies: Path | None) -> QuestionSet:
-    name, options, size = spec, {}, None
-    if spec.startswith("reasoning-gym:"):
-        _, task, *settings = spec.split(":")
-        name = f"reasoning-gym:{task}"
-        options = {"seed": MADE_SEED, **_options(spec, settings)}
-        size = options.pop("size", MADE_SIZE)
-    found = evaluation_set(name, template=template, copies=copies, options=options or None, size=size)
-    made = "items" in found.source
-    rows = [
+    name, options = spec, {}
+    made = spec.startswith("reasoning-gym:")
+    if made:
+        prefix, task, *settings = spec.split(":")
+        name, options = f"{prefix}:{task}", {"seed": MADE_SEED, "size": MADE_SIZE}
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if not equals or not key:
+                raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
+            options[key] = parse_yaml(value, f"--data {spec}: {key}")
+    size = options.pop("size", None)
+    found = evaluation_set(name, template=template, copies=copies, options=options, size=size)
+    rows: list[Any] = [
         (row["messages"], row["answer"], {"item": i} if made else {"id": row["id"], "data_source": row["data_source"]})
         for i, row in enumerate(found.rows)
     ]
-    out = _distinct(found.name.removeprefix("reasoning-gym:"), rows, "reasoning-gym" if made else "math", found.source)
-    return replace(out, warnings=found.warnings)
-
-
-def _options(spec: str, settings: Iterable[str]) -> dict[str, Any]:
-    options = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
-        options[key] = parse_yaml(value, f"--data {spec}: {key}")
-    return options
+    label = found.name.removeprefix("reasoning-gym:")
+    return _distinct(label, rows, "reasoning-gym" if made else "math", found.source, found.warnings)
 
 
 def _distinct(
@@ -132,30 +125,26 @@ def _distinct(
     rows: Iterable[tuple[Content, str, dict[str, Any]]],
     scorer: str,
     facts: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> QuestionSet:
     """Keep each question once: a repeated one would count as independent in every interval."""
-    answers: dict[str, str] = {}
-    questions, repeated = [], 0
+    known: dict[str, Question] = {}
+    repeated = 0
     for content, answer, more in rows:
-        question = Question(name, len(questions), content, str(answer), more)
-        if (size := _size(content)) > LONGEST:
+        question = Question(name, len(known), content, str(answer), more)
+        parts = [content] if isinstance(content, str) else [str(message.get("content")) for message in content]
+        if (size := sum(map(len, parts))) > LONGEST:
             raise UserError(
-                f"--data {name}: question {len(questions) + 1} has {size:,} characters, more than any model reads; at "
-                f"most {LONGEST:,} are taken"
+                f"--data {name}: question {len(known) + 1} has {size:,} characters, more than any model reads; at most "
+                f"{LONGEST:,} are taken"
             )
-        known = answers.get(question.id)
-        if known is None:
-            answers[question.id] = question.answer
-            questions.append(question)
-        elif known == question.answer:
-            repeated += 1
-        else:
-            raise UserError(f"--data {name}: two answers, {known!r} and {answer!r}, to the question {content!r:.200}")
-    return QuestionSet(name, questions, scorer, {**(facts or {}), "repeated": repeated})
-
-
-def _size(content: Content) -> int:
-    return len(content) if isinstance(content, str) else sum(len(str(message.get("content"))) for message in content)
+        repeated += question.id in known
+        first = known.setdefault(question.id, question)
+        if first.answer != question.answer:
+            answers = f"{first.answer!r} and {question.answer!r}"
+            raise UserError(f"--data {name}: two answers, {answers}, to the question {content!r:.200}")
+    facts = {**(facts or {}), "repeated": repeated}
+    return QuestionSet(name, list(known.values()), scorer, facts, list(warnings))
 
 
 def _as_text(question: Question) -> Question:

@@ -40,6 +40,7 @@ class _Sampling(TypedDict):
     n: Annotated[int, pydantic.Field(ge=1, lt=2**31)]
     temperature: pydantic.FiniteFloat
     max_tokens: _Count
+    seed: NotRequired[_Count]
 
 
 @_open
