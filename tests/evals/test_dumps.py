@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
-from bandpo_runs.cli.evals import COLUMNS, DATA
 from bandpo_runs.data.questions import Question
 from bandpo_runs.evals.dumps import NAMES, read_dump
 from bandpo_runs.evals.texts import texts_of
@@ -644,11 +642,3 @@ def test_the_page_names_the_columns_that_are_looked_for():
     page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
     for role, names in NAMES.items():
         assert ", ".join(f"`{name}`" for name in names) in page, role
-
-
-def test_the_help_names_each_kind_of_file_that_is_read():
-    page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
-    for program in ("verl", "lm-eval", "inspect_ai", "lighteval", "verifiers", "TRL"):
-        assert re.search(rf"^\| .*{program}.* \|", page, re.MULTILINE)
-        assert program in COLUMNS
-    assert set(re.findall(r"\.\w+", DATA)) == {".parquet", ".jsonl", ".json", ".csv"}

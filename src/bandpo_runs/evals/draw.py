@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..data.question_sets import QuestionSet
 from ..data.questions import Question
 from ..progress import Progress, console
 from ..provenance import hardware, source_commit, versions
-from .backends.base import Backend, Request, choose, weights_of
+from .backends.base import Backend, Request, weights_of
 from .backends.server import Server
 from .backends.transformers import Transformers
 from .backends.vllm import VLLM
@@ -92,8 +93,16 @@ class Engine:
     batch: int | None = None
 
     def chosen(self) -> str:
-        """Return the name of the back end; raises UserError for a setting that it does not have."""
-        name = choose(self.backend, self.base_url)
+        """Return the name of the back end; raises UserError for one that cannot be, or a setting that it lacks."""
+        url, name = self.base_url, self.backend
+        if name == "auto":
+            name = "openai" if url else "vllm" if find_spec("vllm") else "transformers"
+        if (name == "openai") != (url is not None):
+            needs = "backend openai needs the server's address: --base-url http://localhost:8000/v1"
+            raise UserError(needs if url is None else f"--base-url is for backend openai, got backend {name!r}")
+        if not find_spec(name):
+            hint = "see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'"
+            raise UserError(f"backend {name} needs the package {name}, which is not installed: {hint}")
         given = {"--timeout": self.timeout is not None, "--body": bool(self.body)}
         if name != "openai" and (option := next((option for option, value in given.items() if value), None)):
             raise UserError(f"{option} is for a server (--base-url), got backend {name}")
@@ -104,13 +113,11 @@ class Engine:
     def start(self, path: str) -> Backend:
         """Load the model, or connect to it."""
         name = self.chosen()
-        if name == "vllm":
-            return VLLM(path, say=console.print)
-        if name == "transformers":
-            return Transformers(path, batch=self.batch, say=console.print)
-        assert self.base_url is not None
-        timeout = self.timeout or 3600.0
-        return Server(path, self.base_url, concurrency=self.concurrency, timeout=timeout, body=self.body)
+        if name == "openai":
+            return Server(path, str(self.base_url), self.concurrency, self.timeout or 3600.0, self.body)
+        return (
+            VLLM(path, say=console.print) if name == "vllm" else Transformers(path, batch=self.batch, say=console.print)
+        )
 
 
 def evaluate(
@@ -213,7 +220,8 @@ def _draw(
     try:
         with Progress("samples", total, before) as progress:
             for request, drawn in engine.draw(requests, evaluation.sampling):
-                evaluation.add(Sample(*request.key, request.seed, **vars(drawn)))
+                name, prompt, sample = request.key
+                evaluation.add(Sample(name, prompt, sample, request.seed, **vars(drawn)))
                 count, tokens = count + 1, tokens + (drawn.tokens or 0)
                 progress.update(before + count, rate())
     finally:

@@ -82,7 +82,9 @@ def read_dump(
         data = check_text(str(values.get("data") or "answers"), "the name")
         answers = problems.setdefault(data, {}).setdefault(_hash(values[problem]), [])
         missing = values[wanted] is None or values[wanted] != values[wanted]  # NaN, of a table
-        found = [] if missing else (_texts if scorer else _scores)(values, chosen, where, scorer)
+        found: _Answers = []
+        if not missing:
+            found = _texts(values, chosen, where, scorer) if scorer else _scores(values, chosen, where)
         if not found and not drop_incomplete:
             raise UserError(f"{where}: {chosen[wanted]!r} is missing; --drop-incomplete leaves its problem out")
         answers += found
@@ -147,7 +149,7 @@ def _texts(values: Row, chosen: Mapping[str, str], where: str, scorer: str) -> _
     return [(text, gold) for text in texts_of(values["response"], f"{where}: {chosen['response']!r}")]
 
 
-def _scores(values: Row, chosen: Mapping[str, str], where: str, scorer: None) -> _Answers:
+def _scores(values: Row, chosen: Mapping[str, str], where: str) -> _Answers:
     """Return the scores in a row, 1.0 or 0.0, each with what was read."""
     scores, read = _listed(values["score"]), _listed(values.get("extracted"))
     if "extracted" not in chosen:

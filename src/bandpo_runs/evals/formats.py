@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zipfile
 import zlib
@@ -31,12 +32,10 @@ def rows_of(path: Path) -> list[Row]:
     if path.suffix == ".eval":
         return _zipped(path)
     if path.suffix == ".json":
-        try:
+        with contextlib.suppress(UserError):  # no object: an array, or lines, or what the readers of these have to say
             log = read_json(path, shown=False, most=2**31)
-        except UserError:  # no object: an array, or lines, or what the readers of these have to say
-            return list(file_rows(path, str(path)))
-        if isinstance(log.get("samples"), list) and isinstance(log.get("eval"), dict):
-            return [{"task": log["eval"].get("task"), **sample} for sample in log["samples"]]
+            if isinstance(log.get("samples"), list) and isinstance(log.get("eval"), dict):
+                return [{"task": log["eval"].get("task"), **sample} for sample in log["samples"]]
     return list(file_rows(path, str(path)))
 
 

@@ -45,8 +45,10 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
         thinking = thinking_in(facts, samples)
         for data in facts["data"]:
             waiting = [sample for sample in samples if sample.data == data and sample.key not in graded]
-            grader = grader_of(scorer, facts["data"][data], data, thinking) if waiting else None
-            for first in range(0, len(waiting), CHUNK) if grader else ():
+            if not waiting:
+                continue
+            grader = grader_of(scorer, facts["data"][data], data, thinking)
+            for first in range(0, len(waiting), CHUNK):
                 chunk = waiting[first : first + CHUNK]
                 grades = grader(chunk, [questions[sample.data, sample.prompt] for sample in chunk])
                 file.add(

@@ -28,7 +28,7 @@ def texts_of(value: Any, where: str) -> list[str]:
     Raises:
         UserError: no answer can be made out; the message begins with `where` and has what was found.
     """
-    found = value
+    found: Any = value
     if isinstance(value, str) and _WRITTEN.match(value.lstrip()):
         found = unpack(value)
         if not isinstance(found, list | Mapping):
@@ -41,17 +41,18 @@ def texts_of(value: Any, where: str) -> list[str]:
         if "role" in found:
             return [_last([found], where)]
         for key in ("choices", "body", "message", "messages", "text"):  # of servers, of batches, and of vLLM
-            if found.get(key) is not None and isinstance(found[key], list) >= (key == "choices"):
+            if found.get(key) is not None and (key != "choices" or isinstance(found[key], list)):
                 return texts_of(found[key], where)
         if "content" in found:
             return [content_of(found["content"], where)]
-    kinds = {isinstance(part, Mapping) for part in found} if isinstance(found, list) else {True, False}
-    if kinds == {True} and all("role" in part for part in found):
-        return [_last(found, where)]
-    if kinds == {True} and all("type" in part for part in found):
-        return [content_of(found, where)]
-    if len(kinds) < 2 and isinstance(found, list):
-        return [text for part in found for text in texts_of(part, where)]
+    elif isinstance(found, list):
+        parts: list[Any] = found
+        if parts and all(isinstance(part, Mapping) and "role" in part for part in parts):
+            return [_last(parts, where)]
+        if parts and all(isinstance(part, Mapping) and "type" in part for part in parts):
+            return [content_of(parts, where)]
+        if len({isinstance(part, Mapping) for part in parts}) < 2:
+            return [text for part in parts for text in texts_of(part, where)]
     raise UserError(f"{where} is {shortened(found)}; {_EXPECTED}")
 
 

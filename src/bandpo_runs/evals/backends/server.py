@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, NotRequired
 from urllib.parse import parse_qsl
@@ -29,6 +30,7 @@ FILTERED = ("content_filter", "sensitive", "refusal")
 BROKEN = ("error", "abort", "network_error", "insufficient_system_resource")
 
 
+@dataclass
 class Server:
     """A server that speaks OpenAI's protocol: vLLM's, SGLang's, llama.cpp's, `transformers serve`, or OpenAI's own.
 
@@ -39,38 +41,31 @@ class Server:
     The client tries lost connections and the answers 408, 409, 429 and 5xx again, ever more slowly. Until one question
     is answered a failure is an error. Later it is the outcome of its sample, until `IN_A_ROW` follow one another.
 
-    Args:
+    Attributes:
         model: as the server calls it.
         base_url: with the /v1.
         concurrency: requests at once.
         timeout: seconds that one answer may take, with all tries.
-        retries: of one request.
         body: more fields of a request; None leaves a field out.
+        retries: of one request.
 
     Raises:
         UserError: `body` sets a field that has an option.
     """
 
-    dtype = None
+    model: str
+    base_url: str
+    concurrency: int = 32
+    timeout: float = 3600.0
+    body: Mapping[str, Any] = field(default_factory=dict)
+    retries: int = 8
+    dtype = None  # which is not known
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str,
-        *,
-        concurrency: int = 32,
-        timeout: float = 3600.0,
-        retries: int = 8,
-        body: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.body = dict(body or {})
+    def __post_init__(self) -> None:
         if name := next((name for name in SETTINGS if self.body.get(name) is not None), None):
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"--body cannot set {name}, got {self.body[name]!r}; {option} does, and null leaves it out")
-        self.model, self.concurrency, self.timeout, self.retries = model, concurrency, timeout, retries
-        self.base_url, _, query = base_url.partition("?")
-        self.query = dict(parse_qsl(query))
-        self.where = f"the server at {without_password(base_url)}"
+        self.where = f"the server at {without_password(self.base_url)}"
         self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server asks for none
         self._answered = False
 
@@ -92,10 +87,11 @@ class Server:
     async def _draw(self, requests: list[Request], sampling: Sampling) -> AsyncGenerator[tuple[Request, Drawn], None]:
         import openai
 
+        base_url, _, query = self.base_url.partition("?")
         client = openai.AsyncOpenAI(
             api_key=self.key,
-            base_url=self.base_url,
-            default_query=self.query,
+            base_url=base_url,
+            default_query=dict(parse_qsl(query)),
             max_retries=self.retries,
             timeout=openai.Timeout(self.timeout, connect=10.0),
         )
@@ -134,9 +130,10 @@ class Server:
 
     async def _probe(self, client: Any, requests: list[Request], sampling: Sampling) -> tuple[Request, Drawn]:
         """Return the first answer; raises UserError if there is none, as the settings may be wrong."""
-        questions = sorted({str(request.content): request for request in reversed(requests)}.items(), key=_length)
+        questions = {str(request.content): request for request in reversed(requests)}
         status, said = None, None
-        for _, request in questions[:PROBES]:
+        for text in sorted(questions, key=len)[:PROBES]:
+            request = questions[text]
             drawn, status = await self._ask(client, request, sampling)
             if drawn.error is None:
                 self._answered = True
@@ -181,10 +178,6 @@ class Server:
         fields = {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_tokens": sampling.max_tokens}
         fields |= {"seed": seed, "top_k": sampling.top_k, "min_p": 0.0, "repetition_penalty": 1.0, **self.body}
         return {name: value for name, value in fields.items() if value is not None}
-
-
-def _length(question: tuple[str, Request]) -> int:
-    return len(question[0])
 
 
 class _Choice(TypedDict):
