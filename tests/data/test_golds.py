@@ -233,7 +233,7 @@ def test_questions_to_evaluate_on_have_one_answer_each(tmp_path):
     path = Path(tmp_path / "own.jsonl")
     path.write_text('{"prompt": "x", "answer": "proof"}\n{"prompt": "y", "answer": ["7"]}\n')
     found = evaluation_set(str(path))
-    assert [row["answer"] for row in found.rows] == ["proof", "7"]
+    assert [question.answer for question in found.questions] == ["proof", "7"]
     assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
     path.write_text('{"prompt": "x", "answer": ["7", "8"]}\n')
     with pytest.raises(UserError, match=r"row 1: answer has several values, where one is expected: \['7', '8'\]"):

@@ -18,7 +18,6 @@ from bandpo.errors import UserError
 from bandpo_runs import progress
 from bandpo_runs.cli import main
 from bandpo_runs.config.recipe import build
-from bandpo_runs.data.evaluation_sets import rows_hash
 from bandpo_runs.data.preparation import Settings, account_of, prepare
 from bandpo_runs.data.readers import file_hash
 from bandpo_runs.data.rows import rows_and_reward
@@ -104,7 +103,6 @@ def test_the_report_has_hashes_counts_and_examples(make, tmp_path):
         assert account_of(path) == account
         rows = rows_of(path)
         assert account["rows"] == len(rows) == account["read"] - sum(account["dropped"].values())
-        assert account["rows_sha256"] == rows_hash(rows)
         assert f"`{file_hash(path)}`" in text
         assert account["from"]["files"] == {str(path): file_hash(Path(path)) for path in account["from"]["files"]}
     assert "- 8 x level outside 3 to 5" in text

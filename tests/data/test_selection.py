@@ -121,7 +121,6 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(make, tmp_path, token
         counts.append(len(counter.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)))
     entry = outcome["own"]
     assert entry["dropped"] == {"prompt longer than 16 tokens": 2}
-    assert entry["prompt_tokens"] == {"median": sorted(counts)[1], "longest": max(counts)}
     assert counts == [6, 15, 16]
     assert [e["tokens"] for e in entry["examples"]["prompt longer than 16 tokens"]] == [17, 33]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +28,10 @@ from bandpo.files.checks import shortened
 
 from ..files.locks import locked
 from ..files.writing import write_atomically
-from .evaluation_sets import evaluation_set, fault_warnings, rows_hash
 from .leaks import Leaks
-from .problems import Problem, messages_of, template_text
+from .problems import Problem, fault_warnings, messages_of, template_text
+from .question_sets import evaluation_set
+from .questions import fingerprint
 from .readers import file_hash, files_on_disk, open_source
 from .selection import Before, collect, measured, token_counter
 from .sources import Source, count_warnings
@@ -99,7 +99,7 @@ def prepare(
             account = _file(paths[source.name], source, settings, before, say)
             done[source.file] = account
             if source.use == "train":
-                before = before.and_then(source, account["rows_sha256"], paths[source.name])
+                before = before.and_then(source, paths[source.name])
         accounts = {path: account_of(path) for path in sorted(output.glob("*.parquet"))}
         report = _report({path: account for path, account in accounts.items() if account})
         write_atomically(output / "report.md", report.encode())
@@ -110,11 +110,11 @@ def _held_against(against: Mapping[str, str], settings: Settings, say: Callable[
     """Read the evaluation sets of these names."""
     sets, hashes = [], []
     for name, place in against.items():
-        found = evaluation_set(place, copies=settings.copies)
+        found = evaluation_set(place, template="plain", copies=settings.copies)
         for warning in found.warnings:
             say(f"warning: {warning}")
-        sets.append((name, [row["problem"] for row in found.rows]))
-        hashes.append(rows_hash({"problem": row["problem"]} for row in found.rows))
+        sets.append((name, [question.content[-1]["content"] for question in found.questions]))
+        hashes.append(fingerprint(found.questions))
     if not sets:
         say("training rows are not held against evaluation sets; --against aime24,aime25,amc23 does that")
     return Before(Leaks(sets), tuple(hashes))
@@ -149,7 +149,7 @@ def _made(
     if not read:
         raise UserError(f"{source.name} has no rows")
     prepared = [_prepared(source, problem, wanted["template"]) for problem in problems]
-    prepared, lengths = measured(source, prepared, findings, settings.tokenizer, settings.max_prompt_tokens)
+    prepared = measured(source, prepared, findings, settings.tokenizer, settings.max_prompt_tokens)
     if not prepared:
         shown = next((example for examples in findings.examples.values() for example in examples), {})
         like = f"; an answer is {shortened(shown['answer'])}" if shown.get("answer") else ""
@@ -158,7 +158,6 @@ def _made(
     warnings += fault_warnings(source.name, findings.kept_though + findings.dropped)
     account = {
         "rows": len(prepared),
-        "rows_sha256": rows_hash(prepared),
         "read": read,
         "dropped": dict(findings.dropped.most_common()),
         "kept_though": dict(findings.kept_though.most_common()),
@@ -166,8 +165,7 @@ def _made(
         "warnings": warnings,
         "examples": findings.examples,
         "from": where,
-        "prompt_tokens": {"median": statistics.median(lengths), "longest": max(lengths)} if lengths else None,
-        "versions": {"bandpo": __version__, "pyarrow": pyarrow.__version__},
+        "version": __version__,
         "settings": wanted,
     }
     _write(prepared, account, path)
@@ -268,8 +266,6 @@ def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
         files = [f"`{name}` ({digest[:12]})" for name, digest in where.get("files", {}).items()]
         hub = [f"{key} {value}" for key, value in where.items() if value is not None]
         lines += ["", f"## {path.name}", "", f"From {', '.join(files or hub)}."]
-        if tokens := account["prompt_tokens"]:
-            lines.append(f"Prompts have {tokens['median']:g} tokens (median), {tokens['longest']:,} at most.")
         lines += [line for warning in account["warnings"] for line in ("", f"**Warning**: {warning}.")]
         for title, counts in _counts(account).items():
             lines += ["", f"{title}:", ""]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 
 from .golds import gold_fault, read_gold, unpack
 from .readers import value_at
@@ -172,3 +172,12 @@ def corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
 def without_looks(answer: str) -> str:
     """Remove marks that do not change an answer: white space, dollar signs, the size of brackets and fractions."""
     return re.sub(r"\s|\$|\\left|\\right|\\[,;! ]", "", re.sub(r"\\[dt]frac", r"\\frac", answer))
+
+
+def fault_warnings(name: str, counts: Mapping[str, int]) -> list[str]:
+    """Write sentences about rows with an unusable problem or answer; none for other counts."""
+    return [
+        f"{name}: {counted(count, 'row')}: {what}"
+        for what, count in counts.items()
+        if what.startswith(("answer", "no "))
+    ]

@@ -1,21 +1,24 @@
-"""Questions to evaluate on, by name: what `evaluation_set` knows, the held-out rows of a recipe or a run,
-or the lab's."""
+"""Questions to evaluate on, by name: of data sets and files, the held-out rows of a recipe or a run, the lab's."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
+from bandpo.files.checks import shortened
 from bandpo.files.yaml import parse_yaml
 
 from .. import toy
 from ..config.recipe import RunConfig, build, read_recipe
-from .evaluation_sets import evaluation_set
+from .problems import corrected, fault_warnings, messages_of, problem_of, template_text
 from .questions import Content, Question
+from .readers import open_source, value_at
 from .rows import read_rows
+from .sources import count_warnings, find
 
 # Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
 # of seed s + i.
@@ -100,24 +103,66 @@ def held_out_name(config: RunConfig) -> str:
 
 
 def _of_set(spec: str, template: str | None, copies: Path | None) -> QuestionSet:
-    name, options = spec, {}
-    made = spec.startswith("reasoning-gym:")
-    if made:
-        prefix, task, *settings = spec.split(":")
-        name, options = f"{prefix}:{task}", {"seed": MADE_SEED, "size": MADE_SIZE}
-        for setting in settings:
-            key, equals, value = setting.partition("=")
-            if not equals or not key:
-                raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
-            options[key] = parse_yaml(value, f"--data {spec}: {key}")
-    size = options.pop("size", None)
-    found = evaluation_set(name, template=template, copies=copies, options=options, size=size)
-    rows: list[Any] = [
-        (row["messages"], row["answer"], {"item": i} if made else {"id": row["id"], "data_source": row["data_source"]})
-        for i, row in enumerate(found.rows)
-    ]
-    label = found.name.removeprefix("reasoning-gym:")
-    return _distinct(label, rows, "reasoning-gym" if made else "math", found.source, found.warnings)
+    if not spec.startswith("reasoning-gym:"):
+        return evaluation_set(spec, template=template, copies=copies)
+    prefix, task, *settings = spec.split(":")
+    options: dict[str, Any] = {"seed": MADE_SEED, "size": MADE_SIZE}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
+        options[key] = parse_yaml(value, f"--data {spec}: {key}")
+    size = options.pop("size")
+    return evaluation_set(f"{prefix}:{task}", template=template, copies=copies, options=options, size=size)
+
+
+def evaluation_set(
+    name: str, *, template: str | None = None, copies: Path | None = None, **options: Any
+) -> QuestionSet:
+    """Read a data set to evaluate on, by its name or from a file: all of its problems, in order, as chat messages.
+
+    Integers are written as usual (033 is 33). Nothing is dropped but repetitions.
+
+    Args:
+        name: a known set (`aime24`, `aime25`, `amc23`, `gsm8k-test`; `gsm8k` is its test), `reasoning-gym:TASK`, a file
+            that `bandpo data prepare` wrote, any other file, or a name on the hub.
+        template: the text around a problem, by name (`paper`, `plain`, `boxed`) or as a text with {prompt} in it. By
+            default `paper` for a known set and `plain` for others; problems that are messages stay as they are.
+        copies: folder with copies of the hub's data sets, each in its folder ORG/NAME, to be read instead of the hub.
+        options: columns and parts of other data, as for `sources.find`.
+
+    Raises:
+        UserError: it cannot be found or read, has a row without a problem or an answer, or two answers to a problem.
+    """
+    found = find(name, **options)
+    found = [source for source in found if source.use == "evaluation"] if len(found) > 1 else found
+    if len(found) != 1:
+        raise UserError(f"{name} is {len(found)} evaluation sets ({', '.join(each.name for each in found)}); name one")
+    source, made = found[0], found[0].kind == "reasoning-gym"
+    text = template_text(template, source)
+    read, where = open_source(source, copies)
+    rows: list[tuple[Content, str, dict[str, Any]]] = []
+    faults: Counter[str] = Counter()
+    for index, row in enumerate(read):
+        problem = problem_of(source, row, index)
+        if not problem.text.strip() or problem.fault == "no answer":
+            raise UserError(f"{name}: row {index + 1} has no {'answer' if problem.text.strip() else 'problem'}")
+        if problem.fault is not None:
+            if not problem.answer:
+                raise UserError(f"{name}: row {index + 1}: {problem.fault}: {shortened(value_at(row, source.answer))}")
+            faults[problem.fault] += 1
+        answer = corrected(problem.answer, padded=False)[0] if source.integers else problem.answer
+        prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
+        if isinstance(prepared, str):
+            problem = replace(problem, text=prepared, messages=problem.messages if template is None else None)
+        identity = value_at(row, "extra_info.id") or problem.identity
+        more = {"id": identity, "data_source": row.get("data_source") or source.data_source}
+        rows.append((messages_of(source, problem, text), answer, {"item": index} if made else more))
+    if not rows:
+        raise UserError(f"{name} has no rows")
+    label = source.name if source.kind == "hub" else source.file
+    warnings = [*count_warnings(source, len(rows)), *fault_warnings(name, faults)]
+    return _distinct(label, rows, "reasoning-gym" if made else "math", where, warnings)
 
 
 def _distinct(

@@ -15,7 +15,7 @@ from bandpo.errors import UserError
 from ..progress import Progress, lines
 from .leaks import Leaks, same_text
 from .problems import SHOWN, Problem, corrected, is_integer, problem_of, text_asked, without_looks
-from .readers import Rows, file_rows, value_at
+from .readers import Rows, file_hash, file_rows, value_at
 from .sources import Source
 
 T = TypeVar("T")
@@ -52,13 +52,13 @@ class Before:
     hashes: tuple[str, ...] = ()
     earlier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def and_then(self, source: Source, digest: str, path: Path) -> Before:
+    def and_then(self, source: Source, path: Path) -> Before:
         """Return these facts with those of a finished training file."""
         own = {
             same_text(text_asked(row["prompt"], row["extra_info"]["problem"])): (row["answer"], source.name)
             for row in file_rows(path)
         }
-        return Before(self.leaks, (*self.hashes, digest), {**own, **self.earlier})
+        return Before(self.leaks, (*self.hashes, file_hash(path)), {**own, **self.earlier})
 
 
 def collect(
@@ -173,23 +173,18 @@ def token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]
 
 def measured(
     source: Source, rows: list[dict[str, Any]], findings: Findings, tokenizer: str | None, most: int
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """Keep rows whose prompts have at most `most` tokens (of an evaluation set: all), and the lengths of theirs.
-    Without a tokenizer nothing is measured."""
+) -> list[dict[str, Any]]:
+    """Keep rows whose prompts have at most `most` tokens, of an evaluation set all; without a tokenizer too."""
     if tokenizer is None:
-        return rows, []
-    count = token_counter(tokenizer)
-    kept, lengths = [], []
+        return rows
+    count, kept, stays = token_counter(tokenizer), [], source.use == "evaluation"
     for start in _counted(range(0, len(rows), 500), source.name, "prompts measured", 500):
         part = rows[start : start + 500]
         for row, length in zip(part, count([row["prompt"] for row in part]), strict=True):
             if length > most:
-                counts = findings.kept_though if source.use == "evaluation" else findings.dropped
+                counts, info = findings.kept_though if stays else findings.dropped, row["extra_info"]
                 what = f"prompt longer than {most} tokens"
-                info = row["extra_info"]
                 findings.note(counts, what, info["index"], info["problem"], tokens=length)
-                if source.use != "evaluation":
-                    continue
-            kept.append(row)
-            lengths.append(length)
-    return kept, lengths
+            if length <= most or stays:
+                kept.append(row)
+    return kept
