@@ -136,6 +136,9 @@ def main() -> None:
             here = run(sys.executable, args.output / f"lab-{when}-transformers", model, *common)
             with served(model) as url:
                 options = [*common, "--scorer", "lab", "--base-url", url, "--concurrency", "4", "-n", "8"]
+                # What `transformers serve` takes: no fields of vLLM, and its own settings as JSON in a text.
+                body = "top_k=null,min_p=null,repetition_penalty=null,generation_config='{\"do_sample\": true}'"
+                options += ["--body", body]
                 there = run(sys.executable, args.output / f"lab-{when}-server", model, *options)
             folders[when] = [here, there]
         pair(folders)

@@ -65,13 +65,6 @@ def here(tmp_path, monkeypatch):
     Path("verl.yaml").write_text("actor_rollout_ref: {actor: {ppo_mini_batch_size: 8}}\ntrust_region: {type: band}\n")
     Path("recipe.yaml").write_text("rounds: 1\nscene: tail\nunknown: 1\n")
     Path("data.jsonl").write_text('{"prompt": "1 + 1 =", "answer": "2"}\n')
-    Path("mine").mkdir()
-    counts = {"dropped": {"no answer": 1}, "kept_though": {}, "corrected": {}}
-    entry = {"file": "other.parquet", "rows": 1, "read": 2, "sha256": "ab", "rows_sha256": "cd", **counts}
-    entry |= {"warnings": ["few"], "examples": {"no answer": [{"row": 1}]}, "from": {"files": {"a": "ab"}}}
-    entry |= {"prompt_tokens": {"median": 2.5, "longest": 3}, "settings": {"source": {"size": None}}}
-    report_of = {"files": {"other": entry}, "groups": {"paper": {"training_rows": 2, "warnings": []}}}
-    Path("mine/report.json").write_text(json.dumps(report_of))
     return tmp_path
 
 
@@ -94,7 +87,6 @@ READERS = {
     "verl.yaml": [["doctor", "verl.yaml"], ["verl", "verl.yaml", "--plan"]],
     "recipe.yaml": [["train", "recipe.yaml"]],
     "data.jsonl": [["data", "prepare", "data.jsonl", "-o", "made"]],
-    "mine/report.json": [["data", "prepare", "data.jsonl", "-o", "mine"]],
 }
 
 
@@ -287,8 +279,8 @@ def test_a_score_needs_all_of_the_questions(here, capsys):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     for args in (["score", "eval"], ["table", "eval"]):
         assert main(args) == 2
-        assert "prompts.jsonl: 3 questions of 'made'; eval.json says 4" in capsys.readouterr().err
-    path.write_text(path.read_text() + '{"data":"made","prompt":3,"text":"another","answer":"4"}\n')
+        assert "prompts.jsonl: the questions of 'made' are not those that were asked" in capsys.readouterr().err
+    path.write_text(path.read_text() + '{"data":"made","prompt":3,"content":"another","answer":"4"}\n')
     assert main(["score", "eval"]) == 2
     assert "are not those that were asked" in capsys.readouterr().err
 

@@ -3,7 +3,6 @@
 import pytest
 from published import CHINESE, LEAKED, aime24, aime25, amc23, dapo, math, problem, put
 
-from bandpo_runs.data import sources
 from bandpo_runs.data.preparation import Settings, prepare
 from bandpo_runs.data.sources import find
 
@@ -24,14 +23,12 @@ def copies(tmp_path):
 
 @pytest.fixture
 def make(tmp_path, copies):
-    """prepare() of names into one folder, from the copies; returns the outcome and what was said."""
+    """prepare() of names into one folder, from the copies; returns the accounts and what was said."""
 
     def make(*names, output=None, columns=None, **settings):
         found = [source for name in names for source in find(name, **(columns or {}))]
         said = []
         settings = Settings(**{"copies": copies, **settings})
-        group = names[0] if names[0] in sources.GROUPS else None
-        outcome = prepare(found, output or tmp_path / "out", settings, group=group, say=said.append)
-        return outcome, said
+        return prepare(found, output or tmp_path / "out", settings, say=said.append), said
 
     return make

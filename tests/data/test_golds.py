@@ -13,6 +13,7 @@ from bandpo.errors import UserError, counted
 from bandpo_runs.cli import main
 from bandpo_runs.data import evaluation_set, readers
 from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold
+from bandpo_runs.data.preparation import account_of
 
 INSIDE, UNSEEN, BOXED = (
     "answer taken out of a list or mapping",
@@ -131,14 +132,15 @@ def test_a_right_answer_that_nobody_can_give_is_told(text, fault):
 
 
 def prepared(tmp_path, rows, *options):
-    """The rows made, and the entry of the report, or the exit status where nothing is made."""
+    """The rows made, and the account of the file, or the exit status where nothing is made."""
     path = tmp_path / "own.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     status = main(["data", "prepare", str(path), "-o", str(tmp_path / "out"), *options])
     if status:
         return status, None
-    entry = json.loads((tmp_path / "out/report.json").read_text())["files"]["own"]
-    return pyarrow.parquet.read_table(tmp_path / "out/own.parquet").to_pylist(), entry
+    return pyarrow.parquet.read_table(tmp_path / "out/own.parquet").to_pylist(), account_of(
+        tmp_path / "out/own.parquet"
+    )
 
 
 def test_messages_that_end_with_the_solution_are_cut_at_the_last_question(tmp_path):
@@ -172,7 +174,7 @@ def test_messages_in_a_cell_of_csv_are_messages(tmp_path, write):
     assert main(["data", "prepare", str(path), "-o", str(tmp_path)]) == 0
     rows = pyarrow.parquet.read_table(tmp_path / "own.parquet").to_pylist()
     assert [row["prompt"] for row in rows] == [messages[:1], [{"role": "user", "content": "[1, 2] has which mean?"}]]
-    entry = json.loads((tmp_path / "report.json").read_text())["files"]["own"]
+    entry = account_of(tmp_path / "own.parquet")
     assert entry["corrected"] == {"messages read out of text": 1, "messages behind the last user message taken off": 1}
 
 
@@ -213,7 +215,7 @@ def test_solutions_are_refused_with_the_option_that_takes_the_answer_out(tmp_pat
     assert [row["answer"] for row in rows] == ["3"]
     assert entry["dropped"] == {"no answer": 1}
     assert main(["data", "prepare", "aime24", "-o", str(tmp_path / "o"), "--answer-from", "box"]) == 2
-    assert "--answer-from has no place with aime24, whose columns are known" in capsys.readouterr().err
+    assert "--answer-from does not go with aime24: it is for data that bandpo does not know" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--evaluation", "--as-published"])
@@ -231,7 +233,7 @@ def test_questions_to_evaluate_on_have_one_answer_each(tmp_path):
     path = Path(tmp_path / "own.jsonl")
     path.write_text('{"prompt": "x", "answer": "proof"}\n{"prompt": "y", "answer": ["7"]}\n')
     found = evaluation_set(str(path))
-    assert [row["answer"] for row in found.rows] == ["proof", "7"]
+    assert [question.answer for question in found.questions] == ["proof", "7"]
     assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
     path.write_text('{"prompt": "x", "answer": ["7", "8"]}\n')
     with pytest.raises(UserError, match=r"row 1: answer has several values, where one is expected: \['7', '8'\]"):

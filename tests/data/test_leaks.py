@@ -34,7 +34,7 @@ def test_a_planted_leak_is_found_however_it_is_written(make, copies, tmp_path):
     rows = [dapo(text, "33", i) for i, text in enumerate([*written, clean, problem(301)])]
     put(copies, "dapo-math-17k", rows)
     outcome, _ = make("dapo-math-17k", against=("aime24",))
-    entry = outcome.files["dapo-math-17k"]
+    entry = outcome["dapo-math-17k"]
     assert entry["dropped"] == {"holds a problem of aime24": 4}
     assert [row["extra_info"]["index"] for row in rows_of(tmp_path / "out/dapo-math-17k.parquet")] == [4, 5]
     shown = entry["examples"]["holds a problem of aime24"][0]
@@ -72,38 +72,29 @@ def test_paper_holds_its_training_rows_against_its_evaluation_sets(make, copies,
     planted = [problem(5), problem(105), problem(205)]  # of AIME 2024, AIME 2025, AMC 2023
     put(copies, "dapo-math-17k", [*rows, *(dapo(text, "1", 90 + i) for i, text in enumerate(planted))])
     outcome, _ = make("paper")
-    assert outcome.files["dapo-math-17k"]["dropped"] == {
+    assert outcome["dapo-math-17k"]["dropped"] == {
         "holds a problem of aime24": 1,
         "holds a problem of aime25": 1,
         "holds a problem of amc23": 1,
     }
-    assert outcome.files["math-levels-3-5"]["dropped"] == {"level outside 3 to 5": 8}
+    assert outcome["math-levels-3-5"]["dropped"] == {"level outside 3 to 5": 8}
 
 
-def test_against_takes_files_and_knows_the_prepared_ones(make, copies, tmp_path):
-    make("aime24")
-    (copies / PLACES["aime24"]).unlink()
+def test_against_takes_names_and_files(make, copies, tmp_path):
     path = own(tmp_path, [{"prompt": problem(302), "answer": "1"}], "mine.jsonl")
     put(copies, "dapo-math-17k", [dapo(problem(i), "1", i) for i in (5, 302, 303)])
     outcome, _ = make("dapo-math-17k", against=("aime24", path))
-    assert outcome.files["dapo-math-17k"]["dropped"] == {
+    assert outcome["dapo-math-17k"]["dropped"] == {
         "holds a problem of aime24": 1,
         f"holds a problem of {path}": 1,
     }
 
 
-def test_a_part_of_an_evaluation_set_is_not_taken_for_it(make, copies, tmp_path):
-    make("aime24", columns={"size": 3})
-    put(copies, "dapo-math-17k", [dapo(problem(i), "1", i) for i in (5, 302)])
-    outcome, _ = make("dapo-math-17k", against=("aime24",))
-    assert outcome.files["dapo-math-17k"]["dropped"] == {"holds a problem of aime24": 1}
-
-
 def test_as_published_counts_leaks_and_keeps_them(make, copies):
     put(copies, "dapo-math-17k", [dapo(problem(5), "1", 0)])
     outcome, _ = make("dapo-math-17k", "aime24", as_published=True)
-    assert outcome.files["dapo-math-17k"]["kept_though"] == {"holds a problem of aime24": 1}
-    assert outcome.files["dapo-math-17k"]["rows"] == 1
+    assert outcome["dapo-math-17k"]["kept_though"] == {"holds a problem of aime24": 1}
+    assert outcome["dapo-math-17k"]["rows"] == 1
 
 
 def test_who_holds_nothing_against_training_rows_is_told(make):

@@ -47,23 +47,23 @@ def test_dapo_rows_without_the_text_get_it(make, copies, tmp_path):
     rows = rows_of(tmp_path / "out/dapo-math-17k.parquet")
     assert rows[0]["prompt"][0]["content"] == f"{BEFORE} {problem(1)} {BEHIND}"
     assert rows[1]["prompt"][0]["content"] == BEFORE + problem(2) + BEHIND
-    assert outcome.files["dapo-math-17k"]["corrected"] == {"instructions added": 1}
+    assert outcome["dapo-math-17k"]["corrected"] == {"instructions added": 1}
 
 
 def test_each_correction_is_counted(make, copies):
     outcome, said = make("paper")
-    assert outcome.files["aime2024"]["corrected"] == {"zeros before an integer taken off": 11}  # 10 x 025, and 033
-    assert outcome.files["amc2023"]["corrected"] == {"decimals of an integer taken off": 40}
-    assert outcome.files["aime2025"]["corrected"] == outcome.files["math-levels-3-5"]["corrected"] == {}
+    assert outcome["aime2024"]["corrected"] == {"zeros before an integer taken off": 11}  # 10 x 025, and 033
+    assert outcome["amc2023"]["corrected"] == {"decimals of an integer taken off": 40}
+    assert outcome["aime2025"]["corrected"] == outcome["math-levels-3-5"]["corrected"] == {}
     assert "  put right: 11 zeros before an integer taken off" in said
-    examples = outcome.files["aime2024"]["examples"]["zeros before an integer taken off"]
+    examples = outcome["aime2024"]["examples"]["zeros before an integer taken off"]
     assert examples[0] == {"row": 1, "problem": problem(1), "was": "025", "now": "25"}
 
 
 def test_as_published_keeps_the_zeros(make, tmp_path):
     outcome, _ = make("aime24", "amc23", as_published=True)
     assert rows_of(tmp_path / "out/aime2024.parquet")[1]["answer"] == "025"
-    assert outcome.files["aime2024"]["corrected"] == {}
+    assert outcome["aime2024"]["corrected"] == {}
     # The published scores are those of integers.
     assert rows_of(tmp_path / "out/amc2023.parquet")[4]["answer"] == "1"
 
@@ -98,7 +98,7 @@ def test_no_answer_of_math_is_touched(make, copies, tmp_path):
 def test_an_answer_that_should_be_an_integer_is_kept_and_warned_of(make, copies, tmp_path, answer):
     put(copies, "dapo-math-17k", [dapo(problem(1), answer, 0), dapo(problem(2), "2", 1)])
     outcome, said = make("dapo-math-17k")
-    assert outcome.files["dapo-math-17k"]["kept_though"] == {"answer is not an integer": 1}
+    assert outcome["dapo-math-17k"]["kept_though"] == {"answer is not an integer": 1}
     assert "warning: dapo-math-17k: 1 row: answer is not an integer" in said
     assert len(rows_of(tmp_path / "out/dapo-math-17k.parquet")) == 2
 
@@ -113,8 +113,8 @@ def test_the_answer_of_gsm8k_stands_behind_its_mark(make, copies, tmp_path):
     outcome, _ = make("gsm8k")
     assert [row["answer"] for row in rows_of(tmp_path / "out/gsm8k-train.parquet")] == ["1024", "7"]
     assert [row["answer"] for row in rows_of(tmp_path / "out/gsm8k-test.parquet")] == ["-3"]
-    assert outcome.files["gsm8k-train"]["dropped"] == {"no answer": 1}
-    assert outcome.files["gsm8k-train"]["corrected"] == {"commas taken out": 1}
+    assert outcome["gsm8k-train"]["dropped"] == {"no answer": 1}
+    assert outcome["gsm8k-train"]["corrected"] == {"commas taken out": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Which data set a name stands for, and the recorded table that real runs are checked against."""
 
 import dataclasses
-import json
 import re
 
 import pytest
@@ -16,10 +15,10 @@ from bandpo_runs.data import sources
     ("name", "columns", "message"),
     [
         ("aime2024", {}, r"^no data set 'aime2024', did you mean 'aime24'\?; known are paper, gsm8k, dapo-math-17k, "),
-        ("aime24", {"prompt": "x"}, r"^--prompt has no place with aime24"),
-        ("paper", {"evaluation": True}, r"^--evaluation has no place with paper"),
-        ("aime24", {"options": {"a": 1}}, r"^--option has no place with aime24"),
-        ("reasoning-gym:chain_sum", {"answer": "x"}, r"^--answer has no place with reasoning-gym:chain_sum"),
+        ("aime24", {"prompt": "x"}, r"^--prompt does not go with aime24"),
+        ("paper", {"evaluation": True}, r"^--evaluation does not go with paper"),
+        ("aime24", {"options": {"a": 1}}, r"^--option does not go with aime24"),
+        ("reasoning-gym:chain_sum", {"answer": "x"}, r"^--answer does not go with reasoning-gym:chain_sum"),
         ("reasoning-gym:no_such", {}, r"^task 'no_such' with options \{'seed': 0\}: "),
         ("nothing.jsonl", {}, r"^'nothing\.jsonl' is not a file$"),
     ],
@@ -32,57 +31,35 @@ def test_a_name_that_will_not_do_is_explained(make, name, columns, message):
 def test_counts_that_are_not_the_recorded_ones_are_said_and_written_down(make, tmp_path):
     outcome, said = make("paper")
     wanted = [
-        "dapo-math-17k: 40 rows, expected 17,398 (by its card: 14,116 English, 3,282 Chinese)",
-        "math-levels-3-5: 20 rows, expected 12,000 (by MATH's 12,500",
-        "math-levels-3-5: 12 rows of levels 3 to 5, expected 8,714 to 8,969 (by MATH's",
-        "paper: 52 rows to train on, expected 26,112 to 26,367 (by the 102 steps of 256",
+        "dapo-math-17k: 40 rows, expected 17,398",
+        "math-levels-3-5: 20 rows, expected 12,000",
+        "math-levels-3-5: 12 rows of levels 3 to 5, expected 8,714 to 8,969",
     ]
     text = (tmp_path / "out/report.md").read_text()
     for warning in wanted:
-        assert any(line.startswith(f"warning: {warning}") for line in said)
-        assert f"**Warning**: {warning}" in text
-    assert not outcome.files["aime2024"]["warnings"]
-    assert len(outcome.warnings) == 1
+        assert f"warning: {warning}" in said
+        assert f"**Warning**: {warning}." in text
+    assert not outcome["aime2024"]["warnings"]
 
 
-def test_the_recorded_counts_are_silent(make, copies, monkeypatch):
+def test_the_recorded_counts_are_silent(make, monkeypatch):
     source = dataclasses.replace(sources.SOURCES["math-levels-3-5"], rows=20, kept=(12, 15))
     monkeypatch.setitem(sources.SOURCES, "math-levels-3-5", source)
-    outcome, said = make("math-levels-3-5", strict=True)
-    assert outcome.files["math-levels-3-5"]["warnings"] == []
+    outcome, said = make("math-levels-3-5")
+    assert outcome["math-levels-3-5"]["warnings"] == []
     assert not any("warning" in line for line in said)
-    monkeypatch.setitem(sources.SOURCES, "math-levels-3-5", dataclasses.replace(source, kept=(13, 15)))
-    with pytest.raises(UserError, match="12 rows of levels 3 to 5, expected 13 to 15"):
-        make("math-levels-3-5", strict=True, force=True)
 
 
 @pytest.mark.parametrize("count", [29, 31])
 def test_one_row_too_few_or_too_many_is_said(make, copies, count):
     put(copies, "aime25", [aime25(problem(i), "1", i) for i in range(count)])
     outcome, _ = make("aime25")
-    assert [w.partition(" (")[0] for w in outcome.files["aime2025"]["warnings"]] == [
-        f"aime25: {count} rows, expected 30"
-    ]
+    assert outcome["aime2025"]["warnings"] == [f"aime25: {count} rows, expected 30"]
 
 
-def test_strict_writes_no_file_of_the_wrong_size(make, tmp_path):
-    with pytest.raises(
-        UserError, match=r"^dapo-math-17k: 40 rows, expected 17,398 .*; --strict takes this for an error"
-    ):
-        make("paper", strict=True)
-    assert sorted(p.name for p in (tmp_path / "out").glob("*.parquet")) == [
-        "aime2024.parquet",
-        "aime2025.parquet",
-        "amc2023.parquet",
-    ]
-    make("paper")
-    with pytest.raises(UserError, match="--strict"):  # a finished file is no excuse
-        make("paper", strict=True)
-
-
-def test_a_part_of_a_data_set_is_not_counted(make, tmp_path):
-    outcome, said = make("paper", columns={"size": 5}, strict=True)
-    assert [entry["read"] for entry in outcome.files.values()] == [5] * 5
+def test_a_part_of_a_data_set_is_not_counted(make):
+    outcome, said = make("paper", columns={"size": 5})
+    assert [entry["read"] for entry in outcome.values()] == [5] * 5
     assert not any("warning" in line for line in said)
 
 
@@ -107,10 +84,4 @@ def test_the_command_lists_what_is_known(capsys, monkeypatch):
     for name in [*sources.SOURCES, *sources.GROUPS]:
         assert re.search(rf"^{name} +", said, re.M)
     assert "17,398 rows" in said
-    assert "licence: MIT" in said
     assert max(map(len, said.splitlines())) <= 100
-    assert main(["data", "list", "--json"]) == 0
-    data = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(data) == [*sources.SOURCES, *sources.GROUPS]
-    assert data["math-levels-3-5"]["kept"] == [8714, 8969]
-    assert data["paper"] == {"name": "paper", "of": list(sources.GROUPS["paper"].names)}

@@ -143,7 +143,7 @@ def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
     with Fake(lambda body, count: (200, filtered) if count % 2 else 200) as fake:
         url = fake.url.replace("http://", "http://me:p4ssw0rd@") + "?key=s3cr3t-key"
         assert ask(home, "out", "-n", "1", f"--base-url={url}", "--timeout", "60") == 0
-        assert "content_filter: 6 samples, cut or refused by the server's content filter\n" in capsys.readouterr().out
+        assert "content_filter: 6 samples, cut by the server's content filter\n" in capsys.readouterr().out
         assert {path.partition("?")[2] for path in fake.paths} == {"key=s3cr3t-key"}
     written = b"".join(path.read_bytes() for path in Path("out").iterdir())
     assert b"p4ssw0rd" not in written
@@ -154,7 +154,7 @@ def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
     assert "p4ssw0rd" not in error
     assert "s3cr3t" not in error
     assert "://***@localhost" in error
-    for option in ("--timeout=60", "--omit=seed", "--max-completion-tokens=4"):
+    for option in ("--timeout=60", "--body=seed=null"):
         assert main(["eval", str(home / "model"), "--data", "lab", option]) == 2
         assert f"{option.partition('=')[0]} is for a server" in capsys.readouterr().err
 
@@ -180,10 +180,10 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
         out = capsys.readouterr().out
         assert re.search(r"mean@2 +│ +83.33 ", out)  # 20 of 24
         assert re.search(r"error: 2 samples, no answer from the server; the same bandpo eval .*out of memory", out)
-        assert re.search(r"context_length: 2 samples, refused, .* For example: 400 .*16 tokens", out)
+        assert re.search(r"refused: 2 samples, refused by the server. For example: 400 .*16 tokens", out)
         assert "another --scorer" not in out
         kinds = [sample.finish for sample in read_samples(Path("out"))]
-        assert kinds == ["error"] * 2 + ["context_length"] * 2 + ["stop"] * 20
+        assert kinds == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
         assert main(["score", "out"]) == 0
         assert "error: 2 samples" in capsys.readouterr().out
 
@@ -237,20 +237,15 @@ def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(ho
     with Fake(script) as fake:
         options = ["-n", "1", "--base-url", fake.url]
         assert ask(home, "out", *options) == 2
-        assert "Sent, beside the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0" in capsys.readouterr().err
-        assert ask(home, "out", *options, "--omit", "seed,max_tokens") == 0
+        assert "sent with the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0" in capsys.readouterr().err
+        assert ask(home, "out", *options, "--body", "seed=null,max_tokens=null,logit_bias={7: 1}") == 0
         assert "at temperature 1; scorer exact" in capsys.readouterr().out
-        assert read_facts(Path("out"))["omit"] == ["max_tokens", "seed"]
-        assert ask(home, "out", "-n", "2", "--base-url", fake.url, "--omit", "seed") == 2
-        assert "omit: ['max_tokens', 'seed'] there, ['seed'] now" in capsys.readouterr().err
-        assert ask(home, "out", *options, "--omit", "sed") == 2
-        assert ask(home, "new", *options, "--max-completion-tokens", "4") == 2
-        assert "one limit under two names" in capsys.readouterr().err
-    options = ["--base-url", "http://localhost:1/v1", "--omit", "max_tokens", "--max-completion-tokens", "64"]
-    assert main(["eval", "m", "--data", "lab", *options, "-o", "new"]) == 2
-    said = "--omit max_tokens sends no limit, and --max-completion-tokens sends one; give one of the two"
-    assert said in capsys.readouterr().err
-    assert not Path("new").exists()
+        assert read_facts(Path("out"))["body"] == {"seed": None, "max_tokens": None, "logit_bias": {"7": 1}}
+        assert fake.asked[-1]["logit_bias"] == {"7": 1}
+        assert ask(home, "out", "-n", "2", "--base-url", fake.url, "--body", "seed=null") == 2
+        assert "body: {'seed': None, 'max_tokens': None, 'logit_bias': {'7': 1}} there, {'seed': None} now" in (
+            capsys.readouterr().err
+        )
 
 
 def say(home, texts, *options, scorer="math", **fields):
@@ -268,16 +263,11 @@ def say(home, texts, *options, scorer="math", **fields):
 def test_empty_answers_are_told_and_their_reasoning_is_kept(home, here, capsys):
     assert say(home, [None], reasoning="so it is 4") == 0
     out = capsys.readouterr().out
-    assert "all 8 answers are empty; 8 have reasoning, 0 were cut at --max-tokens: the server took all of it for" in out
+    assert "all 8 answers are empty; 0 were cut at --max-tokens, and 8 have reasoning, which is not graded" in out
     assert "another --scorer" not in out
     assert {(sample.text, sample.reasoning) for sample in read_samples(Path("out"))} == {("", "so it is 4")}
     assert main(["score", "out", "--scorer", "exact"]) == 0
     assert "all 8 answers are empty" in capsys.readouterr().out
-
-
-def test_empty_answers_that_were_cut_need_more_tokens(home, here, capsys):
-    assert say(home, [""], reasoning="so it", finish="length") == 0
-    assert "8 have reasoning, 8 were cut at --max-tokens: raise --max-tokens" in capsys.readouterr().out
 
 
 def test_where_nothing_is_right_it_is_told_what_the_other_scorers_find(home, here, capsys):

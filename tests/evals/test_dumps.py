@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
-from bandpo_runs.cli.evals import COLUMNS, DATA
 from bandpo_runs.data.questions import Question
 from bandpo_runs.evals.dumps import NAMES, read_dump
 from bandpo_runs.evals.texts import texts_of
@@ -171,18 +169,18 @@ REFUSED = {
         [{"text": "a", "correct": 1}],
         {},
         "has no column of questions; looked for prompt, question, problem, input, query; it has text, correct. "
-        "--prompt names it, or --problem names the problem",
+        "--column prompt=COLUMN names it, or problem=COLUMN what names the problem",
     ),
     "no score": (
         [{"prompt": "a", "x": 1}],
         {},
         "has no column of scores (1 or true where the response is right); looked for acc, correct, is_correct, score, "
-        "scores, reward; it has prompt, x. --score names it, or --scorer math grades the responses",
+        "scores, reward; it has prompt, x. --column score=COLUMN names it, or --scorer math grades the responses",
     ),
     "misspelt": (
         [{"prompt": "a", "is_right": 1}],
         {"score": "is_rihgt"},
-        "has no column 'is_rihgt' (--score), did you mean 'is_right'?; it has prompt, is_right",
+        "has no column 'is_rihgt' (--column score=is_rihgt), did you mean 'is_right'?; it has prompt, is_right",
     ),
     "a part": (
         [{"prompt": "a", "score": 1}, {"prompt": "b", "score": 0.5}],
@@ -195,18 +193,22 @@ REFUSED = {
     "none": ([{"prompt": "a", "score": 1}, {"prompt": "b"}], {}, "row 2: 'score' is missing"),
     "no prompt": ([{"prompt": "a", "score": 1}, {"score": 1}], {}, "row 2: 'prompt' is missing"),
     "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers; expec"),
-    "no answers": ([{"prompt": "a", "score": []}], {}, "problems of 'answers' have from 0 to 0 answers"),
+    "no answers": ([{"prompt": "a", "score": []}], {}, "row 1: 'score' is missing"),
     "lists": ([{"prompt": "a", "score": [1, 0], "pred": ["7"]}], {}, "row 1: 'pred' has 1 values, 'score' has 2"),
     "empty": ([], {}, "empty; expected an answer a row"),
-    "which metric": (details(em=np.max, f1=np.max), {}, "has the metrics ['em', 'f1']; --score names the one that"),
-    "no metric": (details(em_x=np.max), {"score": "metric.em"}, "no metric 'em' (--score), did you mean 'em_x'?; it"),
+    "which metric": (details(em=np.max, f1=np.max), {}, "has the metrics ['em', 'f1']; --column score=NAME says which"),
+    "no metric": (
+        details(em_x=np.max),
+        {"score": "em"},
+        "no metric 'em' (--column score=em), did you mean 'em_x'?; it",
+    ),
     "no share": (details(em=np.max), {"score": "em"}, "for 4 responses, which does not say how many of them are right"),
     "no share of lighteval": (
         details(**{"avg@n:n=4": lambda row: 0.3}),
         {},
         "avg@n:n=4 is 0.3 for 4 responses, which does not say how many of them are right",
     ),
-    "no details": ([{"doc": {}, "model_response": {}, "metric": {"em": 1}}], {}, "row 1: not as lighteval writes it"),
+    "no details": ([{"doc": {}, "model_response": {}, "metric": {"em": 1}}], {}, ": not as lighteval writes it"),
 }
 
 
@@ -221,9 +223,13 @@ def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, ca
 
 def test_a_scorer_needs_responses_and_right_answers(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"prompt": "a", "score": 1, "response": "b"}])
-    with pytest.raises(UserError, match=r"no column of right answers; looked for gts, answer, .* --answer names it"):
+    with pytest.raises(
+        UserError, match=r"no column of right answers; looked for gts, answer, .* --column answer=COLUMN names"
+    ):
         read_dump(path, {}, "math")
-    with pytest.raises(UserError, match=r"a\.jsonl has no column of responses; looked for .*\. --response names it"):
+    with pytest.raises(
+        UserError, match=r"a\.jsonl has no column of responses; looked for .*\. --column response=COLUMN names it"
+    ):
         read_dump(write(path, [{"prompt": "a", "text": "b", "gold": "7"}]), {}, "math")
     with pytest.raises(UserError, match=r"scorer must be one of math, .*, got 'maths', did you mean 'math'"):
         read_dump(path, {}, "maths")
@@ -236,7 +242,7 @@ def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     write("a.csv", answers(prompt="q", correct="ok"))
     write("b.parquet", [{**row, "ok": True} for row in answers(prompt="q", correct="ok")])
-    columns = ["--prompt", "q", "--score", "ok"]
+    columns = ["--column", "prompt=q", "--column", "score=ok"]
     assert main(["score", "a.csv", "Best=b.parquet", *columns, "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert first["results"][0]["mean@4"]["value"] == pytest.approx(RIGHT.mean())
@@ -280,36 +286,22 @@ def test_a_file_that_says_itself_what_is_right_counts_nothing_unread_as_wrong(tm
     assert "read no answer" not in out
 
 
-def test_where_nothing_in_a_file_is_right_it_is_told_what_the_other_scorers_find(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write("a.jsonl", [{"q": f"{i}", "response": f"it might be {i}", "answer": "7"} for i in range(9)])
-    assert main(["score", "a.jsonl", "--prompt", "q", "--scorer", "exact"]) == 0
-    out = capsys.readouterr().out
-    found = re.search(r"0 of 9 right by exact, \d by math, 0 by dapo-strict, 1 by last-number: --scorer (.*)\?", out)
-    assert found
-    assert main(["score", "a.jsonl", "--prompt", "q", "--scorer", found[1]]) == 0
-    assert "right by" not in capsys.readouterr().out
-    write("b.jsonl", [{"prompt": "a", "response": "none", "answer": "7"}])
-    assert main(["score", "b.jsonl", "--scorer", "exact"]) == 0
-    assert "0 by last-number: look at some in b.jsonl" in capsys.readouterr().out
-    write("c.jsonl", [{"prompt": "a", "score": 0}])
-    assert main(["score", "c.jsonl"]) == 0  # whose grades are not ours
-    assert "right by" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("command", ["score", "compare", "table"])
 def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         Path(name).mkdir()
-    assert main([command, "a", "Label=b", "--extracted", "read"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --extracted names a column of a file of answers, but there are only folders of bandpo eval: a, "
-        "Label=b; leave the option out\n"
-    )
+    for options in (["--column", "extracted=read"], ["--drop-incomplete"]):
+        assert main([command, "a", "Label=b", *options]) == 2
+        said = f"error: {options[0]} is for a file of answers, got only folders of bandpo eval: a, Label=b\n"
+        assert capsys.readouterr().err == said
     write("c.jsonl", answers())
-    assert main([command, "a", "c.jsonl", "--score", "correct"]) == 2  # of the file; and the folder is empty
-    assert "--score" not in capsys.readouterr().err
+    assert main([command, "a", "c.jsonl", "--column", "score=correct"]) == 2  # of the file; and the folder is empty
+    assert "--column" not in capsys.readouterr().err
+    assert main([command, "c.jsonl", "c.jsonl", "--column", "scor=correct"]) == 2
+    assert "--column must name one of prompt, " in capsys.readouterr().err
+    assert main([command, "c.jsonl", "c.jsonl", "--column", "score"]) == 2
+    assert "must be ROLE=COLUMN, got 'score'" in capsys.readouterr().err
 
 
 def test_data_sets_with_other_numbers_of_samples_are_shown_beside_one_another(tmp_path, capsys):
@@ -430,7 +422,7 @@ def test_a_list_of_answers_has_a_sample_in_each(tmp_path, name):
             "'completion' has a message with the part {'type': ",
         ),
         ("[{'role': 'assistant' 'content': '7'}]", "7", "messages that became text and cannot be read"),
-        ([], "7", "row 1: 'completion' is empty; --drop-incomplete leaves its problem out"),
+        ([], "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
         (None, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
         (math.nan, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
         ({"choices": 2}, "7", "row 1: 'completion' is {'choices': 2}; text, chat messages"),
@@ -506,7 +498,7 @@ def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
     with pytest.raises(UserError, match=r"row 1: 'resps' is .*, likelihoods and no texts to grade"):
         read_dump(path, {}, "math")
     write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
-    with pytest.raises(UserError, match=r"has the metrics \['exact_match', 'math_verify'\]; --score names the one"):
+    with pytest.raises(UserError, match=r"has the metrics \['exact_match', 'math_verify'\]; --column score=NAME"):
         read_dump(path)
     (graded,), by = read_dump(path, {"score": "math_verify"})
     assert (graded.score.all(), by) == (True, "lm-eval's math_verify")
@@ -561,7 +553,9 @@ def test_logs_of_inspect_are_read_by_their_letters(tmp_path, ending):
 def test_logs_of_inspect_that_do_not_say_what_is_right(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 0}})))
-    with pytest.raises(UserError, match=r"has the metrics \['match', 'judge.strict', 'judge.kind'\]; --score names"):
+    with pytest.raises(
+        UserError, match=r"has the metrics \['match', 'judge.strict', 'judge.kind'\]; --column score=NAME"
+    ):
         read_dump(path)
     (graded,), by = read_dump(path, {"score": "judge.strict"})
     assert by == "inspect_ai's judge.strict"
@@ -581,7 +575,7 @@ def test_logs_of_inspect_that_do_not_say_what_is_right(tmp_path):
     np.testing.assert_array_equal(graded.score, RIGHT[[0, 2], :2])
     for content in (b"PK", b""):
         (tmp_path / "b.eval").write_bytes(content)
-        with pytest.raises(UserError, match=r"b\.eval cannot be read as a log of inspect_ai: .* `inspect log convert"):
+        with pytest.raises(UserError, match=r"b\.eval cannot be read as a log of inspect_ai .* `inspect log convert"):
             read_dump(tmp_path / "b.eval")
 
 
@@ -626,12 +620,6 @@ def test_incomplete_problems_are_left_out_on_request_and_that_is_told(tmp_path, 
     assert first["left_out"] == [left_out]
     assert first["results"][0]["prompts"] == second["results"][0]["prompts"] == 4
     assert first["results"][0]["mean@4"]["value"] == 0.5
-    Path("folder").mkdir()
-    assert main(["score", "folder", "--drop-incomplete"]) == 2
-    assert (
-        "--drop-incomplete is for problems of a file of answers, but there are only folders of bandpo eval: folder"
-        in capsys.readouterr().err
-    )
     write("c.jsonl", [{"prompt": "a", "score": []}])
     with pytest.raises(UserError, match="problems of 'answers' have from 0 to 0 answers"):
         read_dump(Path("c.jsonl"), drop_incomplete=True)
@@ -654,11 +642,3 @@ def test_the_page_names_the_columns_that_are_looked_for():
     page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
     for role, names in NAMES.items():
         assert ", ".join(f"`{name}`" for name in names) in page, role
-
-
-def test_the_help_names_each_kind_of_file_that_is_read():
-    page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
-    for program in ("verl", "lm-eval", "inspect_ai", "lighteval", "verifiers", "TRL"):
-        assert re.search(rf"^\| .*{program}.* \|", page, re.MULTILINE)
-        assert program in COLUMNS
-    assert set(re.findall(r"\.\w+", DATA)) == {".parquet", ".jsonl", ".json", ".csv"}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Context, Option, Typer
 
 from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
-from .arguments import Command, count, seconds, several
+from .arguments import Command, count, seconds, setting, several
 from .width import width, wrapped
 
 app = Typer()
@@ -26,28 +27,32 @@ DATA = (
 )
 BACKEND = "auto: a server if --base-url is given, else vLLM if it is installed, else transformers"
 URL = "of a server that speaks OpenAI's protocol, e.g. http://localhost:8000/v1; its key is $OPENAI_API_KEY"
-OMIT = "what a server is not sent, of temperature, top_p, max_tokens, seed; its own default holds then"
-COMPLETION_TOKENS = "as --max-tokens, sent to a server under this name, which gpt-5 and the o series want"
+BODY = "more fields of a request to a server; null leaves a field out: top_k=null,max_completion_tokens=4096"
 TEMPLATE = "around a problem: paper, plain, boxed, or text with {prompt} [default: paper for AIME, AMC]"
 SCORERS = "math, dapo-strict, exact, last-number, reasoning-gym or lab [default: what the evaluation was made with]"
 LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
-Format = Literal["markdown", "latex", "html", "json"]
-Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation, or of the file]")]
 RESULTS = "a folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet, .eval; LABEL=PATH names it"
-# Columns of files of answers. What they are called elsewhere is found without an option: evals.dumps.NAMES.
-Prompt = Annotated[str | None, Option(metavar="COLUMN", help="of a file: the question")]
-Problem = Annotated[str | None, Option(metavar="COLUMN", help="what names a problem [default: its question]")]
-Response = Annotated[str | None, Option(metavar="COLUMN", help="the model's whole answer, for --scorer")]
-Answer = Annotated[str | None, Option(metavar="COLUMN", help="the right answer, for --scorer")]
-Score = Annotated[str | None, Option(metavar="COLUMN", help="1 or true: right; 0, -1 or false: wrong")]
-Extracted = Annotated[str | None, Option(metavar="COLUMN", help="what was read out of an answer, for maj@k")]
-Drop = Annotated[bool, Option("--drop-incomplete", help="of a file: leave out problems with fewer answers than most")]
+COLUMN = "of a file: the column of the prompt, problem, response, answer, score, extracted answer or data"
 COLUMNS = (
     "A file of answers has one in a row, or a problem with its answers in lists; question and score at least. Columns "
-    "are found by usual names, or by --prompt to --extracted. Files of verl's trainer.validation_data_dir, lighteval's "
-    "details (0.10 and later), lm-eval's samples, inspect_ai's logs, verifiers' rollouts and, with --score "
-    "REWARD_FUNCTION, TRL's log_completions are read as they are: docs/evaluate.md."
+    "are found by usual names, or by --column, as in --column score=ok. Files of verl's trainer.validation_data_dir, "
+    "lighteval's details, lm-eval's samples, inspect_ai's logs, verifiers' rollouts and, with --column "
+    "score=REWARD_FUNCTION, TRL's log_completions are read as they are: docs/evaluate.md."
 )
+
+
+def pair(text: str) -> tuple[str, str]:
+    role, equals, name = text.partition("=")
+    if not (role and equals and name):
+        raise ValueError(f"must be ROLE=COLUMN, got {text!r}")
+    return role, name
+
+
+Format = Literal["markdown", "latex", "html", "json"]
+Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)]
+Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation, or of the file]")]
+Columns = Annotated[list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help=COLUMN)]
+Drop = Annotated[bool, Option("--drop-incomplete", help="of a file: leave out problems with fewer answers than most")]
 Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
 
 
@@ -60,19 +65,18 @@ def evaluate(
     temperature: Annotated[float, Option(help="0 is greedy, with -n 1")] = 1.0,
     top_p: Annotated[float, Option(help="the likeliest tokens of this probability together")] = 1.0,
     top_k: Annotated[int, Option(help="the likeliest tokens; -1: all")] = -1,
-    max_tokens: Annotated[int | None, Option(parser=count, help="where an answer is cut [default: 4096]")] = None,
+    max_tokens: Annotated[int, Option(parser=count, help="where an answer is cut")] = 4096,
     seed: Annotated[int, Option(help="of the samples")] = 0,
     backend: Annotated[Literal["auto", "vllm", "transformers", "openai"], Option(help=BACKEND)] = "auto",
     base_url: Annotated[str | None, Option(metavar="URL", help=URL)] = None,
     concurrency: Annotated[int, Option(parser=count, help="requests to it at once")] = 32,
     timeout: Annotated[float | None, Option(parser=seconds, help="seconds for one answer [default: 3600]")] = None,
-    omit: Annotated[list[str] | None, several("FIELD", OMIT)] = None,
-    max_completion_tokens: Annotated[int | None, Option(parser=count, help=COMPLETION_TOKENS)] = None,
+    body: Annotated[list[Any] | None, several("FIELD=VALUE", BODY, setting)] = None,
     batch_size: Annotated[int | None, Option(parser=count, help="with transformers [default: 64, CPU 32]")] = None,
     limit: Annotated[int | None, Option(parser=count, help="the first questions of each data set")] = None,
     no_chat: Annotated[bool, Option("--no-chat", help="send a question as it is, without the chat template")] = False,
     template: Annotated[str | None, Option(help=TEMPLATE)] = None,
-    copies: Annotated[Path | None, Option("--from", help="a copy of the hub's data set on disk")] = None,
+    copies: Annotated[Path | None, Option("--from", help="a copy of the hub's data sets on disk")] = None,
     scorer: Annotated[str | None, Option(help="see bandpo score [default: the one that fits the data]")] = None,
     label: Annotated[str | None, Option(help="its name in tables [default: its path, or the rule of a run]")] = None,
     output: Annotated[Path | None, Option("-o", "--output", help="folder [default: runs/eval/NAME]")] = None,
@@ -82,33 +86,33 @@ def evaluate(
     Draw answers to every question, append them to a folder as they come, and score them. The same command goes on
     where it was stopped or killed; with a larger -n it draws the samples that are missing.
     """
-    from ..evals.samples import Sampling
-    from .show_evals import evaluate_and_show
+    from ..data.question_sets import read
+    from ..evals import draw
+    from .show_evals import score_and_show
 
-    if max_tokens is not None and max_completion_tokens is not None:
-        raise UserError("--max-tokens and --max-completion-tokens are one limit under two names; give one of them")
-    limit_field = "max_tokens" if max_completion_tokens is None else "max_completion_tokens"
-    sampling = Sampling(n, temperature, top_p, top_k, max_tokens or max_completion_tokens or 4096, seed)
-    evaluate_and_show(
-        model, data=data or [], sampling=sampling, backend=backend, base_url=base_url, output=output, scorer=scorer,
-        label=label, limit=limit, chat=not no_chat, template=template, copies=copies, batch=batch_size,
-        concurrency=concurrency, timeout=timeout, omit=omit or [], limit_field=limit_field, command=ctx.obj,
-    )  # fmt: skip
+    folder = draw.evaluate(
+        model,
+        data or [],
+        draw.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
+        draw.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
+        read=partial(read, limit=limit, chat=not no_chat, template=template, copies=copies),
+        output=output,
+        scorer=scorer,
+        label=label,
+        command=ctx.obj,
+    )
+    score_and_show([str(folder)])
+    print(folder)
 
 
 @app.command(cls=Command, epilog=COLUMNS)
 def score(
-    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)],
+    results: Results,
     scorer: Annotated[str | None, Option(help=SCORERS)] = None,
     k: Annotated[
         list[int] | None, several("K", "of pass@K and maj@K [default: the number of samples]", count, "-k")
     ] = None,
-    prompt: Prompt = None,
-    problem: Problem = None,
-    response: Response = None,
-    answer: Answer = None,
-    score: Score = None,
-    extracted: Extracted = None,
+    column: Columns = None,
     drop_incomplete: Drop = False,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
@@ -119,8 +123,7 @@ def score(
     """
     from .show_evals import score_and_show
 
-    columns = _columns(results, drop_incomplete, prompt, problem, response, answer, score, extracted)
-    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete)
+    score_and_show(results, scorer, k or [], as_json, _columns(results, column, drop_incomplete), drop_incomplete)
 
 
 @app.command(cls=Command, epilog=COLUMNS)
@@ -130,16 +133,11 @@ def compare(
     k: Annotated[int | None, Option("-k", parser=count, help="pass@K [default: mean@n, of all samples]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
-    prompt: Prompt = None,
-    problem: Problem = None,
-    response: Response = None,
-    answer: Answer = None,
-    score: Score = None,
-    extracted: Extracted = None,
+    column: Columns = None,
     drop_incomplete: Drop = False,
     as_json: Annotated[bool, Option("--json", help="print plain data, as shares instead of points")] = False,
 ) -> None:
-    """Is one checkpoint better than another, by how much, how sure?
+    """Compare two checkpoints, with intervals.
 
     Compare two evaluations on the problems that both answered, data set by data set and on average, and say what would
     settle it.
@@ -147,7 +145,7 @@ def compare(
     from ..evals.results import read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
 
-    columns = _columns([a, b], drop_incomplete, prompt, problem, response, answer, score, extracted)
+    columns = _columns([a, b], column, drop_incomplete)
     one, other = matched(*read_results([a, b], scorer, log or [], columns, drop_incomplete))
     comparisons = compare_results(one, other, k)
     if as_json:
@@ -158,21 +156,16 @@ def compare(
 
 @app.command(cls=Command, epilog=COLUMNS)
 def table(
-    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)],
+    results: Results,
     output: Annotated[Path | None, Option("-o", "--output", help="write to this file instead")] = None,
     form: Annotated[Format | None, Option("--format", help="[default: by the file's name, or markdown]")] = None,
     k: Annotated[int | None, Option("-k", parser=count, help="of pass@K [default: the number of samples]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
-    prompt: Prompt = None,
-    problem: Problem = None,
-    response: Response = None,
-    answer: Answer = None,
-    score: Score = None,
-    extracted: Extracted = None,
+    column: Columns = None,
     drop_incomplete: Drop = False,
 ) -> None:
-    """A table of results in the layout of the paper's Table 1.
+    """Print results in the layout of the paper's Table 1.
 
     Methods by data sets, mean@n with its interval and pass@k, the best in bold. Label MODEL / METHOD puts METHOD under
     the heading MODEL; evaluations with one label are training runs of one method.
@@ -185,7 +178,7 @@ def table(
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
     by_name = {".html": "html", ".tex": "latex", ".json": "json"}
     show = FORMATS[form or by_name.get(output.suffix if output else "", "markdown")]
-    columns = _columns(results, drop_incomplete, prompt, problem, response, answer, score, extracted)
+    columns = _columns(results, column, drop_incomplete)
     text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete), k))
     if output is None:
         print(text, end="")
@@ -195,17 +188,11 @@ def table(
         print(output)
 
 
-def _columns(texts: list[str], drop_incomplete: bool, *names: str | None) -> dict[str, str | None]:
-    """Return the columns of a file of answers; an error if there are folders only, which have no columns."""
+def _columns(texts: list[str], pairs: list[tuple[str, str]] | None, drop_incomplete: bool) -> dict[str, str]:
+    """Return the columns of a file of answers; raises UserError if there are folders only, which have none."""
     from ..evals.results import split_label
 
-    roles = ("prompt", "problem", "response", "answer", "score", "extracted")
-    columns: dict[str, str | None] = dict(zip(roles, names, strict=True))
-    given = next((f"--{role} names a column" for role, name in columns.items() if name is not None), None)
-    given = given or ("--drop-incomplete is for problems" if drop_incomplete else None)
-    if given and all(split_label(text)[1].is_dir() for text in texts):
-        raise UserError(
-            f"{given} of a file of answers, but there are only folders of bandpo eval: {', '.join(texts)}; leave the "
-            "option out"
-        )
-    return columns
+    if (pairs or drop_incomplete) and all(split_label(text)[1].is_dir() for text in texts):
+        option = "--column" if pairs else "--drop-incomplete"
+        raise UserError(f"{option} is for a file of answers, got only folders of bandpo eval: {', '.join(texts)}")
+    return dict(pairs or ())

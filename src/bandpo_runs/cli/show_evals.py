@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from bandpo.errors import UserError, counted
 
-from ..evals.draw import evaluate
-from ..evals.dumps import to_grade
 from ..evals.folder import read_samples
-from ..evals.grades import grade_folder
-from ..evals.outcomes import nothing_right, right_by_others, told, without_answer
-from ..evals.results import Columns, Result, read_answers, split_label
+from ..evals.grades import grade_folder, nothing_right, unanswered
+from ..evals.results import Columns, Result, read_result, split_label
 from ..progress import console
 from ..statistics.summary import summarize
 
 UNREAD = 0.2  # share of samples without an answer that could be read, from which on it is told
 
 
-def evaluate_and_show(model: str, ks: Sequence[int] = (), **options: Any) -> None:
-    """Run `bandpo eval`."""
-    folder = evaluate(model, **options)
-    score_and_show([str(folder)], None, ks, as_json=False)
-    print(folder)
-
-
 def score_and_show(
     texts: Sequence[str],
-    scorer: str | None,
-    ks: Sequence[int],
-    as_json: bool,
+    scorer: str | None = None,
+    ks: Sequence[int] = (),
+    as_json: bool = False,
     columns: Columns | None = None,
     drop_incomplete: bool = False,
 ) -> None:
@@ -43,7 +33,7 @@ def score_and_show(
     for text in texts:
         _, path = split_label(text)
         by = grade_folder(path, scorer) if path.is_dir() else scorer
-        result = read_answers(text, by, columns, drop_incomplete)
+        result = read_result(text, by, columns, drop_incomplete)
         n = min(graded.score.shape[-1] for graded in result.graded)
         if ks and max(ks) > n:
             raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
@@ -58,21 +48,14 @@ def score_and_show(
         return
     for result, summaries in results:
         _print(result, summaries, ks)
-        for note in result.notes:
-            console.print(f"{note}.", style="yellow")
-        folder = result.source if result.source.is_dir() else None
-        samples = read_samples(folder) if folder else []
-        failed = without_answer(samples)
-        reason = None
-        if not any(graded.score.any() for graded in result.graded):
-            if folder:
-                reason = nothing_right(folder, samples, result.scorer)
-            elif scorer:
-                reason = right_by_others(to_grade(result.source, columns, scorer), scorer, "--scorer", result.source)
-        for line in (*told(failed), *([reason] if reason else [])):
+        samples = read_samples(result.source) if result.source.is_dir() else []
+        remarks = [*(f"{note}." for note in result.notes), *unanswered(samples)]
+        if samples and not any(graded.score.any() for graded in result.graded):
+            remarks += [nothing_right(result.source, samples, result.scorer) or ""]
+        elif samples or scorer:  # and no column of a file, whose grades may come from elsewhere
+            remarks += _unread(result, summaries, Counter(sample.data for sample in samples if sample.error))
+        for line in filter(None, remarks):
             console.print(line, style="yellow", soft_wrap=True)
-        if not reason and (scorer or folder):  # and no column of a file, whose grades may come from elsewhere
-            _print_unread(result, summaries, Counter(sample.data for sample in failed))
 
 
 def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -> None:
@@ -80,9 +63,8 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     shown = dict.fromkeys(ks or (1, *counts))
     console.print(result.label, style="bold", end="", soft_wrap=True)
     drawn = f" in {result.source}: {' or '.join(map(str, counts))} {'sample' if counts == [1] else 'samples'} a prompt"
-    if result.sampling:
-        drawn += f" at temperature {result.sampling['temperature']:g}" if "temperature" in result.sampling else ""
-        drawn += f", at most {result.sampling['max_tokens']} tokens" if "max_tokens" in result.sampling else ""
+    drawn += f" at temperature {result.sampling['temperature']:g}" if "temperature" in result.sampling else ""
+    drawn += f", at most {result.sampling['max_tokens']} tokens" if "max_tokens" in result.sampling else ""
     console.print(f"{drawn}; scorer {result.scorer}", soft_wrap=True)
     table = Table()
     table.add_column("")
@@ -128,16 +110,15 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     console.print(said, style="dim")
 
 
-def _print_unread(result: Result, summaries: list[dict[str, Any]], failed: Counter[str]) -> None:
+def _unread(result: Result, summaries: list[dict[str, Any]], failed: Counter[str]) -> Iterator[str]:
     for summary in summaries:
         share = summary.get("unparsed", {"value": 0.0})["value"]
         share -= failed[summary["data"]] / (summary["prompts"] * summary["samples"])
         if share >= UNREAD:
-            console.print(
+            yield (
                 f"{summary['data']}: the scorer {result.scorer} read no answer in {share:.0%} of the samples, which "
                 "count as wrong. Look at some of them: another --scorer may read them (last-number, exact, math, "
-                "dapo-strict).",
-                style="yellow",
+                "dapo-strict)."
             )
 
 

@@ -1,8 +1,9 @@
-"""`bandpo data prepare`: from a data set as it is published to a file to train on, with a report of every change.
+"""`bandpo data prepare`: from a data set as it is published to a file to train on, with an account of every change.
 
 A file is made in one pass (`collect`: what is read, corrected, and dropped for which reason), cut to the longest
-prompt, written beside its place and put there in one step; then `report.json` gets its entry. A file whose entry has
-the same settings and the right hash is not made again, so a run that was killed goes on with the file it was at.
+prompt, and put into its place in one step. Its account, with the settings, lies in the Parquet file itself, so that a
+file with the same settings is not made again, and a run that was killed goes on with the file it was at. `report.md` is
+written from the accounts of all files in the folder.
 
 One schema serves both trainers: verl reads `data_source`, `prompt`, `ability`, `reward_model` and `extra_info`; TRL
 reads `prompt` and `answer`, and gives the other columns to the reward.
@@ -13,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +27,14 @@ from bandpo.errors import UserError, counted
 from bandpo.files import shortened
 
 from ..files.locks import locked
-from .evaluation_sets import evaluation_set, fault_warnings, rows_hash
+from ..files.writing import write_atomically
 from .leaks import Leaks
-from .problems import Problem, messages_of, template_text
-from .readers import Copies, file_hash, files_on_disk, open_source
-from .report import read_report, write_report
+from .problems import Problem, fault_warnings, messages_of, template_text
+from .question_sets import evaluation_set
+from .questions import fingerprint
+from .readers import file_hash, files_on_disk, open_source
 from .selection import Before, collect, measured, token_counter
-from .sources import GROUPS, SOURCES, Source, count_warnings
+from .sources import Source, count_warnings
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class Settings:
         max_prompt_tokens: training rows with longer prompts are dropped.
         against: evaluation sets that training rows must not hold: names, or files.
         as_published: answers, duplicates and leaks stay as they are published; they are counted all the same.
-        copies: a copy of the hub's data sets on disk, to be read instead of the hub.
-        strict: counts that are not the recorded ones end the run.
-        force: make finished files again.
+        copies: folder with copies of the hub's data sets, to be read instead of the hub.
     """
 
     template: str | None = None
@@ -57,23 +56,6 @@ class Settings:
     against: tuple[str, ...] = ()
     as_published: bool = False
     copies: Path | None = None
-    strict: bool = False
-    force: bool = False
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of `prepare`.
-
-    Attributes:
-        files: the entries of the report for the files asked for, by name.
-        warnings: about the files together; each file has its own.
-        report: the report for reading.
-    """
-
-    files: dict[str, dict[str, Any]]
-    warnings: list[str]
-    report: Path
 
 
 def prepare(
@@ -81,10 +63,9 @@ def prepare(
     output: Path,
     settings: Settings | None = None,
     *,
-    group: str | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Outcome:
-    """Make the files of some data sets, with report.json and report.md beside them.
+) -> dict[str, dict[str, Any]]:
+    """Make the files of some data sets, with report.md beside them; returns their accounts, by name of the file.
 
     Evaluation sets come first. Training rows are held against those of the same call, and against `settings.against`;
     a training file also does not repeat the problems of the ones before it.
@@ -93,139 +74,90 @@ def prepare(
         sources: what to prepare, as `find` gives it.
         output: the folder; made if it is not there.
         settings: see `Settings`.
-        group: the name in `GROUPS` that they are, so that their count together is checked.
         say: is told what happens, in lines.
 
     Raises:
-        UserError: data that cannot be reached or read, or does not have the columns, in one line; with
-            `settings.strict` also counts that are not the recorded ones. Another process writes to the folder.
+        UserError: data that cannot be reached or read, or does not have the columns, in one line; or another process
+            writes to the folder.
     """
     settings = settings or Settings()
     names = [source.file for source in sources]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(
             f"two of the data sets would be written to {twice}.parquet; prepare them into different folders"
         )
     if settings.max_prompt_tokens < 1:
         raise UserError(f"--max-prompt-tokens must be at least 1, got {settings.max_prompt_tokens}")
+    paths = {source.name: output / f"{source.file}.parquet" for source in sources}
+    done: dict[str, dict[str, Any]] = {}
+    before = Before()
     with locked(output / ".lock"):
-        return _prepare(sources, output, settings, group, say)
+        for source in sorted(sources, key=lambda source: source.use != "evaluation"):
+            if source.use == "train" and not before.hashes:
+                own = {each.name: str(paths[each.name]) for each in sources if each.use == "evaluation"}
+                before = _held_against({name: name for name in settings.against} | own, settings, say)
+            account = _file(paths[source.name], source, settings, before, say)
+            done[source.file] = account
+            if source.use == "train":
+                before = before.and_then(source, paths[source.name])
+        accounts = {path: account_of(path) for path in sorted(output.glob("*.parquet"))}
+        report = _report({path: account for path, account in accounts.items() if account})
+        write_atomically(output / "report.md", report.encode())
+    return done
 
 
-def _prepare(
-    sources: Sequence[Source], output: Path, settings: Settings, group: str | None, say: Callable[[str], None]
-) -> Outcome:
-    report = read_report(output)
-    evaluation = [source for source in sources if source.use == "evaluation"]
-    training = [source for source in sources if source.use == "train"]
-    against = {source.name: output / f"{source.file}.parquet" for source in evaluation}
-    if training:
-        against |= {name: _finished(name, output, report) for name in settings.against if name not in against}
-    copies = None
-    if settings.copies is not None:
-        hub = [source.name for source in sources if source.kind == "hub"]
-        hub += [name for name, path in against.items() if path is None and name in SOURCES]
-        if settings.copies.is_file() and len(hub) > 1:
-            needed = " and ".join(hub)
-            raise UserError(f"--from {settings.copies} is one file, but {needed} are to be read; give a folder")
-        copies = Copies(settings.copies, alone=len(hub) == 1)
-    folder = _Folder(output, settings, copies, report, say)
-    done = {source.file: _file(folder, source, Before()) for source in evaluation}
-    if training:
-        before = _held_against(folder, against)
-        for source in training:
-            done[source.file] = _file(folder, source, before)
-            before = before.and_then(source, done[source.file], output / f"{source.file}.parquet")
-
-    warnings = []
-    if group is not None and GROUPS[group].training_rows and not any(source.size for source in sources):
-        low, high = GROUPS[group].training_rows or (0, 0)
-        total = sum(done[source.file]["rows"] for source in training)
-        if not low <= total <= high:
-            expected = f"expected {low:,} to {high:,} ({GROUPS[group].counted})"
-            warnings.append(f"{group}: {counted(total, 'row')} to train on, {expected}")
-        report["groups"][group] = {"training_rows": total, "warnings": warnings}
-        write_report(report, output)
-    for warning in warnings:
-        if settings.strict:
-            raise UserError(f"{warning}; --strict takes this for an error")
-        say(f"warning: {warning}")
-    return Outcome(done, warnings, output / "report.md")
-
-
-@dataclass(frozen=True)
-class _Folder:
-    path: Path
-    settings: Settings
-    copies: Copies | None
-    report: dict[str, Any]
-    say: Callable[[str], None]
-
-
-def _held_against(folder: _Folder, against: Mapping[str, Path | None]) -> Before:
-    """Read the evaluation sets of these names, from prepared files if there is a path."""
+def _held_against(against: Mapping[str, str], settings: Settings, say: Callable[[str], None]) -> Before:
+    """Read the evaluation sets of these names."""
     sets, hashes = [], []
-    for name, path in against.items():
-        found = evaluation_set(str(path) if path else name, copies=None if path else folder.copies)
+    for name, place in against.items():
+        found = evaluation_set(place, template="plain", copies=settings.copies)
         for warning in found.warnings:
-            folder.say(f"warning: {warning}")
-        sets.append((name, [row["problem"] for row in found.rows]))
-        hashes.append(rows_hash({"problem": row["problem"]} for row in found.rows))
+            say(f"warning: {warning}")
+        sets.append((name, [question.content[-1]["content"] for question in found.questions]))
+        hashes.append(fingerprint(found.questions))
     if not sets:
-        folder.say("training rows are not held against evaluation sets; --against aime24,aime25,amc23 does that")
+        say("training rows are not held against evaluation sets; --against aime24,aime25,amc23 does that")
     return Before(Leaks(sets), tuple(hashes))
 
 
-def _finished(name: str, output: Path, report: Mapping[str, Any]) -> Path | None:
-    """Return the finished evaluation set of the same folder, which saves a download."""
-    entry = report["files"].get(SOURCES[name].file) if name in SOURCES else None
-    if entry is None or (entry["settings"].get("source") or {}).get("size") is not None:
-        return None
-    path = output / entry["file"]
-    return path if path.is_file() and file_hash(path) == entry["sha256"] else None
-
-
-def _file(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
-    """Make one file, or find it finished; returns its entry, which is in the report then."""
-    settings, report, say = folder.settings, folder.report, folder.say
-    path = folder.path / f"{source.file}.parquet"
+def _file(path: Path, source: Source, settings: Settings, before: Before, say: Callable[[str], None]) -> dict[str, Any]:
+    """Make one file, or find it finished; returns its account."""
     if source.kind == "file" and Path(source.hub).resolve() == path.resolve():
         raise UserError(f"{path} would be written over itself; choose another folder with -o")
-    wanted = _wanted(folder, source, before)
-    entry = report["files"].get(source.file)
-    again = settings.force or not entry or entry["settings"] != wanted or (settings.strict and entry["warnings"])
-    if not again and path.is_file() and file_hash(path) == entry["sha256"]:
-        say(f"{source.name}: {path} is finished, {counted(entry['rows'], 'row')}")
-        for warning in entry["warnings"]:
-            say(f"warning: {warning}")
-        return entry
+    wanted = _wanted(source, settings, before)
+    account = account_of(path)
+    if account and account.get("settings") == wanted:
+        say(f"{source.name}: {path} is finished, {counted(account['rows'], 'row')}")
+    else:
+        account = _made(path, source, settings, before, wanted, say)
+        say(f"{source.name}: {path}, {counted(account['rows'], 'row')} of {account['read']:,}")
+        for kind, counts in _counts(account).items():
+            say(f"  {kind.lower()}: {_listed(counts)}")
+    for warning in account["warnings"]:
+        say(f"warning: {warning}")
+    return account
+
+
+def _made(
+    path: Path, source: Source, settings: Settings, before: Before, wanted: Any, say: Callable[[str], None]
+) -> dict[str, Any]:
     if settings.tokenizer is not None:
         token_counter(settings.tokenizer)  # before anything is read: it may not be there
     say(f"{source.name}: reading {source.hub}")
-    rows, where = open_source(source, folder.copies)
+    rows, where = open_source(source, settings.copies)
     read, of_level, problems, findings = collect(source, rows, before, as_published=settings.as_published)
     if not read:
         raise UserError(f"{source.name} has no rows")
     prepared = [_prepared(source, problem, wanted["template"]) for problem in problems]
-    prepared, lengths = measured(source, prepared, findings, settings.tokenizer, settings.max_prompt_tokens)
+    prepared = measured(source, prepared, findings, settings.tokenizer, settings.max_prompt_tokens)
     if not prepared:
         shown = next((example for examples in findings.examples.values() for example in examples), {})
         like = f"; an answer is {shortened(shown['answer'])}" if shown.get("answer") else ""
         raise UserError(f"{source.name}: of {counted(read, 'row')} none is left ({_listed(findings.dropped)}){like}")
     warnings = count_warnings(source, read, of_level if source.levels else None)
     warnings += fault_warnings(source.name, findings.kept_though + findings.dropped)
-    for what, count in findings.kept_though.items():
-        if what.startswith("prompt longer"):
-            warnings.append(f"{source.name}: {counted(count, 'row')}: {what}; verl will leave them out")
-    if settings.strict and warnings:
-        raise UserError(f"{warnings[0]}; --strict takes this for an error, and {path} is not written")
-    _write(prepared, path)
-    entry = {
-        "file": path.name,
+    account = {
         "rows": len(prepared),
-        "sha256": file_hash(path),
-        "rows_sha256": rows_hash(prepared),
         "read": read,
         "dropped": dict(findings.dropped.most_common()),
         "kept_though": dict(findings.kept_though.most_common()),
@@ -233,47 +165,30 @@ def _file(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
         "warnings": warnings,
         "examples": findings.examples,
         "from": where,
-        "prompt_tokens": {"median": statistics.median(lengths), "longest": max(lengths)} if lengths else None,
-        "versions": {"bandpo": __version__, "pyarrow": pyarrow.__version__},
+        "version": __version__,
         "settings": wanted,
     }
-    report["files"][source.file] = entry
-    write_report(report, folder.path)
-    say(f"{source.name}: {path}, {counted(len(prepared), 'row')} of {read:,}")
-    for kind, key in (("dropped", "dropped"), ("found and kept", "kept_though"), ("put right", "corrected")):
-        if entry[key]:
-            say(f"  {kind}: {_listed(entry[key])}")
-    for warning in warnings:
-        say(f"warning: {warning}")
-    return entry
+    _write(prepared, account, path)
+    return account
 
 
-def _wanted(folder: _Folder, source: Source, before: Before) -> dict[str, Any]:
+def _wanted(source: Source, settings: Settings, before: Before) -> dict[str, Any]:
     """Collect all facts that a file depends on, by which a finished one is known.
 
     What the hub has now is not asked.
     """
-    settings, node = folder.settings, json.loads(json.dumps(dataclasses.asdict(source)))
+    node = {key: value for key, value in dataclasses.asdict(source).items() if key not in ("rows", "kept")}
     wanted = {
-        "format": _FORMAT,
-        "source": {key: value for key, value in node.items() if key not in _RECORDED},
+        "format": 3,  # of a file and of its account; another one is made again
+        "source": node,
         "template": template_text(settings.template, source),
         "tokenizer": settings.tokenizer,
         "max_prompt_tokens": settings.max_prompt_tokens if settings.tokenizer else None,
         "as_published": settings.as_published,
         "held_against": list(before.hashes),
+        "copied": [file_hash(path) for path in files_on_disk(source, settings.copies) if path.is_file()],
     }
-    if copied := files_on_disk(source, folder.copies):
-        wanted["copied"] = [file_hash(path) for path in copied if path.is_file()]
-    return wanted
-
-
-_FORMAT = 2  # of a file and of its entry; another one is made again
-_RECORDED = {"rows", "kept", "counted", "licence"}  # what is known of a source; the file does not depend on it
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return "; ".join(f"{count:,} {what}" for what, count in counts.items())
+    return json.loads(json.dumps(wanted))
 
 
 SCHEMA = pyarrow.schema(
@@ -313,10 +228,62 @@ def _prepared(source: Source, problem: Problem, template: str) -> dict[str, Any]
     }
 
 
-def _write(rows: list[dict[str, Any]], path: Path) -> None:
+def _write(rows: list[dict[str, Any]], account: Mapping[str, Any], path: Path) -> None:
     """Write the file whole or not at all."""
     part = path.with_name(f".{path.name}.part")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=SCHEMA), part)
+    schema = SCHEMA.with_metadata({"bandpo": json.dumps(account)})
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), part)
     with part.open("rb+") as file:
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def account_of(path: Path) -> dict[str, Any] | None:
+    """Read the account in a prepared file; None if there is no such file, it is damaged, or another program's."""
+    if not path.is_file():
+        return None
+    try:
+        return json.loads((pyarrow.parquet.read_schema(path).metadata or {})[b"bandpo"])
+    except (OSError, KeyError, ValueError, pyarrow.ArrowException):
+        return None
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
+    """Write what became of every row of the files in a folder, as Markdown."""
+    lines = [
+        "# Prepared data",
+        "",
+        "| file | read | rows | dropped | put right | SHA-256 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path, account in accounts.items():
+        numbers = [account["read"], account["rows"], sum(account["dropped"].values())]
+        numbers.append(sum(account["corrected"].values()))
+        lines.append(f"| {path.name} | {' | '.join(f'{each:,}' for each in numbers)} | `{file_hash(path)}` |")
+    for path, account in accounts.items():
+        where = account["from"]
+        files = [f"`{name}` ({digest[:12]})" for name, digest in where.get("files", {}).items()]
+        hub = [f"{key} {value}" for key, value in where.items() if value is not None]
+        lines += ["", f"## {path.name}", "", f"From {', '.join(files or hub)}."]
+        lines += [line for warning in account["warnings"] for line in ("", f"**Warning**: {warning}.")]
+        for title, counts in _counts(account).items():
+            lines += ["", f"{title}:", ""]
+            for what, count in counts.items():
+                lines.append(f"- {count:,} x {what}")
+                lines += [f"    - {_example(example)}" for example in account["examples"].get(what, ())]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(account: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    titles = {"Dropped": "dropped", "Found and kept": "kept_though", "Put right": "corrected"}
+    return {title: account[key] for title, key in titles.items() if account[key]}
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{count:,} {what}" for what, count in counts.items())
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    quoted = {key: " ".join(str(value).replace("`", " ").split()) for key, value in example.items()}
+    return ", ".join(f"{key.replace('_', ' ')} `{text}`" for key, text in quoted.items())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 
 from .golds import gold_fault, read_gold, unpack
 from .readers import value_at
@@ -71,12 +71,11 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
 
     Raises UserError for a row that will not do.
     """
+    where = f"{source.name}: row {index + 1}"
     for what, path in (("prompt", source.problem), ("answer", source.answer)):
         if path not in row and path.split(".")[0] not in row:
             raise UserError(f"{source.name}: column {path!r} (--{what}) is not there; row {index + 1} has {list(row)}")
-    where = f"{source.name}: row {index + 1}"
-    value = value_at(row, source.problem)
-    messages = None
+    value, messages = value_at(row, source.problem), None
     changes: list[tuple[str, dict[str, str]]] = []
     if isinstance(value, str) and _are_messages(found := unpack(value)):  # a cell of CSV
         value = found
@@ -89,18 +88,13 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
             changes.append(("messages behind the last user message taken off", began))
             messages = messages[:asked]
         value = messages[-1]["content"] if asked else ""
-        text = _bare(value)
-        if source.instructed and text == value:
+        if source.instructed and _bare(value) == value:
             messages = None  # it does not carry the instructions that the others do
-    elif value is None or isinstance(value, str):
-        text = _bare(value or "")
-    else:
-        raise UserError(
-            f"{source.name}: row {index + 1}: {source.problem!r} must be text or messages, got {value!r:.60}"
-        )
-    gold, fault = value_at(row, source.answer), None
+    elif not isinstance(value, str | None):
+        raise UserError(f"{where}: {source.problem!r} must be text or messages, got {value!r:.60}")
+    text, gold = _bare(value or ""), value_at(row, source.answer)
     if source.kind == "reasoning-gym":  # whose task reads its own answers, of whatever form
-        answer = "" if gold is None else str(gold).strip()
+        answer, fault = "" if gold is None else str(gold).strip(), None
     else:
         try:
             answer, done = read_gold(gold, source.after)
@@ -108,19 +102,17 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int) -> Problem:
             fault = gold_fault(answer)
         except ValueError as error:
             answer, fault = "", str(error)
-    fault = fault or (None if answer else "no answer")
     try:
         "".join([text, answer, *(each["content"] for each in messages or ())]).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise UserError(f"{where}: {half!r} is half a character (a lone surrogate), which no file can hold") from None
-    level = None
-    if source.levels is not None:
-        level = row.get("level")
-        if not isinstance(level, int):
-            raise UserError(f"{where}: 'level' must be a whole number, got {level!r}")
+    level = row.get("level") if source.levels else None
+    if source.levels and not isinstance(level, int):
+        raise UserError(f"{where}: 'level' must be a whole number, got {level!r}")
     identity = value_at(row, source.identity) if source.identity else None
     identity = None if identity is None else str(identity)
+    fault = fault or (None if answer else "no answer")
     return Problem(index, text, answer, identity, messages, level, fault, tuple(changes))
 
 
@@ -180,3 +172,12 @@ def corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
 def without_looks(answer: str) -> str:
     """Remove marks that do not change an answer: white space, dollar signs, the size of brackets and fractions."""
     return re.sub(r"\s|\$|\\left|\\right|\\[,;! ]", "", re.sub(r"\\[dt]frac", r"\\frac", answer))
+
+
+def fault_warnings(name: str, counts: Mapping[str, int]) -> list[str]:
+    """Write sentences about rows with an unusable problem or answer; none for other counts."""
+    return [
+        f"{name}: {counted(count, 'row')}: {what}"
+        for what, count in counts.items()
+        if what.startswith(("answer", "no "))
+    ]

@@ -1,21 +1,23 @@
-"""Questions to evaluate on, by name: what `evaluation_set` knows, the held-out rows of a recipe or a run,
-or the lab's."""
+"""Questions to evaluate on, by name: of data sets and files, the held-out rows of a recipe or a run, the lab's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
-from bandpo.files import parse_yaml
+from bandpo.files import parse_yaml, shortened
 
 from .. import toy
 from ..config.recipe import RunConfig, build, read_recipe
-from .evaluation_sets import evaluation_set
+from .problems import corrected, fault_warnings, messages_of, problem_of, template_text
 from .questions import Content, Question
+from .readers import open_source, value_at
 from .rows import read_rows
+from .sources import count_warnings, find
 
 # Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
 # of seed s + i.
@@ -56,38 +58,37 @@ def read(
         UserError: there is no such data, or it has no questions or two answers to one.
     """
     path = Path(spec)
+    recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
     if spec == "lab":
-        rows = [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)]
-        found = _distinct("lab", rows, "lab")
-    elif spec.endswith((".yaml", ".yml")):
-        found = of_recipe(_without_rule(path), spec)
-    elif (path / "config.yaml").is_file():
-        found = of_recipe(_without_rule(path / "config.yaml"), spec)
+        found = _lab()
+    elif recipe == path or recipe.is_file():
+        # Without its rule: that has nothing to do with the questions, and may be a module to import.
+        node = {key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}
+        found = _held_out(build(node), spec)
     else:
         found = _of_set(spec, template, copies)
     questions = found.questions[:limit]
     return replace(found, questions=questions if chat else list(map(_as_text, questions)))
 
 
-def _without_rule(path: Path) -> RunConfig:
-    """Read a recipe without its rule: that has nothing to do with its questions, and may be a module to import."""
-    return build({key: value for key, value in read_recipe(path).items() if key != "trust_region"})
+def _lab() -> QuestionSet:
+    return _distinct("lab", [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)], "lab")
 
 
-def of_recipe(config: RunConfig, name: str) -> QuestionSet:
-    """Read the rows that a training run holds out.
+def _held_out(config: RunConfig, name: str) -> QuestionSet:
+    """Read the rows that a training run holds out; for the lab, fresh ones.
 
-    For the lab, fresh ones. A reward of the run's own is code, which is not
-    run for its questions: name a scorer then."""
-    if config.data.source == "lab":
-        return read("lab")
+    A reward that is a module is not run for its questions: name a scorer then.
+    """
+    data = config.data
+    if data.source == "lab":
+        return _lab()
     _, held_out, _ = read_rows(config)
     if held_out is None:
         raise UserError(f"{name} holds out no rows (data.eval_size is 0); name other --data")
-    data, rows = config.data, []
-    for row in held_out:
-        assert isinstance(row, dict)
-        rows.append((row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}))
+    rows: list[Any] = [
+        (row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}) for row in held_out.to_list()
+    ]
     facts: dict[str, Any] = {"path": data.path}
     if data.source == "reasoning_gym":
         size = data.size or config.rounds * config.prompts_per_round + data.eval_size
@@ -101,30 +102,66 @@ def held_out_name(config: RunConfig) -> str:
 
 
 def _of_set(spec: str, template: str | None, copies: Path | None) -> QuestionSet:
-    name, options, size = spec, {}, None
-    if spec.startswith("reasoning-gym:"):
-        _, task, *settings = spec.split(":")
-        name = f"reasoning-gym:{task}"
-        options = {"seed": MADE_SEED, **_options(spec, settings)}
-        size = options.pop("size", MADE_SIZE)
-    found = evaluation_set(name, template=template, copies=copies, options=options or None, size=size)
-    made = "items" in found.source
-    rows = [
-        (row["messages"], row["answer"], {"item": i} if made else {"id": row["id"], "data_source": row["data_source"]})
-        for i, row in enumerate(found.rows)
-    ]
-    out = _distinct(found.name.removeprefix("reasoning-gym:"), rows, "reasoning-gym" if made else "math", found.source)
-    return replace(out, warnings=found.warnings)
-
-
-def _options(spec: str, settings: Iterable[str]) -> dict[str, Any]:
-    options = {}
+    if not spec.startswith("reasoning-gym:"):
+        return evaluation_set(spec, template=template, copies=copies)
+    prefix, task, *settings = spec.split(":")
+    options: dict[str, Any] = {"seed": MADE_SEED, "size": MADE_SIZE}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
         options[key] = parse_yaml(value, f"--data {spec}: {key}")
-    return options
+    size = options.pop("size")
+    return evaluation_set(f"{prefix}:{task}", template=template, copies=copies, options=options, size=size)
+
+
+def evaluation_set(
+    name: str, *, template: str | None = None, copies: Path | None = None, **options: Any
+) -> QuestionSet:
+    """Read a data set to evaluate on, by its name or from a file: all of its problems, in order, as chat messages.
+
+    Integers are written as usual (033 is 33). Nothing is dropped but repetitions.
+
+    Args:
+        name: a known set (`aime24`, `aime25`, `amc23`, `gsm8k-test`; `gsm8k` is its test), `reasoning-gym:TASK`, a file
+            that `bandpo data prepare` wrote, any other file, or a name on the hub.
+        template: the text around a problem, by name (`paper`, `plain`, `boxed`) or as a text with {prompt} in it. By
+            default `paper` for a known set and `plain` for others; problems that are messages stay as they are.
+        copies: folder with copies of the hub's data sets, each in its folder ORG/NAME, to be read instead of the hub.
+        options: columns and parts of other data, as for `sources.find`.
+
+    Raises:
+        UserError: it cannot be found or read, has a row without a problem or an answer, or two answers to a problem.
+    """
+    found = find(name, **options)
+    found = [source for source in found if source.use == "evaluation"] if len(found) > 1 else found
+    if len(found) != 1:
+        raise UserError(f"{name} is {len(found)} evaluation sets ({', '.join(each.name for each in found)}); name one")
+    source, made = found[0], found[0].kind == "reasoning-gym"
+    text = template_text(template, source)
+    read, where = open_source(source, copies)
+    rows: list[tuple[Content, str, dict[str, Any]]] = []
+    faults: Counter[str] = Counter()
+    for index, row in enumerate(read):
+        problem = problem_of(source, row, index)
+        if not problem.text.strip() or problem.fault == "no answer":
+            raise UserError(f"{name}: row {index + 1} has no {'answer' if problem.text.strip() else 'problem'}")
+        if problem.fault is not None:
+            if not problem.answer:
+                raise UserError(f"{name}: row {index + 1}: {problem.fault}: {shortened(value_at(row, source.answer))}")
+            faults[problem.fault] += 1
+        answer = corrected(problem.answer, padded=False)[0] if source.integers else problem.answer
+        prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
+        if isinstance(prepared, str):
+            problem = replace(problem, text=prepared, messages=problem.messages if template is None else None)
+        identity = value_at(row, "extra_info.id") or problem.identity
+        more = {"id": identity, "data_source": row.get("data_source") or source.data_source}
+        rows.append((messages_of(source, problem, text), answer, {"item": index} if made else more))
+    if not rows:
+        raise UserError(f"{name} has no rows")
+    label = source.name if source.kind == "hub" else source.file
+    warnings = [*count_warnings(source, len(rows)), *fault_warnings(name, faults)]
+    return _distinct(label, rows, "reasoning-gym" if made else "math", where, warnings)
 
 
 def _distinct(
@@ -132,30 +169,26 @@ def _distinct(
     rows: Iterable[tuple[Content, str, dict[str, Any]]],
     scorer: str,
     facts: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> QuestionSet:
     """Keep each question once: a repeated one would count as independent in every interval."""
-    answers: dict[str, str] = {}
-    questions, repeated = [], 0
+    known: dict[str, Question] = {}
+    repeated = 0
     for content, answer, more in rows:
-        question = Question(name, len(questions), content, str(answer), more)
-        if (size := _size(content)) > LONGEST:
+        question = Question(name, len(known), content, str(answer), more)
+        parts = [content] if isinstance(content, str) else [str(message.get("content")) for message in content]
+        if (size := sum(map(len, parts))) > LONGEST:
             raise UserError(
-                f"--data {name}: question {len(questions) + 1} has {size:,} characters, more than any model reads; at "
-                f"most {LONGEST:,} are taken"
+                f"--data {name}: question {len(known) + 1} has {size:,} characters, more than any model reads; at most "
+                f"{LONGEST:,} are taken"
             )
-        known = answers.get(question.id)
-        if known is None:
-            answers[question.id] = question.answer
-            questions.append(question)
-        elif known == question.answer:
-            repeated += 1
-        else:
-            raise UserError(f"--data {name}: two answers, {known!r} and {answer!r}, to the question {content!r:.200}")
-    return QuestionSet(name, questions, scorer, {**(facts or {}), "repeated": repeated})
-
-
-def _size(content: Content) -> int:
-    return len(content) if isinstance(content, str) else sum(len(str(message.get("content"))) for message in content)
+        repeated += question.id in known
+        first = known.setdefault(question.id, question)
+        if first.answer != question.answer:
+            answers = f"{first.answer!r} and {question.answer!r}"
+            raise UserError(f"--data {name}: two answers, {answers}, to the question {content!r:.200}")
+    facts = {**(facts or {}), "repeated": repeated}
+    return QuestionSet(name, list(known.values()), scorer, facts, list(warnings))
 
 
 def _as_text(question: Question) -> Question:

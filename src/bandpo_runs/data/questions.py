@@ -28,15 +28,15 @@ class Question:
         return hashlib.sha256(line_of(self.content)).hexdigest()[:16]
 
     def row(self) -> dict[str, Any]:
-        name = "text" if isinstance(self.content, str) else "messages"
-        return {"data": self.data, "prompt": self.prompt, name: self.content, "answer": self.answer, **self.more}
+        """Return the question as a line of prompts.jsonl has it."""
+        own = {"data": self.data, "prompt": self.prompt, "content": self.content, "answer": self.answer}
+        return {**own, **self.more}
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Question:
-        known = {"data", "prompt", "text", "messages", "answer"}
-        content = row["text"] if "text" in row else row["messages"]
-        more = {key: value for key, value in row.items() if key not in known}
-        return cls(row["data"], row["prompt"], content, row["answer"], more)
+        """Return the question in a line of prompts.jsonl."""
+        more = {key: value for key, value in row.items() if key not in ("data", "prompt", "content", "answer")}
+        return cls(row["data"], row["prompt"], row["content"], row["answer"], more)
 
 
 def fingerprint(questions: Iterable[Question]) -> str:

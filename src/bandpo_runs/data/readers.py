@@ -9,7 +9,6 @@ import csv
 import hashlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -121,6 +120,19 @@ def hub_rows(
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
+    def failed(error: Exception) -> UserError:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return UserError(
+            f"{hub} cannot be loaded from the Hugging Face hub ({reason}). Where there is a network: `hf download "
+            f"{hub} --repo-type dataset --local-dir copies/{hub}`; then here: {then}"
+        )
+
+    def guarded(found: Any) -> Rows:
+        try:
+            yield from found
+        except Exception as error:
+            raise failed(error) from error
+
     try:
         revision = None
         if not HF_HUB_OFFLINE and not Path(hub).is_dir():
@@ -128,57 +140,17 @@ def hub_rows(
             revision = HfApi().dataset_info(hub, timeout=20).sha
         found: Any = load_dataset(hub, config, split=split, streaming=stream, revision=revision)
     except Exception as error:  # the hub's client has many ways to say no
-        raise UserError(_unreachable(hub, error, then)) from error
-    return _hub_guarded(found, hub, then), revision
+        raise failed(error) from error
+    return guarded(found), revision
 
 
-def _hub_guarded(found: Any, hub: str, then: str) -> Rows:
-    try:
-        yield from found
-    except Exception as error:
-        raise UserError(_unreachable(hub, error, then)) from error
-
-
-def _unreachable(hub: str, error: Exception, then: str) -> str:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return (
-        f"{hub} cannot be loaded from the Hugging Face hub ({reason}). Where there is a network: `hf download {hub} "
-        f"--repo-type dataset --local-dir copies/{hub}`; then here: {then}"
-    )
-
-
-# ------------------------------------------------------------------------------------------------------ copies on disk
-@dataclass(frozen=True)
-class Copies:
-    """Copies of the hub's data sets on disk.
-
-    Attributes:
-        path: one of a data set's files; a folder with its files in it; or a folder that holds such folders as ORG/NAME,
-            NAME or datasets--ORG--NAME (the hub's own cache).
-        alone: whether the first two will do; they cannot be told from another data set's.
-    """
-
-    path: Path
-    alone: bool = True
-
-
-def copied_files(source: Source, copies: Copies) -> list[Path]:
-    """Find the files of a data set's split in copies of the hub.
+def copied_files(source: Source, copies: Path) -> list[Path]:
+    """Find the files of a data set's split in copies of the hub, each in its folder ORG/NAME.
 
     Raises:
         UserError: nothing of it is there; the message says where it was looked for.
     """
-    path = copies.path
-    if path.is_file() and copies.alone:
-        return [path]
-    if not path.is_dir():
-        raise UserError(f"--from {path} does not exist; it must be a file or a folder with a copy of {source.hub}")
-    cached = path / f"datasets--{source.hub.replace('/', '--')}" / "snapshots"
-    snapshots = sorted(cached.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    own = [path / source.hub, path / Path(source.hub).name, *snapshots[:1]]
-    folder = next((folder for folder in own if folder.is_dir()), path if copies.alone else None)
-    if folder is None:
-        raise UserError(f"--from {path} has no folder {source.hub}, {Path(source.hub).name} or {cached.parent.name}")
+    folder = copies / source.hub
     # As datasets' own push_to_hub lays them out: CONFIG/SPLIT-*, or data/SPLIT-* where there is one configuration.
     for place in [folder / source.config] if source.config else [folder / "data", folder]:
         found = sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file())
@@ -186,8 +158,8 @@ def copied_files(source: Source, copies: Copies) -> list[Path]:
             return found
     where = f"{source.config}/" if source.config else ""
     raise UserError(
-        f"no files {where}{source.split}*.parquet (or .jsonl, .json, .csv) of {source.hub} in {folder}; --from takes "
-        "one of its files, or a folder as `hf download --repo-type dataset --local-dir` makes it"
+        f"no files {where}{source.split}*.parquet (or .jsonl, .json, .csv) in {folder}; --from takes a folder with "
+        f"copies such as `hf download {source.hub} --repo-type dataset --local-dir {folder}` makes"
     )
 
 
@@ -221,20 +193,20 @@ def reasoning_gym_items(
 
 
 # --------------------------------------------------------------------------------------------------------- any of them
-def files_on_disk(source: Source, copies: Copies | None) -> list[Path]:
+def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
     """List the files that a source is read from; none if it is downloaded or made."""
     if source.kind == "file":
         return [Path(source.hub)]
     return copied_files(source, copies) if copies is not None and source.kind == "hub" else []
 
 
-def open_source(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]]:
-    """Return the rows of a source and their origin; the first `size` rows if the source has a size."""
-    rows, where = _opened(source, copies)
-    return islice(rows, source.size), where
+def open_source(source: Source, copies: Path | None) -> tuple[Rows, dict[str, Any]]:
+    """Return the rows of a source and their origin; the first `size` rows if the source has a size.
 
-
-def _opened(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]]:
+    Args:
+        source: the data set.
+        copies: folder with copies of the hub's data sets, each in its folder ORG/NAME; None: the hub itself is read.
+    """
     if source.kind == "reasoning-gym":
         items, _ = reasoning_gym_items(source.hub, source.size or 0, source.options)
         return iter(items), {"task": source.hub, "options": {"seed": 0, **source.options}, "items": source.size}
@@ -243,9 +215,10 @@ def _opened(source: Source, copies: Copies | None) -> tuple[Rows, dict[str, Any]
         if missing is not None:
             raise UserError(f"{str(missing)!r} is not a file")
         hashes = {str(path): file_hash(path) for path in files}
-        return (row for path in files for row in file_rows(path)), {"files": hashes}
+        return islice((row for path in files for row in file_rows(path)), source.size), {"files": hashes}
     rows, commit = hub_rows(source.hub, source.config, source.split, stream=source.stream)
-    return rows, {"hub": source.hub, "config": source.config, "split": source.split, "commit": commit}
+    where = {"hub": source.hub, "config": source.config, "split": source.split, "commit": commit}
+    return islice(rows, source.size), where
 
 
 def file_hash(path: Path) -> str:

@@ -15,7 +15,7 @@ from bandpo.errors import UserError
 from ..progress import Progress, lines
 from .leaks import Leaks, same_text
 from .problems import SHOWN, Problem, corrected, is_integer, problem_of, text_asked, without_looks
-from .readers import Rows, file_rows, value_at
+from .readers import Rows, file_hash, file_rows, value_at
 from .sources import Source
 
 T = TypeVar("T")
@@ -38,6 +38,7 @@ class Findings:
 
 
 _EXAMPLES = 3
+_CONTRADICTION = "same problem with different answers"
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,13 @@ class Before:
     hashes: tuple[str, ...] = ()
     earlier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def and_then(self, source: Source, entry: Mapping[str, Any], path: Path) -> Before:
+    def and_then(self, source: Source, path: Path) -> Before:
         """Return these facts with those of a finished training file."""
-        rows = file_rows(path)
         own = {
             same_text(text_asked(row["prompt"], row["extra_info"]["problem"])): (row["answer"], source.name)
-            for row in rows
+            for row in file_rows(path)
         }
-        return Before(self.leaks, (*self.hashes, entry["rows_sha256"]), {**own, **self.earlier})
+        return Before(self.leaks, (*self.hashes, file_hash(path)), {**own, **self.earlier})
 
 
 def collect(
@@ -68,72 +68,77 @@ def collect(
     others are not. `as_published`: answers, duplicates and leaks stay, and are counted all the same."""
     findings = Findings()
     stays = source.use == "evaluation" or as_published
-    first: dict[str, int] = {}  # where a text stands in `kept`
-    fates: dict[str, str] = {}  # of texts whose place there is empty
-    kept: list[Problem | None] = []
-    read = of_level = 0
+    counts = findings.kept_though if stays else findings.dropped
+    first: dict[str, Problem | str] = {}  # by text: its first problem, or why none of them is kept
+    kept: dict[int, Problem] = {}
+    index, of_level = -1, 0
     for index, row in enumerate(_counted(rows, source.name)):
-        read += 1
         problem = problem_of(source, row, index)
         if source.levels is not None and not source.levels[0] <= (problem.level or 0) <= source.levels[1]:
             findings.dropped[f"level outside {source.levels[0]} to {source.levels[1]}"] += 1
             continue
         of_level += 1
-        counts = findings.kept_though if stays else findings.dropped
-        if not problem.text.strip():
-            findings.note(findings.dropped, "no problem", index, problem.text)
-            continue
-        if problem.fault is not None:
-            where = counts if problem.answer else findings.dropped
-            gold = str(value_at(row, source.answer))
-            findings.note(where, problem.fault, index, problem.text, answer=gold[:SHOWN])
-            if where is findings.dropped:
+        if fault := problem.fault if problem.text.strip() else "no problem":
+            usable = problem.answer and fault != "no problem"
+            shown = {"answer": str(value_at(row, source.answer))[:SHOWN]} if fault != "no problem" else {}
+            findings.note(counts if usable else findings.dropped, fault, index, problem.text, **shown)
+            if not (usable and stays):
                 continue
-        for change, was in problem.changes:
-            findings.note(findings.corrected, change, index, problem.text, **was)
-        if source.integers:
-            answer, changes = corrected(problem.answer, padded=as_published)
-            for change in changes:
-                findings.note(findings.corrected, change, index, problem.text, was=problem.answer, now=answer)
-            problem = dataclasses.replace(problem, answer=answer)
-            if not is_integer(answer):
-                findings.note(findings.kept_though, "answer is not an integer", index, problem.text, answer=answer)
-        if source.instructed and problem.messages is None:
-            findings.note(findings.corrected, "instructions added", index, problem.text)
+        problem = _corrected(source, problem, findings, as_published)
         asked = text_asked(problem.messages, problem.text)
         text = same_text(asked)
-        if text in before.earlier:
-            answer, name = before.earlier[text]
-            what = f"same problem as in {name}" + (
-                "" if without_looks(answer) == without_looks(problem.answer) else ", with another answer"
-            )
-            findings.note(counts, what, index, problem.text, answer=problem.answer, there=answer)
-            if not stays:
-                continue
-        if text in first:
-            same = kept[first[text]]
-            if same is None:
-                findings.note(counts, fates[text], index, problem.text, answer=problem.answer)
-            elif without_looks(same.answer) == without_looks(problem.answer):
-                findings.note(counts, "duplicate", index, problem.text, of_row=same.index)
-            else:
-                fates[text] = "same problem with different answers"
-                findings.note(counts, fates[text], index, problem.text, answer=problem.answer, of_row=same.index)
-                if not stays:  # nobody here can say which answer is right, so none of them is trained on
-                    findings.note(counts, fates[text], same.index, same.text, answer=same.answer)
-                    kept[first[text]] = None
-            if not stays:
-                continue
-        first.setdefault(text, len(kept))
-        leak = before.leaks.find(problem.text)
-        if leak is None and asked != problem.text:
-            leak = before.leaks.find(asked)
-        if leak is not None:
-            fates[text] = f"holds a problem of {leak.name}"
-            found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:SHOWN]}
-            findings.note(counts, fates[text], index, problem.text, **found)
-        kept.append(problem if leak is None or stays else None)
-    return read, of_level, [problem for problem in kept if problem is not None], findings
+        what, more = _objection(problem, asked, before, first.get(text))
+        if what is not None:
+            findings.note(counts, what, index, problem.text, **more)
+        if stays or what is None:
+            kept[index] = problem
+            first.setdefault(text, problem)
+            continue
+        other = first.get(text)
+        if what == _CONTRADICTION and isinstance(other, Problem):  # nobody here can say which answer is right
+            findings.note(counts, what, other.index, other.text, answer=other.answer)
+            del kept[other.index]
+        if what != "duplicate":
+            first[text] = what
+    return index + 1, of_level, list(kept.values()), findings
+
+
+def _corrected(source: Source, problem: Problem, findings: Findings, as_published: bool) -> Problem:
+    """Return a problem with its answer as it is usually written, and note what was changed in its row."""
+    for change, was in problem.changes:
+        findings.note(findings.corrected, change, problem.index, problem.text, **was)
+    if source.instructed and problem.messages is None:
+        findings.note(findings.corrected, "instructions added", problem.index, problem.text)
+    if not source.integers:
+        return problem
+    answer, changes = corrected(problem.answer, padded=as_published)
+    for change in changes:
+        findings.note(findings.corrected, change, problem.index, problem.text, was=problem.answer, now=answer)
+    if not is_integer(answer):
+        findings.note(findings.kept_though, "answer is not an integer", problem.index, problem.text, answer=answer)
+    return dataclasses.replace(problem, answer=answer)
+
+
+def _objection(
+    problem: Problem, asked: str, before: Before, same: Problem | str | None
+) -> tuple[str | None, dict[str, Any]]:
+    """Say what speaks against a row, with an example for the report; `same` is known of rows with the same text."""
+    shown: dict[str, Any] = {"answer": problem.answer}
+    if earlier := before.earlier.get(same_text(asked)):
+        differs = without_looks(earlier[0]) != without_looks(problem.answer)
+        what = f"same problem as in {earlier[1]}" + (", with another answer" if differs else "")
+        return what, shown | {"there": earlier[0]}
+    if isinstance(same, str):
+        return same, shown
+    if same is not None and without_looks(same.answer) != without_looks(problem.answer):
+        return _CONTRADICTION, shown | {"of_row": same.index}
+    if same is not None:
+        return "duplicate", {"of_row": same.index}
+    leak = before.leaks.find(problem.text) or (before.leaks.find(asked) if asked != problem.text else None)
+    if leak is None:
+        return None, {}
+    found = {"evaluation_row": leak.row, "share": round(leak.share, 2), "holds": leak.problem[:SHOWN]}
+    return f"holds a problem of {leak.name}", found
 
 
 def _counted(things: Iterable[T], title: str, unit: str = "rows", step: int = 1) -> Iterator[T]:
@@ -168,23 +173,18 @@ def token_counter(name: str) -> Callable[[list[list[dict[str, str]]]], list[int]
 
 def measured(
     source: Source, rows: list[dict[str, Any]], findings: Findings, tokenizer: str | None, most: int
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """Keep rows whose prompts have at most `most` tokens (of an evaluation set: all), and the lengths of theirs.
-    Without a tokenizer nothing is measured."""
+) -> list[dict[str, Any]]:
+    """Keep rows whose prompts have at most `most` tokens, of an evaluation set all; without a tokenizer too."""
     if tokenizer is None:
-        return rows, []
-    count = token_counter(tokenizer)
-    kept, lengths = [], []
+        return rows
+    count, kept, stays = token_counter(tokenizer), [], source.use == "evaluation"
     for start in _counted(range(0, len(rows), 500), source.name, "prompts measured", 500):
         part = rows[start : start + 500]
         for row, length in zip(part, count([row["prompt"] for row in part]), strict=True):
             if length > most:
-                counts = findings.kept_though if source.use == "evaluation" else findings.dropped
+                counts, info = findings.kept_though if stays else findings.dropped, row["extra_info"]
                 what = f"prompt longer than {most} tokens"
-                info = row["extra_info"]
                 findings.note(counts, what, info["index"], info["problem"], tokens=length)
-                if source.use != "evaluation":
-                    continue
-            kept.append(row)
-            lengths.append(length)
-    return kept, lengths
+            if length <= most or stays:
+                kept.append(row)
+    return kept

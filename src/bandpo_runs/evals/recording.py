@@ -32,18 +32,19 @@ class Evaluation:
             process is writing to it.
     """
 
-    SETTINGS = ("model", "weights", "backend", "scorer", "omit")
+    SETTINGS = ("model", "weights", "backend", "scorer", "body")
 
     def __init__(
         self, folder: Path, facts: Mapping[str, Any], sampling: Sampling, questions: Sequence[Question]
     ) -> None:
         self.folder, self.sampling, self.questions = folder, sampling, questions
-        data = {}
+        by_data: dict[str, list[Question]] = {}
         for question in questions:
-            data.setdefault(question.data, []).append(question)
+            by_data.setdefault(question.data, []).append(question)
         known = facts.get("data", {})
         data = {
-            name: {"rows": len(rows), "sha256": fingerprint(rows), **known.get(name, {})} for name, rows in data.items()
+            name: {"rows": len(rows), "sha256": fingerprint(rows), **known.get(name, {})}
+            for name, rows in by_data.items()
         }
         self.facts = {**facts, "sampling": asdict(sampling), "data": data, "finished": False, "wall_seconds": 0.0}
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,23 +58,17 @@ class Evaluation:
             raise
 
     def _begin_or_go_on(self) -> dict[Key, str]:
-        path = self.folder / "eval.json"
-        if not self._file.rows or not path.exists():  # without samples nothing binds
-            if self._file.rows:
-                raise UserError(
-                    f"{self.folder} holds samples, but no eval.json that says of what; choose another folder"
-                )
+        exists = (self.folder / "eval.json").exists()
+        if self._file.rows and not exists:
+            raise UserError(f"{self.folder} holds samples, but no eval.json that says of what; choose another folder")
+        if not self._file.rows:  # without samples nothing binds
             lines = b"".join(line_of(question.row()) for question in self.questions)
             write_atomically(self.folder / "prompts.jsonl", lines)
         else:
             stored: dict[str, Any] = {**read_facts(self.folder)}
             self._check(stored)
             lasting = ("started", "command", "wall_seconds", "dtype", "thinking")
-            kept = {key: stored[key] for key in lasting if key in stored}
-            changed = {k: v for k, v in stored.get("versions", {}).items() if self.facts["versions"].get(k) != v}
-            if changed:  # part of the samples are theirs
-                kept["versions_before"] = {**stored.get("versions_before", {}), **changed}
-            self.facts |= kept
+            self.facts |= {key: stored[key] for key in lasting if key in stored}
             self._began -= self.facts["wall_seconds"]
         known = {(question.data, question.prompt) for question in self.questions}
         samples = by_key(self._file.path, self._file.rows, lambda s: s.key[:2] in known and s.sample < self.sampling.n)
@@ -82,12 +77,7 @@ class Evaluation:
 
     def _check(self, stored: Mapping[str, Any]) -> None:
         """Check for the same model, wherever it is, the same questions, the same sampling; only n may grow."""
-        before = {f"sampling.{k}": v for k, v in stored["sampling"].items()}
-        before |= {key: stored.get(key) for key in self.SETTINGS}
-        before |= {f"data.{name}": node["sha256"] for name, node in stored["data"].items()}
-        now = {f"sampling.{k}": v for k, v in self.facts["sampling"].items()}
-        now |= {key: self.facts.get(key) for key in self.SETTINGS}
-        now |= {f"data.{name}": node["sha256"] for name, node in self.facts["data"].items()}
+        before, now = self._settings(stored), self._settings(self.facts)
         different = []
         for key in sorted({*before, *now}):
             a, b = before.get(key), now.get(key)
@@ -97,6 +87,11 @@ class Evaluation:
                 different.append(_difference(key, a, b))
         if different:
             raise self._other_settings("; ".join(different))
+
+    def _settings(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {key: facts.get(key) for key in self.SETTINGS}
+        settings |= {f"sampling.{key}": value for key, value in facts["sampling"].items()}
+        return settings | {f"data.{name}": node["sha256"] for name, node in facts["data"].items()}
 
     def _other_settings(self, difference: str) -> UserError:
         return UserError(
@@ -110,15 +105,8 @@ class Evaluation:
         if known != value:
             raise self._other_settings(_difference(name, known, value))
 
-    def todo(self) -> list[tuple[Question, int, int]]:
-        """List (question, sample, its seed) of all missing samples, question by question."""
-        return self._where(None)
-
-    def failed(self) -> list[tuple[Question, int, int]]:
-        """List the same of all samples that ended in an `error`."""
-        return self._where("error")
-
-    def _where(self, finish: str | None) -> list[tuple[Question, int, int]]:
+    def todo(self, finish: str | None = None) -> list[tuple[Question, int, int]]:
+        """List (question, sample, its seed) of all samples that are missing, or that ended in an "error"."""
         return [
             (question, sample, seed_of(self.sampling.seed, question, sample))
             for question in self.questions

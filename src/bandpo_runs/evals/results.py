@@ -21,7 +21,7 @@ from ..statistics.collapse import Collapse, Log, collapse_of, log_of
 from ..statistics.estimators import Graded
 from .folder import read_facts, read_graded
 
-Columns = Mapping[str, str | None]  # names of columns by what they hold
+Columns = Mapping[str, str]  # names of columns by what they hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,27 +47,12 @@ class Result:
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
-
-
 def split_label(text: str) -> tuple[str | None, Path]:
     """Split "LABEL=PATH" or "PATH"; an existing path is a path, = or not."""
     label, equals, path = text.partition("=")
     if equals and not Path(text).exists():
         return label, Path(path)
     return None, Path(text)
-
-
-def read_logs(texts: Iterable[str]) -> dict[str, Path]:
-    """Read logs of runs by label, from LABEL=PATH.
-
-    Raises:
-        ValueError: a text without a label.
-    """
-    pairs = [text.partition("=") for text in texts]
-    for label, _, path in pairs:
-        if not (label and path):
-            raise UserError(f"--log must be LABEL=PATH, got {label!r}")
-    return {label: Path(path) for label, _, path in pairs}
 
 
 def read_results(
@@ -77,47 +62,47 @@ def read_results(
     columns: Columns | None = None,
     drop_incomplete: bool = False,
 ) -> list[Result]:
-    """Read each result by `read_result`, with `logs` as for `read_logs`.
+    """Read results by `read_result`, with the logs of the runs that made their models.
+
+    Args:
+        texts: as for `read_result`.
+        scorer: see there.
+        columns: see there.
+        drop_incomplete: see there.
+        logs: LABEL=PATH, the log of a run; without it the log next to the model is read, if there is one.
 
     Raises:
-        ValueError: see there, or a log of a label that no result has.
+        UserError: nothing there, not finished, not graded, or damaged; or a log of a label that no result has.
     """
-    of_label = read_logs(logs)
-    results = [read_result(text, scorer, of_label, columns, drop_incomplete) for text in texts]
+    pairs = [text.partition("=") for text in logs]
+    for label, _, path in pairs:
+        if not (label and path):
+            raise UserError(f"--log must be LABEL=PATH, got {label!r}")
+    of_label = {label: Path(path) for label, _, path in pairs}
+    results = [read_result(text, scorer, columns, drop_incomplete) for text in texts]
     labels = dict.fromkeys(result.label for result in results)
     if unused := [label for label in of_label if label not in labels]:
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
-    return results
+    found = [of_label.get(result.label) or _log_of(result.source) for result in results]
+    return [
+        r if log is None else replace(r, collapse=collapse_of(read_log(log)))
+        for r, log in zip(results, found, strict=True)
+    ]
 
 
 def read_result(
-    text: str,
-    scorer: str | None = None,
-    logs: Mapping[str, Path] | None = None,
-    columns: Columns | None = None,
-    drop_incomplete: bool = False,
-) -> Result:
-    """Read "PATH" or "LABEL=PATH". `logs` are logs of runs by label, besides those next to the model; the
-    others as for `read_answers`.
-
-    Raises:
-        ValueError: nothing there, not finished, not graded, or damaged; the message names the file.
-    """
-    result = read_answers(text, scorer, columns, drop_incomplete)
-    path = logs.get(result.label) if logs else None
-    if path is None and result.source.is_dir():
-        path = _log_of(read_facts(result.source).get("model"))
-    return result if path is None else replace(result, collapse=collapse_of(read_log(path)))
-
-
-def read_answers(
     text: str, scorer: str | None = None, columns: Columns | None = None, drop_incomplete: bool = False
 ) -> Result:
-    """Read "PATH" or "LABEL=PATH" without a log: an evaluation folder with the grades of `scorer`, or a file with
-    columns that `columns` names; for `drop_incomplete` see `dumps.read_dump`.
+    """Read "PATH" or "LABEL=PATH", without a log.
+
+    Args:
+        text: an evaluation folder, or a file of answers.
+        scorer: whose grades of the folder; or grades the answers of the file anew.
+        columns: of the file, as for `dumps.read_dump`.
+        drop_incomplete: see there.
 
     Raises:
-        ValueError: as of `read_result`.
+        UserError: nothing there, not finished, not graded, or damaged; the message names the file.
     """
     label, path = split_label(text)
     if path.is_file():
@@ -129,18 +114,17 @@ def read_answers(
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
     facts = read_facts(path)
-    graded = read_graded(path, scorer)
-    label = label or facts.get("label") or path.name
-    sampling = {name: value for name, value in facts["sampling"].items() if name not in facts.get("omit", ())}
-    return Result(label, path, graded, scorer or facts["scorer"], sampling)
+    sampling = {**facts["sampling"], **facts.get("body", {})}
+    sampling = {name: value for name, value in sampling.items() if value is not None}  # None was not sent
+    label = label or facts["label"] or path.name
+    return Result(label, path, read_graded(path, scorer), scorer or facts["scorer"], sampling)
 
 
-def _log_of(model: Any) -> Path | None:
-    """Find the log of the run that made a model: metrics.jsonl in its folder or up to two above."""
-    if not isinstance(model, str) or not Path(model).is_dir():
-        return None
-    folder = Path(model).resolve()
-    logs = (place / "metrics.jsonl" for place in (folder, *list(folder.parents)[:2]))
+def _log_of(source: Path) -> Path | None:
+    """Find the log of the run that made a folder's model: metrics.jsonl with the model or up to two folders above."""
+    model = Path(read_facts(source)["model"]) if source.is_dir() else source
+    folder = model.resolve()
+    logs = (place / "metrics.jsonl" for place in (folder, *list(folder.parents)[:2]) if model.is_dir())
     return next((log for log in logs if log.is_file()), None)
 
 
@@ -148,7 +132,7 @@ def read_log(path: Path) -> Log:
     """Read the log of a run: its folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
 
     Raises:
-        ValueError: no such log, or one without a reward.
+        UserError: no such log, or one without a reward.
     """
     path = Path(path)
     file = path / "metrics.jsonl" if path.is_dir() else path

@@ -60,9 +60,9 @@ class Sample:
         seed: of the sample.
         text: the answer, which is graded; empty where there is none.
         tokens: with the end token and the reasoning; None where a server does not count them.
-        finish: `stop`; `length`, cut at max_tokens; `content_filter`, cut or refused by a server's filter;
-            `context_length`, refused because question and max_tokens do not fit; or `error`, which may pass, and is
-            tried again by the next process.
+        finish: `stop`; `length`, cut at max_tokens; `content_filter`, cut by a server's filter; `refused` by a server,
+            such as a question that does not fit with max_tokens; or `error`, which may pass, and is tried again by the
+            next process.
         reasoning: what a server keeps apart from the answer; it is not graded.
         error: what a server said instead of an answer.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from bandpo.errors import UserError
 from bandpo.files import shortened
@@ -28,63 +28,51 @@ def texts_of(value: Any, where: str) -> list[str]:
     Raises:
         UserError: no answer can be made out; the message begins with `where` and has what was found.
     """
-    if value is None or value != value:  # NaN is how some tables say nothing
-        return [""]
-    if isinstance(value, str):
-        if not _WRITTEN.match(value.lstrip()):
-            return [value]
-        unpacked = unpack(value)
-        if not isinstance(unpacked, list | Mapping):
+    found: Any = value
+    if isinstance(value, str) and _WRITTEN.match(value.lstrip()):
+        found = unpack(value)
+        if not isinstance(found, list | Mapping):
             raise UserError(f"{where} is {shortened(value)}: messages that became text and cannot be read; {_EXPECTED}")
-        return texts_of(unpacked, where)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return [str(value)]
-    if isinstance(value, Mapping):
-        return _of_mapping(cast(Mapping[str, Any], value), where)
-    if isinstance(value, list):
-        each = cast(list[Any], value)
-        if each and all(isinstance(part, Mapping) for part in each):
-            if all("role" in part for part in each):
-                return [_last(each, where)]
-            if all("type" in part for part in each):
-                return [_content(each, where)]
-        elif any(isinstance(part, Mapping) for part in each):
-            raise UserError(f"{where} is {shortened(each)}; {_EXPECTED}")
-        return [text for part in each for text in texts_of(part, where)]
-    raise UserError(f"{where} is {shortened(value)}; {_EXPECTED}")
-
-
-def _of_mapping(value: Mapping[str, Any], where: str) -> list[str]:
-    if "role" in value:
-        return [_last([value], where)]
-    if (choices := value.get("choices")) and isinstance(choices, list):  # each is one answer, as `message` or as `text`
-        return [text for choice in cast(list[Any], choices) for text in texts_of(choice, where)]
-    for key in ("body", "message", "messages", "text"):
-        if value.get(key) is not None:
-            return texts_of(value[key], where)
-    if "content" in value:
-        return [_content(value["content"], where)]
-    raise UserError(f"{where} is {shortened(value)}; {_EXPECTED}")
+    if found is None or found != found:  # NaN is how some tables say nothing
+        return [""]
+    if isinstance(found, str | int | float) and not isinstance(found, bool):
+        return [str(found)]
+    if isinstance(found, Mapping):
+        if "role" in found:
+            return [_last([found], where)]
+        for key in ("choices", "body", "message", "messages", "text"):  # of servers, of batches, and of vLLM
+            if found.get(key) is not None and (key != "choices" or isinstance(found[key], list)):
+                return texts_of(found[key], where)
+        if "content" in found:
+            return [content_of(found["content"], where)]
+    elif isinstance(found, list):
+        parts: list[Any] = found
+        if parts and all(isinstance(part, Mapping) and "role" in part for part in parts):
+            return [_last(parts, where)]
+        if parts and all(isinstance(part, Mapping) and "type" in part for part in parts):
+            return [content_of(parts, where)]
+        if len({isinstance(part, Mapping) for part in parts}) < 2:
+            return [text for part in parts for text in texts_of(part, where)]
+    raise UserError(f"{where} is {shortened(found)}; {_EXPECTED}")
 
 
 def _last(messages: list[Any], where: str) -> str:
     """Return the text of the last message of the assistant."""
     for message in reversed(messages):
         if message["role"] in ("assistant", "model"):
-            return _content(message.get("content"), where)
+            return content_of(message.get("content"), where)
     raise UserError(f"{where} has no message of the assistant, but {shortened(messages)}; {_EXPECTED}")
 
 
-def _content(content: Any, where: str) -> str:
+def content_of(content: Any, where: str) -> str:
     """Return the text of a message: as such, or in parts, of which thoughts and calls of tools are left out."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts: list[str] = []
-    for part in cast(list[Any], content) if isinstance(content, list) else [content]:
-        if isinstance(part, str):
-            parts.append(part)
-        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
-            parts.append(part["text"] if part.get("type", "text") in ("text", "output_text", None) else "")
-        elif not (isinstance(part, Mapping) and isinstance(part.get("type"), str) and part["type"] != "text"):
+    parts = content if isinstance(content, list) else [content or ""]
+    texts: list[str] = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
+        if isinstance(text, str):
+            texts.append(text if kind in ("text", "output_text", None) else "")
+        elif kind == "text" or not isinstance(kind, str):
             raise UserError(f"{where} has a message with the part {shortened(part)}; text is expected")
-    return "".join(parts)
+    return "".join(texts)

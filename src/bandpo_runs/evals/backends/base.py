@@ -1,4 +1,4 @@
-"""Inputs and outputs of every back end, and the choice of one by name."""
+"""Inputs and outputs of every back end, and what some of them share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,24 +48,6 @@ class Backend(Protocol):
     def opens_thinking(self, content: Content) -> bool:
         """Check that a prompt opens the thinking (`opens_thinking`), as far as is known."""
         ...
-
-
-def choose(name: str, base_url: str | None) -> str:
-    """Choose the back end for `auto`: a server if one is named, else vLLM if it is installed, else transformers."""
-    if name == "auto":
-        name = "openai" if base_url else "vllm" if find_spec("vllm") else "transformers"
-    if (name == "openai") != (base_url is not None):
-        raise UserError(
-            "backend openai needs the server's address: --base-url http://localhost:8000/v1"
-            if base_url is None
-            else f"--base-url is for backend openai, got backend {name!r}"
-        )
-    package = {"openai": "openai", "vllm": "vllm", "transformers": "transformers"}[name]
-    if not find_spec(package):
-        hint = {"openai": "pip install 'bandpo[eval]'", "vllm": "see docs.vllm.ai for your hardware"}
-        raise UserError(f"backend {name} needs the package {package}, which is not installed: "
-                        f"{hint.get(name, 'pip install transformers')}")  # fmt: skip
-    return name
 
 
 def weights_of(model: str) -> str | None:

@@ -19,7 +19,7 @@ from .base import Drawn, Request, cannot_load, opens_thinking, token_ids
 
 
 class Transformers:
-    """`generate` in batches, with noise that depends on the sample and the place of the token alone (`SeededChoice`).
+    """`generate` in batches, with noise that depends on the sample's seed alone (`SeededChoice`).
 
     Args:
         model: a folder, a hub id, or a model that is loaded already (then with its `tokenizer`).
@@ -98,7 +98,7 @@ class Transformers:
         config = self._config.__class__(**{**self._config.to_diff_dict(), "max_new_tokens": sampling.max_tokens})
         kept, self.model.generation_config = self.model.generation_config, config
         try:
-            choice = choice_of([request.seed for request in requests], sampling, longest)
+            choice = choice_of([request.seed for request in requests], sampling)
             out = self.model.generate(input_ids=ids, attention_mask=mask, logits_processor=choice)
         finally:
             self.model.generation_config = kept
@@ -111,7 +111,7 @@ class Transformers:
         return Drawn(self.tokenizer.decode(row, skip_special_tokens=True), len(row), finish)
 
 
-def choice_of(seeds: Sequence[int], sampling: Sampling, start: int) -> list[Any]:
+def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
     """Return the logits processors of a batch, which make the drawn token the most probable."""
     from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -123,58 +123,27 @@ def choice_of(seeds: Sequence[int], sampling: Sampling, start: int) -> list[Any]
             steps.append(TopKLogitsWarper(sampling.top_k))
         if sampling.top_p < 1:
             steps.append(TopPLogitsWarper(sampling.top_p))
-        steps.append(SeededChoice(seeds, start))
+        steps.append(SeededChoice(seeds))
     return LogitsProcessorList(steps)
 
 
 class SeededChoice:
     """Adds Gumbel noise to the logits, so that the greatest of them is a draw from their softmax.
 
-    The noise is a function of (seed of the row, place of the token, token): no state, no generator, and the same on
-    every device. Adding noise rather than inverting a cumulative sum keeps a draw from changing with the last bits:
-    another token wins only if it was within rounding of the winner.
+    Each row has a random generator of its own, so that its noise depends on its seed alone. Adding noise rather than
+    inverting a cumulative sum keeps a draw from changing with the last bits: another token wins only if it was within
+    rounding of the winner.
     """
 
-    def __init__(self, seeds: Sequence[int], start: int) -> None:
-        self.seeds, self.start = seeds, start
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = seeds
+        self._generators: list[torch.Generator] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        place = input_ids.shape[1] - self.start
-        states = [_mixed((seed << 32) + place) for seed in self.seeds]
-        return scores.float() - exponential(states, scores.shape[-1], scores.device).log()
-
-
-_MASK = 2**64 - 1
-# SplitMix64 (Steele, Lea and Flood, 2014, doi 10.1145/2660193.2660195): a counter times the golden ratio, then two
-# rounds of shift and multiply.
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-def _mixed(number: int) -> int:
-    z = (number + 1) * _GOLDEN & _MASK
-    z = (z ^ z >> 30) * _FIRST & _MASK
-    z = (z ^ z >> 27) * _SECOND & _MASK
-    return z ^ z >> 31
-
-
-def exponential(states: Sequence[int], count: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return `count` independent standard exponentials for each 64-bit state.
-
-    They are float32 [states, count]: the outputs of
-    SplitMix64 started there."""
-
-    def signed(value: int) -> int:
-        return value - 2**64 if value >= 2**63 else value
-
-    steps = torch.arange(1, count + 1, device=device) * signed(_GOLDEN)
-    out = torch.empty(len(states), count, device=device)
-    for row, state in zip(out, states, strict=True):  # one by one: a row stays in the processor's cache
-        z = steps + signed(state)
-        for shift, factor in ((30, _FIRST), (27, _SECOND)):
-            z ^= (z >> shift) & (2 ** (64 - shift) - 1)  # the shift of torch copies the sign
-            z *= signed(factor)
-        z ^= (z >> 31) & (2**33 - 1)
-        row.copy_((z >> 11) & (2**53 - 1))
-    # 53 bits, and half of the last: never 0, and as fine near 0, where rare tokens win, as float32 is. One
-    # in 2^25 rounds to 1 in float32, and its exponential would be infinite: a token of probability 1 would lose too.
-    return out.add_(0.5).mul_(2.0**-53).clamp_(max=1 - 2.0**-24).neg_().log1p_().neg_()
+        device = scores.device
+        self._generators = self._generators or [torch.Generator(device).manual_seed(seed) for seed in self.seeds]
+        # In float64: float32 would be too coarse near 0, where rare tokens win.
+        noise = torch.empty(scores.shape, dtype=torch.float64, device=device)
+        for row, generator in zip(noise, self._generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores.float() - noise.log().float()
