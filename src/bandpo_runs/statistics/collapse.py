@@ -1,10 +1,10 @@
-"""Has a training run collapsed? Told from its log: the reward, and the entropy of the policy.
+"""Detection of collapsed training runs, from the reward and the entropy of the policy in their logs.
 
-The rule, `find_collapse`: the mean reward of the last `window` points has lost half of what its best such mean had
+The rule of `find_collapse`: the mean reward of the last `window` points has lost half of what its best such mean had
 above the floor, by more than `SIGMAS` standard errors of noise, for `window` points in a row; and the entropy has moved
 with it: up to 1.5 times its lowest before the break or more, or down to half of what it was at the best point or less.
-A reward that falls while the entropy stays is told as that: harder data do so too. What comes back above the line for
-`window` points in a row has recovered.
+A reward that falls while the entropy stays is reported as such: harder data do so too. A reward that comes back above
+the line for `window` points in a row has recovered.
 
 benchmarks/collapse.py measures false alarms and delay on made logs and on runs of the lab;
 research/pages/evaluation_measured.md has them.
@@ -12,8 +12,8 @@ research/pages/evaluation_measured.md has them.
 
 from __future__ import annotations
 
+import bisect
 import functools
-import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,8 +48,17 @@ class Log:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Collapse of a reward: the break (`step`), when the rule could tell (`known`), the fall, and whether it
-    came back (`recovered`, the step; None: not to the end of the log)."""
+    """Collapse of a reward.
+
+    Attributes:
+        step: of the break.
+        known: the step at which the rule could tell.
+        best: the best smoothed reward before.
+        after: the mean reward after.
+        entropy: what the entropy did.
+        recovered: the step at which the reward came back; None: not to the end of the log.
+        axis: "round" or "step".
+    """
 
     step: float
     known: float
@@ -64,37 +73,36 @@ class Collapse:
         """Return True if the entropy moved too, or was not logged."""
         return self.entropy != "stayed"
 
+    @property
+    def lasting(self) -> bool:
+        """Return True for a certain collapse that did not recover."""
+        return self.certain and self.recovered is None
+
     def __str__(self) -> str:
         """Return `collapsed at step 340: reward 0.61 before, 0.05 after, entropy rose`."""
-        what = "collapsed" if self.certain else "reward fell"
-        if self.recovered is not None:
-            what += f" at {self.axis} {self.step:g}, recovered at {self.axis} {self.recovered:g}"
-        else:
-            what += f" at {self.axis} {self.step:g}"
+        what = f"{'collapsed' if self.certain else 'reward fell'} at {self.axis} {self.step:g}"
+        what += f", recovered at {self.axis} {self.recovered:g}" if self.recovered is not None else ""
         return f"{what}: reward {self.best:.2f} before, {self.after:.2f} after, entropy {self.entropy}"
 
 
 def trailing_mean(values: ArrayLike, window: int) -> Floats:
     """Return the mean of the last `window` known values; NaN before there are so many."""
     values = np.asarray(values, np.float64)
-    finite = np.isfinite(values)
-    known, counts = values[finite].tolist(), np.cumsum(finite)
-    means = np.array([math.fsum(known[i - window : i]) / window for i in range(window, len(known) + 1)])
+    known, counts = values[np.isfinite(values)], np.cumsum(np.isfinite(values))
     out, there = np.full(len(values), np.nan), counts >= window
-    out[there] = means[counts[there] - window]
+    if there.any():
+        out[there] = np.lib.stride_tricks.sliding_window_view(known, window).mean(-1)[counts[there] - window]
     return out
 
 
 def running_median(values: Floats) -> list[float]:
     """Return the median of the first, of the first two, of the first three ... values."""
-    low: list[float] = []  # the lower half, negated, and the upper half, each as a heap
-    high: list[float] = []
+    known: list[float] = []
     medians = []
     for value in values.tolist():
-        heapq.heappush(high, -heapq.heappushpop(low, -value))
-        if len(high) > len(low):
-            heapq.heappush(low, -heapq.heappop(high))
-        medians.append(-low[0] if len(low) > len(high) else (high[0] - low[0]) / 2)
+        bisect.insort(known, value)
+        half = len(known) // 2
+        medians.append((known[half] + known[~half]) / 2)
     return medians
 
 
@@ -207,24 +215,27 @@ def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
     """Return rows of metrics as a log: means over the lines of a round (or step).
 
     Raises:
-        ValueError: no line has a reward.
+        UserError: no line has a reward.
     """
-    reward = next((key for key in REWARDS if any(_number(row.get(key)) for row in rows)), None)
-    if reward is None:
+
+    def logged(names: Sequence[str]) -> str | None:
+        return next((key for key in names if any(_number(row.get(key)) for row in rows)), None)
+
+    if (reward := logged(REWARDS)) is None:
         raise UserError(f"{name}: no reward in it; expected one of {', '.join(REWARDS)} in its lines")
-    entropy = next((key for key in ENTROPIES if any(_number(row.get(key)) for row in rows)), ENTROPIES[0])
-    used = [row for row in rows if _number(row.get(reward)) or _number(row.get(entropy))]
+    keys = (reward, logged(ENTROPIES) or ENTROPIES[0])
+    used = [row for row in rows if any(_number(row.get(key)) for key in keys)]
     axis = "round" if all(_number(row.get("round")) for row in used) else "step"
     if not all(_number(row.get(axis)) for row in used):
         raise UserError(f"{name}: expected 'round' or 'step' in every line that has a reward")
     points: dict[float, tuple[list[float], list[float]]] = {}
     for row in used:
-        for key, values in zip((reward, entropy), points.setdefault(float(row[axis]), ([], [])), strict=True):
-            if _number(row.get(key)):
-                values.append(float(row[key]))
+        for key, values in zip(keys, points.setdefault(float(row[axis]), ([], [])), strict=True):
+            values += [float(row[key])] if _number(row.get(key)) else []
     x = sorted(points)
-    mean = [[math.fsum(v) / len(v) if v else math.nan for v in points[at]] for at in x]
-    return Log(np.array(x), np.array([r for r, _ in mean]), np.array([e for _, e in mean]), axis)
+    means = [[math.fsum(v) / len(v) if v else math.nan for v in points[at]] for at in x]
+    rewards, entropies = np.array(means, np.float64).reshape(-1, 2).T
+    return Log(np.array(x), rewards, entropies, axis)
 
 
 def _number(value: Any) -> bool:

@@ -23,15 +23,8 @@ from scipy.special import stdtrit  # scipy.stats takes a second to load
 from .estimators import Floats, log_choose, pass_at_k, per_prompt
 
 __all__ = [
-    "LEVEL",
-    "Interval",
-    "Spread",
-    "average",
-    "clustered_error",
-    "sampling_error",
-    "sampling_variance",
-    "training_runs",
-]
+    "LEVEL", "Interval", "Spread", "average", "clustered_error", "sampling_error", "sampling_variance", "training_runs"
+]  # fmt: skip
 
 LEVEL = 0.95
 
@@ -90,14 +83,12 @@ def sampling_variance(score: Floats, k: int | None) -> Floats:
 
 
 def _shrunk(score: Floats) -> float:
-    """Return the share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
+    """Return the share of right samples with two right and two wrong ones more (Agresti and Coull)."""
     return float((score.sum() + 2) / (score.size + 4))
 
 
 def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
-    """Estimate mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone.
-
-    Prompts are fixed.
+    """Estimate mean@n (pass@k with `k`) of [prompts, samples], with the error of sampling alone: prompts are fixed.
 
     The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
     Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a prompt
