@@ -166,7 +166,7 @@ def test_json_has_all_numbers(here, capsys):
     assert capsys.readouterr().err == "error: --rate and --match exclude each other; leave out one\n"
     assert main([*shlex.split(args), "--rule", "band,ripo,clip:0.001:0.2"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["among"], data["counted"], data["level"]) == ("negative", "cut", 0.95)
+    assert (data["among"], data["cut"], data["level"]) == ("negative", True, 0.95)
     assert data["rate"] == pytest.approx(0.05)
     assert data["reference"] is None
     band, ripo, clip = data["rules"]
@@ -175,7 +175,7 @@ def test_json_has_all_numbers(here, capsys):
     assert bandpo.trust_regions.trust_region(ripo["measured"]["node"]) == bandpo.trust_regions.RIPO(ripo["value"])
     # The lower side is 0.001 already, and the upper one cuts none of them.
     assert (clip["value"], clip["measured"], clip["interval"]) == (None, None, None)
-    assert clip["why_not"].endswith("whatever eps_high is, which is more than wanted")
+    assert clip["why"].endswith("whatever eps_high is, which is more than wanted")
 
 
 def test_the_tail_and_rules_without_a_number(here, capsys):

@@ -275,7 +275,7 @@ def take_away(monkeypatch, packages, modules):
     ("package", "modules", "args"),
     [
         ("trl", [], RECIPE),
-        ("numpy", ["cli.show_training"], ["lab"]),
+        ("numpy", ["reports.page"], ["lab"]),
         ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
         ("matplotlib", ["reports.charts", "reports.page", "reports.figures"], ["figures"]),
     ],

@@ -272,8 +272,6 @@ def test_what_does_not_hold_is_said():
     result = calibrate(unknown, [Band("kl")], rate=0.01)
     assert result.rules[0].interval is None
     assert [warning.split(":")[0] for warning in result.warnings] == ["No intervals"]
-    one = Tokens(of.old, of.log_ratio, None, of.responses // 30, {})
-    assert "of 10 responses only" in calibrate(one, [Band("kl")], rate=0.01).warnings[0]
     (capped,) = calibrate(of, [Capped(Band("kl"), 1.5)], rate=0.2).rules
     stopped = (of.log_ratio > math.log(1.5)).mean()
     assert capped.notes[0].startswith(f"{100 * stopped / capped.measured.rate:.3g} % of the tokens that it stops")

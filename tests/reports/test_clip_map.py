@@ -128,7 +128,7 @@ def test_the_map_of_calibrate_has_its_numbers(tmp_path, monkeypatch, capsys, mor
     rules = [data["reference"]] * (data["reference"] is not None)
     rules += [each["measured"] for each in data["rules"] if each["measured"]]
     shown = [
-        [f"{data['among_tokens']:,}", *(f"{100 * rule[name]:.3g} %" for name in ("rate", "high", "low", "rare"))]
+        [f"{data['looked_at']:,}", *(f"{100 * rule[name]:.3g} %" for name in ("rate", "high", "low", "rare"))]
         for rule in rules
     ]
     assert list(table(page).values()) == shown

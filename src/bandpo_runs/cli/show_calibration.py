@@ -68,35 +68,14 @@ def _region(value: Any) -> Region:
 
 
 def _data(files: Sequence[Path], tokens: Tokens, found: Calibration) -> dict[str, Any]:
-    def measured(one: Measured | None) -> dict[str, Any] | None:
-        return one and {name: _finite(value) for name, value in vars(one).items()}
+    def plain(value: Any) -> Any:
+        if isinstance(value, Found | Calibration | Measured):
+            return {name: plain(each) for name, each in vars(value).items() if name != "region"}
+        if isinstance(value, tuple):
+            return [*map(plain, value)]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return {
-        "files": [str(path) for path in files],
-        "columns": dict(tokens.columns),
-        "tokens": found.tokens,
-        "responses": found.responses,
-        "among": found.among,
-        "among_tokens": found.looked_at,
-        "counted": "cut" if found.cut else "outside",
-        "rate": found.rate,
-        "reference": measured(found.reference),
-        "level": LEVEL,
-        "rules": [
-            {
-                **{name: getattr(one, name) for name in ("label", "parameter", "value", "exact", "notes")},
-                "interval": one.interval and [*map(_finite, one.interval)],
-                "measured": measured(one.measured),
-                "why_not": one.why or None,
-            }
-            for one in found.rules
-        ],
-        "warnings": found.warnings,
-    }
-
-
-def _finite(x: Any) -> Any:
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+    return {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **plain(found)}
 
 
 def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:

@@ -7,16 +7,13 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from bandpo.errors import UserError
 from bandpo.integrations import say_average
 from bandpo.losses.notation import in_words
-from bandpo.losses.surrogates import by_sign
 from bandpo.rewards.functions import look_in_working_directory
 
 from ..config.recipe import load
@@ -24,13 +21,9 @@ from ..config.run_folder import is_finished
 from ..config.trust import sent_away
 from ..files.locks import locked
 from ..progress import Progress, console
-from ..reports.runs import ratio_bounds, read_sections
 from ..toy import SCENES
 from ..training import processes
 from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
-
-if TYPE_CHECKING:
-    from ..reports.report import Part
 
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
 
@@ -42,6 +35,7 @@ def compare_and_show(
     """Run `bandpo lab`."""
     from ..reports.page import write_page  # drawing is not needed to train
     from ..reports.report import make_report
+    from ..reports.runs import read_sections
 
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     with locked(output / scene / ".lock"):
@@ -74,10 +68,9 @@ def compare_and_show(
         report = make_report(read_sections(folders, trust=True))  # they were trained here, by now
         page = output / f"report-{scene}.html"
         write_page(report, page)
-        for part in report.parts:
-            _print_part(part)
-        for line in (_cause(jobs), *report.limits, f"Other scenes: --scene {', '.join(SCENES.keys() - {scene})}."):
-            console.print(*filter(None, [line]))
+        others = f"Other scenes: --scene {', '.join(sorted(SCENES.keys() - {scene}))}."
+        for line in (*(line for _, lines in report.verdicts for line in lines), *report.limits, others):
+            console.print(line)
         console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
         print(page)  # alone on its line, whole, for eyes and for scripts
 
@@ -156,35 +149,3 @@ def _line(row: Mapping[str, Any], rounds: int) -> str:
         return f"{now}{part('held-out reward', 'eval/reward')}{said}"
     now += part("reward", "reward") + part("work", "lab/work") + part("entropy", "entropy", digits=2)
     return now + part("clip", "clip/fraction", 100, " %", 2) + part("tail", "clip/tail_high_share", 100, " %", 0)
-
-
-def _print_part(part: Part) -> None:
-    for each in part.tables:
-        last = len(each.head) - each.defined
-        table = Table(*(text for text, _ in each.head[:last]), title=f"{part.title}. {each.caption}",
-                      title_justify="left", title_style="bold")  # fmt: skip
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for name, cells in each.rows:
-            table.add_row(name, *(" ".join(cell[:2]).replace("\xa0", " ") for cell in cells[: last - 1]))
-        console.print(table)
-        for note in each.notes:
-            console.print(note)
-
-
-def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
-    """Write the sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
-    said: dict[str, None] = {}  # each rule once
-    for job in jobs:
-        objective = job.config.objective
-        if not objective.is_per_token:
-            continue
-        bounds = ratio_bounds(objective.trust_region, np.array([p]))
-        if bounds is None:
-            continue
-        limit = p * bounds[1].item()
-        stops = by_sign(objective.apply, objective.dual_clip)[0] in ("clip", "mask", "mask_two_sided")
-        said[f"{job.config.label or job.name} {f'to {limit:.3g}' if stops and limit < 1 else 'without a limit'}"] = None
-    if not said:
-        return ""
-    return f"Why: in one round a good token of probability {p:g} can be pushed up by {', '.join(said)}."

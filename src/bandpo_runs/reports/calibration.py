@@ -283,8 +283,6 @@ def _warnings(wanted: float, responses: Integers | None) -> Iterator[str]:
             "No intervals: tokens of one response depend on one another, and the rows do not say which response a "
             "token belongs to. --response names the column that does."
         )
-    elif (few := len(np.unique(responses))) < FEW:
-        yield f"The tokens are of {few} responses only. How good an interval from fewer than {FEW} is was not measured."
 
 
 def _find(region: Region, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats) -> Found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,23 +23,21 @@ DOTTED: dict[str, Any] = {"linestyle": (0, (1, 3)), "linewidth": 0.8}
 INK, RULE = "#000001", "#000002"  # stand in for two colours of the page, see `svg`
 LEFT, RIGHT, WIDTH = 46, 8, 360  # px: beside the axes of a drawing, and of a drawing
 Styles = dict[str, dict[str, Any]]
-# Beginnings of labels whose look is the same on every page.
-_FAMILIES = ("GRPO", "Band-KL", "Clip-Higher", "Clip ", "No clip")
+_FAMILIES = ("GRPO", "Band-KL", "Clip-Higher", "Clip ", "No clip")  # labels whose look is the same on every page
 
 
 def method_styles(labels: Iterable[str]) -> Styles:
     """Return colour, dash and marker of each method; colour is never the only sign."""
     labels, places = list(labels), {}
-    for label in [*(x for x in labels if x.startswith(_FAMILIES)), *labels]:
-        wanted = next((i for i, name in enumerate(_FAMILIES) if label.startswith(name)), 5)
-        free = [i for i in range(28) if i not in places.values()] or range(28)
-        used = Counter(i % 7 for i in places.values())
-        places.setdefault(label, min(free, key=lambda i: (used[i % 7], (i - wanted) % 7)))
-    looks = {label: places[label] for label in labels}
+    for label in sorted(labels, key=lambda label: not label.startswith(_FAMILIES)):
+        wanted = next((i for i, name in enumerate(_FAMILIES) if label.startswith(name)), len(_FAMILIES))
+        order = [(wanted + i) % 7 + 7 * turn for turn in range(4) for i in range(7)]
+        places[label] = next((i for i in order if i not in places.values()), wanted)
     return {
-        label: {"color": LIGHT[i % 7], "linestyle": DASHES[i % 4], "marker": "osD^vPX"[i % 7]}
-        for label, i in looks.items()
-    }
+        label: {"color": LIGHT[places[label] % 7], "linestyle": DASHES[places[label] % 4],
+                "marker": "osD^vPX"[places[label] % 7]}
+        for label in labels
+    }  # fmt: skip
 
 
 def draw(ax: Axes, figure: Figure, styles: Styles) -> None:

@@ -188,10 +188,6 @@ def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]
                          "do not count.")  # fmt: skip
     if alone := sizes[0].keys() ^ sizes[1].keys():
         notes.append(f"Only one of the two has {', '.join(sorted(alone))}.")
-    if any(not c.clustered_error.exact for c in comparisons):
-        notes.append("Some p-values of clustered error are from random signs, not exact.")
-    if has_test and any(not c.sampling_error.exact for c in comparisons):
-        notes.append("Some p-values of sampling error are from a normal approximation, not exact.")
     return notes
 
 

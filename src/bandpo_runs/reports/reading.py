@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,7 +71,7 @@ class Curves:
         label: of its method, or its own.
         finished: it came to its end, or its log cannot tell.
         notes: remarks on its log.
-        sums: a cache of `total` and `mean`.
+        cache: of `total`, `mean` and `collapse`.
     """
 
     axis: str
@@ -81,7 +80,7 @@ class Curves:
     label: str = ""
     finished: bool = True
     notes: tuple[str, ...] = ()
-    sums: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
+    cache: dict[str | None, Any] = field(default_factory=dict, repr=False)
 
     def total(self, key: str) -> np.ndarray:
         """Sum a metric for each of `x`; NaN where no line has it. A key with * stands for all that it fits."""
@@ -93,7 +92,7 @@ class Curves:
         return total / np.maximum(count, 1)
 
     def _sums(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        if key not in self.sums:
+        if key not in self.cache:
             names = fnmatch.filter({name for row in self.rows for name in row}, key) if "*" in key else [key]
             first = np.searchsorted(np.array([row[self.axis] for row in self.rows], float), self.x)
             total, count = np.zeros(len(self.x)), np.zeros(len(self.x), int)
@@ -102,12 +101,14 @@ class Curves:
                 known = np.isfinite(values)
                 total += np.add.reduceat(np.where(known, values, 0.0), first)
                 count += np.add.reduceat(known, first, dtype=int)
-            self.sums[key] = np.where(count > 0, total, np.nan), count
-        return self.sums[key]
+            self.cache[key] = np.where(count > 0, total, np.nan), count
+        return self.cache[key]
 
-    @functools.cached_property
+    @property
     def collapse(self) -> Collapse | None:
-        return find_collapse(self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis)
+        if None not in self.cache:
+            self.cache[None] = find_collapse(self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis)
+        return self.cache[None]
 
     @property
     def points(self) -> int:
