@@ -440,35 +440,17 @@ def test_the_page_is_written_only_if_something_is_new(tmp_path, monkeypatch):
     assert written == [NOW, NOW + 12, NOW + 16]  # at once, with the new row, and at the end
 
 
-def test_what_takes_long_is_done_seldom(tmp_path, monkeypatch):
-    """A hundred times as long as it takes passes before the next look, or the next page."""
-    rows, pages, looks = [ours(1)], [], []
-    folder = run_of_ours(tmp_path / "run", rows)
+def test_a_slow_look_is_followed_by_a_long_pause(tmp_path, monkeypatch):
+    folder, pages = run_of_ours(tmp_path / "run", [ours(1)]), []
 
-    def one_more():
-        rows.append(ours(len(rows) + 1))
-        run_of_ours(folder, rows)
-
-    def draw(path, seen, now, refresh=10):
+    def slowly(path, seen, now, refresh=10):
         pages.append(round(clock.now - NOW, 2))
-        clock.now += 0.05
+        clock.now += 0.1
 
-    def slowly(watch, now):
-        looks.append(round(clock.now - NOW, 2))
-        clock.now += 0.03
-        return look(watch, now)
-
-    monkeypatch.setattr(show_watch, "write_page", draw)
-    clock = Clock(*[one_more] * 6)
+    monkeypatch.setattr(show_watch, "write_page", slowly)
+    clock = Clock(lambda: run_of_ours(folder, [ours(1), ours(2)]), lambda: None)
     followed([folder], clock, html=tmp_path / "page.html")
-    assert looks == []
-    assert pages == [0, 6.05, 12.1, 14.15]  # the last one at the end
-    look = Watch.look
-    monkeypatch.setattr(Watch, "look", slowly)
-    began, clock = len(pages), Clock(*[one_more] * 3)
-    followed([folder], clock)
-    assert looks == [0, 2.03, 5.06, 8.09]
-    assert len(pages) == began
+    assert pages == [0, 5.1, 12.2]  # the last one at the end
 
 
 def test_names_in_logs_cannot_write_html(tmp_path):

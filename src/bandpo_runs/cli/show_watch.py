@@ -26,7 +26,7 @@ from ..reports.watching import PANELS, Seen, Watch, write_page
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=*#"
 _MOST_LINE = 60  # columns of a curve
-_PAUSE = 100  # between two looks, and two pages, so many times as long as one takes: each has 1 % of a core at most
+_PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
 # The columns of the table of several runs; from the end of them go those for which there is no room.
 _COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "radius", "P(work)", "good tail cut", "KL")
 
@@ -67,7 +67,7 @@ def _follow(
     """
     told: dict[str, Any] = {}
     on_page: dict[str, Any] = {}
-    page_due = began = clock()
+    began = clock()
     screen = Live(console=console, auto_refresh=False, vertical_overflow="crop")
     with screen if console.is_terminal and not console.is_dumb_terminal else nullcontext():
         if html is not None:
@@ -80,13 +80,12 @@ def _follow(
                 if told.get(run.label) != now[run.label]:
                     console.print(_line(run), soft_wrap=True)
             told = now
-            pause = max(every, _PAUSE * (clock() - began))
-            if html is not None and now != on_page and (began := clock()) >= page_due:
-                write_page(html, seen, began)
-                on_page, page_due = now, clock() + _PAUSE * (clock() - began)
+            if html is not None and now != on_page:
+                write_page(html, seen, clock())
+                on_page = now
             if watch.complete and all(run.ended for run in seen):
                 return
-            sleep(pause)
+            sleep(max(every, _PAUSE * (clock() - began)))
             began = clock()
             seen = watch.look(began)
 

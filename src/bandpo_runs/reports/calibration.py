@@ -46,23 +46,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Found:
-    """A rule with the number that was found.
-
-    Attributes:
-        label: of the rule with `value`, which is `exact` rounded up.
-        parameter: the fields of the number.
-        measured: the effect of the rule with `value`.
-        region: the rule with `value`.
-        why: why there is no value, if there is none; then `measured`, `region` and `interval` are None.
-    """
+    """A rule with the number that was found, or `why` there is none."""
 
     label: str
-    parameter: str
+    parameter: str  # its fields
     exact: float | None = None
-    value: float | None = None
+    value: float | None = None  # `exact` rounded up
     interval: Interval | None = None
-    measured: Measured | None = None
-    region: Region | None = None
+    measured: Measured | None = None  # of the rule with `value`
+    region: Region | None = None  # the rule with `value`
     notes: tuple[str, ...] = ()
     why: str = ""
 

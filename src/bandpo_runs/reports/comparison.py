@@ -70,10 +70,6 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
     Raises:
         UserError: nothing in common, or k larger than the number of samples.
     """
-    for result in (a, b):
-        for graded in result.graded:
-            if k is not None and not 1 <= k <= graded.score.shape[-1]:
-                raise UserError(f"k must be from 1 to the {graded.score.shape[-1]} samples of {result.source}, got {k}")
     try:
         return compare(a.graded, b.graded, k)
     except ValueError as error:

@@ -50,35 +50,20 @@ class Part:
 
 @dataclass(frozen=True)
 class Report:
-    """What the page says.
+    """What the page says."""
 
-    Attributes:
-        labels: of all methods, in the order of the page.
-        lead: what is compared.
-        verdicts: sentences under the title of each part; one part has no title.
-        parts: curves and tables of each section.
-        bounds: the lowest and the highest ratio of each rule at `GRID`.
-        intervals: where a probability may go under each rule.
-        maps: which tokens a rule stops, of runs that stored tokens.
-        shares: the numbers of the maps.
-        settings: those that differ between runs; None if none does.
-        facts: versions, hardware and logs.
-        commands: who ran, and how.
-        limits: what the scenes do not show.
-    """
-
-    labels: list[str]
+    labels: list[str]  # of all methods
     lead: str
-    verdicts: list[tuple[str, list[str]]]
+    verdicts: list[tuple[str, list[str]]]  # sentences on each part, under its title if there are several
     parts: list[Part]
-    bounds: dict[str, tuple[np.ndarray, np.ndarray]]
+    bounds: dict[str, tuple[np.ndarray, np.ndarray]]  # the lowest and the highest ratio of each rule at `GRID`
     intervals: Table
     maps: list[ClipMap]
-    shares: Table
-    settings: Table | None
+    shares: Table  # the numbers of the maps
+    settings: Table | None  # that differ between runs
     facts: list[str]
-    commands: list[tuple[str, str]]
-    limits: list[str]
+    commands: list[tuple[str, str]]  # who ran, and how
+    limits: list[str]  # what the scenes do not show
 
 
 def make_report(sections: Sequence[Section]) -> Report:

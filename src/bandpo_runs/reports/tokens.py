@@ -34,21 +34,13 @@ _ROUNDING = 1e-3  # what rounding may put above 0
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Response tokens, one after the other.
+    """Response tokens, one after the other."""
 
-    Attributes:
-        old: log p under the old policy.
-        log_ratio: log r, the current minus the old log-probability.
-        advantages: None if no column has them.
-        responses: the number of each token's response, from 0; None if it is not known.
-        columns: which column was read for what.
-    """
-
-    old: Floats
-    log_ratio: Floats
-    advantages: Floats | None
-    responses: Integers | None
-    columns: Mapping[str, str]
+    old: Floats  # log p under the old policy
+    log_ratio: Floats  # the current minus the old log-probability
+    advantages: Floats | None  # None: no column has them
+    responses: Integers | None  # the number of each token's response, from 0; None: not known
+    columns: Mapping[str, str]  # which column was read for what
 
     @property
     def count(self) -> int:

@@ -107,26 +107,20 @@ def running_median(values: Floats) -> list[float]:
 
 
 def find_collapse(
-    reward: ArrayLike,
-    entropy: ArrayLike | None = None,
-    steps: ArrayLike | None = None,
-    *,
-    window: int = WINDOW,
-    floor: float | None = None,
-    axis: str = "step",
+    reward: ArrayLike, entropy: ArrayLike | None = None, steps: ArrayLike | None = None, *, axis: str = "step"
 ) -> Collapse | None:
     """Find the first lasting collapse of a run, else the first one that recovers; None: none.
+
+    The floor of the rule is 0, or the lowest smoothed reward so far if that is lower.
 
     Args:
         reward: mean reward, point by point; NaN where it is not known.
         entropy: of the policy, in any unit, at the same points.
         steps: what the points are called; by default 0, 1, 2 ...
-        window: points over which is averaged, and for which the fall must last.
-        floor: the reward of a model that can do nothing. By default 0, or the lowest smoothed reward so far if lower.
         axis: the word for `steps` in the message.
 
     Raises:
-        ValueError: a window below 2, or arrays of different lengths.
+        ValueError: arrays of different lengths.
     """
     reward = np.asarray(reward, np.float64)
     entropy = np.full_like(reward, np.nan) if entropy is None else np.asarray(entropy, np.float64)
@@ -134,64 +128,53 @@ def find_collapse(
     if not len(reward) == len(entropy) == len(steps):
         raise ValueError(f"reward, entropy and steps must be of one length, got {len(reward)}, {len(entropy)} and "
                          f"{len(steps)}")  # fmt: skip
-    if window < 2:
-        raise ValueError(f"window must be at least 2 points, got {window}")
     known = np.isfinite(reward)
     reward, entropy, steps = reward[known], entropy[known], steps[known]
-    smooth = trailing_mean(reward, window).tolist()
-    noise = functools.cache(functools.partial(_noise, reward, smooth, window))
-    best, lowest = -math.inf, 0.0 if floor is None else floor
-    best_at, below, above = 0, 0, 0
+    smooth = trailing_mean(reward, WINDOW).tolist()
+    noise = functools.cache(functools.partial(_noise, reward, np.asarray(smooth)))
+    best, lowest, best_at, below, above = -math.inf, 0.0, 0, 0, 0
     passing: Collapse | None = None
     current: tuple[Collapse, int, int] | None = None  # with the places of its best point and of its break
-    for i in range(window - 1, len(reward)):
+    for i in range(WINDOW - 1, len(reward)):
         if current is None and smooth[i] > best:
             best, best_at = smooth[i], i
-        lowest = min(lowest, smooth[i]) if floor is None else floor
+        lowest = min(lowest, smooth[i])
         line = lowest + LOSS * (best - lowest)
         if current is None:
             below = below + 1 if smooth[i] < line and best - smooth[i] > SIGMAS * noise()(i, best_at) else 0
         above = above + 1 if smooth[i] >= line else 0
-        if current is None and below >= window:
-            split = _break(reward, max(0, best_at - window + 1), i)
+        if current is None and below >= WINDOW:
+            split = _break(reward, max(0, best_at - WINDOW + 1), i)
             after = float(reward[split : i + 1].mean())
-            current = (
-                Collapse(float(steps[split]), float(steps[i]), best, after, "not logged", None, axis),
-                best_at,
-                split,
-            )
-        elif current is not None and above >= window:
-            passing = passing or _with_entropy(*current, entropy[: i + 1], window, float(steps[i]))
+            fall = Collapse(float(steps[split]), float(steps[i]), best, after, "not logged", None, axis)
+            current = fall, best_at, split
+        elif current is not None and above >= WINDOW:
+            passing = passing or _with_entropy(*current, entropy[: i + 1], float(steps[i]))
             current, best, best_at, below = None, smooth[i], i, 0
-    if current is not None:
-        return _with_entropy(*current, entropy, window, None)
-    return passing
+    return passing if current is None else _with_entropy(*current, entropy, None)
 
 
-def _noise(reward: Floats, smoothed: Sequence[float], window: int) -> Callable[[int, int], float]:
+def _noise(reward: Floats, smooth: Floats) -> Callable[[int, int], float]:
     """Return the standard error of a smoothed reward, as known at a point.
 
-    It comes from neighbouring points and, once there are enough
-    before the best one, from three windows in a row, which see noise that lasts for some points, and no steady rise.
+    It comes from neighbouring points and, once there are enough before the best one, from three windows in a row, which
+    see noise that lasts for some points, and no steady rise.
     """
-    smooth = np.asarray(smoothed)
-    bends = np.abs(smooth[3 * window - 1 :] - 2 * smooth[2 * window - 1 : -window] + smooth[window - 1 : -2 * window])
+    bends = np.abs(smooth[3 * WINDOW - 1 :] - 2 * smooth[2 * WINDOW - 1 : -WINDOW] + smooth[WINDOW - 1 : -2 * WINDOW])
     by_point, by_window = running_median(np.abs(np.diff(reward))), running_median(bends)
 
     def at(now: int, best_at: int) -> float:
-        known = best_at + 2 - 3 * window
-        windows = by_window[known - 1] / math.sqrt(6) if known >= 2 * window else 0.0
-        return 1.4826 * max(by_point[now - 1] / math.sqrt(2 * window), windows)
+        known = best_at + 2 - 3 * WINDOW
+        windows = by_window[known - 1] / math.sqrt(6) if known >= 2 * WINDOW else 0.0
+        return 1.4826 * max(by_point[now - 1] / math.sqrt(2 * WINDOW), windows)
 
     return at
 
 
-def _with_entropy(
-    collapse: Collapse, best_at: int, split: int, entropy: Floats, window: int, recovered: float | None
-) -> Collapse:
+def _with_entropy(collapse: Collapse, best_at: int, split: int, entropy: Floats, recovered: float | None) -> Collapse:
     """Add the entropy's change in the four windows after the break."""
     calm = trailing_mean(entropy, SHORT)
-    before, after = calm[: split + 1], entropy[split : split + 4 * window]
+    before, after = calm[: split + 1], entropy[split : split + 4 * WINDOW]
     moved: Entropy = "not logged"
     if np.isfinite(before).any() and np.isfinite(after).any():
         level = float(np.nanmean(after))
