@@ -170,7 +170,7 @@ def _data(run: Seen) -> dict[str, Any]:
 
 
 def _curve(y: np.ndarray, width: int) -> str:
-    """Draw the values from lowest to highest, in at most so many columns; blank if none is known."""
+    """Draw the values as blocks in at most so many columns; blank if unknown."""
     means = [part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan
              for part in np.array_split(y, min(width, len(y)))]  # fmt: skip
     blocks = _BLOCKS if console.encoding.lower().startswith("utf") else _PLAIN

@@ -34,7 +34,7 @@ _TRIED = sorted({*np.logspace(-8, 4, 25).tolist(), *(1 + np.logspace(-3, -0.125,
 
 @dataclass(frozen=True)
 class Measured:
-    """Effect of a rule on the tokens: shares of those that are looked at, except `rare`, a share of those outside."""
+    """Shares of the tokens that a rule stops; `rare` is a share of those."""
 
     label: str
     node: Mapping[str, Any] | None
@@ -61,7 +61,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The rate that was wanted, the rule whose rate it is (None: it was given), and the number of each rule."""
+    """The wanted rate, the rule that gave it if any, and the number of each rule."""
 
     tokens: int
     responses: int | None
@@ -120,7 +120,7 @@ class _Sample:
     counts: Bools
 
     def pieces(self, some: Integers | None = None) -> Iterator[tuple[Tensor, Tensor, Context]]:
-        """Yield log-ratios, old log-probabilities and a rule's other inputs of all or of some tokens, in pieces."""
+        """Yield log-ratios, old log-probabilities and contexts of tokens, in pieces."""
         index = np.arange(len(self.old)) if some is None else some
         for start in range(0, len(index), _PIECE):
             part = index[start : start + _PIECE]
@@ -135,7 +135,7 @@ class _Sample:
         return outside & (self.counts if some is None else self.counts[some])
 
     def check(self, region: Region) -> None:
-        """Raise UserError for a rule that needs what is not known here, or that mixes the tokens of a batch."""
+        """Refuse a rule that needs more than is known, or mixes tokens of a batch."""
         some = np.linspace(0, len(self.old) - 1, min(len(self.old), 1000)).astype(np.int64)
         half = (len(some) + 1) // 2
         try:
@@ -187,7 +187,7 @@ def _sample(tokens: Tokens, among: Among, cut: bool) -> _Sample:
 
 
 def _plain(node: Any) -> Any:
-    """Return a node as YAML, JSON and Python can all write it; a number may be a text in all of them."""
+    """Return a node as YAML, JSON and Python can all write it."""
     if isinstance(node, dict):
         return {key: _plain(value) for key, value in node.items()}
     return str(node) if isinstance(node, float) and math.isinf(node) else node

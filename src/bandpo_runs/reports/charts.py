@@ -41,7 +41,7 @@ def method_styles(labels: Iterable[str]) -> Styles:
 
 
 def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
-    """Draw seeds as thin lines and their mean as a thick one, and no line without points."""
+    """Draw seeds as thin lines and their mean as a thick one."""
     for index, (label, curve) in enumerate(figure.curves.items()):
         for seed in curve.seeds:
             ax.plot(*seed, color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
@@ -100,7 +100,7 @@ def _look(name: str) -> dict[Any, Any]:
 
 
 def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = False) -> Markup:
-    """Return a drawing as inline SVG with colours and font from the page, as wide as a phone; `bare`: for a key."""
+    """Return a drawing as inline SVG in colours of the page; `bare` for a key."""
     width = 48 if bare else WIDTH
     # "default" first: a user's matplotlibrc must not change a byte. The name salts ids that must differ on the page.
     with matplotlib.style.context("default"), matplotlib.rc_context(_look(name)):

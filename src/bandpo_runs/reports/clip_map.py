@@ -36,7 +36,7 @@ _RATIOS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 
 
 
 class ClipMap(NamedTuple):
-    """A rule's effect on tokens: title, numbers, the tokens, and which of them are outside and count."""
+    """A rule's effect on tokens; `outside` marks those that it stops."""
 
     title: str
     words: str
@@ -80,7 +80,7 @@ def shares_of(maps: Sequence[ClipMap], what: str = "outside", notes: Sequence[st
 
 
 def maps_of(sections: Sequence[tuple[str, Mapping[str, Mapping[int | Path, Run]]]]) -> tuple[list[ClipMap], Table]:
-    """Make a map of each method of a section whose runs stored tokens, of all its seeds; sections have a title."""
+    """Make a map of each method with stored tokens; sections have a title."""
     maps, notes = [], []
     for title, methods in sections:
         for label, by_seed in methods.items():
@@ -104,7 +104,7 @@ def maps_of(sections: Sequence[tuple[str, Mapping[str, Mapping[int | Path, Run]]
 
 
 def write_clip_map(path: Path, maps: Sequence[ClipMap], what: str, notes: Sequence[str], about: str) -> None:
-    """Write a page with the first two maps and the numbers of all; `about` is the answer of `calibrate` in words."""
+    """Write a page with the first two maps and the numbers of all."""
     drawn = [draw_map(each) for each in maps[:2]]
     page = rendered("clip_map_page.html.jinja", about=about, maps=drawn, shares=shares_of(maps, what, notes))
     write_atomically(path, page.encode())

@@ -45,7 +45,7 @@ def _many(number: float | None) -> str:
 
 
 def matched(a: Result, b: Result) -> tuple[Result, Result]:
-    """Give the data sets of two results one name where each has only one: a file may not name its data set.
+    """Give the only data sets of two results one name: a file may not name its own.
 
     Raises:
         UserError: no data set in common, and several of one result.
@@ -113,7 +113,7 @@ def _named(result: Result) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Write columns side by side; where a row is too wide, its label gets a line by itself."""
+    """Write columns side by side; wide rows have their label on a line by itself."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     above = sum(widths) + 2 * len(widths) - 2 > width
     lines = []
@@ -188,7 +188,7 @@ def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]
 
 
 def different_sampling(results: Sequence[Result]) -> list[str]:
-    """List the settings of sampling that differ between the results that recorded them."""
+    """List the settings of sampling that differ between the results."""
     recorded = [result for result in results if result.sampling]
     different = []
     for key in dict.fromkeys(key for result in recorded for key in result.sampling if key not in ("n", "seed")):

@@ -56,7 +56,7 @@ _NO_DATES: dict[str, dict[str, Any]] = {
 def write_figures(
     output: Path, names: Sequence[str] = (), regions: Sequence[Region] = PAPER, pair: Sequence[Region] = PAIR
 ) -> list[tuple[Path, str]]:
-    """Draw figures (all, if none is named) as PDF, SVG and PNG; the same rules give the same bytes.
+    """Draw figures as PDF, SVG and PNG; the same rules give the same bytes.
 
     Args:
         output: a folder.
@@ -90,7 +90,7 @@ def write_figures(
 
 
 def regions_3d(pair: Sequence[Region]) -> tuple[Figure, str]:
-    """Draw Fig. 1a: which ratios each of two rules allows, on the surface ratio = new / old probability."""
+    """Draw Fig. 1a: the ratios that two rules allow, on the surface new / old."""
     a, b = pair
     figure = Figure(figsize=(WIDTH, 3.0))
     ax: Any = figure.add_axes((0.0, 0.03, 0.94, 0.87), projection="3d", computed_zorder=False)
@@ -202,7 +202,7 @@ def _ratios(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _both_bounds(
     regions: Sequence[Region], p: np.ndarray, of: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[Figure, Axes]:
-    """Draw `of` both bounds of each rule against p, with the legend above the axes, for which the figure grows."""
+    """Draw `of` both bounds of each rule against p, below a legend."""
     figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
     ax, step = figure.add_subplot(), len(p) // 6
     keys: list[Any] = []

@@ -22,7 +22,7 @@ _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
 
 def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -> tuple[Any, ...]:
-    """Return title, drawing, meaning and, if it is to be `read`, the thick lines in numbers for page.js."""
+    """Return title, drawing, meaning and, if asked, the values for page.js."""
     limits: list[tuple[float, float]] = []
 
     def drawing(ax: Axes) -> None:
@@ -35,7 +35,7 @@ def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -
 
 
 def _values(figure: Figure, styles: Styles, limits: tuple[float, float]) -> dict[str, Any]:
-    """Return the places of values, as shares of the drawing's width, and the values of each line there."""
+    """Return values of each line, and their places as shares of the width."""
     known = {m: dict(zip(x.tolist(), y.tolist(), strict=True)) for m, (x, y) in
              ((m, curve.mean) for m, curve in figure.curves.items())}  # fmt: skip
     at = np.unique([x for of in known.values() for x in of])
@@ -80,7 +80,7 @@ def write_page(report: Report, output: Path) -> None:
 
 
 def write_report(runs: Iterable[Path | str], output: Path, *, baseline: str | None = None, trust: bool = False) -> Path:
-    """Write the page about runs: each is PATH or LABEL=PATH of a run folder, of a folder of runs, or of a log.
+    """Write the page about runs: PATH or LABEL=PATH of a folder or a log.
 
     `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". With
     `trust`, the module of a user's rule is imported; without, the page names the rule and draws no bounds.

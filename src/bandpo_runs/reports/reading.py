@@ -83,7 +83,7 @@ class Curves:
     cache: dict[str | None, Any] = field(default_factory=dict, repr=False)
 
     def total(self, key: str) -> np.ndarray:
-        """Sum a metric for each of `x`; NaN where no line has it. A key with * stands for all that it fits."""
+        """Sum a metric for each of `x`; NaN where unknown. A key may have a *."""
         return self._sums(key)[0]
 
     def mean(self, key: str) -> np.ndarray:
@@ -117,7 +117,7 @@ class Curves:
 
 
 def by_step(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return `axis`, `x` and `rows` of `Curves`: by round where all rows have one, else by step.
+    """Return `axis`, `x` and `rows`: by round where all rows have one, else by step.
 
     Raises:
         UserError: a row has neither.
@@ -164,7 +164,7 @@ class Run(Curves):
 
     @property
     def rule(self) -> Any:
-        """Return the identity of a run's rule: the objective, or the node of one that was not loaded."""
+        """Return the objective, or the node of a rule that was not loaded."""
         return (self.config or {}).get("trust_region") if self.own is not None else self.objective
 
     @property

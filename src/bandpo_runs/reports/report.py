@@ -128,7 +128,7 @@ def _missing(section: Section) -> Iterator[str]:
 
 
 def _tables(section: Section) -> Iterator[Table]:
-    """Yield the final numbers of the finished runs, and the paired differences to the baseline."""
+    """Yield the final numbers, and the paired differences to the baseline."""
     done, pairs = section.finished, {label: each for label, each in section.pairs.items() if each}
     finals, gaps = [], []
     for number in NUMBERS:
@@ -205,7 +205,7 @@ def _flat(node: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
-    """List the settings that differ between runs, except the seed, the label and output folders."""
+    """List the settings that differ, except seed, label and output folders."""
     flat = {run: _flat(blanked(run.config)) for run in runs if run.config is not None}
     columns = [(label, section) for section in sections for label in section.methods]
     rows = []

@@ -31,7 +31,7 @@ Line = tuple[np.ndarray, np.ndarray]  # x and y
 
 # -------------------------------------------------------------------------------------------------- curves and numbers
 class Curve(NamedTuple):
-    """A method in a figure: a thin line for each seed, if there are several, and their mean."""
+    """A method in a figure: a line for each of several seeds, and their mean."""
 
     seeds: list[Line]
     mean: Line
@@ -49,7 +49,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Panel:
-    """A curve: the metric `key`, or the ratio of two sums (`parts`) where those were logged."""
+    """A curve: the metric `key`, or the ratio of two logged sums (`parts`)."""
 
     key: str
     title: str
@@ -72,7 +72,7 @@ class Panel:
         return float(y[known[-1]]) if len(known) else math.nan
 
     def figure(self, axis: str, methods: Mapping[str, Sequence[Curves]]) -> Figure:
-        """Return the curves of all methods; the mean is over the finished runs, or over all if none is."""
+        """Return the curves of all methods; the mean is over finished runs, if any."""
         curves = {}
         for label, runs in methods.items():
             known = [(run.x[there], y[there]) for run in runs for y in [self.curve(run)] for there in [np.isfinite(y)]]
@@ -87,7 +87,7 @@ def percent_of(unit: str) -> str:
 
 
 def mean_curve(curves: Iterable[Line]) -> Line:
-    """Return the mean over the seeds that have a value, up to the last round that every seed reached."""
+    """Return the mean over seeds, up to the last round that every seed reached."""
     curves = list(curves)
     end = min(x[-1] if x.size else -math.inf for x, _ in curves)
     x, y = (np.concatenate(parts) for parts in zip(*curves, strict=True))
@@ -120,7 +120,7 @@ WORK, REWARD, ENTROPY, CLIPPED, TAIL, CUT, RADIUS, HELD_OUT = PANELS
 
 @dataclass(frozen=True)
 class Number:
-    """A row of the tables: `of` computes it from a run; {x} in the texts stands for "round" or "step"."""
+    """A row of the tables; {x} in its texts stands for "round" or "step"."""
 
     name: str
     meaning: str
@@ -140,7 +140,7 @@ def mean(values: np.ndarray, last: int = 0) -> Value:
 
 
 def first_round(run: Run, key: str) -> Value:
-    """Return the first round with the metric at 0.5 or more; without one, more than the last that has it."""
+    """Return the first round with the metric at 0.5 or more, or a limit."""
     y = run.mean(key)
     known = run.x[np.isfinite(y)]
     if not known.size:
@@ -149,7 +149,7 @@ def first_round(run: Run, key: str) -> Value:
 
 
 def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> Value:
-    """Return the percentage over the run, as a ratio of sums: a mean of ratios would count a quiet round fully.
+    """Return the percentage over the run, as a ratio of sums.
 
     Where the counts were not logged it is the mean of the metric `key`.
     """
@@ -203,7 +203,7 @@ def subtract(a: Value, b: Value) -> Value:
 
 
 def show(value: Value, digits: int, sign: str = "") -> str:
-    """Write a value as 12.0, "> 30", "< −18", "12 to 30", "unknown"; "–" for undefined ones."""
+    """Write a value as 12.0, "> 30", "< −18", "12 to 30", "unknown" or "–"."""
     low, high = (f"{v:{sign}.{digits}f}".replace("-", "−") for v in value)
     if low == high:
         return low if math.isfinite(value[0]) else "–"
@@ -245,7 +245,7 @@ def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = 
 # ------------------------------------------------------------------------------------------------------------- sections
 @dataclass(frozen=True, eq=False)
 class Section:
-    """The runs of one scene and learning rate: each method's by seed, the baseline first."""
+    """The runs of one scene and learning rate, the baseline first."""
 
     scene: str | None
     learning_rate: float | None
@@ -266,7 +266,7 @@ class Section:
 
     @property
     def panels(self) -> list[Panel]:
-        """List the panels that a run has values for; `CUT` only if a method lacks the paper's clip rate."""
+        """List the panels with values; `CUT` only where a clip rate is missing."""
         there = {panel: [self.has(panel, label) for label in self.methods] for panel in PANELS}
         return [panel for panel in PANELS if any(there[panel]) and not (panel is CUT and all(there[CLIPPED]))]
 
@@ -281,7 +281,7 @@ class Section:
 
     @property
     def pairs(self) -> dict[str, list[tuple[Run, Run]]]:
-        """Pair the finished runs of each other method with the baseline's of the same seed."""
+        """Pair the finished runs with the baseline's of the same seed."""
         if self.baseline is None:
             return {}
         done = self.finished
@@ -325,5 +325,5 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
 
 
 def read_sections(given: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False) -> list[Section]:
-    """Read the runs at or below each PATH or LABEL=PATH for a comparison; for `trust` see `read_runs`."""
+    """Read runs for a comparison, as `read_runs` does."""
     return make_sections(read_runs(given, trust=trust), baseline)

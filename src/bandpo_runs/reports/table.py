@@ -24,7 +24,7 @@ from .templates import rendered
 
 @dataclass(frozen=True)
 class Cell:
-    """mean@n with its interval, and pass@k; `best`: the highest of its column under its heading."""
+    """mean@n with its interval, and pass@k; best: highest under its heading."""
 
     mean: float
     interval: Interval
@@ -45,7 +45,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by heading, columns by data set and then the average; `notes` are for all, `footnotes` are numbered."""
+    """Rows by heading, columns by data set and then the average."""
 
     columns: tuple[str, ...]
     metric: str
@@ -55,7 +55,7 @@ class Table:
 
 
 def make_table(results: Sequence[Result], k: int | None = None) -> Table:
-    """Return the layout of the paper's Table 1: models and methods by data sets, mean@n / pass@k, average.
+    """Return the layout of the paper's Table 1: methods by data sets, average.
 
     Args:
         results: in the order of the rows; those with one label are runs of one method.
@@ -120,7 +120,7 @@ def _cell(runs: Sequence[_Pair]) -> Cell | None:
 
 
 def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Mark the highest of each column among the rows of a heading, if there are several; as printed, to one decimal."""
+    """Mark the highest of each column among several rows, as printed."""
     columns = []
     for column in zip(*(row.cells for row in rows), strict=True):
         known = [cell for cell in column if cell is not None and len(rows) > 1]
@@ -170,7 +170,7 @@ def _table_notes(results: Sequence[Result], rows: Sequence[TableRow], counts: Se
 
 # -------------------------------------------------------------------------------------------------------------- formats
 def _lines(table: Table, heading: Callable[[str], list[str]], cell: Callable[..., str], row: Callable[..., str]) -> str:
-    """Write the rows: `heading` a new one, `cell` of mean, interval, pass and whether they are bold, `row` of cells."""
+    """Write the rows by writers of a heading, of a cell and of a row of cells."""
     lines, before = [], ""
     for each in table.rows:
         if each.heading != before:
@@ -227,7 +227,7 @@ def _latex(text: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """Write a LaTeX table environment; it needs the package booktabs, and nothing else."""
+    """Write a LaTeX table environment, which needs the package booktabs."""
     width, seen = len(table.columns), []
 
     def heading(name: str) -> list[str]:

@@ -22,7 +22,7 @@ _PAGES = Environment(
 
 
 class Table(NamedTuple):
-    """Names of rows, and cells of a text and lines of small print below it; a row without cells is a heading."""
+    """Rows of cells, each a text and small print; a row without cells is a heading."""
 
     caption: str
     head: list[tuple[str, str]]  # with small print

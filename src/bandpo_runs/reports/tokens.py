@@ -52,7 +52,7 @@ class Tokens:
 
 
 def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = None) -> Tokens:
-    """Read the tokens of files of JSON lines or Parquet: a row for each token, or one for each response, with lists.
+    """Read tokens from JSON lines or Parquet: a row a token, or a row a response.
 
     Args:
         paths: the files.
@@ -135,7 +135,7 @@ def _rows_of_parquet(path: Path, given: Mapping[str, str]) -> list[dict[str, Any
 def _column(
     path: Path, columns: Mapping[str, str], role: str, values: list[Any], by_response: bool, old: list[Any]
 ) -> Floats:
-    """Return the numbers of a column, token after token; one advantage may stand for all tokens of a response."""
+    """Return the numbers of a column; one advantage may stand for a response."""
     repeated = role == "advantage" and by_response and not isinstance(values[0], list)
     single, out = repeated or not by_response, array("d")
     for number, (value, other) in enumerate(zip(values, old, strict=True), 1):

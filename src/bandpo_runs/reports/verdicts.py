@@ -48,7 +48,7 @@ def join(words: Iterable[object]) -> str:
 
 
 def verdicts(section: Section) -> list[str]:
-    """Compare each method with the baseline in a sentence or two, and end with a sentence on collapse."""
+    """Compare each method with the baseline in sentences, and tell a collapse."""
     done = {label: [*runs.values()] for label, runs in section.finished.items() if runs}
     if not done:
         return ["No run has finished, so there is nothing to conclude yet."]
@@ -105,7 +105,7 @@ def _kind(values: Iterable[Value]) -> str:
 
 
 def _central(values: Sequence[Value], number: Number, axis: str, kind: str = "") -> str:
-    """Write the mean, or with limits among the values the median as far as it is known."""
+    """Write the mean, or with limits among the values the median."""
     limits = np.array(values, float)
     low, high = limits.mean(axis=0) if (kind or _kind(values)) == "means" else np.median(limits, axis=0)
     if not number.whole:
@@ -153,7 +153,7 @@ def _verdict(a: Sequence[Value], b: Sequence[Value], number: Number, unit: str) 
 
 
 def _spread(values: Sequence[float], rounded: int) -> Spread | None:
-    """Return `training_runs` of values, None if they do not vary; rounding to whole numbers is an error too."""
+    """Return `training_runs` with the error of rounding; None without any error."""
     spread = training_runs(values)
     if spread is None:
         return None

@@ -117,7 +117,7 @@ def duration(seconds: float) -> str:
 
 
 class Watch:
-    """Looks at runs again and again; each is PATH or LABEL=PATH, and need not be there yet."""
+    """Reader of runs; each is PATH or LABEL=PATH, and need not be there yet."""
 
     def __init__(self, given: Sequence[str], silent: float = SILENT) -> None:
         self.given, self.silent = [split_label(text) for text in given], silent

@@ -25,7 +25,7 @@ _FAR = 4
 
 
 def smallest_number(critical: Floats, most: float) -> float:
-    """Return the smallest number that leaves at most `most` tokens outside, an exact quantile of critical numbers.
+    """Return the smallest number that leaves at most `most` tokens outside.
 
     It is 0 if no token need be inside, and inf if more than `most` tokens are outside whatever the number is.
     """

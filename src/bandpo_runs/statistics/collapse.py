@@ -38,7 +38,7 @@ Entropy = Literal["rose", "fell", "stayed", "not logged"]
 
 @dataclass(frozen=True)
 class Log:
-    """Reward and entropy (NaN where they were not logged) at `steps`; `axis` is "round" or "step"."""
+    """Reward and entropy (NaN: not logged) at `steps`; `axis` is "round" or "step"."""
 
     steps: Floats
     reward: Floats
@@ -109,7 +109,7 @@ def running_median(values: Floats) -> list[float]:
 def find_collapse(
     reward: ArrayLike, entropy: ArrayLike | None = None, steps: ArrayLike | None = None, *, axis: str = "step"
 ) -> Collapse | None:
-    """Find the first lasting collapse of a run, else the first one that recovers; None: none.
+    """Find the first lasting collapse of a run, else the first that recovers.
 
     The floor of the rule is 0, or the lowest smoothed reward so far if that is lower.
 
@@ -186,7 +186,7 @@ def _with_entropy(collapse: Collapse, best_at: int, split: int, entropy: Floats,
 
 
 def _break(reward: Floats, first: int, last: int) -> int:
-    """Find the break of two levels that fits the reward between the best point and now best."""
+    """Find the break of two levels that fits the reward since the best point."""
     part = reward[first : last + 1]
     before = np.arange(1, len(part))
     gains = np.cumsum(part - part.mean())[:-1] ** 2 * (1 / before + 1 / (len(part) - before))

@@ -28,7 +28,7 @@ def _whole(fractions: Sequence[Fraction]) -> tuple[list[int], Fraction]:
 
 
 def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0) -> tuple[float, bool]:
-    """Compute the two-sided p-value of differences with random signs, and whether it is exact.
+    """Compute the p-value of differences by random signs, and if it is exact.
 
     It is the share of all 2^P choices of signs with a sum as far from 0. Exact by dynamic programming for fractions
     with a common denominator that is not too large (means of samples are such), exact by enumeration up to 20
@@ -62,7 +62,7 @@ def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000
 def reshuffle_p(
     tables: Sequence[tuple[int, int, int, int]], weights: Sequence[Fraction] | None = None
 ) -> tuple[float, bool]:
-    """Compute the two-sided p-value of equal chances of A and B at every prompt, and whether it is exact.
+    """Compute the p-value of equal chances at every prompt, and if it is exact.
 
     Each table is (right of A, samples of A, right of B, samples of B) of a prompt. At a prompt the samples of both are
     put together and dealt out again: hypergeometric. The distribution of the weighted sum over prompts of B's mean
@@ -100,11 +100,11 @@ def reshuffle_p(
 
 @dataclass(frozen=True)
 class Needed:
-    """Samples needed to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
+    """Samples needed to tell the measured difference from 0 with 80% power.
 
-    `samples_here`: samples per prompt of each model, for the question about these problems. For the one about problems
-    like these: `samples_elsewhere`, of the same prompts (None: no number of samples of them can do it), or
-    `prompts_elsewhere`, prompts with as many samples each as now.
+    With 95% intervals, were the difference as large as measured. `samples_here`: samples per prompt of each model, for
+    the question about these problems. For the one about problems like these: `samples_elsewhere`, of the same prompts
+    (None: no number of samples of them can do it), or `prompts_elsewhere`, prompts with as many samples each as now.
     """
 
     samples_here: float
@@ -114,7 +114,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class Judged:
-    """A difference against one kind of error: its interval, the p-value of a test, and whether that is exact.
+    """A difference against one kind of error: interval, p-value, and its exactness.
 
     It is settled if the interval excludes 0, and the test agrees if there is one.
     """
@@ -132,7 +132,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Comparison:
-    """B minus A on the prompts that both answered: the difference of mean@n (or pass@k), and how sure it is."""
+    """B minus A on the prompts that both answered, in mean@n or pass@k."""
 
     data: str
     prompts: int
@@ -158,7 +158,7 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
 
 
 def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
-    """Compare B with A on each data set that both have and, if there are several, on average.
+    """Compare B with A on each common data set and, of several, on average.
 
     Without `k` of mean@n, else of pass@k. Errors: of sampling alone, and over problems (Student's t of the paired
     differences, whose variance is never taken below that of their sampling). Tests: samples are reshuffled within
@@ -205,7 +205,7 @@ class _Cell:
 
 
 def _discordance(difference: Floats) -> float:
-    """Return the variance over prompts of the difference of two samples, one of each model.
+    """Return the variance over prompts of the difference of two samples.
 
     It is at least that of their sampling. Half a prompt is added to each of the four outcomes (Agresti and Min 2005).
     """

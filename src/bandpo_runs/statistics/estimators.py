@@ -82,10 +82,11 @@ def _check(n: int, k: int) -> None:
 
 
 def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
-    """Compute the chance of a right one in k samples, from c right ones of n: 1 - C(n-c, k) / C(n, k).
+    """Compute the chance of a right one in k samples: 1 - C(n-c, k) / C(n, k).
 
-    The mean over all subsets of k samples, hence unbiased (Chen et al. 2021, arXiv 2107.03374). `c` may be an array.
-    Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and more, and small values stay exact.
+    The mean over all subsets of k samples, hence unbiased (Chen et al. 2021, arXiv 2107.03374). `c` are the right ones
+    of n samples, and may be an array. Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and
+    more, and small values stay exact.
 
     Raises:
         ValueError: n is not one whole number, k not in 1..n, or a count outside of 0..n.
@@ -107,12 +108,12 @@ def _counts(n: int, c: ArrayLike) -> NDArray[np.int64]:
 
 
 def mean_at_k(values: ArrayLike) -> Floats:
-    """Compute the mean over the last axis, the samples: verl's mean@k, where k is their number. Unbiased."""
+    """Compute the mean over the last axis, the samples: verl's mean@k. Unbiased."""
     return np.asarray(values, np.float64).mean(-1)
 
 
 def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
-    """Compute the expectation of verl's best@k for 0/1 values: 1 - (1 - c/n)^k, drawn *with* replacement.
+    """Compute the expectation of verl's best@k: 1 - (1 - c/n)^k, with replacement.
 
     Not pass@k, and never above it: at n = k = 32 a prompt with one right sample counts 0.638, not 1. It also grows
     with the number of right samples, so it mixes mean@k into pass@k.
@@ -128,14 +129,14 @@ def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
 
 @lru_cache(maxsize=16)
 def _draws(n: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    """Draw resamples by verl's seed, which it resets for every prompt and every k, so that prompts share the draws."""
+    """Draw resamples by verl's seed, the same ones for every prompt."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k!r}")
     return np.random.RandomState(seed).choice(n, size=(resamples, k), replace=True)
 
 
 def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42) -> Floats:
-    """Compute verl's best@k/mean to the digit: the mean, over resamples with replacement, of the maximum of k values.
+    """Compute verl's best@k/mean to the digit: the mean maximum over resamples.
 
     For each row of `values` [..., samples]. `verl.trainer.ppo.metric_utils.bootstrap_metric` with `numpy.max`. Its
     error against `best_at_k_expected` is that of 1000 draws, but the same ones for every prompt, so a mean over
@@ -153,7 +154,7 @@ def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, see
 def maj_at_k_bootstrap(
     answers: ArrayLike, values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42
 ) -> Floats:
-    """Compute verl's maj@k/mean to the digit: the mean value of the most frequent answer, over verl's resamples.
+    """Compute verl's maj@k/mean to the digit: the majority over resamples.
 
     As in `calc_maj_val`: a tie goes to the answer that was drawn first, and the value is that of its first drawn
     sample. What could not be read (None) votes like an answer, as verl's "[INVALID]" does.

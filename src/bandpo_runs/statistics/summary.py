@@ -14,7 +14,7 @@ __all__ = ["summarize"]
 
 
 def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
-    """Summarize one data set by name, as plain data; each number with its intervals if it has some.
+    """Summarize one data set as plain data: numbers with their intervals.
 
     `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `sampling_error` and `clustered_error`;
     `best@k/mean` and `maj@k/mean` are verl's bootstraps. `tokens`: mean, median, 90% and longest, also of right and of
