@@ -114,7 +114,7 @@ def seconds() -> Row:
     rng = np.random.default_rng(0)
     old = np.log(rng.beta(0.7, 0.4, 1_000_000).clip(1e-4, 1 - 1e-6))
     ratio = np.minimum(0.1 * rng.standard_normal(len(old)), -old)
-    tokens = Tokens(old, ratio, None, np.repeat(np.arange(10_000), 100), {}, 0)
+    tokens = Tokens(old, ratio, None, np.repeat(np.arange(10_000), 100), {})
     began = time.process_time()
     calibrate(tokens, [Band("kl"), Band("tv"), Clip(0.2, 0.2)])
     taken = round(time.process_time() - began, 2)

@@ -92,10 +92,9 @@ def score_row(folder: Path) -> dict[str, Any]:
 def difference_row(kind: str, a: Path, b: Path) -> dict[str, Any]:
     (found,) = compare(read_graded(a), read_graded(b))
     row = {"kind": kind, "case": f"{b.name} - {a.name}", "data": found.data, "prompts": found.prompts}
-    row |= {"mean": round(found.difference, 4), "p_sampling": found.p_sampling, "p_clustered": found.p_clustered}
-    for which in ("sampling", "clustered"):
-        low, high = getattr(found, which).interval(low=-1.0)
-        row[f"mean_{which}"] = f"{low:.4f}..{high:.4f}"
+    row["mean"] = round(found.difference, 4)
+    for which, error in (("sampling", found.sampling_error), ("clustered", found.clustered_error)):
+        row |= {f"p_{which}": error.p, f"mean_{which}": f"{error.interval.low:.4f}..{error.interval.high:.4f}"}
     return row
 
 

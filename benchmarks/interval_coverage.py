@@ -145,15 +145,15 @@ def differences(trials: int, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iter
                 p = rng.beta(0.3, 0.7, prompts).clip(1e-6, 1 - 1e-6)
                 q = changed(rng, p, kind)
                 (result,) = compare([graded(sample(rng, p, n))], [graded(sample(rng, q, n))])
-                for (hits, widths), truth, spread in (
-                    (sampling, float((q - p).mean()), result.sampling),
-                    (clustered, population, result.clustered),
+                for (hits, widths), truth, error in (
+                    (sampling, float((q - p).mean()), result.sampling_error),
+                    (clustered, population, result.clustered_error),
                 ):
-                    low, high = spread.interval(low=-1.0)
+                    low, high = error.interval
                     hits.append(low <= truth <= high)
                     widths.append(high - low)
-                p_sampling.append((result.p_sampling or 0) < 0.05)
-                p_clustered.append(result.p_clustered < 0.05)
+                p_sampling.append((result.sampling_error.p or 0) < 0.05)
+                p_clustered.append((result.clustered_error.p or 0) < 0.05)
             yield share("interval of the difference, sampling error", kind, prompts, n, *sampling)
             yield share("interval of the difference, clustered error", kind, prompts, n, *clustered)
             yield share("p < 0.05 by reshuffling, sampling error", kind, prompts, n, p_sampling, [])

@@ -62,6 +62,27 @@ def ramp(half: int, rounds: int = 12):
     return [0.01 if r < half else 0.75 for r in range(1, rounds + 1)]
 
 
+def write_lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_state(folder, rows, *, most=None, now=None):
+    """What TRL leaves in its output_dir."""
+    file = folder / f"checkpoint-{now}" / "trainer_state.json"
+    file.parent.mkdir(parents=True)
+    state = {"log_history": rows, "global_step": now} | ({} if most is None else {"max_steps": most})
+    file.write_text(json.dumps(state))
+    return folder
+
+
+def trls(step, reward=0.5, **more):
+    """A row of TRL's GRPOTrainer."""
+    row = {"step": step, "epoch": step / 100, "reward": reward, "entropy": 1.0, "reward_std": 0.1, "kl": 0.01}
+    return row | {"clip_ratio/region_mean": 0.02, "clip_ratio/high_mean": 0.01, "clip_ratio/low_mean": 0.01} | more
+
+
 class Tables(HTMLParser):
     """Every table of a page as {caption: {row header: {column header: text}}}; line breaks of a cell are " | "."""
 

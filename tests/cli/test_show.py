@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bandpo_runs.cli import show_training
-from bandpo_runs.reports import page
+from bandpo_runs.reports import verdicts
 from bandpo_runs.toy import SCENES
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.side_by_side import plan
@@ -37,24 +37,6 @@ def test_a_row_of_the_lab_fits_80_columns(tmp_path):
     for line in head, show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}):
         assert len(line) <= 80
     assert show_training._lab_row(job, row).split()[-6:] == ["999/1000", "1.000", "1.000", "12.35", "100.00", "-"]
-
-
-def test_the_sentence_of_cause_is_computed_from_the_bounds(tmp_path):
-    jobs = plan("tail", ["grpo", "clip-higher", "band-kl", "dcpo", "no-clip", "cispo", "gspo"], [0, 1], tmp_path)
-    said = show_training._cause(jobs)
-    # p = 0.01: 1.2 p, 1.28 p, the root of the binding equation (7.81 p), DCPO's 5 p.
-    for part in (
-        "GRPO 0.2/0.2 to 0.012",
-        "0.28 to 0.0128",
-        "Band-KL 0.05 to 0.0781",
-        "DCPO 0.16/0.2 to 0.05",
-        "No clip without a limit",
-        "CISPO without a limit",  # a weight stops no gradient
-    ):
-        assert part in said
-    assert "GSPO" not in said  # one ratio per response
-    assert show_training._cause(plan("tail", ["gspo"], [0], tmp_path)) == ""
-    assert said.count("GRPO") == 1
 
 
 def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch, capsys):
@@ -101,11 +83,10 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     assert "about 1 min" in out
     assert "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n" in out
     assert out.count("                  rule seed   round  reward   work  entropy  clip %  tail %\n") == 1
-    assert "> 2 (1 of 1 not reached)" in out
-    assert "Spread is not estimated" in out
-    assert "--scene storm" in out
+    assert "Too few pairs of seeds (1)" in out
+    assert "Other scenes: --scene " in out
     assert "what a clip costs a rare strategy, not what it protects." in out
 
 
 def test_every_scene_has_its_words():
-    assert SCENES.keys() == page.SCENES.keys() == page.HONEST.keys() == show_training.SUGGESTION.keys()
+    assert SCENES.keys() == verdicts.SCENES.keys() == verdicts.LIMITS.keys()

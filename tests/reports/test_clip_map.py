@@ -15,9 +15,10 @@ from bandpo import Band, Clip, Decaying
 from bandpo.errors import UserError
 from bandpo_runs import config
 from bandpo_runs.cli import main
-from bandpo_runs.reports.charts import INK, LIGHT
-from bandpo_runs.reports.clip_map import clip_map
+from bandpo_runs.reports.charts import INK
+from bandpo_runs.reports.clip_map import clip_map, draw_map
 from bandpo_runs.reports.page import write_report
+from bandpo_runs.reports.templates import LIGHT
 from bandpo_runs.reports.tokens import Tokens, read_tokens
 from bandpo_runs.training import on_trl
 
@@ -28,7 +29,7 @@ def tokens(count=300, seed=0):
     generator = np.random.default_rng(seed)
     old = np.log(generator.beta(0.7, 0.4, count).clip(1e-3, 0.999))
     ratio = np.minimum(0.4 * generator.standard_normal(count), -0.9 * old)
-    return Tokens(old, ratio, generator.standard_normal(count), np.arange(count) // 10, {}, 0)
+    return Tokens(old, ratio, generator.standard_normal(count), np.arange(count) // 10, {})
 
 
 def drawn(picture):
@@ -51,7 +52,8 @@ def values(points, top):
 @pytest.mark.parametrize("region", [Clip(0.2, 0.2), Band("kl", 0.05)])
 def test_dots_and_lines_are_where_tokens_and_bounds_are(region):
     made = tokens()
-    (label, picture, words), found = clip_map(made, region)
+    of_map = clip_map(made, region)
+    found, (label, picture, words) = of_map.found, draw_map(of_map)
     p, r = np.exp(made.old), np.exp(made.log_ratio)
     if isinstance(region, Clip):
         above, below = r > 1.2, r < 0.8
@@ -88,8 +90,9 @@ def test_dots_and_lines_are_where_tokens_and_bounds_are(region):
 def test_of_many_tokens_some_are_drawn_and_far_ones_stand_on_the_frame():
     many = tokens(6000)
     many.log_ratio[:60] = -50.0
-    (_, picture, words), found = clip_map(many, Clip(0.2, 0.2))
-    assert "2,500 of them, by chance, are drawn." in words
+    of_map = clip_map(many, Clip(0.2, 0.2))
+    found, (_, picture, words) = of_map.found, draw_map(of_map)
+    assert "2,500 random tokens are drawn." in words
     points = {name: max(paths, key=len) for name, paths in drawn(picture).items() if name != "lines"}
     assert sum((path[:, 0] == "M").sum() for path in points.values()) == 2500
     assert points["below"][:, 2].astype(float).max() == pytest.approx(262)
@@ -125,7 +128,7 @@ def test_the_map_of_calibrate_has_its_numbers(tmp_path, monkeypatch, capsys, mor
     rules = [data["reference"]] * (data["reference"] is not None)
     rules += [each["measured"] for each in data["rules"] if each["measured"]]
     shown = [
-        [f"{data['among_tokens']:,}", *(f"{100 * rule[name]:.3g} %" for name in ("rate", "high", "low", "rare"))]
+        [f"{data['looked_at']:,}", *(f"{100 * rule[name]:.3g} %" for name in ("rate", "high", "low", "rare"))]
         for rule in rules
     ]
     assert list(table(page).values()) == shown
@@ -177,7 +180,5 @@ def test_a_report_has_a_map_of_each_scene_and_says_why_a_log_has_none(tmp_path):
     (out / "checkpoint-1" / "trainer_state.json").write_text(json.dumps(state))
     (run / "tokens").rename(out / "tokens")
     page = html.unescape(write_report([out], tmp_path / "report.html").read_text())
-    assert (
-        f"no map, because a log does not say its rule; `bandpo calibrate {out / 'tokens' / 'tokens-0.jsonl'} --map`"
-        in page
-    )
+    cure = f"`bandpo calibrate {out / 'tokens' / 'tokens-0.jsonl'} --map FILE`"
+    assert f"no map, because a log does not say its rule; {cure}" in page

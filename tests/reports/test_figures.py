@@ -20,7 +20,7 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from bandpo import DCPO, Band, Capped, Clip
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
-from bandpo_runs.reports.figures import _LOOK, CLASSES, FIGURES, Parameters
+from bandpo_runs.reports.figures import _LOOK, CLASSES, FIGURES, PAIR, PAPER
 
 # The epsilons below and above at p, as the paper writes them (delta 0.1; eq:tv_bounds, eq:chi2_bounds, DCPO's own).
 EPSILONS = {
@@ -41,8 +41,8 @@ def kl(p, q):
         return p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
 
 
-def drawn(name, **parameters):
-    figure, caption = FIGURES[name](Parameters(**parameters))
+def drawn(name, rules=None):
+    figure, caption = FIGURES[name](rules or (PAIR if name == "regions-3d" else PAPER))
     (ax,) = figure.axes
     return ax, caption
 
@@ -50,12 +50,12 @@ def drawn(name, **parameters):
 def pairs(name):
     """{rule: (p, lower, upper)} of a figure that draws two lines for each."""
     lines = drawn(name)[0].lines
-    return {r: (*lines[2 * i].get_data(), lines[2 * i + 1].get_ydata()) for i, r in enumerate(Parameters().regions)}
+    return {r: (*lines[2 * i].get_data(), lines[2 * i + 1].get_ydata()) for i, r in enumerate(PAPER)}
 
 
 def test_the_default_rules_are_those_of_the_paper():
-    assert [*Parameters().regions] == [*[*EPSILONS][:2], Band("kl", 0.1), Band("tv", 0.1), Band("chi2", 0.1)]
-    assert Parameters().pair == (Band("kl", 0.1), Clip(0.2, 0.28))
+    assert [*PAPER] == [*[*EPSILONS][:2], Band("kl", 0.1), Band("tv", 0.1), Band("chi2", 0.1)]
+    assert (Band("kl", 0.1), Clip(0.2, 0.28)) == PAIR
 
 
 @pytest.mark.parametrize("region", EPSILONS, ids=str)
@@ -88,7 +88,7 @@ def test_the_axes_and_the_note_on_tv(name):
     assert ax.get_ylim() == {"variation": (-1, 1), "ratio": (0, 4)}[name]
     note = "Differs from the paper, which draws Band-TV as +-delta for every p, out of the simplex"
     assert note in caption
-    assert note not in drawn(name, regions=(Band("kl", 0.1),))[1]
+    assert note not in drawn(name, (Band("kl", 0.1),))[1]
 
 
 def test_the_regions_are_those_of_both_rules_and_cover_the_surface():
@@ -115,64 +115,13 @@ def test_the_regions_are_those_of_both_rules_and_cover_the_surface():
         assert min(abs(x - corner) for x in corners) < 1e-9
 
 
-def test_at_equal_half_width_every_curve_goes_through_the_point_and_the_radii_are_said():
-    ax, caption = drawn("equal-half-width", half_width=0.06, at=0.3)
-    # kl and chi2 of the coins 0.3 and 0.36, and TV, which is the move itself.
-    radii = {"kl": kl(0.3, 0.36), "tv": 0.06, "chi2": 0.06**2 / (0.3 * 0.7)}
-    assert ", ".join(f"{name} {delta:.4g}" for name, delta in radii.items()) in caption
-    key = [text.get_text() for text in ax.get_figure().legends[0].get_texts()]
-    assert key[:4] == ["Clip 0.2", *(f"Band-{n} {radii[n.lower()]:.3g}" for n in ("KL", "TV", "chi2"))]
-    for line in ax.lines[:4]:
-        assert np.interp(0.3, *line.get_data()) == pytest.approx(0.06, rel=1e-3)
-    clip, _, tv, chi2 = (line.get_data() for line in ax.lines[:4])
-    np.testing.assert_allclose(clip[1], np.minimum(0.2 * clip[0], 1 - clip[0]), rtol=1e-9)
-    np.testing.assert_allclose(tv[1], np.minimum(0.06, 1 - tv[0]), rtol=1e-9)
-    root = np.sqrt(radii["chi2"] * chi2[0] * (1 - chi2[0]))
-    np.testing.assert_allclose(chi2[1], np.minimum(root, 1 - chi2[0]), rtol=1e-9)
-
-
-def test_for_small_moves_the_radius_is_half_the_curvature_times_the_square():
-    caption = drawn("equal-half-width", half_width=1e-4, at=0.4)[1]
-    kl_, _, chi2 = (float(part.split()[1]) for part in caption.split(": ")[1].split("; ")[0].split(", "))
-    assert kl_ == pytest.approx(0.5 * 1e-8 / 0.24, rel=1e-3)
-    assert chi2 == pytest.approx(2 * kl_, rel=1e-3)
-
-
-def test_the_cap_binds_where_the_band_allows_more():
-    ax, caption = drawn("cap")
-    assert "cap of Band-KL 0.05 cap 10.0, which binds for p < 0.0071 (grey)" in caption
-    assert [text.get_text() for text in ax.texts] == ["the cap binds for p < 0.0071"]
-    (span,) = ax.patches
-    edge = span.get_x() + span.get_width()
-    assert kl(edge, 10 * edge) == pytest.approx(0.05, rel=1e-9)
-    without, capped = (line.get_data() for line in ax.lines[:2])
-    np.testing.assert_allclose(kl(without[0][:-40], (without[0] * without[1])[:-40]), 0.05, rtol=1e-6)
-    np.testing.assert_allclose(capped[1], np.minimum(10, without[1]))
-    assert "binds for p < 0.1 " in drawn("cap", capped=Capped(Clip(0.2, 20.0), 10.0))[1]  # then 1/p is below the cap
-    ax, caption = drawn("cap", capped=Capped(Clip(0.2, 0.28), 10.0))
-    assert "never binds" in caption
-    assert not ax.patches
-
-
-def test_the_half_width_is_that_of_the_interval_and_of_a_band_the_same_for_p_and_1_minus_p():
-    lines = dict(zip(Parameters().regions, drawn("half-width")[0].lines, strict=True))
-    for region, of in EPSILONS.items():
-        p, half = lines[region].get_data()
-        low, high = of(p)
-        np.testing.assert_allclose(half, (np.minimum(high * p, 1 - p) + low * p) / 2, atol=1e-12)
-    for region, line in lines.items():
-        if isinstance(region, Band):
-            p, half = line.get_data()
-            np.testing.assert_allclose(np.interp(1 - p, p, half)[5:-5], half[5:-5], atol=2e-3)
-
-
 LONG = Relaxed(Capped(Band("chi2", 0.05), 10.0), DCPO(0.2, 0.28))
 
 
-@pytest.mark.parametrize("parameters", [{}, {"regions": (LONG, Clip(1.0, math.inf)), "pair": (LONG, Clip())}])
+@pytest.mark.parametrize("rules", [None, (LONG, Clip(1.0, math.inf))])
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.slow
-def test_no_text_is_cut_off_or_on_top_of_another(name, parameters, monkeypatch):
+def test_no_text_is_cut_off_or_on_top_of_another(name, rules, monkeypatch):
     boxes, draw = [], Text.draw
 
     def noted(text, renderer):
@@ -181,7 +130,7 @@ def test_no_text_is_cut_off_or_on_top_of_another(name, parameters, monkeypatch):
         draw(text, renderer)
 
     with matplotlib.style.context("default"), matplotlib.rc_context(_LOOK):
-        canvas = FigureCanvasAgg(FIGURES[name](Parameters(**parameters))[0])
+        canvas = FigureCanvasAgg(drawn(name, rules)[0].get_figure())
         canvas.draw()  # constrained layout and 3-D labels find their place
         monkeypatch.setattr(Text, "draw", noted)
         canvas.draw()
@@ -225,14 +174,12 @@ def test_the_files_hold_no_date_and_are_one_column_wide(written):
 
 def test_the_command_takes_parameters_and_prints_captions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    options = ["--only", "variation,cap", "--regions", "band:tv:0.3,{type: clip}"]
-    assert main(["figures", *options, "--capped", "capped:band:tv:0.05:3"]) == 0
+    assert main(["figures", "--only", "variation,ratio", "--regions", "band:tv:0.3,{type: clip}"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "runs/figures/variation.pdf .svg .png"
-    assert out[2] == "runs/figures/cap.pdf .svg .png"
-    assert "p < 0.025 " in out[3]  # 1 + 0.05 / p > 3
+    assert out[2] == "runs/figures/ratio.pdf .svg .png"
     assert out[-1] == "runs/figures"
-    assert {path.stem for path in Path("runs/figures").iterdir()} == {"variation", "cap"}
+    assert {path.stem for path in Path("runs/figures").iterdir()} == {"variation", "ratio"}
 
 
 def test_a_method_is_drawn_as_its_rule(tmp_path):
@@ -240,16 +187,6 @@ def test_a_method_is_drawn_as_its_rule(tmp_path):
         assert main(["figures", "-o", str(tmp_path / name), "--only", "variation", "--regions", rule]) == 0
     drawn = [(tmp_path / name / "variation.svg").read_bytes() for name in ("by name", "by rule")]
     assert drawn[0] == drawn[1]
-
-
-def test_the_default_of_an_option_in_the_help_is_that_of_the_parameter(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")
-    assert main(["figures", "--help"]) == 0
-    words = capsys.readouterr().out
-    p = Parameters()
-    for said in (f"{p.top:g}", f"{p.top_3d:g}", ",".join(p.equal), f"{p.half_width:g}", f"{p.at:g}"):
-        assert f"[default: {said}]" in words
-    assert all(name in words for name in FIGURES)
 
 
 def test_a_figure_is_whole_or_not_there(tmp_path, capsys, monkeypatch):
@@ -269,14 +206,9 @@ def test_a_figure_is_whole_or_not_there(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--only", "ratioo"], "a figure must be one of ['regions-3d', 'variation', 'ratio', 'equal-half-width', 'cap',"
-         " 'half-width'], got 'ratioo', did you mean 'ratio'?"),
-        (["--half-width", "0.7"], "half_width must be in (0, 1 - at) = (0, 0.5), got 0.7"),
-        (["--at", "1"], "at must be a probability in (0, 1), got 1"),
-        (["--top", "0.5"], "top must be a ratio above 1, got 0.5"),
-        (["--top-3d", "inf"], "top_3d must be a ratio above 1, got inf"),
-        (["--capped", "clip"], "capped must be a rule of type capped, e.g. capped:band:kl:0.05:10, got Clip("),
-        (["--equal", "kl,ch2"], "got 'ch2', did you mean 'chi2'?"),
+        (["--only", "ratioo"], "a figure must be one of ['regions-3d', 'variation', 'ratio'], got 'ratioo', did you "
+         "mean 'ratio'?"),
+        (["--pair", "grpo"], "--pair takes two rules, got 1"),
         (["--regions", "grpo,gspo"], "'gspo' has one ratio for a response, and no picture by the token's probability"),
     ],
 )  # fmt: skip

@@ -1,24 +1,18 @@
-"""The report's script in a browser: it sorts tables and reads curves; and the looks and names that a method keeps."""
+"""The report's script in a browser, which sorts tables and reads curves; and the looks of methods."""
 # ruff: noqa: RUF001  (minus signs are meant)
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from html import unescape
 
-import numpy as np
 import pytest
 from report_runs import CHROMIUM, browse, make_rows, ramp, with_script, write_run
 
 pytest.importorskip("matplotlib")
-import matplotlib
-from matplotlib.figure import Figure
-
-from bandpo_runs.reports.charts import LIGHT, draw_panel, end_names, method_styles
+from bandpo_runs.reports.charts import LIGHT, method_styles
 from bandpo_runs.reports.page import write_report
-from bandpo_runs.reports.runs import PANELS, read_sections
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
 HALVES = {"GRPO": 9, "Band-KL 0.05": 4, "No clip": 99, "Clip-Higher 0.2/0.28": 7}
@@ -119,66 +113,17 @@ def test_without_a_script_all_numbers_are_there(page):
 
 
 # ---------------------------------------------------------------------------------------------------- looks of a method
-class _Section:
-    def __init__(self, *labels):
-        self.methods = dict.fromkeys(labels)
-
-
-def looks(*labels):
-    return method_styles([_Section(*labels)])
-
-
-def test_a_method_keeps_its_look_on_another_page():
-    one = looks("GRPO 0.2/0.2", "Band-KL 0.05", "Mine")
-    for others in (("Band-KL 0.05", "Mine"), ("Mine", "GRPO 0.2/0.2"), ("No clip", "Mine", "Band-KL 0.05")):
-        for label, look in looks(*others).items():
-            assert look == one.get(label, look)
+def test_the_usual_methods_look_the_same_on_every_page():
     names = ["GRPO 0.2/0.2", "Band-KL 0.05", "Clip-Higher 0.2/0.28", "Clip 0.2/1.0", "No clip"]
-    assert [look["color"] for look in looks(*reversed(names)).values()] == [*reversed(LIGHT[:5])]
+    for labels in (names, names[::-1], ["Mine", *names]):
+        looks = method_styles(labels)
+        assert [*looks] == labels
+        assert [looks[name]["color"] for name in names] == [*LIGHT[:5]]
 
 
 def test_no_two_methods_look_alike():
     labels = [f"Rule {i}" for i in range(20)] + ["Band-KL 0.1", "GRPO", "Band-KL 0.05", "Clip 0.2/1.0"]
-    found = looks(*labels)
-    assert [*found] == labels
+    found = method_styles(labels)
     assert len({str(look) for look in found.values()}) == len(labels)
-    assert len({look["color"] for look in looks(*labels[:3], *labels[-4:]).values()}) == 7
-    assert looks("Band-KL 0.05", "Band-KL 0.1", "Clip-Higher")["Clip-Higher"]["color"] == LIGHT[2]
-    assert len(looks(*map(str, range(40)))) == 40
-
-
-def test_the_name_at_the_end_is_short_and_is_one_methods():
-    assert end_names(["GRPO 0.2/0.2", "Band-KL 0.05", "No clip"]) == {
-        "GRPO 0.2/0.2": "GRPO", "Band-KL 0.05": "Band-KL", "No clip": "No clip"
-    }  # fmt: skip
-    assert [*end_names(["Band-KL 0.05", "Band-KL 0.1"]).values()] == ["Band-KL 0.05", "Band-KL 0.1"]
-    assert [*end_names(["A name of many words", "B"]).values()] == ["A name of ma…", "B"]
-    logs = ["Band-KL 0.05 by entropy +0.5", "Band-KL 0.05", "qwen-math-1.5b-grpo", "qwen-math-1.5b-band"]
-    assert [*end_names(logs).values()] == ["…entropy +0.5", "Band-KL", "…th-1.5b-grpo", "…th-1.5b-band"]
-    assert end_names(["alone"]) == {}
-    assert end_names(map(str, range(8))) == {}
-
-
-@pytest.mark.parametrize("ends", [(1.0, 0.99, 0.98, 0.5), (0.0, 0.001, 0.002, 0.003), (0.5, 0.5, 0.5, 0.5)])
-def test_names_at_the_ends_stand_apart_within_the_picture_in_the_order_of_the_curves(tmp_path, ends):
-    labels = ["a", "b", "c", "d"]
-    for label, end in zip(labels, ends, strict=True):
-        write_run(tmp_path, label, 0, make_rows([0.5, end]))
-    (section,) = read_sections([tmp_path])
-    styles = method_styles([section])
-    with matplotlib.rc_context({"font.size": 12}):
-        axes = Figure(figsize=(5, 240 / 72)).add_axes((0.1, 38 / 240, 0.6, 1 - 66 / 240))
-        draw_panel(axes, PANELS[0], section, styles, ends=True)
-    names = {text.get_text(): text for text in axes.texts}
-    assert set(names) == set(labels)
-    height = 240 * (1 - 66 / 240)
-    places = sorted((text.xyann[1] * height, end, text.get_text()) for (label, end) in zip(labels, ends, strict=True)
-                    for text in [names[label]])  # fmt: skip
-    assert np.diff([place for place, _, _ in places]).min() >= 12 * 1.1
-    assert places[0][0] >= 0
-    assert places[-1][0] <= height * (1 + 1e-9)
-    assert [end for _, end, _ in places] == sorted(ends)
-    for label, end in zip(labels, ends, strict=True):
-        assert names[label].xy == (2.0, end), "it leads to the end of its curve"
-        assert names[label].arrow_patch.get_edgecolor()[:3] == matplotlib.colors.to_rgb(styles[label]["color"])
-    assert not math.isnan(places[0][0])
+    assert len({look["color"] for look in method_styles(labels[:3] + labels[-4:]).values()}) == 7
+    assert len(method_styles(map(str, range(40)))) == 40

@@ -41,7 +41,7 @@ def like_the_papers(at=340, length=800, seed=0, entropy_after=0.02):
 
 def test_a_collapse_at_step_340_is_told_with_its_step():
     reward, entropy = like_the_papers()
-    found = find_collapse(reward, entropy, np.arange(1, 801), floor=-1)
+    found = find_collapse(reward, entropy, np.arange(1, 801))
     assert found.certain
     assert found.step == 341
     assert found.known < 341 + 2 * WINDOW
@@ -62,11 +62,6 @@ def test_the_break_is_where_two_levels_fit_best():
     assert _break(np.r_[9.0, part], 1, 40) == 2 + np.argmin(costs)
 
 
-def test_without_a_floor_the_lowest_reward_so_far_is_it():
-    reward, entropy = like_the_papers()
-    assert find_collapse(reward, entropy, np.arange(1, 801)).step == 341
-
-
 def test_half_is_half_of_what_lies_above_the_lowest_reward():
     """Scores of +-1 from -0.8 to -0.2 and back to -0.4 have lost a third, from -0.2 to -0.7 most of it."""
     x = np.arange(300)
@@ -79,14 +74,14 @@ def test_half_is_half_of_what_lies_above_the_lowest_reward():
 @pytest.mark.parametrize(("entropy_after", "moved"), [(0.02, "fell"), (0.9, "rose"), (0.2, "stayed")])
 def test_the_entropy_is_the_second_witness(entropy_after, moved):
     reward, entropy = like_the_papers(entropy_after=entropy_after)
-    found = find_collapse(reward, entropy, floor=-1)
+    found = find_collapse(reward, entropy)
     assert found.entropy == moved
     assert found.certain == (moved != "stayed")
     assert str(found).startswith("collapsed" if found.certain else "reward fell")
 
 
 def test_without_an_entropy_the_reward_alone_decides():
-    found = find_collapse(like_the_papers()[0], floor=-1)
+    found = find_collapse(like_the_papers()[0])
     assert found.certain
     assert found.entropy == "not logged"
 
@@ -143,7 +138,7 @@ def test_what_is_not_known_is_left_out():
     steps = np.arange(800.0)
     gaps = reward.copy()
     gaps[::7] = np.nan
-    assert abs(find_collapse(gaps, entropy, steps, floor=-1).step - 340) <= 1
+    assert abs(find_collapse(gaps, entropy, steps).step - 340) <= 1
     assert find_collapse(np.full(50, np.nan)) is None
     assert find_collapse([]) is None
 
@@ -151,8 +146,6 @@ def test_what_is_not_known_is_left_out():
 def test_arguments_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="one length, got 3, 2 and 3"):
         find_collapse([1, 2, 3], [1, 2])
-    with pytest.raises(ValueError, match="window must be at least 2 points, got 1"):
-        find_collapse([1, 2, 3], window=1)
 
 
 def test_the_trailing_mean_is_of_the_known_values():

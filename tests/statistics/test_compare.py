@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bandpo_runs.statistics import comparison
-from bandpo_runs.statistics.comparison import common_prompts, compare, reshuffle_p, sign_flip_p
-from bandpo_runs.statistics.estimators import Graded, pass_at_k, powers
+from bandpo_runs.statistics.comparison import Judged, common_prompts, compare, reshuffle_p, sign_flip_p
+from bandpo_runs.statistics.estimators import Graded, maj_at_k_bootstrap, pass_at_k, powers
+from bandpo_runs.statistics.intervals import Spread
 from bandpo_runs.statistics.summary import summarize
 
 
@@ -90,24 +90,22 @@ def models(seed, shift, prompts=30, n=32):
 def test_a_clear_difference_is_found_with_its_size():
     (result,) = compare(*([side] for side in models(0, 0.2)))
     assert result.difference == pytest.approx(result.b - result.a)
-    assert result.clustered.interval(low=-1)[0] > 0.1
-    assert result.p_sampling < 1e-6
-    assert result.p_clustered < 1e-4
-    assert result.p_sampling_exact
-    assert result.p_clustered_exact
-    assert result.settled_here
-    assert result.settled_elsewhere
+    assert result.clustered_error.interval[0] > 0.1
+    assert result.sampling_error.p < 1e-6
+    assert result.clustered_error.p < 1e-4
+    assert result.sampling_error.exact
+    assert result.clustered_error.exact
+    assert result.sampling_error.settled
+    assert result.clustered_error.settled
 
 
 def test_settled_takes_the_interval_and_the_test():
     """A p-value below 0.05 beside an interval that holds 0 is not settled, nor the other way round."""
-    (clear,), (none,) = compare(*([side] for side in models(0, 0.2))), compare(*([side] for side in models(0, 0.0)))
-    assert not none.settled_here
-    assert not none.settled_elsewhere
-    assert not replace(clear, p_sampling=0.06, p_clustered=0.06).settled_here
-    assert not replace(clear, p_sampling=0.06, p_clustered=0.06).settled_elsewhere
-    assert not replace(clear, sampling=none.sampling, clustered=none.clustered).settled_here
-    assert not replace(clear, sampling=none.sampling, clustered=none.clustered).settled_elsewhere
+    (none,) = compare(*([side] for side in models(0, 0.0)))
+    assert not none.sampling_error.settled
+    assert not none.clustered_error.settled
+    for centre, p, settled in ((0.3, 0.04, True), (0.3, None, True), (0.3, 0.06, False), (0.1, 0.04, False)):
+        assert Judged.of(Spread(centre, centre, 0.1), p, True).settled == settled
 
 
 def test_one_sample_of_each_is_compared_in_pairs():
@@ -117,14 +115,14 @@ def test_one_sample_of_each_is_compared_in_pairs():
     b = a ^ (np.arange(500)[:, None] >= 482) ^ (np.arange(500)[:, None] < 2)
     (result,) = compare([graded(a)], [graded(b)])
     assert result.difference == pytest.approx(16 / 500)
-    assert result.p_clustered == pytest.approx(2 * sum(math.comb(20, i) for i in range(3)) / 2**20)
+    assert result.clustered_error.p == pytest.approx(2 * sum(math.comb(20, i) for i in range(3)) / 2**20)
     wald = 1.96 * math.sqrt(20 - 16**2 / 500) / 500
-    for interval in (result.sampling.interval(low=-1), result.clustered.interval(low=-1)):
+    for interval in (result.sampling_error.interval, result.clustered_error.interval):
         assert interval == pytest.approx((16 / 500 - wald, 16 / 500 + wald), abs=0.001)
-    assert result.settled_here
-    assert result.settled_elsewhere
+    assert result.sampling_error.settled
+    assert result.clustered_error.settled
     (same,) = compare([graded(a)], [graded(a)])
-    assert same.clustered.interval(low=-1).high > 0.003  # where none differs, some of others may
+    assert same.clustered_error.interval.high > 0.003  # where none differs, some of others may
 
 
 def test_what_is_needed_counts_the_samples_of_each():
@@ -141,8 +139,8 @@ def test_what_is_needed_counts_the_samples_of_each():
 def test_the_same_model_twice_is_no_difference():
     a, _ = models(0, 0)
     (result,) = compare([a], [a])
-    assert (result.difference, result.p_sampling, result.p_clustered) == (0, 1, 1)
-    low, high = result.clustered.interval(low=-1)
+    assert (result.difference, result.sampling_error.p, result.clustered_error.p) == (0, 1, 1)
+    low, high = result.clustered_error.interval
     assert low < 0 < high  # not a width of zero: sampled again it would differ
     assert result.needed.samples_here == math.inf
 
@@ -151,7 +149,9 @@ def test_swapping_the_models_swaps_the_sign():
     a, b = models(4, 0.05)
     (one,), (other,) = compare([a], [b]), compare([b], [a])
     assert one.difference == pytest.approx(-other.difference)
-    assert (one.p_sampling, one.p_clustered) == pytest.approx((other.p_sampling, other.p_clustered))
+    assert [one.sampling_error.p, one.clustered_error.p] == pytest.approx(
+        [other.sampling_error.p, other.clustered_error.p]
+    )
 
 
 def test_prompts_are_matched_by_content_and_the_rest_is_left_out():
@@ -189,7 +189,7 @@ def test_more_samples_never_settle_what_the_problems_leave_open():
     for n in (32, 1600):
         a, b = (graded(rng.random((30, n)) < x[:, None]) for x in (p, q))
         results.append(compare([a], [b])[0])
-    assert results[1].p_sampling < 0.05  # of these problems it is known
+    assert results[1].sampling_error.p < 0.05  # of these problems it is known
     assert results[1].needed.samples_elsewhere is None
     assert results[1].needed.prompts_elsewhere > 1000
 
@@ -204,7 +204,7 @@ def test_what_is_said_to_be_needed_suffices_in_four_of_five():
     hits = 0
     for _ in range(200):
         a, b = (graded(rng.random((20, n)) < x[:, None]) for x in (p, p + shift))
-        low, high = compare([a], [b])[0].sampling.interval(low=-1)
+        low, high = compare([a], [b])[0].sampling_error.interval
         hits += low > 0 or high < 0
     assert 0.70 < hits / 200 < 0.90
 
@@ -213,8 +213,8 @@ def test_pass_at_k_can_be_compared():
     a, b = models(2, 0.1)
     (result,) = compare([a], [b], k=8)
     assert result.a == pytest.approx(float(pass_at_k(32, a.right, 8).mean()))
-    assert result.p_sampling is None
-    assert 0 < result.p_clustered < 1
+    assert result.sampling_error.p is None
+    assert 0 < result.clustered_error.p < 1
 
 
 # ---- summary
@@ -238,7 +238,7 @@ def test_the_summary_has_every_number_with_its_intervals():
     assert out["pass@4"]["value"] == pytest.approx(2 / 3)
     assert out["best@4/mean"]["expected"] == pytest.approx((1 - 0.5**4 + 1) / 3)
     assert abs(out["best@4/mean"]["value"] - out["best@4/mean"]["expected"]) < 0.02
-    assert out["maj@4"]["value"] == pytest.approx(2 / 3)
+    assert out["maj@4/mean"]["value"] == maj_at_k_bootstrap(answers, score, 4).mean()
     assert out["tokens"] == {
         "mean": 6.5, "median": 6.5, "p90": pytest.approx(10.9), "max": 12.0,
         "mean_right": pytest.approx((1 + 2 + 9 + 10 + 11 + 12) / 6), "mean_wrong": pytest.approx((3 + 4 + 26) / 6),

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from bandpo_runs.statistics.estimators import (
     best_at_k_bootstrap,
     best_at_k_expected,
-    maj_at_k,
     maj_at_k_bootstrap,
     mean_at_k,
     pass_at_k,
@@ -115,40 +114,3 @@ def test_the_bootstrap_of_the_majority_is_verls():
         np.random.seed(42)
         chosen = np.random.choice(8, size=(1000, 4), replace=True)
         assert float(np.mean([majority([row[i] for i in d], [value[i] for i in d]) for d in chosen])) == result
-
-
-def fair_majority(answers, values):
-    votes = {a: [v for b, v in zip(answers, values, strict=True) if a == b] for a in answers if a is not None}
-    most = max(map(len, votes.values()), default=0)
-    tied = [sum(v) / len(v) for v in votes.values() if len(v) == most]
-    return sum(tied) / len(tied) if tied else 0.0
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=8
-    )
-)
-def test_maj_at_k_is_the_mean_over_all_subsets(samples):
-    answers, values = zip(*samples, strict=True)
-    for k in range(1, len(samples) + 1):
-        subsets = [fair_majority(*zip(*s, strict=True)) for s in itertools.combinations(samples, k)]
-        ours = float(maj_at_k(np.array(answers, object), values, k))
-        assert math.isclose(ours, sum(subsets) / len(subsets), abs_tol=1e-12)
-
-
-def test_first_drawn_and_fair_shares_are_the_same_in_expectation():
-    """Over all orders of all subsets verl's rule for ties comes to an even share."""
-    answers, values = ("a", "b", "b", "a", "c"), (1.0, 0.0, 0.0, 1.0, 0.0)
-    for k in range(1, 6):
-        orders = [majority(*zip(*p, strict=True)) for p in itertools.permutations(zip(answers, values, strict=True), k)]
-        assert math.isclose(float(maj_at_k(np.array(answers), values, k)), sum(orders) / len(orders), abs_tol=1e-12)
-
-
-def test_maj_at_k_of_many_samples():
-    """Two answers, no ties: P(a binomial-like majority), against the exact hypergeometric sum."""
-    n, c, k = 400, 220, 51
-    answers = np.array(["7"] * c + ["8"] * (n - c), object)
-    exact = sum(Fraction(math.comb(c, i) * math.comb(n - c, k - i), math.comb(n, k)) for i in range(26, 52))
-    assert math.isclose(float(maj_at_k(answers, answers == "7", k)), float(exact), rel_tol=1e-10)

@@ -96,19 +96,11 @@ def count(text: str) -> int:
 
 
 def page(text: str | Path) -> Path:
-    return _file(text, "a page", ".html", ".htm")
-
-
-def picture(text: str | Path) -> Path:
-    return _file(text, "a picture", ".png")
-
-
-def _file(text: str | Path, what: str, *endings: str) -> Path:
-    """Return the path to write to; a file of another name may be a log, or an input of the page."""
+    """Return the path of a page to write; a file of another name may be a log, or an input of the page."""
     path = Path(text)
     is_file = path.is_file() or not path.exists()  # and no device or pipe
-    if is_file and path.suffix.lower() not in endings and not path.is_relative_to("/dev"):
-        raise ValueError(f"must be the name of {what}, which ends in {' or '.join(endings)}, got {str(text)!r}")
+    if is_file and path.suffix.lower() not in (".html", ".htm") and not path.is_relative_to("/dev"):
+        raise ValueError(f"must be the name of a page, which ends in .html or .htm, got {str(text)!r}")
     return path
 
 

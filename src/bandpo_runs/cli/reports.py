@@ -11,7 +11,7 @@ from typer import Argument, Option, Typer
 
 from bandpo.errors import UserError
 
-from .arguments import RULES, Command, Trust, objective, page, picture, probability, region, several
+from .arguments import RULES, Command, Trust, objective, page, probability, region, several
 from .width import width, wrapped
 
 app = Typer()
@@ -25,18 +25,16 @@ RUNS = (
 def report(
     runs: Annotated[list[str], Argument(metavar="RUNS", help=RUNS)],
     output: Annotated[Path, Option("-o", "--output", parser=page, metavar="<path>", help="file")] = Path("report.html"),
-    png: Annotated[Path | None, Option(parser=picture, metavar="<path>", help="also as a picture")] = None,
     baseline: Annotated[str | None, Option(help="label to compare with [default: what begins with GRPO]")] = None,
     trust: Trust = False,
 ) -> None:
-    """Draw one self-contained HTML page from runs and logs.
+    """Compare runs and logs on one self-contained HTML page.
 
-    It compares methods by what bandpo, TRL and verl log: curves, final numbers, and in words what they tell and what
-    they do not.
+    It shows curves, final numbers and a verdict in words, from what bandpo, TRL and verl log.
     """
     from ..reports.page import write_report
 
-    print(write_report(runs, output, png=png, baseline=baseline, trust=trust))
+    print(write_report(runs, output, baseline=baseline, trust=trust))
 
 
 @app.command(cls=Command, epilog=f"Methods are gspo, cispo, clip-higher and others: bandpo methods. {RULES}")
@@ -46,7 +44,7 @@ def explain(
     vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
-    """What a method or a rule allows a token, in numbers and words."""
+    """Explain what a method or a rule allows a token, in numbers and words."""
     from bandpo.explain import explain, explanation_data
     from bandpo.integrations import trainers_that_run
 
@@ -102,33 +100,20 @@ def methods() -> None:
 @app.command(cls=Command, epilog=RULES)
 def figures(
     output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/figures"),
-    only: Annotated[list[str] | None, several("NAME", "some figures [default: all six]")] = None,
-    regions: Annotated[list[Any] | None, several("RULE", "in variation, ratio and half-width", region)] = None,
-    top: Annotated[float | None, Option(help="highest ratio in ratio [default: 4]")] = None,
+    only: Annotated[list[str] | None, several("NAME", "some figures [default: all three]")] = None,
+    regions: Annotated[list[Any] | None, several("RULE", "in variation and ratio", region)] = None,
     pair: Annotated[list[Any] | None, several("RULE", "the two in regions-3d", region)] = None,
-    top_3d: Annotated[float | None, Option(help="highest ratio in regions-3d [default: 10]")] = None,
-    capped: Annotated[Any, Option(parser=region, metavar="RULE", help="in cap, of type capped")] = None,
-    equal: Annotated[list[str] | None, several("DIVERGENCE", "in equal-half-width [default: kl,tv,chi2]")] = None,
-    half_width: Annotated[
-        float | None, Option(help="of --equal: each one's half-width at that token [default: 0.1]")
-    ] = None,
-    at: Annotated[float | None, Option(help="the token's old probability [default: 0.5]")] = None,
 ) -> None:
-    """Draw the paper's figures of trust regions, and three of ours.
+    """Draw the paper's figures of trust regions, for any rules.
 
-    As PDF, SVG and PNG, with their captions printed: regions-3d, variation and ratio are Fig. 1a, 1b and 2 of the
-    paper; equal-half-width, cap and half-width are ours. The defaults are the paper's.
+    Draw regions-3d, variation and ratio, which are Fig. 1a, 1b and 2 of the paper, as PDF, SVG and PNG, and print their
+    captions. The default rules are the paper's.
     """
-    from ..reports.figures import Parameters, write_figures
+    from ..reports.figures import PAIR, PAPER, write_figures
 
-    if pair and len(pair) != 2:
-        raise UserError(f"--pair takes two rules, got {len(pair)}")
-    given = {"regions": regions, "top": top, "pair": pair, "top_3d": top_3d, "capped": capped, "equal": equal}
-    given |= {"half_width": half_width, "at": at}
     try:
-        parameters = Parameters(**{name: value for name, value in given.items() if value is not None})
-        drawn = write_figures(output, parameters, only or [])
-    except ValueError as error:  # of the core, about a rule or a divergence that was named
+        drawn = write_figures(output, only or [], regions or PAPER, pair or PAIR)
+    except ValueError as error:  # of the core, about a rule that was named
         raise UserError(str(error)) from error
     for path, caption in drawn:
         print(f"{path}.pdf .svg .png\n  {caption}")

@@ -32,23 +32,25 @@ _AMONG = {
 
 def calibrate_and_show(
     files: Sequence[Path], columns: Mapping[str, str | None], rules: Sequence[Any] | None, *, as_json: bool,
-    clip_map: Path | None = None, match: Any = None, rate: float | None = None, times: float = 1.0, **options: Any,
+    clip_map: Path | None = None, match: Any = None, rate: float | None = None, **options: Any,
 ) -> None:  # fmt: skip
     """Run `bandpo calibrate`."""
-    if rate is not None and (match is not None or times != 1.0):
-        raise UserError(f"--rate is a rate of its own; leave out {'--match' if match is not None else '--times'}")
+    if rate is not None and match is not None:
+        raise UserError("--rate and --match exclude each other; leave out one")
     if options["parameter"] and len(rules or []) != 1:
         raise UserError(f"--parameter is a field of one rule; --rule must give one, got {len(rules or [])}")
     options |= {"rules": [_region(rule) for rule in rules]} if rules else {}
     tokens = read_tokens(files, columns)
     match = None if match is None else _region(match)
-    found = calibrate(tokens, rate=rate, match=match, times=times, **options)
+    found = calibrate(tokens, rate=rate, match=match, **options)
     if clip_map is not None:
-        from ..reports.clip_map_page import write_clip_map  # drawing takes a second to load
+        from ..reports.clip_map import clip_map as map_of  # drawing takes a second to load
+        from ..reports.clip_map import write_clip_map
 
         to_match = [] if rate is not None else [match or Clip(0.2, 0.2)]
         regions = [*to_match, *(one.region for one in found.rules if one.region is not None)]
-        write_clip_map(clip_map, tokens, found, regions, _first_words(found))
+        maps = [map_of(tokens, region, among=found.among, cut=found.cut) for region in regions]
+        write_clip_map(clip_map, maps, "cut" if found.cut else "outside", found.warnings, _answer(found))
     if as_json:
         print(json.dumps(_data(files, tokens, found), indent=2, allow_nan=False))
     else:
@@ -66,120 +68,91 @@ def _region(value: Any) -> Region:
 
 
 def _data(files: Sequence[Path], tokens: Tokens, found: Calibration) -> dict[str, Any]:
-    def measured(one: Measured | None) -> dict[str, Any] | None:
-        if one is None:
-            return None
-        shares = {name: _finite(getattr(one, name)) for name in ("rate", "high", "low", "rare")}
-        return {"label": one.label, "node": one.node, **shares}
+    def plain(value: Any) -> Any:
+        if isinstance(value, Found | Calibration | Measured):
+            return {name: plain(each) for name, each in vars(value).items() if name != "region"}
+        if isinstance(value, tuple):
+            return [*map(plain, value)]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return {
-        "files": [str(path) for path in files],
-        "columns": dict(tokens.columns),
-        "tokens": found.tokens,
-        "responses": found.responses,
-        "among": found.among,
-        "among_tokens": found.looked_at,
-        "counted": "cut" if found.cut else "outside",
-        "rate": found.rate,
-        "reference": measured(found.reference),
-        "times": found.times,
-        "level": LEVEL,
-        "rules": [
-            {
-                "label": one.label,
-                "parameter": one.parameter,
-                "value": one.value,
-                "exact": one.exact,
-                "interval": one.interval and [_finite(end) for end in one.interval],
-                "measured": measured(one.measured),
-                "notes": list(one.notes),
-                "why_not": one.why or None,
-            }
-            for one in found.rules
-        ],
-        "warnings": list(found.warnings),
-    }
-
-
-def _finite(x: Any) -> Any:
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+    return {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **plain(found)}
 
 
 def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:
     of = "" if found.responses is None else f" of {found.responses:,} responses"
     names = ", ".join(f"{name} ({role})" for role, name in tokens.columns.items())
     console.print(f"{found.tokens:,} tokens{of} in {', '.join(map(str, files))}; columns {names}.", style="dim")
-    console.print(_first_words(found), soft_wrap=True)
+    console.print(_answer(found), soft_wrap=True)
     for warning in found.warnings:
         console.print(f"Note: {warning}", soft_wrap=True)
-    there = [one for one in found.rules if one.measured is not None]
     table = Table("rule", "number", f"{100 * LEVEL:.0f} % interval")
     for name in ("cut" if found.cut else "outside", "above", "below", "rare of these"):
         table.add_column(name, justify="right")
     if (reference := found.reference) is not None:
         table.add_row(reference.label, "", "", *_cells(reference), style="dim")
+    nodes = []
     for one in found.rules:
         if one.measured is None:
             table.add_row(one.label, f"{one.parameter}: none", "", "", "", "", "")
         else:
-            names = one.parameter.replace(",", " = ")
-            table.add_row(one.label, f"{names} = {one.value:.6g}", _interval(one), *_cells(one.measured))
+            nodes += [one.measured.node] if one.measured.node is not None else []
+            table.add_row(one.label, f"{_fields(one)} = {one.value:.6g}", _interval(one), *_cells(one.measured))
     console.print(table)
     for one in found.rules:
         for note in (*one.notes, *([f"there is no such number: {one.why}."] if one.why else [])):
-            console.print(f"{one.label}, {one.parameter.replace(',', ' = ')}: {note}", soft_wrap=True)
-    if nodes := [one.measured.node for one in there if one.measured is not None and one.measured.node is not None]:
+            console.print(f"{one.label}, {_fields(one)}: {note}", soft_wrap=True)
+    if nodes:
         console.print("To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:")
         for node in nodes:
             console.print(f"  trust_region: {_node(node)}", soft_wrap=True)
-        first = json.dumps(nodes[0])
-        console.print(f"TRL   BandPOConfig(trust_region={first}, ...)", soft_wrap=True)
-        console.print(
-            f"verl  '+actor_rollout_ref.actor.policy_loss.trust_region={_node(nodes[0])}', beside the other lines of "
-            "docs/verl.md",
-            soft_wrap=True,
-        )
-    console.print(_meaning(found), style="dim", soft_wrap=True)
+        console.print(f"TRL   BandPOConfig(trust_region={json.dumps(nodes[0])}, ...)", soft_wrap=True)
+        verl = f"'+actor_rollout_ref.actor.policy_loss.trust_region={_node(nodes[0])}'"
+        console.print(f"verl  {verl}, with the other lines of docs/verl.md", soft_wrap=True)
+    what = "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log."
+    if found.cut:
+        what = "Cut: outside its interval on the side to which its advantage drives it, so without a gradient."
+    console.print(
+        f"{what} Numbers are rounded up; the shares are those of the rounded ones. Intervals are over whole responses, "
+        "since tokens of one response depend on one another.", style="dim", soft_wrap=True,
+    )  # fmt: skip
 
 
-def _first_words(found: Calibration) -> str:
+def _fields(one: Found) -> str:
+    return one.parameter.replace(",", " = ")
+
+
+def _answer(found: Calibration) -> str:
+    """Return the first sentences: the rate, and the first rule that has a number."""
     verb = "cuts" if found.cut else "stops"
-    words = []
     if (reference := found.reference) is None:
-        words.append(f"You asked for {_share(found.rate)} of {_AMONG[found.among]}.")
-        as_many = f"{verb} as many"
+        words = f"You asked for {_share(found.rate)} of {_AMONG[found.among]}."
     else:
         rare = "" if found.among == "tail" else f" ({_share(reference.rare)} of these are rare, p <= {TAIL})"
-        words.append(
-            f"At your ratios {reference.label} {verb} {_share(reference.rate)} of {_AMONG[found.among]}{rare}."
-        )
-        as_many = f"{verb} as many" if found.times == 1 else f"{verb} {found.times:g} times as many"
+        words = f"At your ratios {reference.label} {verb} {_share(reference.rate)} of {_AMONG[found.among]}{rare}."
     if (first := next((one for one in found.rules if one.value is not None), None)) is None:
-        return " ".join([*words, "None of the rules has a number that does the same."])
+        return f"{words} None of the rules has a number that does the same."
     name = first.label.rpartition(" ")[0] or first.label
     spread = "" if first.interval is None else f" ({100 * LEVEL:.0f} % interval {_interval(first)})"
-    words.append(f"{name} {as_many} at {first.parameter.replace(',', ' = ')} = {first.value:.6g}{spread}.")
-    return " ".join(words)
+    return f"{words} {name} {verb} as many at {_fields(first)} = {first.value:.6g}{spread}."
 
 
 def _interval(one: Found) -> str:
     if one.interval is None:
         return "-"
-    low, high = (
-        _outwards(end, one.digits, way) for end, way in zip(one.interval, (math.floor, math.ceil), strict=True)
-    )
+    low, high = (_outwards(*end) for end in zip(one.interval, (math.floor, math.ceil), strict=True))
     return f"{low:g} to {'none' if math.isinf(high) else f'{high:g}'}"
 
 
-def _outwards(end: float, digits: int, way: Callable[[float], int]) -> float:
+def _outwards(end: float, way: Callable[[float], int]) -> float:
+    """Round to three digits, so that the interval does not shrink."""
     if not 0 < end < math.inf:
         return end
-    step = 10.0 ** (math.floor(math.log10(end)) - digits + 1)
-    return float(f"{way(end / step + (1e-9 if way is math.floor else -1e-9)) * step:.{digits}g}")
+    step = 10.0 ** (math.floor(math.log10(end)) - 2)
+    return float(f"{way(end / step + (1e-9 if way is math.floor else -1e-9)) * step:.3g}")
 
 
 def _cells(one: Measured) -> list[str]:
-    return [_share(one.rate), _share(one.high), _share(one.low), _share(one.rare)]
+    return [_share(x) for x in (one.rate, one.high, one.low, one.rare)]
 
 
 def _share(x: float) -> str:
@@ -190,15 +163,3 @@ def _node(node: Any) -> str:
     if isinstance(node, Mapping):
         return f"{{{', '.join(f'{key}: {_node(value)}' for key, value in node.items())}}}"
     return f"[{', '.join(map(_node, node))}]" if isinstance(node, list) else str(node)
-
-
-def _meaning(found: Calibration) -> str:
-    what = (
-        "Cut: outside its interval on the side to which its advantage drives it, so without a gradient."
-        if found.cut
-        else "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log."
-    )
-    return (
-        f"{what} Numbers are rounded up; the shares are those of the rounded ones. Intervals are over whole responses, "
-        "since tokens of one response depend on one another."
-    )

@@ -91,7 +91,7 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     for k in shown:
         if k > 1:
             row(f"pass@{k}", cell(f"pass@{k}"))
-            row(f"maj@{k}", cell(f"maj@{k}"))
+            row(f"maj@{k}/mean", lambda s, k=k: f"{100 * s[f'maj@{k}/mean']['value']:.2f}")
             row(f"best@{k}/mean", lambda s, k=k: f"{100 * s[f'best@{k}/mean']['value']:.2f}")
     row("truncated", cell("truncated"))
     row("unparsed", cell("unparsed"))
@@ -104,8 +104,8 @@ def _print(result: Result, summaries: list[dict[str, Any]], ks: Sequence[int]) -
     )
     if any(k > 1 for k in shown):
         said += (
-            " pass@k and maj@k are unbiased. best@k is verl's number, which the paper prints as pass@k. It draws with "
-            "replacement, so what it estimates is at most pass@k."
+            " pass@k is unbiased. best@k and maj@k are verl's numbers, drawn with replacement; the paper prints best@k "
+            "as pass@k, and it estimates at most that."
         )
     console.print(said, style="dim")
 

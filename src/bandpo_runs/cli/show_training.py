@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from bandpo.errors import UserError
 from bandpo.integrations import say_average
 from bandpo.losses.notation import in_words
-from bandpo.losses.surrogates import by_sign
 from bandpo.rewards.functions import look_in_working_directory
 
 from ..config.recipe import load
@@ -25,18 +21,11 @@ from ..config.run_folder import is_finished
 from ..config.trust import sent_away
 from ..files.locks import locked
 from ..progress import Progress, console
-from ..reports.runs import MIN_SEEDS, Section, ratio_bounds, read_sections
 from ..toy import SCENES
 from ..training import processes
 from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
 
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
-
-SUGGESTION = {
-    "tail": "Another scene: bandpo lab --scene storm. Without any clip: --methods grpo,band-kl,no-clip.",
-    "storm": "Another scene: bandpo lab --scene both.",
-    "both": "Another scene: bandpo lab --scene tail.",
-}
 
 
 def compare_and_show(
@@ -44,56 +33,46 @@ def compare_and_show(
     workers: int, resume: bool, command: str,
 ) -> None:  # fmt: skip
     """Run `bandpo lab`."""
+    from ..reports.page import write_page  # drawing is not needed to train
+    from ..reports.report import make_report
+    from ..reports.runs import read_sections
+
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     with locked(output / scene / ".lock"):
-        _compare_and_show(jobs, scene, seeds, output, workers, resume, command)
-
-
-def _compare_and_show(
-    jobs: Sequence[Job], scene: str, seeds: Sequence[int], output: Path, workers: int, resume: bool, command: str
-) -> None:
-    from ..reports.page import HONEST, write_report  # drawing is not needed to train
-
-    labels = list(dict.fromkeys(job.config.label for job in jobs))
-    seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
-    console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
-    console.print(
-        f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: "
-        f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
-    )
-    console.print(
-        "Each row: the share of right answers (reward), of answers that work step by step (work), how undecided the "
-        "model is (entropy), the share of tokens that the rule stops (clip %), and how many of these are rare ones "
-        "(p <= 0.2) on their way up (tail %).",
-        style="dim",
-    )
-    began = time.monotonic()
-    done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
-    total = sum(job.config.rounds for job in jobs)
-    heads = [_LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")]
-    with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
-
-        def on_row(job: Job, row: dict[str, Any]) -> None:
-            while heads:
-                console.print(heads.pop())
-            console.print(_lab_row(job, row), soft_wrap=True)
-            done[job.folder] = row["round"]
-            progress.update(sum(done.values()))
-
-        folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
-    page = write_report(folders, output / f"report-{scene}.html", trust=True)  # they were trained here, by now
-    for section in read_sections(folders, trust=True):
-        _print_section(section)
-    if cause := _cause(jobs):
-        console.print(cause)
-    console.print(re.sub(r"</?b>", "", HONEST[scene]))
-    console.print(SUGGESTION[scene])
-    if len(seeds) < MIN_SEEDS:
+        labels = list(dict.fromkeys(job.config.label for job in jobs))
+        seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
+        console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
         console.print(
-            f"Spread is not estimated (fewer than {MIN_SEEDS} seeds): run with --seeds {MIN_SEEDS} or more to judge."
+            f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: "
+            f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
         )
-    console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
-    print(page)  # alone on its line, whole, for eyes and for scripts
+        console.print(
+            "Each row: the share of right answers (reward), of answers that work step by step (work), the entropy, the "
+            "share of clipped tokens (clip %), and how many of these are rare (p <= 0.2) and above (tail %).",
+            style="dim",
+        )
+        began = time.monotonic()
+        done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
+        total = sum(job.config.rounds for job in jobs)
+        heads = [_LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")]
+        with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
+
+            def on_row(job: Job, row: dict[str, Any]) -> None:
+                while heads:
+                    console.print(heads.pop())
+                console.print(_lab_row(job, row), soft_wrap=True)
+                done[job.folder] = row["round"]
+                progress.update(sum(done.values()))
+
+            folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
+        report = make_report(read_sections(folders, trust=True))  # they were trained here, by now
+        page = output / f"report-{scene}.html"
+        write_page(report, page)
+        others = f"Other scenes: --scene {', '.join(sorted(SCENES.keys() - {scene}))}."
+        for line in (*(line for _, lines in report.verdicts for line in lines), *report.limits, others):
+            console.print(line)
+        console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
+        print(page)  # alone on its line, whole, for eyes and for scripts
 
 
 def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
@@ -102,9 +81,7 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
     try:
         _train_and_show(recipe, settings, resume, command)
     except UserError:
-        if not processes.is_first():
-            # What is wrong for all is said once: the end of the first process ends the others. If it goes on, then
-            # it is wrong here alone, and is said here.
+        if not processes.is_first():  # an error of all is said once: the end of the first process ends the others
             time.sleep(_PATIENCE)
         raise
 
@@ -163,56 +140,12 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
 def _line(row: Mapping[str, Any], rounds: int) -> str:
     def part(name: str, key: str, scale: float = 1, unit: str = "", digits: int = 3) -> str:
         value = row.get(key)
-        if key not in row:
-            return ""
-        return f"  {name} {'-' if value is None else format(scale * value, f'.{digits}f') + unit}"
+        return f"  {name} {'-' if value is None else f'{scale * value:.{digits}f}{unit}'}" if key in row else ""
 
     now = f"round {row['round']:{len(str(rounds))}d} of {rounds}"
     if any(key.startswith("eval/") for key in row):
         shown = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
         said = "".join(part(" ".join(key.split("/")[1::2]), key) for key in shown)
         return f"{now}{part('held-out reward', 'eval/reward')}{said}"
-    return (
-        now
-        + part("reward", "reward")
-        + part("work", "lab/work")
-        + part("entropy", "entropy", digits=2)
-        + part("clip", "clip/fraction", 100, " %", 2)
-        + part("tail", "clip/tail_high_share", 100, " %", 0)
-    )
-
-
-def _print_section(section: Section) -> None:
-    rows = section.table()
-    table = Table("mean over seeds", title=section.title, title_justify="left", title_style="bold")
-    gaps = Table(
-        "paired difference", title=f"minus {section.baseline}, same seed", title_justify="left", title_style="bold"
-    )
-    for label in section.methods:
-        table.add_column(label, justify="right")
-    for label in section.pairs:
-        gaps.add_column(label, justify="right")
-    for row in rows:
-        table.add_row(row.name, *row.summaries.values())
-        gaps.add_row(row.name, *row.differences.values())
-    console.print(table)
-    if section.pairs:
-        console.print(gaps)
-
-
-def _cause(jobs: Sequence[Job], p: float = 0.01) -> str:
-    """Write the sentence of cause: how far each rule lets a token of p = 0.01 grow in one round."""
-    said: dict[str, None] = {}  # each rule once
-    for job in jobs:
-        objective = job.config.objective
-        if not objective.is_per_token:
-            continue
-        bounds = ratio_bounds(objective.trust_region, np.array([p]))
-        if bounds is None:
-            continue
-        limit = p * bounds[1].item()
-        stops = by_sign(objective.apply, objective.dual_clip)[0] in ("clip", "mask", "mask_two_sided")
-        said[f"{job.config.label or job.name} {f'to {limit:.3g}' if stops and limit < 1 else 'without a limit'}"] = None
-    if not said:
-        return ""
-    return f"Why: in one round a good token of probability {p:g} can be pushed up by {', '.join(said)}."
+    now += part("reward", "reward") + part("work", "lab/work") + part("entropy", "entropy", digits=2)
+    return now + part("clip", "clip/fraction", 100, " %", 2) + part("tail", "clip/tail_high_share", 100, " %", 0)

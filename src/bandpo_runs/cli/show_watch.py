@@ -14,17 +14,19 @@ import numpy as np
 from rich.cells import cell_len
 from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from bandpo.errors import UserError
 
 from ..progress import console
-from ..reports.watching import BY_P, PANELS, QUANTILES, Seen, Watch, bin_labels, last, number, write_page
+from ..reports.runs import number, percent_of
+from ..reports.watching import PANELS, Seen, Watch, write_page
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=*#"
 _MOST_LINE = 60  # columns of a curve
-_PAUSE = 100  # between two looks, and two pages, so many times as long as one takes: each has 1 % of a core at most
+_PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
 # The columns of the table of several runs; from the end of them go those for which there is no room.
 _COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "radius", "P(work)", "good tail cut", "KL")
 
@@ -65,7 +67,7 @@ def _follow(
     """
     told: dict[str, Any] = {}
     on_page: dict[str, Any] = {}
-    page_due = began = clock()
+    began = clock()
     screen = Live(console=console, auto_refresh=False, vertical_overflow="crop")
     with screen if console.is_terminal and not console.is_dumb_terminal else nullcontext():
         if html is not None:
@@ -78,13 +80,12 @@ def _follow(
                 if told.get(run.label) != now[run.label]:
                     console.print(_line(run), soft_wrap=True)
             told = now
-            pause = max(every, _PAUSE * (clock() - began))
-            if html is not None and now != on_page and (began := clock()) >= page_due:
-                write_page(html, seen, began)
-                on_page, page_due = now, clock() + _PAUSE * (clock() - began)
+            if html is not None and now != on_page:
+                write_page(html, seen, clock())
+                on_page = now
             if watch.complete and all(run.ended for run in seen):
                 return
-            sleep(pause)
+            sleep(max(every, _PAUSE * (clock() - began)))
             began = clock()
             seen = watch.look(began)
 
@@ -96,52 +97,40 @@ def view(seen: Sequence[Seen], width: int | None = None) -> Group:
     return Group(*parts)
 
 
-def _one(run: Seen, width: int) -> list[Text]:
+def _one(run: Seen, width: int) -> list[Any]:
     lines = [Text(run.label, "bold"), _standing(run), *_words(run), Text()]
     wide = min(_MOST_LINE, width - 30)
     for name, panel in PANELS.items():
-        if math.isnan(value := last(panel, run)):
+        if math.isnan(value := panel.last(run)):
             continue
-        percent = " %" if panel.unit.startswith("%") else ""
         indent = "  " if name in ("above", "below") else ""
         curve = _curve(panel.curve(run), wide) if wide >= 8 else ""
-        lines.append(Text.assemble(f"{indent + name:<15}{_number(value) + percent:>10}   ", (curve, "cyan")))
-    quantiles = [(name, last(panel, run)) for name, panel in QUANTILES.items()]
-    known = [f"{name} {_number(value)}" for name, value in quantiles if not math.isnan(value)]
-    rows = [known] if width >= 80 else [known[:3], known[3:]]
-    lines += [Text(f"{'' if i else 'log ratio':<15}  {'   '.join(row)}") for i, row in enumerate(rows) if row]
-    heads = [label.replace("≤ ", "<=") for label in bin_labels()]
-    shares = {side: [last(panel, run) for panel in panels.values()] for side, panels in BY_P.items()}
-    if not np.isnan([*shares.values()]).all():
-        lines += [Text(), Text(f"{'% of old p':<12}" + "".join(f"{head:>8}" for head in heads))]
-        lines += [Text(f"  {side:<10}" + "".join(f"{_number(x):>8}" for x in each)) for side, each in shares.items()]
+        told = _number(value) + percent_of(panel.unit)
+        lines.append(Text.assemble(f"{indent + name:<15}{told:>10}   ", (curve, "cyan")))
     return lines
 
 
-def _several(seen: Sequence[Seen], width: int) -> list[Text]:
+def _several(seen: Sequence[Seen], width: int) -> list[Any]:
     """Return a row for each run, with as many columns as fit, and the remarks below."""
     most = max(12, width // 3)
     axes = {run.axis for run in seen}
-    head, before = (seen[0].axis, False) if len(axes) == 1 else ("at", True)
-    columns = [["run", *(_short(run.label, most) for run in seen)], [head, *(_at(run, before) for run in seen)]]
-    columns.append(["state", *(run.state for run in seen)])
+    columns = [
+        ["run", *(_short(run.label, most) for run in seen)],
+        [seen[0].axis if len(axes) == 1 else "at", *(_at(run, len(axes) > 1) for run in seen)],
+        ["state", *(run.state for run in seen)],
+    ]
     for name in _COLUMNS:
-        values = [last(PANELS[name], run) for run in seen]
+        values = [PANELS[name].last(run) for run in seen]
         if not all(map(math.isnan, values)):
-            percent = ", %" if PANELS[name].unit.startswith("%") else ""
-            columns.append([name + percent, *map(_number, values)])
-    widths = [max(map(cell_len, column)) for column in columns]
-    while len(columns) > 3 and sum(widths) + 2 * len(widths) > width:
+            columns.append([name + ", %" * bool(percent_of(PANELS[name].unit)), *map(_number, values)])
+    while len(columns) > 3 and sum(2 + max(map(cell_len, column)) for column in columns) > width:
         columns.pop()
-        widths.pop()
-    lines = []
-    for i in range(len(seen) + 1):
-        line = Text(no_wrap=True, overflow="ellipsis")
-        for j, (column, room) in enumerate(zip(columns, widths, strict=True)):
-            space = " " * (room - cell_len(column[i]))
-            style = "bold" if i == 0 else _STYLES.get(column[i], "") if j == 2 else ""
-            line.append(f"{'  ' if j else ''}{column[i] + space if j < 3 else space + column[i]}", style)
-        lines.append(line)
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for i, (head, *_) in enumerate(columns):
+        table.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*(Text(text, _STYLES.get(text, "") if i == 2 else "") for i, text in enumerate(row)))
+    lines: list[Any] = [table]
     for run in seen:
         if run.state not in ("running", "finished") or run.collapse is not None or run.notes:
             lines += [Text(), Text.assemble((f"{run.label}: ", "bold"), _standing(run)), *_words(run)]
@@ -165,31 +154,23 @@ def _words(run: Seen) -> list[Text]:
 def _line(run: Seen) -> str:
     parts = [run.label, run.now]
     for name in ("reward", "entropy", "clipped", "tail share", "radius"):
-        if not math.isnan(value := last(PANELS[name], run)):
-            parts.append(f"{name} {_number(value)}" + (" %" if PANELS[name].unit.startswith("%") else ""))
-    if run.state != "running":
-        parts.append(run.standing)
+        if not math.isnan(value := PANELS[name].last(run)):
+            parts.append(f"{name} {_number(value)}{percent_of(PANELS[name].unit)}")
+    parts += [run.standing] if run.state != "running" else []
     return "  ".join([*parts, *([run.word] if run.collapsed else []), *run.notes])
 
 
 def _data(run: Seen) -> dict[str, Any]:
-    panels = [panel for group in (PANELS, QUANTILES, *BY_P.values()) for panel in group.values()]
-    shares = {panel.key: last(panel, run) / (100 if panel.unit.startswith("%") else 1) for panel in panels}
+    values = {panel.key: panel.last(run) / (100 if percent_of(panel.unit) else 1) for panel in PANELS.values()}
     return {
-        "label": run.label,
-        "state": run.state,
-        run.axis: float(run.x[-1]) if len(run.x) else None,
-        "end": run.end,
-        "seconds_since_last_line": run.age,
-        "collapsed": run.collapsed,
-        "word": run.word,
-        "notes": list(run.notes),
-        "numbers": {key: value for key, value in shares.items() if not math.isnan(value)},
-    }
+        "label": run.label, "state": run.state, run.axis: float(run.x[-1]) if len(run.x) else None, "end": run.end,
+        "seconds_since_last_line": run.age, "collapsed": run.collapsed, "word": run.word, "notes": list(run.notes),
+        "numbers": {key: value for key, value in values.items() if not math.isnan(value)},
+    }  # fmt: skip
 
 
 def _curve(y: np.ndarray, width: int) -> str:
-    """Draw the values from lowest to highest, in at most so many columns; blank if none is known."""
+    """Draw the values as blocks in at most so many columns; blank if unknown."""
     means = [part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan
              for part in np.array_split(y, min(width, len(y)))]  # fmt: skip
     blocks = _BLOCKS if console.encoding.lower().startswith("utf") else _PLAIN

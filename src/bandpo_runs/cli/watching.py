@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -17,26 +18,20 @@ RUNS = (
 
 
 def minutes(text: str | float) -> float:
-    try:
+    with contextlib.suppress(ValueError):
         if 0 < (number := float(text)) < 1e6:
             return number
-    except ValueError:
-        pass
     raise ValueError(f"must be a positive number of minutes, got {text!r}")
 
 
 @app.command(cls=Command)
 def watch(
     runs: Annotated[list[str], Argument(metavar="RUNS", help=RUNS)],
-    html: Annotated[
-        Path | None, Option(parser=page, metavar="FILE", help="also as a page that loads itself again")
-    ] = None,
-    every: Annotated[float, Option(parser=seconds, metavar="SECONDS", help="between two looks")] = 2.0,
-    silent: Annotated[
-        float, Option(parser=minutes, metavar="MINUTES", help="without a line: it has stopped writing")
-    ] = 10.0,
+    html: Annotated[Path | None, Option(parser=page, metavar="FILE", help="write a page that reloads itself")] = None,
+    every: Annotated[float, Option(parser=seconds, metavar="SECONDS", help="time between two looks")] = 2.0,
+    silent: Annotated[float, Option(parser=minutes, metavar="MINUTES", help="time until a silent run is stopped")] = 10,
     once: Annotated[bool, Option("--once", help="show one view and end")] = False,
-    as_json: Annotated[bool, Option("--json", help="the last numbers of one view, for scripts")] = False,
+    as_json: Annotated[bool, Option("--json", help="print the last numbers for scripts, and end")] = False,
 ) -> None:
     """Follow running training: rewards, clip rates, collapse.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,30 +15,16 @@ from torch import Tensor
 
 from bandpo.errors import UserError, nearest
 from bandpo.losses.metrics import EDGES
-from bandpo.trust_regions.base import Context, Region
+from bandpo.trust_regions.base import Context, Region, places
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
-from ..statistics.calibration import (
-    check_monotone,
-    critical_numbers,
-    number_interval,
-    smallest_number,
-)
+from ..statistics.calibration import critical_numbers, number_interval, smallest_number
 from ..statistics.intervals import Interval
-from .numbers import free_number, numbers_of, with_number
 from .tokens import Bools, Floats, Integers, Tokens
 
 Among = Literal["all", "tail", "positive", "negative"]
 TAIL = EDGES[0]
-RULES: tuple[Region, ...] = (
-    Band("kl"),
-    Band("tv"),
-    Band("chi2"),
-    Clip(0.2, 0.2),
-    Clip(0.2, 0.28),
-    DCPO(),
-    RIPO(),
-)
+RULES: tuple[Region, ...] = (Band("kl"), Band("tv"), Band("chi2"), Clip(0.2, 0.2), Clip(0.2, 0.28), DCPO(), RIPO())
 FEW = 20  # tokens outside, with fewer of which an interval is not to be trusted
 _STILL = 1e-6  # log-ratios that are rounding alone
 _PIECE = 2**20  # tokens that are worked on at once
@@ -46,7 +34,7 @@ _TRIED = sorted({*np.logspace(-8, 4, 25).tolist(), *(1 + np.logspace(-3, -0.125,
 
 @dataclass(frozen=True)
 class Measured:
-    """Effect of a rule on the tokens: shares of those that are looked at, except `rare`, a share of those outside."""
+    """Shares of the tokens that a rule stops; `rare` is a share of those."""
 
     label: str
     node: Mapping[str, Any] | None
@@ -58,24 +46,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Found:
-    """A rule with the number that was found; `measured` is of the rule with `value`, which is `exact` rounded up to
-    `digits` digits, and `region` is that. Without a value `why` says why there is none."""
+    """A rule with the number that was found, or `why` there is none."""
 
     label: str
-    parameter: str
-    exact: float | None
-    value: float | None
-    interval: Interval | None
-    measured: Measured | None
-    notes: tuple[str, ...]
+    parameter: str  # its fields
+    exact: float | None = None
+    value: float | None = None  # `exact` rounded up
+    interval: Interval | None = None
+    measured: Measured | None = None  # of the rule with `value`
+    region: Region | None = None  # the rule with `value`
+    notes: tuple[str, ...] = ()
     why: str = ""
-    digits: int = 3
-    region: Region | None = None
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The rate that was wanted, the rule whose rate it is (None: it was given), and the number of each rule."""
+    """The wanted rate, the rule that gave it if any, and the number of each rule."""
 
     tokens: int
     responses: int | None
@@ -84,9 +70,42 @@ class Calibration:
     cut: bool
     rate: float
     reference: Measured | None
-    times: float
     rules: tuple[Found, ...]
     warnings: tuple[str, ...]
+
+
+# ------------------------------------------------------------------------------------------------- numbers of a rule
+def free_number(region: Region) -> tuple[str, ...]:
+    """Return the fields that are one number; UserError where that is not clear."""
+    if region.free:
+        return region.free
+    numbers = numbers_of(region)
+    raise UserError(f"{region.label} has {len(numbers)} numbers, {numbers}; name the one to find (--parameter)")
+
+
+def numbers_of(region: Region) -> list[str]:
+    """List the fields that are numbers, also those of rules within, as `region.delta`."""
+    found: list[str] = []
+    for place, value in places(region):
+        found += [place] if isinstance(value, float) else []
+        found += [f"{place}.{name}" for name in numbers_of(value)] if isinstance(value, Region) else []
+    return found
+
+
+def with_number(region: Region, names: Sequence[str], value: float) -> Region:
+    """Return the rule with that number in these fields."""
+
+    def put(thing: Any, path: list[str]) -> Any:
+        if not path:
+            return value
+        head, *rest = path
+        if isinstance(thing, tuple):
+            return tuple(put(each, rest) if str(i) == head else each for i, each in enumerate(thing))
+        return dataclasses.replace(thing, **{head: put(getattr(thing, head), rest)})
+
+    for name in names:
+        region = put(region, name.split("."))
+    return region
 
 
 # ---------------------------------------------------------------------------------------------------- tokens and rules
@@ -94,98 +113,84 @@ class Calibration:
 class _Sample:
     """The tokens that are looked at, and which of them count where they are outside."""
 
-    tokens: Tokens
-    index: Integers
-    counted: Bools | None
-
-    @property
-    def responses(self) -> Integers | None:
-        return None if self.tokens.responses is None else self.tokens.responses[self.index]
+    old: Floats
+    log_ratio: Floats
+    advantages: Floats | None
+    responses: Integers | None
+    counts: Bools
 
     def pieces(self, some: Integers | None = None) -> Iterator[tuple[Tensor, Tensor, Context]]:
-        """Yield log-ratios, old log-probabilities and a rule's other inputs, a million at once.
-
-        `some`: of these tokens alone.
-        """
-        index = self.index if some is None else self.index[some]
+        """Yield log-ratios, old log-probabilities and contexts of tokens, in pieces."""
+        index = np.arange(len(self.old)) if some is None else some
         for start in range(0, len(index), _PIECE):
             part = index[start : start + _PIECE]
-            advantages = self.tokens.advantages
-            context = Context(advantages=None if advantages is None else torch.from_numpy(advantages[part]))
-            yield torch.from_numpy(self.tokens.log_ratio[part]), torch.from_numpy(self.tokens.old[part]), context
+            advantages = None if self.advantages is None else torch.from_numpy(self.advantages[part])
+            old, log_ratio = torch.from_numpy(self.old[part]), torch.from_numpy(self.log_ratio[part])
+            yield log_ratio, old, Context(advantages=advantages)
 
     def outside(self, region: Region, some: Integers | None = None) -> Bools:
         """Mark the tokens, all or some, that are outside and count."""
         parts = [~region.contains(ratio, old, context) for ratio, old, context in self.pieces(some)]
         outside = torch.cat(parts).numpy() if parts else np.zeros(0, np.bool_)
-        return outside if self.counted is None else outside & (self.counted if some is None else self.counted[some])
+        return outside & (self.counts if some is None else self.counts[some])
 
-
-def _sample(tokens: Tokens, among: Among, cut: bool) -> _Sample:
-    advantages, ratio = tokens.advantages, tokens.log_ratio
-    if cut and advantages is None:
-        raise UserError(
-            "which tokens are cut is known where their advantages are; no column has them (--advantage names one)"
-        )
-    counted = None
-    if cut:
-        counted = (cast(Floats, advantages) * np.sign(ratio)) > 0  # outside on the side to which A drives
-    chosen = {
-        "all": lambda: np.ones(tokens.count, np.bool_),
-        "tail": lambda: tokens.old <= math.log(TAIL),
-        "positive": lambda: cast(Floats, advantages) > 0,
-        "negative": lambda: cast(Floats, advantages) < 0,
-    }[among]()
-    index = np.flatnonzero(chosen)
-    if not len(index):
-        what = {"tail": f"of old probability p <= {TAIL}", "positive": "with A > 0", "negative": "with A < 0"}[among]
-        raise UserError(f"there is no token {what} among {tokens.count:,}")
-    return _Sample(tokens, index, None if counted is None else counted[index])
-
-
-def _check_alone(region: Region, sample: _Sample) -> None:
-    """Raise UserError for a rule that needs what is not known here, or by which tokens of a batch depend on others."""
-    some = np.linspace(0, len(sample.index) - 1, min(len(sample.index), 1000)).astype(np.int64)
-    try:
-        whole, half = (
-            region.bounds(old, context)
-            for each in (some, some[: (len(some) + 1) // 2])
-            for _, old, context in sample.pieces(each)
-        )
-    except ValueError as error:
-        raise UserError(
-            f"{region.label} needs more than old log-probabilities and advantages, which is all that is known here "
-            f"({error})"
-        ) from error
-    count = len(half.log_low)
-    for one, other in (whole.log_low, half.log_low), (whole.log_high, half.log_high):
-        if not torch.allclose(one[:count], other, rtol=1e-9):  # but for the order of sums
+    def check(self, region: Region) -> None:
+        """Refuse a rule that needs more than is known, or mixes tokens of a batch."""
+        some = np.linspace(0, len(self.old) - 1, min(len(self.old), 1000)).astype(np.int64)
+        half = (len(some) + 1) // 2
+        try:
+            whole, part = (
+                region.bounds(old, context) for each in (some, some[:half]) for _, old, context in self.pieces(each)
+            )
+        except ValueError as error:
+            raise UserError(
+                f"{region.label} needs more than old log-probabilities and advantages, which is all that is known here "
+                f"({error})"
+            ) from error
+        pairs = (whole.log_low, part.log_low), (whole.log_high, part.log_high)
+        if not all(torch.allclose(one[:half], other, rtol=1e-9) for one, other in pairs):  # up to the order of sums
             raise UserError(
                 f"{region.label} gives a token other bounds in another batch, which are not known from a file of "
                 "tokens; find the number of the rule that it is made of"
             )
 
+    def measure(self, region: Region) -> tuple[Measured, Bools]:
+        outside, n = self.outside(region), len(self.old)
+        count, high = int(outside.sum()), int((outside & (self.log_ratio > 0)).sum())
+        rare = int((outside & (self.old <= math.log(TAIL))).sum())
+        try:
+            node = _plain(cast(Any, region).to_config())
+        except (ValueError, AttributeError):  # a divergence without a name
+            node = None
+        shares = count / n, high / n, (count - high) / n, rare / count if count else math.nan
+        return Measured(region.label, node, *shares), outside
+
+
+def _sample(tokens: Tokens, among: Among, cut: bool) -> _Sample:
+    advantages, which = tokens.advantages, np.ones(tokens.count, np.bool_)
+    if cut and advantages is None:
+        raise UserError(
+            "which tokens are cut is known where their advantages are; no column has them (--advantage names one)"
+        )
+    counts, what = which, ""
+    if cut:
+        counts = cast(Floats, advantages) * np.sign(tokens.log_ratio) > 0  # outside on the side to which A drives
+    if among == "tail":
+        which, what = tokens.old <= math.log(TAIL), f"of old probability p <= {TAIL}"
+    elif among != "all":
+        sign = 1 if among == "positive" else -1
+        which, what = sign * cast(Floats, advantages) > 0, f"with A {'>' if sign > 0 else '<'} 0"
+    if not which.any():
+        raise UserError(f"there is no token {what} among {tokens.count:,}")
+    more = [None if x is None else x[which] for x in (advantages, tokens.responses)]
+    return _Sample(tokens.old[which], tokens.log_ratio[which], *more, counts[which])  # type: ignore[arg-type]
+
 
 def _plain(node: Any) -> Any:
-    """Return a node as YAML, JSON and Python can all write it; a number may be a text in all of them."""
+    """Return a node as YAML, JSON and Python can all write it."""
     if isinstance(node, dict):
         return {key: _plain(value) for key, value in node.items()}
     return str(node) if isinstance(node, float) and math.isinf(node) else node
-
-
-def _measure(region: Region, sample: _Sample) -> tuple[Measured, Bools]:
-    outside = sample.outside(region)
-    ratio, old = sample.tokens.log_ratio[sample.index], sample.tokens.old[sample.index]
-    count = int(outside.sum())
-    high = int((outside & (ratio > 0)).sum())
-    rare = int((outside & (old <= math.log(TAIL))).sum())
-    n = len(outside)
-    try:
-        node = _plain(cast(Any, region).to_config())
-    except (ValueError, AttributeError):  # a divergence without a name
-        node = None
-    shares = count / n, high / n, (count - high) / n, rare / count if count else math.nan
-    return Measured(region.label, node, *shares), outside
 
 
 def measure(
@@ -195,11 +200,10 @@ def measure(
 
     Returns also their old log-probabilities and log-ratios, and which of them are outside and count.
     """
-    cut = cut or among in ("positive", "negative")
-    sample = _sample(tokens, among, cut)
-    _check_alone(region, sample)
-    measured, outside = _measure(region, sample)
-    return measured, tokens.old[sample.index], tokens.log_ratio[sample.index], outside
+    sample = _sample(tokens, among, cut or among in ("positive", "negative"))
+    sample.check(region)
+    measured, outside = sample.measure(region)
+    return measured, sample.old, sample.log_ratio, outside
 
 
 # ------------------------------------------------------------------------------------------------------- what is found
@@ -209,7 +213,6 @@ def calibrate(
     *,
     rate: float | None = None,
     match: Region | None = None,
-    times: float = 1.0,
     among: Among = "all",
     cut: bool = False,
     parameter: Sequence[str] = (),
@@ -222,7 +225,6 @@ def calibrate(
             which would be found to be `match` itself.
         rate: the share; None: that of `match`.
         match: another rule; None: GRPO's `Clip(0.2, 0.2)`.
-        times: the share is that of `match`, times this.
         among: all tokens, those of the tail (p <= 0.2), or those with a positive or a negative advantage, of which only
             those count that are `cut`.
         cut: count only tokens that are outside on the side to which their advantage drives them.
@@ -238,34 +240,31 @@ def calibrate(
         )
     cut = cut or among in ("positive", "negative")
     sample = _sample(tokens, among, cut)
-    n, responses = len(sample.index), sample.responses
+    n, responses = len(sample.old), sample.responses
     grouped = np.arange(n) if responses is None else responses
     count = int(grouped.max()) + 1
     reference = None
     if rate is None:
         match = match or Clip(0.2, 0.2)
-        _check_alone(match, sample)
-        reference, outside = _measure(match, sample)
+        sample.check(match)
+        reference, outside = sample.measure(match)
         if not outside.any():
             raise UserError(
                 f"{reference.label} leaves none of {n:,} tokens outside, so there is no rate to match; --rate asks for "
                 "one"
             )
-        wanted = times * np.bincount(grouped[outside], minlength=count).astype(np.float64)
-        rules = rules or [rule for rule in RULES if times != 1 or type(rule) is not type(match)]
+        wanted = np.bincount(grouped[outside], minlength=count).astype(np.float64)
+        rules = rules or [rule for rule in RULES if type(rule) is not type(match)]
     else:
         wanted = rate * np.bincount(grouped, minlength=count).astype(np.float64)
     found = tuple(
         _find(region, tuple(parameter) or free_number(region), sample, grouped, wanted) for region in rules or RULES
     )
-    warnings = [*_warnings(tokens, wanted.sum(), responses)]
-    return Calibration(
-        tokens.count, tokens.response_count, n, among, cut, float(wanted.sum()) / n, reference, times, found,
-        tuple(warnings),
-    )  # fmt: skip
+    rate, warnings = float(wanted.sum()) / n, tuple(_warnings(wanted.sum(), responses))
+    return Calibration(tokens.count, tokens.response_count, n, among, cut, rate, reference, found, warnings)
 
 
-def _warnings(tokens: Tokens, wanted: float, responses: Integers | None) -> Iterator[str]:
+def _warnings(wanted: float, responses: Integers | None) -> Iterator[str]:
     if wanted < FEW:
         yield (
             f"Only {wanted:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its "
@@ -276,13 +275,6 @@ def _warnings(tokens: Tokens, wanted: float, responses: Integers | None) -> Iter
             "No intervals: tokens of one response depend on one another, and the rows do not say which response a "
             "token belongs to. --response names the column that does."
         )
-    elif (few := len(np.unique(responses))) < FEW:
-        yield f"The tokens are of {few} responses only. How good an interval from fewer than {FEW} is was not measured."
-    if tokens.saturated:
-        yield (
-            f"{tokens.saturated:,} tokens have a log-ratio beyond +-60, where the loss clamps it: something is wrong "
-            "with the log-probabilities, or the policy has moved very far."
-        )
 
 
 def _find(region: Region, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats) -> Found:
@@ -291,28 +283,25 @@ def _find(region: Region, names: tuple[str, ...], sample: _Sample, responses: In
     for name in names:
         if name not in known and not (isinstance(region, Band) and name in ("delta_low", "delta_high")):
             raise UserError(f"--parameter: {label} has no number {name!r}{nearest(name, known)}; it has {known}")
-    _check_alone(region, sample)
+    sample.check(region)
     critical = _all_critical(region, names, sample, responses, wanted)
-    moved = sample.tokens.log_ratio[sample.index] != 0
-    critical = np.where(moved if sample.counted is None else sample.counted, critical, 0.0)
+    critical = np.where((sample.log_ratio != 0) & sample.counts, critical, 0.0)
     most = float(wanted.sum())
-    exact, n = smallest_number(critical, most), len(critical)
+    exact, never = smallest_number(critical, most), int(np.isinf(critical).sum())
     if exact == 0:
-        what = "outside" if sample.counted is None else "cut"
+        what = "outside" if sample.counts.all() else "cut"
         why = f"at most {_percent((critical > 0).mean())} of the tokens are {what}, whatever {shown} is"
-        return Found(label, parameter, None, None, None, None, (), why)
-    never = int(np.isinf(critical).sum())
+        return Found(label, parameter, why=why)
     if math.isinf(exact):
-        why = f"{_percent(never / n)} of the tokens are outside, whatever {shown} is, which is more than wanted"
-        return Found(label, parameter, None, None, None, None, (), why)
-    interval, digits = None, 3
-    if sample.tokens.responses is not None and np.ptp(responses) > 0:
+        share = _percent(never / len(critical))
+        why = f"{share} of the tokens are outside, whatever {shown} is, which is more than wanted"
+        return Found(label, parameter, why=why)
+    interval = None
+    if sample.responses is not None and np.ptp(responses) > 0:
         interval = number_interval(critical, responses, wanted)
-        if 0 < (width := interval.high - interval.low) < exact:  # so that rounding does not leave it
-            digits = min(max(math.ceil(math.log10(exact / width)) + 1, 3), 4)
-    value = _rounded_up(exact, digits)
+    value = _rounded_up(exact)
     chosen = with_number(region, names, value)
-    measured, outside = _measure(chosen, sample)
+    measured, outside = sample.measure(chosen)
     notes: list[str] = []
     if never:
         notes.append(
@@ -324,10 +313,7 @@ def _find(region: Region, names: tuple[str, ...], sample: _Sample, responses: In
             "It stops fewer than wanted, since many tokens have the very same ratio; were the log-probabilities "
             "written with few digits?"
         )
-    notes += _saturation(chosen, sample)
-    return Found(
-        measured.label, parameter, exact, value, interval, measured, tuple(notes), digits=digits, region=chosen
-    )
+    return Found(measured.label, parameter, exact, value, interval, measured, chosen, tuple(notes))
 
 
 def _all_critical(
@@ -340,38 +326,23 @@ def _all_critical(
     def outside(value: float, some: Integers) -> Bools:
         return sample.outside(with_number(region, names, value), some)
 
-    numbers = [value for value in _TRIED if _is_allowed(region, names, value)]
+    numbers = []
+    for value in _TRIED:
+        with contextlib.suppress(ValueError):  # the rule may not have it
+            with_number(region, names, value)
+            numbers.append(value)
     if len(numbers) < 2:
         raise UserError(f"{region.label}: no two of the numbers from 1e-8 to 10,000 may stand in {','.join(names)}")
     try:
-        check_monotone(outside, len(sample.index), numbers)
-    except UserError as error:
+        return critical_numbers(outside, numbers, responses, wanted)
+    except ValueError as error:
         raise UserError(f"{region.label}, {','.join(names)}: {error}") from None
-    return critical_numbers(outside, (numbers[0], numbers[-1]), responses, wanted)
 
 
-def _is_allowed(region: Region, names: tuple[str, ...], value: float) -> bool:
-    try:
-        with_number(region, names, value)
-    except ValueError:
-        return False
-    return True
-
-
-def _saturation(region: Region, sample: _Sample) -> list[str]:
-    """Say what share of the tokens a rule cannot stop, because both bounds are where probabilities end."""
-    free = 0
-    for _, old, context in sample.pieces():
-        bounds = region.bounds(old, context)
-        free += int(((bounds.log_low == -torch.inf) & (bounds.log_high >= -old - 1e-9)).sum())
-    share = free / len(sample.index)
-    return [f"It can stop {_percent(share)} of the tokens nowhere: all of [0, 1] is in reach."] if share >= 0.1 else []
-
-
-def _rounded_up(x: float, digits: int) -> float:
-    """Round up to so many digits: then no more tokens are outside than at x."""
-    step = 10.0 ** (math.floor(math.log10(x)) - digits + 1)
-    return float(f"{math.ceil(x / step - 1e-9) * step:.{digits}g}")
+def _rounded_up(x: float) -> float:
+    """Round up to three digits: then no more tokens are outside than at x."""
+    step = 10.0 ** (math.floor(math.log10(x)) - 2)
+    return float(f"{math.ceil(x / step - 1e-9) * step:.3g}")
 
 
 def _percent(share: float) -> str:

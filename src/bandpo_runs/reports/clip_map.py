@@ -6,8 +6,9 @@ Tokens that are outside, and count, are coloured; the others are grey. What is b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -19,9 +20,12 @@ from bandpo.errors import UserError
 from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.notation import not_loaded
 
+from ..files.writing import write_atomically
 from .calibration import TAIL, Among, Measured, measure
-from .charts import DOTTED, INK, LIGHT, svg
-from .runs import Section, ratio_bounds
+from .charts import DOTTED, INK, svg
+from .reading import Run
+from .runs import ratio_bounds
+from .templates import LIGHT, Table, rendered
 from .tokens import Bools, Floats, Tokens, read_tokens
 
 FOLDER = "tokens"  # of a run, that has its tokens
@@ -31,30 +35,113 @@ _P = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 _RATIOS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
 
 
+class ClipMap(NamedTuple):
+    """A rule's effect on tokens; `outside` marks those that it stops."""
+
+    title: str
+    words: str
+    found: Measured
+    region: Region
+    old: Floats
+    log_ratio: Floats
+    outside: Bools
+
+    @property
+    def row(self) -> tuple[str, list[tuple[str, ...]]]:
+        shares = (self.found.rate, self.found.high, self.found.low, self.found.rare)
+        return self.title, [(f"{len(self.old):,}",), *((percent(share),) for share in shares)]
+
+
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.3g} %"  # noqa: RUF001
+
+
+def clip_map(tokens: Tokens, region: Region, *, title: str = "", among: Among = "all", cut: bool = False) -> ClipMap:
+    """Measure a rule's effect on the tokens.
+
+    Raises:
+        UserError: a rule that needs more than tokens have, or no tokens to look at.
+    """
+    found, old, log_ratio, outside = measure(tokens, region, among=among, cut=cut)
+    words = (
+        f"Of {len(old):,} tokens {found.label} has {percent(found.rate)} {'cut' if cut else 'outside'}: "
+        f"{percent(found.high)} above its interval (orange) and {percent(found.low)} below (blue). "
+    )
+    words += f"{percent(found.rare)} of these are rare (p ≤ {TAIL}). " if found.rate else ""
+    words += f"{_DOTS:,} random tokens are drawn. " if len(old) > _DOTS else ""
+    words += "Green: the ends of the interval. Dotted: the new probability is 1."
+    return ClipMap(title or found.label, words, found, region, old, log_ratio, outside)
+
+
+def shares_of(maps: Sequence[ClipMap], what: str = "outside", notes: Sequence[str] = ()) -> Table:
+    """Return the numbers of the maps."""
+    head = [*((name, "") for name in ("rule", "tokens", what, "above", "below")), ("rare of these", f"p ≤ {TAIL}")]
+    return Table("Shares of the tokens", head, [each.row for each in maps], notes)
+
+
+def maps_of(sections: Sequence[tuple[str, Mapping[str, Mapping[int | Path, Run]]]]) -> tuple[list[ClipMap], Table]:
+    """Make a map of each method with stored tokens; sections have a title."""
+    maps, notes = [], []
+    for title, methods in sections:
+        for label, by_seed in methods.items():
+            name, runs = f"{title}: {label}" if title else label, [*by_seed.values()]
+            paths = [path for run in runs for path in sorted((run.folder / FOLDER).glob("*.jsonl"))]
+            if not (files := [path for path in paths if path.stat().st_size]):
+                continue
+            if (region := runs[0].region) is not None:
+                try:
+                    maps.append(clip_map(read_tokens(files), region, title=name))
+                except UserError as error:
+                    notes.append(f"{name}: no map. {error}")
+            elif runs[0].own is not None:
+                notes.append(f"{name}: no map. Its rule is {not_loaded(runs[0].own)}.")
+            elif runs[0].objective is None:
+                cure = f"`bandpo calibrate {files[0]} --map FILE` draws it"
+                notes.append(f"{name}: no map, because a log does not say its rule; {cure}.")
+            else:
+                notes.append(f"{name} has one ratio for a whole response, and so no map.")
+    return maps, shares_of(maps, notes=notes)
+
+
+def write_clip_map(path: Path, maps: Sequence[ClipMap], what: str, notes: Sequence[str], about: str) -> None:
+    """Write a page with the first two maps and the numbers of all."""
+    drawn = [draw_map(each) for each in maps[:2]]
+    page = rendered("clip_map_page.html.jinja", about=about, maps=drawn, shares=shares_of(maps, what, notes))
+    write_atomically(path, page.encode())
+
+
 def _logit(p: Floats) -> Floats:
     return np.log(p) - np.log1p(-p)
 
 
-def _draw(ax: Axes, region: Region, old: Floats, log_ratio: Floats, outside: Bools, top: float) -> None:
+def draw_map(of: ClipMap) -> tuple[str, Markup, str]:
+    """Return title, picture and words."""
+    name = f"Clip map of {of.title}: ratio by old probability of {len(of.old):,} tokens; {of.words}"
+    return of.title, svg(lambda ax: _draw(ax, of), name, 300), of.words
+
+
+def _draw(ax: Axes, of: ClipMap) -> None:
     """Draw some tokens as dots, and both bounds as lines."""
     low, high = _logit(np.array(_FARTHEST)).tolist()
+    # Of a run whose tokens hardly move the band would fill the picture, and of one that is lost it would be a line.
+    top = float(np.clip(1.3 * np.quantile(np.abs(of.log_ratio), 0.999), 0.25, 3.4))
     # Not every tenth: responses may be as long as that.
-    some = np.sort(np.random.default_rng(0).permutation(len(old))[:_DOTS])
-    x = _logit(np.exp(old[some]).clip(*_FARTHEST))
-    y, of = log_ratio[some].clip(-top, top), outside[some]
+    some = np.sort(np.random.default_rng(0).permutation(len(of.old))[:_DOTS])
+    x = _logit(np.exp(of.old[some]).clip(*_FARTHEST))
+    y, outside = of.log_ratio[some].clip(-top, top), of.outside[some]
     # One path for all dots of a colour: lines of no length, with round ends.
-    for kind, colour, width in ((~of, INK, 1.6), (of & (y < 0), LIGHT[0], 2.6), (of & (y > 0), LIGHT[1], 2.6)):
+    for kind, colour, width in ((~outside, INK, 1.6), (outside & (y < 0), LIGHT[0], 2.6),
+                                (outside & (y > 0), LIGHT[1], 2.6)):  # fmt: skip
         here = [np.repeat(values[kind], 3) for values in (x, y)]
         for values in here:
             values[2::3] = np.nan
         here[0][1::3] += 1e-3
         ax.plot(*here, color=colour, linewidth=width, solid_capstyle="round", alpha=0.5 if colour == INK else 0.9)
     grid = np.linspace(low, high, 241)
-    p = 1 / (1 + np.exp(-grid))
     with np.errstate(divide="ignore"):
-        for bound in ratio_bounds(region, p) or ():
+        for bound in ratio_bounds(of.region, 1 / (1 + np.exp(-grid))) or ():
             ax.plot(grid, np.log(bound).clip(-2 * top, 2 * top), color=LIGHT[2], linewidth=2)
-    ax.plot(grid, -np.log(p), color=matplotlib.rcParams["axes.edgecolor"], **DOTTED)
+    ax.plot(grid, np.log1p(np.exp(-grid)), color=matplotlib.rcParams["axes.edgecolor"], **DOTTED)
     ax.set(xlim=(low, high), ylim=(-top, top))
     ax.xaxis.set_major_locator(FixedLocator(_logit(np.array(_P)).tolist()))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{1 / (1 + math.exp(-value)):.3g}"))
@@ -66,71 +153,3 @@ def _draw(ax: Axes, region: Region, old: Floats, log_ratio: Floats, outside: Boo
         axis.set_minor_locator(NullLocator())
     ax.set_title("new / old probability", loc="left")
     ax.set_xlabel("old probability p", loc="right")
-
-
-def percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.3g} %"  # noqa: RUF001
-
-
-def clip_map(
-    tokens: Tokens, region: Region, *, among: Among = "all", cut: bool = False
-) -> tuple[tuple[str, Markup, str], Measured]:
-    """Return title, picture, words and numbers of a rule's effect on the tokens.
-
-    Raises:
-        UserError: a rule that needs more than tokens have, or no tokens to look at.
-    """
-    found, old, log_ratio, outside = measure(tokens, region, among=among, cut=cut)
-    # Of a run whose tokens hardly move the band would fill the picture, and of one that is lost it would be a line.
-    top = float(np.clip(1.3 * np.quantile(np.abs(log_ratio), 0.999), 0.25, 3.4))
-    what = "cut" if cut else "outside"
-    words = (
-        f"Of {len(old):,} tokens {found.label} has {percent(found.rate)} {what}: {percent(found.high)} above its "
-        f"interval (orange) and {percent(found.low)} below (blue). "
-    )
-    if found.rate:
-        words += f"{percent(found.rare)} of these are rare (p ≤ {TAIL}). "
-    if len(old) > _DOTS:
-        words += f"{_DOTS:,} of them, by chance, are drawn. "
-    words += "Green: the ends of the interval. Dotted: the new probability is 1."
-    name = f"Clip map of {found.label}: ratio by old probability of {len(old):,} tokens; {words}"
-    picture = svg(lambda ax: _draw(ax, region, old, log_ratio, outside, top), name, 300)
-    return (found.label, picture, words), found
-
-
-def head_of(what: str = "outside") -> list[tuple[str, str]]:
-    return [*((name, "") for name in ("rule", "tokens", what, "above", "below")), ("rare of these", f"p ≤ {TAIL}")]
-
-
-def cells_of(count: int, found: Measured) -> list[str]:
-    return [f"{count:,}", *(percent(share) for share in (found.rate, found.high, found.low, found.rare))]
-
-
-def of_sections(sections: Sequence[Section]) -> dict[str, Any]:
-    """Draw the maps of the runs that stored tokens: a map of each method of a section, of all its seeds."""
-    figures, rows, notes = [], [], []
-    for section in sections:
-        for label, by_seed in section.methods.items():
-            name, runs = f"{section.title}: {label}" if sections[1:] else label, [*by_seed.values()]
-            paths = [path for run in runs for path in sorted((run.folder / FOLDER).glob("*.jsonl"))]
-            if not (files := [path for path in paths if path.stat().st_size]):
-                continue
-            if runs[0].own is not None:
-                notes.append(f"{name}: no map. Its rule is {not_loaded(runs[0].own)}.")
-                continue
-            if runs[0].objective is None:
-                cure = f"`bandpo calibrate {files[0]} --map` draws it"
-                notes.append(f"{name}: no map, because a log does not say its rule; {cure}.")
-                continue
-            if (region := runs[0].region) is None:
-                notes.append(f"{name} has one ratio for a whole response, and so no map.")
-                continue
-            try:
-                tokens = read_tokens(files)
-                (_, picture, words), found = clip_map(tokens, region)
-            except UserError as error:
-                notes.append(f"{name}: no map. {error}")
-                continue
-            figures.append((name, picture, words))
-            rows.append((name, cells_of(tokens.count, found)))
-    return {"figures": figures, "head": head_of(), "rows": rows, "notes": notes}

@@ -1,7 +1,8 @@
-"""Two results side by side: `bandpo compare`."""
+"""Two results side by side: the output of `bandpo compare`."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 from bandpo.errors import UserError, counted
 
 from ..evals.results import Result, share, unparsed
-from ..statistics.comparison import Comparison, compare
+from ..statistics.comparison import Comparison, Judged, compare
 from ..statistics.intervals import LEVEL, Interval
 
 
@@ -25,36 +26,26 @@ def _bracket(interval: Interval) -> str:
     return f"[{points(interval.low, '+')}, {points(interval.high, '+')}]"
 
 
-def _p(p: float | None) -> str:
-    return (
-        ""
-        if p is None
-        else "< 0.0001"
-        if p < 1e-4
-        else f"{p:.4f}"
-        if p < 0.01
-        else f"{p:.3f}"
-        if p < 0.1
-        else f"{p:.2f}"
-    )
-
-
-def _equal(p: float) -> str:
-    return _p(p) if p < 1e-4 else f"= {_p(p)}"
+def _p(p: float | None, equals: str = "") -> str:
+    if p is None:
+        return ""
+    if p < 1e-4:
+        return "< 0.0001"
+    return f"{equals}{p:.{4 if p < 0.01 else 3 if p < 0.1 else 2}f}"
 
 
 def _many(number: float | None) -> str:
     if number is None or not math.isfinite(number) or number > 1e6:
         return "more than 1,000,000"
     number = math.ceil(number)
-    if number > 100:  # it is an estimate
-        scale = 10 ** (len(str(number)) - 2)
-        return f"about {round(number / scale) * scale:,}"
-    return str(number)
+    if number <= 100:
+        return str(number)
+    scale = 10 ** (len(str(number)) - 2)  # it is an estimate
+    return f"about {round(number / scale) * scale:,}"
 
 
 def matched(a: Result, b: Result) -> tuple[Result, Result]:
-    """Give the data sets of two results one name where each has only one: a file may not say what its own is called.
+    """Give the only data sets of two results one name: a file may not name its own.
 
     Raises:
         UserError: no data set in common, and several of one result.
@@ -65,7 +56,7 @@ def matched(a: Result, b: Result) -> tuple[Result, Result]:
     if len(a.graded) + len(b.graded) > 2:
         raise UserError(
             f"no data set in common: A has {'; '.join(have[0])}, B has {'; '.join(have[1])}. A column data_source or "
-            "dataset says what the data sets of a file are called"
+            "dataset names the data sets of a file"
         )
     name = " | ".join((*have[0], *have[1]))
     one, other = (replace(side, graded=[replace(side.graded[0], data=name)]) for side in (a, b))
@@ -77,44 +68,12 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
     """Compare B with A, data set by data set and on average.
 
     Raises:
-        ValueError: nothing in common, or k larger than the number of samples.
+        UserError: nothing in common, or k larger than the number of samples.
     """
-    for result in (a, b):
-        for graded in result.graded:
-            if k is not None and not 1 <= k <= graded.score.shape[-1]:
-                raise UserError(f"k must be from 1 to the {graded.score.shape[-1]} samples of {result.source}, got {k}")
     try:
         return compare(a.graded, b.graded, k)
-    except ValueError as error:  # of numbers that do not go together; it needs no files
+    except ValueError as error:
         raise UserError(str(error)) from None
-
-
-def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Write columns side by side, the first to the left, the others to the right.
-
-    A label that is too wide gets a line by itself.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    above = sum(widths) + 2 * len(widths) - 2 > width
-    lines = []
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        lines += [first] if above else []
-        lines.append("  ".join(["" if above else first.ljust(widths[0]), *cells]).rstrip())
-    return lines
-
-
-def _named(result: Result) -> str:
-    """Write a result's label and its source, once if both are the same."""
-    is_same = result.label in (str(result.source), result.source.name, result.source.stem)
-    return str(result.source) if is_same else f"{result.label} ({result.source})"
-
-
-def _better(difference: float, sure: bool, where: str, span: str, p: str) -> str:
-    if not sure:
-        return f"{where}: not settled. B - A is {points(difference, '+')} points, {span}{p}."
-    word = "better" if difference > 0 else "worse"
-    return f"{where}: yes, B is {word} by {points(abs(difference))} points, {span}{p}."
 
 
 def comparison_text(
@@ -125,76 +84,79 @@ def comparison_text(
     The table is at most `width` wide; words are one line for each paragraph.
     """
     last = comparisons[-1]
-    samples = last.samples
+    samples, here, elsewhere = last.samples, last.sampling_error, last.clustered_error
     name = f"pass@{k}" if k else f"mean@{samples[0]}" if samples[0] == samples[1] else f"mean@{samples[0]}|{samples[1]}"
-    lines = [*(f"{name} = {_named(each)}" for name, each in (("A", a), ("B", b))), ""]
-    reshuffled = last.p_sampling is not None  # there is no such test of pass@k
-    head = [name, "prompts", "A", "B", "B - A", "sampling error", *["p"] * reshuffled, "clustered error", "p"]
-    body = [
-        [
-            c.data,
-            str(c.prompts),
-            points(c.a),
-            points(c.b),
-            points(c.difference, "+"),
-            _bracket(c.sampling.interval(low=-1.0)),
-            *[_p(c.p_sampling)] * reshuffled,
-            _bracket(c.clustered.interval(low=-1.0)),
-            _p(c.p_clustered),
+    lines = [*(f"{side} = {_named(each)}" for side, each in (("A", a), ("B", b))), ""]
+    rows = [[name, "prompts", "A", "B", "B - A", "sampling error", "p", "clustered error", "p"]]
+    for c in comparisons:
+        errors = [
+            text for each in (c.sampling_error, c.clustered_error) for text in (_bracket(each.interval), _p(each.p))
         ]
-        for c in comparisons
-    ]
-    lines += [*_table([head, *body], width), "", "Is B better?"]
+        rows.append([c.data, str(c.prompts), points(c.a), points(c.b), points(c.difference, "+"), *errors])
+    if here.p is None:  # there is no such test of pass@k
+        rows = [[*row[:6], *row[7:]] for row in rows]
     where = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
-    sampling, clustered = last.sampling.interval(low=-1.0), last.clustered.interval(low=-1.0)
-    known = last.settled_here
-    p_sampling = "" if last.p_sampling is None else f", p {_equal(last.p_sampling)}"
     lines += [
-        "  " + _better(last.difference, known, f"On these problems{where}", _bracket(sampling), p_sampling),
-        "  " + _better(last.difference, last.settled_elsewhere, f"On problems like these{where}", _bracket(clustered),
-                       f", p {_equal(last.p_clustered)}"),
+        *_table(rows, width), "", "Is B better?",
+        "  " + _better(f"On these problems{where}", last.difference, here),
+        "  " + _better(f"On problems like these{where}", last.difference, elsewhere),
         "  Of the method: nothing. This compares two checkpoints; another training run may differ by more. It takes "
-        "several runs of each (bandpo table).",
+        "several runs of each (bandpo table).", "", *_needed(last), "", *_notes(a, b, comparisons),
     ]  # fmt: skip
-    if last.needed is not None:
-        lines += ["", *_needed_text(last, known)]
-    else:
-        lines += ["", "What would settle it is computed for mean@n only: leave out -k."]
-    lines += ["", *_notes_of_comparison(a, b, comparisons)]
     return "\n".join(lines)
 
 
-def _needed_text(last: Comparison, known: bool) -> list[str]:
-    needed, (a, b) = last.needed, last.samples
-    assert needed is not None
-    now, each = (f"{a}", counted(a, "sample")) if a == b else (f"{a} of A, {b} of B", "as many samples")
+def _named(result: Result) -> str:
+    """Write a result's label and its source, once if both are the same."""
+    is_same = result.label in (str(result.source), result.source.name, result.source.stem)
+    return str(result.source) if is_same else f"{result.label} ({result.source})"
+
+
+def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Write columns side by side; wide rows have their label on a line by itself."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    above = sum(widths) + 2 * len(widths) - 2 > width
+    lines = []
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        lines += [first] if above else []
+        lines.append("  ".join(["" if above else first.ljust(widths[0]), *cells]).rstrip())
+    return lines
+
+
+def _better(where: str, difference: float, error: Judged) -> str:
+    span = _bracket(error.interval) + (f", p {_p(error.p, '= ')}" if error.p is not None else "")
+    if not error.settled:
+        return f"{where}: not settled. B - A is {points(difference, '+')} points, {span}."
+    word = "better" if difference > 0 else "worse"
+    return f"{where}: yes, B is {word} by {points(abs(difference))} points, {span}."
+
+
+def _needed(last: Comparison) -> list[str]:
+    if (needed := last.needed) is None:
+        return ["What would settle it is computed for mean@n only: leave out -k."]
     if last.difference == 0:
         return ["What would settle it: nothing can be said, the difference measured is 0."]
-    lines = [
-        f"What would settle it, if the difference is {points(abs(last.difference))} points as measured (80% power):"
-    ]
-    if not known:
+    a, b = last.samples
+    now, each = (f"{a}", counted(a, "sample")) if a == b else (f"{a} of A, {b} of B", "as many samples")
+    size = points(abs(last.difference))
+    lines = [f"What would settle it, if the difference is {size} points as measured (80% power):"]
+    if not last.sampling_error.settled:
         lines.append(f"  these problems: {_many(needed.samples_here)} samples per prompt of each (now {now})")
-    if not last.settled_elsewhere:
-        if needed.samples_elsewhere is None:
-            lines.append(
-                "  problems like these: no number of samples of these problems; the problems differ too much in it"
-            )
-        else:
-            lines.append(
-                f"  problems like these: {_many(needed.samples_elsewhere)} samples per prompt of each (now {now})"
-            )
-        lines.append(
-            f"  problems like these: {_many(needed.prompts_elsewhere)} problems with {each} each (now {last.prompts})"
-        )
+    if not last.clustered_error.settled:
+        samples = "no number of samples of these problems; the problems differ too much in it"
+        if needed.samples_elsewhere is not None:
+            samples = f"{_many(needed.samples_elsewhere)} samples per prompt of each (now {now})"
+        problems = f"{_many(needed.prompts_elsewhere)} problems with {each} each (now {last.prompts})"
+        lines += [f"  problems like these: {samples}", f"  problems like these: {problems}"]
     return lines if len(lines) > 1 else ["Nothing more is needed to settle it, beyond other training runs."]
 
 
-def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:
-    reshuffled = comparisons[-1].p_sampling is not None
+def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:
+    has_test = comparisons[-1].sampling_error.p is not None
+    test = "p by reshuffling samples within each prompt" if has_test else "there is no test of it for pass@k"
     notes = [
-        "sampling error: 95% interval for these problems, sampled again; "
-        + ("p by reshuffling samples within each prompt." if reshuffled else "there is no test of it for pass@k."),
+        f"sampling error: 95% interval for these problems, sampled again; {test}.",
         "clustered error: 95% interval for problems like these (standard error clustered by problem); p by flipping "
         "the signs of the prompts' differences.",
     ]
@@ -203,43 +165,33 @@ def _notes_of_comparison(a: Result, b: Result, comparisons: Sequence[Comparison]
         for text, value in (("cut at the length limit", share([result], "truncated")),
                             ("without an answer that could be read", unparsed([result]))):  # fmt: skip
             facts += [f"{points(value)}% {text}"] if value is not None else []
-        tokens = [g.tokens for g in result.graded if g.tokens is not None]
-        facts += [f"{np.concatenate([t.ravel() for t in tokens]).mean():.0f} tokens on average"] if tokens else []
+        tokens = [g.tokens.ravel() for g in result.graded if g.tokens is not None]
+        facts += [f"{np.concatenate(tokens).mean():.0f} tokens on average"] if tokens else []
         notes.append(f"{side}: {', '.join(facts)}.")
-        if result.collapse is not None:
-            notes.append(f"{side}: its training run {result.collapse}.")
+        notes += [f"{side}: its training run {result.collapse}."] if result.collapse is not None else []
         notes += [f"{side}: {note}." for note in result.notes]
     if a.scorer != b.scorer:
         notes.append("A and B were graded by different scorers: the difference is theirs too.")
     notes += different_sampling([a, b])
-    seeds = {(side.sampling or {}).get("seed") for side in (a, b)}
-    if len(seeds) == 1 and None not in seeds:
-        notes.append(
-            "Drawn with the same --seed, from the same random numbers: the intervals of sampling error are wider than "
-            "they need be."
-        )
-    left = {g.data: len(g.score) for g in a.graded}, {g.data: len(g.score) for g in b.graded}
-    for c in comparisons:
-        have = [side[c.data] for side in left if c.data in side]
-        if have and max(have) > c.prompts:
+    if (seed := (a.sampling or {}).get("seed")) is not None and seed == (b.sampling or {}).get("seed"):
+        notes.append("Drawn with the same --seed, from the same random numbers: the intervals of sampling error are "
+                     "wider than they need be.")  # fmt: skip
+    sizes = [{g.data: len(g.score) for g in side.graded} for side in (a, b)]
+    for c in comparisons[: len(sizes[0].keys() & sizes[1].keys())]:
+        have = [side[c.data] for side in sizes]
+        if max(have) > c.prompts:
             notes.append(f"{c.data}: {c.prompts} prompts in common, of {have[0]} of A and {have[1]} of B; the others "
                          "do not count.")  # fmt: skip
-    alone = left[0].keys() ^ left[1].keys()
-    if alone:
+    if alone := sizes[0].keys() ^ sizes[1].keys():
         notes.append(f"Only one of the two has {', '.join(sorted(alone))}.")
-    if any(not c.p_clustered_exact for c in comparisons):
-        notes.append("Some p-values of clustered error are from random signs, not exact.")
-    if any(c.p_sampling is not None and not c.p_sampling_exact for c in comparisons):
-        notes.append("Some p-values of sampling error are from a normal approximation, not exact.")
     return notes
 
 
 def different_sampling(results: Sequence[Result]) -> list[str]:
-    """List the settings of sampling that differ between the results that recorded them."""
+    """List the settings of sampling that differ between the results."""
     recorded = [result for result in results if result.sampling]
-    keys = dict.fromkeys(key for result in recorded for key in result.sampling if key not in ("n", "seed"))
     different = []
-    for key in keys:
+    for key in dict.fromkeys(key for result in recorded for key in result.sampling if key not in ("n", "seed")):
         values = sorted({str(result.sampling.get(key)) for result in recorded})
         different += [f"{key} ({', '.join(values)})"] if len(values) > 1 else []
     return [f"Sampled differently: {'; '.join(different)}."] if different else []
@@ -248,41 +200,15 @@ def different_sampling(results: Sequence[Result]) -> list[str]:
 def comparison_data(a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None) -> dict[str, Any]:
     """Return the comparison as plain data, for --json; shares, not points."""
     sides = {
-        side: {
-            "label": result.label,
-            "source": str(result.source),
-            "scorer": result.scorer,
-            "truncated": share([result], "truncated"),
-            "unparsed": unparsed([result]),
-            "collapse": None if result.collapse is None else vars(result.collapse),
+        name: {
+            "label": side.label, "source": str(side.source), "scorer": side.scorer,
+            "truncated": share([side], "truncated"), "unparsed": unparsed([side]),
+            "collapse": None if side.collapse is None else vars(side.collapse),
         }
-        for side, result in (("a", a), ("b", b))
-    }
-    return {
-        **sides,
-        "metric": f"pass@{k}" if k else "mean@n",
-        "level": LEVEL,
-        "results": [
-            {
-                "data": c.data,
-                "prompts": c.prompts,
-                "samples": list(c.samples),
-                "a": c.a,
-                "b": c.b,
-                "difference": c.difference,
-                "sampling_error": {
-                    "interval": list(c.sampling.interval(low=-1.0)), "p": c.p_sampling, "exact": c.p_sampling_exact,
-                    "settled": c.settled_here,
-                },
-                "clustered_error": {
-                    "interval": list(c.clustered.interval(low=-1.0)), "p": c.p_clustered, "exact": c.p_clustered_exact,
-                    "settled": c.settled_elsewhere,
-                },
-                "needed": None if c.needed is None else {
-                    name: value if value is None or math.isfinite(value) else None
-                    for name, value in vars(c.needed).items()
-                },
-            }
-            for c in comparisons
-        ],
+        for name, side in (("a", a), ("b", b))
     }  # fmt: skip
+    results = [dataclasses.asdict(c) for c in comparisons]
+    for result in results:  # JSON has no infinity
+        needed = result["needed"] or {}
+        needed |= {name: None for name, value in needed.items() if value is not None and math.isinf(value)}
+    return {**sides, "metric": f"pass@{k}" if k else "mean@n", "level": LEVEL, "results": results}

@@ -5,7 +5,7 @@ import hashlib
 
 
 def policy(script: str = "") -> str:
-    """Return the policy of a page that fetches nothing, and has no script but this one.
+    """Return the policy of a page that fetches nothing and runs this script only.
 
     A browser that is asked for either by what was in
     a file refuses."""

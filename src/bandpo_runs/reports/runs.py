@@ -1,22 +1,18 @@
-"""Runs, and the numbers that come out of them.
+"""What is measured of runs, and which runs are compared.
 
-A run folder holds `run.json` (what ran), `config.yaml` (its settings) and `metrics.jsonl` (what happened, one JSON
-object a line); a log of TRL or verl has the last only. Runs with the same scene and learning rate form a section; in
-it, runs with the same label are the seeds of one method, and runs with the same seed are a pair: they began alike, so
-their difference is the fairest comparison. The seed of a log is not known, and so it has no twin.
-
-Read it in this order: `PANELS` and `NUMBERS` (all that is shown of a run), `summarize` (how seeds become one cell of a
-table), `Section.table`.
+Runs with one scene and learning rate form a section. In it, runs with one label are the seeds of one method, and runs
+with one seed are a pair: they began alike, so their difference is the fairest comparison. The seed of a log is not
+known, so a log has no pair.
 """
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,23 +21,35 @@ from bandpo.errors import UserError
 from bandpo.trust_regions.base import Context, Region
 from bandpo.trust_regions.control import controlled_of
 
-from .logs import Curves
-from .reading import Run, read_runs
+from .reading import Curves, Run, read_runs
 
-MIN_SEEDS = 3  # with fewer, a standard deviation says next to nothing
-# What is known of a number; (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
+MIN_SEEDS = 3  # fewer have no standard deviation worth printing
+# What is known of a number. (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
 Value = tuple[float, float]
+Line = tuple[np.ndarray, np.ndarray]  # x and y
 
 
-# ----------------------------------------------------------------------------------------------- what is shown of a run
-CLIP_RATE = ("clip/count", "tokens")
-TAIL_SHARE = ("clip/tail_high_count", "clip/count")
-GOOD_TAIL_CUT = ("cut/good_tail_count", "clip/good_tail_tokens")
+# -------------------------------------------------------------------------------------------------- curves and numbers
+class Curve(NamedTuple):
+    """A method in a figure: a line for each of several seeds, and their mean."""
+
+    seeds: list[Line]
+    mean: Line
+
+
+class Figure(NamedTuple):
+    title: str
+    unit: str
+    axis: str
+    meaning: str
+    curves: dict[str, Curve]  # by label
+    top: float | None = None
+    level: float | None = None  # of a dotted line
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A curve: the metric `key`, or the ratio of two sums (`parts`) where those were logged."""
+    """A curve: the metric `key`, or the ratio of two logged sums (`parts`)."""
 
     key: str
     title: str
@@ -49,47 +57,70 @@ class Panel:
     meaning: str
     parts: tuple[str, str] | None = None
     top: float | None = None
-    optional: bool = False  # runs without it lack nothing
-    needs: str = ""  # what a trainer needs to log it
+    level: float | None = None
 
     def curve(self, run: Curves) -> np.ndarray:
-        scale = 100 if self.unit.startswith("%") else 1
+        scale = 100 if percent_of(self.unit) else 1
         if self.parts and np.isfinite(run.total(self.parts[0])).any():
             below = run.total(self.parts[1])
             return scale * run.total(self.parts[0]) / np.where(below > 0, below, np.nan)
         return scale * run.mean(self.key)
 
+    def last(self, run: Curves) -> float:
+        """Return the last known value; NaN if none is."""
+        known = np.flatnonzero(np.isfinite(y := self.curve(run)))
+        return float(y[known[-1]]) if len(known) else math.nan
 
-_OUR_LOSS = (
-    "under TRL BandPOTrainer logs it, which with the rule clip trains as GRPOTrainer does; under verl the loss of "
-    "bandpo, with diagnostics=true, the default"
-)
-CUT = Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. Where the "
-            "trainer’s own number is all there is (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means.",
-            optional=True)  # fmt: skip
+    def figure(self, axis: str, methods: Mapping[str, Sequence[Curves]]) -> Figure:
+        """Return the curves of all methods; the mean is over finished runs, if any."""
+        curves = {}
+        for label, runs in methods.items():
+            known = [(run.x[there], y[there]) for run in runs for y in [self.curve(run)] for there in [np.isfinite(y)]]
+            mean = mean_curve((run.x, self.curve(run)) for run in [r for r in runs if r.finished] or runs)
+            curves[label] = Curve([line for line in known if len(line[0])] if len(runs) > 1 else [], mean)
+        return Figure(self.title, self.unit, axis, self.meaning, curves, self.top, self.level)
+
+
+def percent_of(unit: str) -> str:
+    """Return what stands behind a number of this unit."""
+    return " %" if unit.startswith("%") else ""
+
+
+def mean_curve(curves: Iterable[Line]) -> Line:
+    """Return the mean over seeds, up to the last round that every seed reached."""
+    curves = list(curves)
+    end = min(x[-1] if x.size else -math.inf for x, _ in curves)
+    x, y = (np.concatenate(parts) for parts in zip(*curves, strict=True))
+    known = (x <= end) & np.isfinite(y)
+    x, place, count = np.unique(x[known], return_inverse=True, return_counts=True)
+    return x, np.bincount(place, y[known], len(x)) / count
+
+
+CLIP_RATE = ("clip/count", "tokens")
+TAIL_SHARE = ("clip/tail_high_count", "clip/count")
+GOOD_TAIL_CUT = ("cut/good_tail_count", "clip/good_tail_tokens")
 PANELS = (
     Panel("lab/work", "P(work)", "share of completions",
-          "Completions that work step by step / all completions. Dotted: half of them.", top=1, optional=True),
-    Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions.",
-          needs="TRL and verl log it by themselves; in rows of another program it is called reward"),
-    Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens.",
-          needs="TRL and verl log it by themselves; in rows of another program it is called entropy"),
+          "Completions that work step by step / all completions. Dotted: half of them.", top=1, level=0.5),
+    Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
+    Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens."),
     Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
-          "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE, needs=_OUR_LOSS),
+          "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
     Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens",
-          "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100,
-          needs=_OUR_LOSS),
-    CUT,
+          "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
+    Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. If only the trainer’s "
+          "own number is logged (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means."),
     Panel("controlled/value", "Controlled radius", "the number of the rule",
-          "The number that the rule steers, in the last step of a row.", optional=True),
+          "The number that the rule steers, in the last step of a row."),
     Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
-          "On questions that are not trained on: mean over samples, questions and data sets.", optional=True),
+          "On held-out questions: mean over samples, questions and data sets."),
 )  # fmt: skip
+WORK, REWARD, ENTROPY, CLIPPED, TAIL, CUT, RADIUS, HELD_OUT = PANELS
 
 
 @dataclass(frozen=True)
 class Number:
-    """A row of the tables: `of` computes it from a run; {x} in the texts stands for "round" or "step"."""
+    """A row of the tables; {x} in its texts stands for "round" or "step"."""
 
     name: str
     meaning: str
@@ -102,17 +133,14 @@ def exact(value: float) -> Value:
     return float(value), float(value)
 
 
-def average(values: np.ndarray, last: int = 0) -> Value:
+def mean(values: np.ndarray, last: int = 0) -> Value:
     """Average the known values, or the last of them."""
     known = values[np.isfinite(values)][-last:]
     return exact(known.mean() if known.size else math.nan)
 
 
 def first_round(run: Run, key: str) -> Value:
-    """Return the first round with the metric at 0.5 or more.
-
-    If none, "more than the last round that has it" (censored).
-    """
+    """Return the first round with the metric at 0.5 or more, or a limit."""
     y = run.mean(key)
     known = run.x[np.isfinite(y)]
     if not known.size:
@@ -123,14 +151,12 @@ def first_round(run: Run, key: str) -> Value:
 def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> Value:
     """Return the percentage over the run, as a ratio of sums.
 
-    A mean of ratios would count a quiet round like a busy one.
-
-    Where the counts were not logged it is the mean of the metric `key` after all.
+    Where the counts were not logged it is the mean of the metric `key`.
     """
     top, bottom = (run.total(part)[where] for part in parts)
     known = np.isfinite(top) & np.isfinite(bottom)
     if key and not known.any():
-        return average(100 * run.mean(key))
+        return mean(100 * run.mean(key))
     below = bottom[known].sum()
     return exact(100 * top[known].sum() / below if below > 0 else math.nan)
 
@@ -142,9 +168,9 @@ def entropy_at_half(run: Run) -> Value:
 NUMBERS = (
     Number("First {x} in which half work", "P(work) ≥ 0.5", 1, lambda r: first_round(r, "lab/work"), whole=True),
     Number("First {x} with reward 0.5", "mean reward ≥ 0.5", 1, lambda r: first_round(r, "reward"), whole=True),
-    Number("Reward over the run", "mean over all {x}s", 3, lambda r: average(r.mean("reward"))),
-    Number("Reward at the end", "mean over the last 3 {x}s", 3, lambda r: average(r.mean("reward"), last=3)),
-    Number("Entropy at the end", "nats per token, last {x}", 2, lambda r: average(r.mean("entropy"), last=1)),
+    Number("Reward over the run", "mean over all {x}s", 3, lambda r: mean(r.mean("reward"))),
+    Number("Reward at the end", "mean over the last 3 {x}s", 3, lambda r: mean(r.mean("reward"), last=3)),
+    Number("Entropy at the end", "nats per token, last {x}", 2, lambda r: mean(r.mean("entropy"), last=1)),
     Number("Entropy at reward 0.5", "nats per token, in the first {x} with reward ≥ 0.5", 2, entropy_at_half),
     Number("Clip rate, %", "clipped tokens / all tokens, sums over the run", 2,
            lambda r: share(r, CLIP_RATE, "clip/fraction")),
@@ -158,12 +184,11 @@ NUMBERS = (
 def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest ratio for a token of old probability p.
 
-    Of a rule that changes, as it is at the beginning; of one that asks for the sign of A, the bound that binds: the
-    lower one for A < 0, the upper one for A > 0. None for a rule that asks for more.
+    A rule that changes is taken as it begins. A rule that asks for the sign of A gives the bound that binds: the lower
+    one for A < 0, the upper one for A > 0. None for a rule that asks for more.
     """
     log_p, rule = torch.from_numpy(p).log(), controlled_of(region)
-    first = None if rule is None else rule.value(rule.start())
-    known = {"step": 0, "controlled": first}
+    known = {"step": 0, "controlled": None if rule is None else rule.value(rule.start())}
     try:
         down, up = (region.bounds(log_p, Context(advantages=torch.full_like(log_p, s), **known)) for s in (-1.0, 1.0))
     except ValueError:
@@ -178,7 +203,7 @@ def subtract(a: Value, b: Value) -> Value:
 
 
 def show(value: Value, digits: int, sign: str = "") -> str:
-    """Write a value as 12.0, "> 30", "< −18", "12 to 30", "unknown"; "–" for undefined ones."""
+    """Write a value as 12.0, "> 30", "< −18", "12 to 30", "unknown" or "–"."""
     low, high = (f"{v:{sign}.{digits}f}".replace("-", "−") for v in value)
     if low == high:
         return low if math.isfinite(value[0]) else "–"
@@ -199,7 +224,7 @@ def number(value: float) -> str:
 
 
 def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = "") -> str:
-    """Write mean ± standard deviation over seeds, or a median as soon as a seed is censored.
+    """Write mean ± standard deviation over seeds, or a median if a seed is censored.
 
     A mean would need the values that nobody saw. The median often does not; where it does, a limit of it is known.
     """
@@ -217,30 +242,10 @@ def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = 
     return text if len(known) == len(values) else f"{text} (defined in {len(known)} of {len(values)})"
 
 
-def mean_curve(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean over the seeds that have a value, up to the last round that every seed reached."""
-    curves = list(curves)
-    end = min(x[-1] if x.size else -math.inf for x, _ in curves)
-    x, y = (np.concatenate(parts) for parts in zip(*curves, strict=True))
-    known = (x <= end) & np.isfinite(y)
-    x, place, count = np.unique(x[known], return_inverse=True, return_counts=True)
-    return x, np.bincount(place, y[known], len(x)) / count
-
-
-@dataclass(frozen=True)
-class Row:
-    """One of `NUMBERS` over the finished runs of a section, ready to print, by method."""
-
-    name: str
-    meaning: str
-    summaries: dict[str, str]
-    differences: dict[str, str]  # of its pairs: minus the baseline with the same seed
-    pairs: dict[str, list[str]]  # each of them
-
-
+# ------------------------------------------------------------------------------------------------------------- sections
 @dataclass(frozen=True, eq=False)
 class Section:
-    """The runs of one scene and learning rate: each method's by seed, the baseline first."""
+    """The runs of one scene and learning rate, the baseline first."""
 
     scene: str | None
     learning_rate: float | None
@@ -261,13 +266,9 @@ class Section:
 
     @property
     def panels(self) -> list[Panel]:
-        """List the panels that a run has values for.
-
-        Tokens cut count only if a method lacks the paper's clip rate.
-        """
+        """List the panels with values; `CUT` only where a clip rate is missing."""
         there = {panel: [self.has(panel, label) for label in self.methods] for panel in PANELS}
-        clip_rate = next(panel for panel in PANELS if panel.key == "clip/fraction")
-        return [panel for panel in PANELS if any(there[panel]) and not (panel is CUT and all(there[clip_rate]))]
+        return [panel for panel in PANELS if any(there[panel]) and not (panel is CUT and all(there[CLIPPED]))]
 
     def has(self, panel: Panel, label: str) -> bool:
         """Check that a run of the method has a value of it."""
@@ -275,44 +276,25 @@ class Section:
 
     @property
     def finished(self) -> dict[str, dict[int | Path, Run]]:
-        """Return the runs that are in the table."""
+        """Return the runs that are in the tables."""
         return {label: {s: r for s, r in runs.items() if r.finished} for label, runs in self.methods.items()}
 
     @property
     def pairs(self) -> dict[str, list[tuple[Run, Run]]]:
-        """Pair the finished runs of each other method with the baseline's of the same seed.
-
-        There are none if the baseline did not run.
-        """
+        """Pair the finished runs with the baseline's of the same seed."""
         if self.baseline is None:
             return {}
         done = self.finished
         twins = done.pop(self.baseline)
         return {label: [(run, twins[seed]) for seed, run in done[label].items() if seed in twins] for label in done}
 
-    def table(self) -> list[Row]:
-        """Return the numbers that at least one finished run has."""
-        done, pairs, rows = self.finished, self.pairs, []
-        for number in NUMBERS:
-            values = {run: number.of(run) for runs in done.values() for run in runs.values()}
-            if all(math.isnan(low) for low, _ in values.values()):
-                continue
-            digits = number.digits
-            gaps = {m: [subtract(values[run], values[twin]) for run, twin in pairs[m]] for m in pairs}
-            rows.append(
-                Row(
-                    name=number.name.format(x=self.axis),
-                    meaning=number.meaning.format(x=self.axis),
-                    summaries={m: summarize([values[run] for run in done[m].values()], digits) for m in done},
-                    differences={m: summarize(gaps[m], digits, "+", "pairs ") for m in pairs},
-                    pairs={m: [show(gap, 0 if number.whole else digits, "+") for gap in gaps[m]] for m in pairs},
-                )
-            )
-        return rows
-
 
 def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Section]:
-    """Group the runs by section. Refuse two runs of one method and seed, and one label for two objectives."""
+    """Group the runs by section.
+
+    Raises:
+        UserError: two runs of one method and seed, one label for two objectives, or no run of the baseline.
+    """
     labels = sorted({run.label for run in runs})
     if baseline is not None and baseline not in labels:
         raise UserError(f"baseline {baseline!r}: no such run; expected one of {', '.join(labels)}")
@@ -328,23 +310,20 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
         if twin is not run:
             raise UserError(f"{run.folder}: same label and seed as {twin.folder}; expected only one of them")
     sections = []
-    for key, methods in groups.items():
+    for (scene, rate, axis), methods in groups.items():
         first = baseline or next((label for label in methods if label.startswith("GRPO")), next(iter(methods)))
-        order = sorted(methods, key=lambda label, first=first: label != first)
         by_seed = {
             label: dict(sorted(methods[label].items(), key=lambda seed: (isinstance(seed[0], Path), seed[0])))
-            for label in order
+            for label in sorted(methods, key=lambda label, first=first: label != first)
         }
-        scene, rate, axis = key
         sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
-    # The tail goes before the storm, which answers the question that the tail leaves; then both.
-    place = {"tail": 0, "storm": 1, "both": 2}
+    order = ["tail", "storm", "both"]  # storm answers the question that tail leaves
+    place = {scene: i for i, scene in enumerate(order)}
     return sorted(
-        sections,
-        key=lambda s: (s.scene is None, place.get(s.scene or "", len(place)), str(s.scene), s.learning_rate or 0),
+        sections, key=lambda s: (s.scene is None, place.get(s.scene or "", 3), str(s.scene), s.learning_rate or 0)
     )
 
 
 def read_sections(given: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False) -> list[Section]:
-    """Read the runs at or below each PATH or LABEL=PATH for a comparison; for `trust` see `read_runs`."""
+    """Read runs for a comparison, as `read_runs` does."""
     return make_sections(read_runs(given, trust=trust), baseline)

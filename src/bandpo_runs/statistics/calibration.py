@@ -1,6 +1,6 @@
-"""Search for a rule's number that keeps as many tokens outside as wanted, and its error.
+"""Search for the number of a rule that leaves as many tokens outside as wanted, and its interval.
 
-A rule with one number, such as the radius of a band, holds fewer tokens the larger the number is. So each token has a
+The larger the number of a rule, such as the radius of a band, the fewer tokens are outside. So each token has a
 *critical* number: it is outside for all numbers below it, and inside from it on. The number that leaves a share of the
 tokens outside is a quantile of these.
 """
@@ -18,8 +18,6 @@ from bandpo.errors import UserError
 from .estimators import Floats
 from .intervals import LEVEL, Interval, t_quantile
 
-__all__ = ["check_monotone", "critical_numbers", "number_interval", "smallest_number"]
-
 Integers = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 # How far from the wanted count of tokens outside critical numbers are found, in half widths of a plain interval.
@@ -29,8 +27,6 @@ _FAR = 4
 def smallest_number(critical: Floats, most: float) -> float:
     """Return the smallest number that leaves at most `most` tokens outside.
 
-    It is an exact quantile of the critical numbers.
-
     It is 0 if no token need be inside, and inf if more than `most` tokens are outside whatever the number is.
     """
     inside = len(critical) - math.floor(most * (1 + 1e-12) + 1e-9)
@@ -38,15 +34,12 @@ def smallest_number(critical: Floats, most: float) -> float:
 
 
 def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, level: float = LEVEL) -> Interval:
-    """Return the numbers that a test of the share of tokens outside does not reject.
+    """Return the numbers that a t test over responses does not reject.
 
-    The test asks whether responses have as many tokens outside as wanted.
-
-    Of each response it takes the tokens outside minus those wanted. Their sum, over its error, is Student's t with a
-    degree of freedom less than there are responses: tokens of one response depend on one another, responses do not.
-    What is wanted may be the count of another rule, of the same responses. The error is that at the number which is
-    tested, where the tokens outside are fewer than wanted at least that at the answer: from few tokens outside a small
-    error would follow. (With that at the answer everywhere it is Woodruff's interval, J. Am. Stat. Assoc. 47, 1952.)
+    The test sums over responses the tokens outside minus those wanted, as tokens of one response depend on one another
+    and responses do not. What is wanted may be the count of another rule in the same responses. The error is that at
+    the tested number, or at the answer if that is larger and the tokens outside are fewer than wanted: few tokens
+    outside would give a small error. (With that at the answer everywhere: Woodruff, J. Am. Stat. Assoc. 47, 1952.)
 
     Args:
         critical: of each token.
@@ -75,10 +68,25 @@ def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, le
     return Interval(float(low), float(high))
 
 
-def check_monotone(outside: Callable[[float, Integers], Bools], count: int, numbers: Sequence[float]) -> None:
-    """Raise UserError unless no token gets outside where the number grows; `numbers` rise, up to 20,000 tokens of
-    `count` are looked at."""
-    some = np.linspace(0, count - 1, min(count, 20_000)).astype(np.int64)
+def critical_numbers(
+    outside: Callable[[float, Integers], Bools], numbers: Sequence[float], responses: Integers, wanted: Floats
+) -> Floats:
+    """Find critical numbers by bisection, if there is no formula.
+
+    They are found around the answer, as far as the interval reaches, at 128 numbers there and at the answer itself,
+    which is found to a millionth; each is the next of these from above. The others are only on the right side of them.
+
+    Args:
+        outside: which of some tokens, given by their indices, are outside at a number.
+        numbers: that may be asked for, rising. A token that is inside at the first one has the critical number 0, one
+            that is outside at the last one has inf.
+        responses: as for `number_interval`.
+        wanted: as for `number_interval`.
+
+    Raises:
+        UserError: of 20,000 tokens one gets outside where the number grows.
+    """
+    some = np.linspace(0, len(responses) - 1, min(len(responses), 20_000)).astype(np.int64)
     before = np.ones(len(some), np.bool_)
     for i, number in enumerate(numbers):
         now = outside(number, some)
@@ -88,28 +96,7 @@ def check_monotone(outside: Callable[[float, Integers], Bools], count: int, numb
                 f"{len(some)}; a number is found only where a larger one allows every token more"
             )
         before = now
-
-
-def critical_numbers(
-    outside: Callable[[float, Integers], Bools],
-    numbers: tuple[float, float],
-    responses: Integers,
-    wanted: Floats,
-) -> Floats:
-    """Find critical numbers by bisection, if there is no formula; call `check_monotone` first.
-
-    They are found around the answer, as far as the interval reaches, at 128 numbers there and at the answer itself,
-    which is found to a millionth; each is the next of these from above. The others are only on the right side of them.
-
-    Args:
-        outside: which of some tokens, given by their indices, are outside at a number.
-        numbers: the smallest and the largest that may be asked for. A token that is inside at the first one has the
-            critical number 0, one that is outside at the other one has inf.
-        responses: as for `number_interval`.
-        wanted: as for `number_interval`.
-    """
-    low, high = numbers
-    everyone = np.arange(len(responses))
+    low, high, everyone = numbers[0], numbers[-1], np.arange(len(responses))
     never, held = outside(high, everyone), outside(low, everyone)
     between = np.flatnonzero(held & ~never)
 

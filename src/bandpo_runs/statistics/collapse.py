@@ -1,10 +1,10 @@
-"""Has a training run collapsed? Told from its log: the reward, and the entropy of the policy.
+"""Detection of collapsed training runs, from the reward and the entropy of the policy in their logs.
 
-The rule, `find_collapse`: the mean reward of the last `window` points has lost half of what its best such mean had
+The rule of `find_collapse`: the mean reward of the last `window` points has lost half of what its best such mean had
 above the floor, by more than `SIGMAS` standard errors of noise, for `window` points in a row; and the entropy has moved
 with it: up to 1.5 times its lowest before the break or more, or down to half of what it was at the best point or less.
-A reward that falls while the entropy stays is told as that: harder data do so too. What comes back above the line for
-`window` points in a row has recovered.
+A reward that falls while the entropy stays is reported as such: harder data do so too. A reward that comes back above
+the line for `window` points in a row has recovered.
 
 benchmarks/collapse.py measures false alarms and delay on made logs and on runs of the lab;
 research/pages/evaluation_measured.md has them.
@@ -12,8 +12,8 @@ research/pages/evaluation_measured.md has them.
 
 from __future__ import annotations
 
+import bisect
 import functools
-import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ Entropy = Literal["rose", "fell", "stayed", "not logged"]
 
 @dataclass(frozen=True)
 class Log:
-    """Reward and entropy (NaN where they were not logged) at `steps`; `axis` is "round" or "step"."""
+    """Reward and entropy (NaN: not logged) at `steps`; `axis` is "round" or "step"."""
 
     steps: Floats
     reward: Floats
@@ -48,8 +48,17 @@ class Log:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Collapse of a reward: the break (`step`), when the rule could tell (`known`), the fall, and whether it
-    came back (`recovered`, the step; None: not to the end of the log)."""
+    """Collapse of a reward.
+
+    Attributes:
+        step: of the break.
+        known: the step at which the rule could tell.
+        best: the best smoothed reward before.
+        after: the mean reward after.
+        entropy: what the entropy did.
+        recovered: the step at which the reward came back; None: not to the end of the log.
+        axis: "round" or "step".
+    """
 
     step: float
     known: float
@@ -64,61 +73,54 @@ class Collapse:
         """Return True if the entropy moved too, or was not logged."""
         return self.entropy != "stayed"
 
+    @property
+    def lasting(self) -> bool:
+        """Return True for a certain collapse that did not recover."""
+        return self.certain and self.recovered is None
+
     def __str__(self) -> str:
         """Return `collapsed at step 340: reward 0.61 before, 0.05 after, entropy rose`."""
-        what = "collapsed" if self.certain else "reward fell"
-        if self.recovered is not None:
-            what += f" at {self.axis} {self.step:g}, recovered at {self.axis} {self.recovered:g}"
-        else:
-            what += f" at {self.axis} {self.step:g}"
+        what = f"{'collapsed' if self.certain else 'reward fell'} at {self.axis} {self.step:g}"
+        what += f", recovered at {self.axis} {self.recovered:g}" if self.recovered is not None else ""
         return f"{what}: reward {self.best:.2f} before, {self.after:.2f} after, entropy {self.entropy}"
 
 
 def trailing_mean(values: ArrayLike, window: int) -> Floats:
     """Return the mean of the last `window` known values; NaN before there are so many."""
     values = np.asarray(values, np.float64)
-    finite = np.isfinite(values)
-    known, counts = values[finite].tolist(), np.cumsum(finite)
-    means = np.array([math.fsum(known[i - window : i]) / window for i in range(window, len(known) + 1)])
+    known, counts = values[np.isfinite(values)], np.cumsum(np.isfinite(values))
     out, there = np.full(len(values), np.nan), counts >= window
-    out[there] = means[counts[there] - window]
+    if there.any():
+        out[there] = np.lib.stride_tricks.sliding_window_view(known, window).mean(-1)[counts[there] - window]
     return out
 
 
 def running_median(values: Floats) -> list[float]:
     """Return the median of the first, of the first two, of the first three ... values."""
-    low: list[float] = []  # the lower half, negated, and the upper half, each as a heap
-    high: list[float] = []
+    known: list[float] = []
     medians = []
     for value in values.tolist():
-        heapq.heappush(high, -heapq.heappushpop(low, -value))
-        if len(high) > len(low):
-            heapq.heappush(low, -heapq.heappop(high))
-        medians.append(-low[0] if len(low) > len(high) else (high[0] - low[0]) / 2)
+        bisect.insort(known, value)
+        half = len(known) // 2
+        medians.append((known[half] + known[~half]) / 2)
     return medians
 
 
 def find_collapse(
-    reward: ArrayLike,
-    entropy: ArrayLike | None = None,
-    steps: ArrayLike | None = None,
-    *,
-    window: int = WINDOW,
-    floor: float | None = None,
-    axis: str = "step",
+    reward: ArrayLike, entropy: ArrayLike | None = None, steps: ArrayLike | None = None, *, axis: str = "step"
 ) -> Collapse | None:
-    """Find the first lasting collapse of a run, else the first one that recovers; None: none.
+    """Find the first lasting collapse of a run, else the first that recovers.
+
+    The floor of the rule is 0, or the lowest smoothed reward so far if that is lower.
 
     Args:
         reward: mean reward, point by point; NaN where it is not known.
         entropy: of the policy, in any unit, at the same points.
         steps: what the points are called; by default 0, 1, 2 ...
-        window: points over which is averaged, and for which the fall must last.
-        floor: the reward of a model that can do nothing. By default 0, or the lowest smoothed reward so far if lower.
         axis: the word for `steps` in the message.
 
     Raises:
-        ValueError: a window below 2, or arrays of different lengths.
+        ValueError: arrays of different lengths.
     """
     reward = np.asarray(reward, np.float64)
     entropy = np.full_like(reward, np.nan) if entropy is None else np.asarray(entropy, np.float64)
@@ -126,64 +128,53 @@ def find_collapse(
     if not len(reward) == len(entropy) == len(steps):
         raise ValueError(f"reward, entropy and steps must be of one length, got {len(reward)}, {len(entropy)} and "
                          f"{len(steps)}")  # fmt: skip
-    if window < 2:
-        raise ValueError(f"window must be at least 2 points, got {window}")
     known = np.isfinite(reward)
     reward, entropy, steps = reward[known], entropy[known], steps[known]
-    smooth = trailing_mean(reward, window).tolist()
-    noise = functools.cache(functools.partial(_noise, reward, smooth, window))
-    best, lowest = -math.inf, 0.0 if floor is None else floor
-    best_at, below, above = 0, 0, 0
+    smooth = trailing_mean(reward, WINDOW).tolist()
+    noise = functools.cache(functools.partial(_noise, reward, np.asarray(smooth)))
+    best, lowest, best_at, below, above = -math.inf, 0.0, 0, 0, 0
     passing: Collapse | None = None
     current: tuple[Collapse, int, int] | None = None  # with the places of its best point and of its break
-    for i in range(window - 1, len(reward)):
+    for i in range(WINDOW - 1, len(reward)):
         if current is None and smooth[i] > best:
             best, best_at = smooth[i], i
-        lowest = min(lowest, smooth[i]) if floor is None else floor
+        lowest = min(lowest, smooth[i])
         line = lowest + LOSS * (best - lowest)
         if current is None:
             below = below + 1 if smooth[i] < line and best - smooth[i] > SIGMAS * noise()(i, best_at) else 0
         above = above + 1 if smooth[i] >= line else 0
-        if current is None and below >= window:
-            split = _break(reward, max(0, best_at - window + 1), i)
+        if current is None and below >= WINDOW:
+            split = _break(reward, max(0, best_at - WINDOW + 1), i)
             after = float(reward[split : i + 1].mean())
-            current = (
-                Collapse(float(steps[split]), float(steps[i]), best, after, "not logged", None, axis),
-                best_at,
-                split,
-            )
-        elif current is not None and above >= window:
-            passing = passing or _with_entropy(*current, entropy[: i + 1], window, float(steps[i]))
+            fall = Collapse(float(steps[split]), float(steps[i]), best, after, "not logged", None, axis)
+            current = fall, best_at, split
+        elif current is not None and above >= WINDOW:
+            passing = passing or _with_entropy(*current, entropy[: i + 1], float(steps[i]))
             current, best, best_at, below = None, smooth[i], i, 0
-    if current is not None:
-        return _with_entropy(*current, entropy, window, None)
-    return passing
+    return passing if current is None else _with_entropy(*current, entropy, None)
 
 
-def _noise(reward: Floats, smoothed: Sequence[float], window: int) -> Callable[[int, int], float]:
+def _noise(reward: Floats, smooth: Floats) -> Callable[[int, int], float]:
     """Return the standard error of a smoothed reward, as known at a point.
 
-    It comes from neighbouring points and, once there are enough
-    before the best one, from three windows in a row, which see noise that lasts for some points, and no steady rise.
+    It comes from neighbouring points and, once there are enough before the best one, from three windows in a row, which
+    see noise that lasts for some points, and no steady rise.
     """
-    smooth = np.asarray(smoothed)
-    bends = np.abs(smooth[3 * window - 1 :] - 2 * smooth[2 * window - 1 : -window] + smooth[window - 1 : -2 * window])
+    bends = np.abs(smooth[3 * WINDOW - 1 :] - 2 * smooth[2 * WINDOW - 1 : -WINDOW] + smooth[WINDOW - 1 : -2 * WINDOW])
     by_point, by_window = running_median(np.abs(np.diff(reward))), running_median(bends)
 
     def at(now: int, best_at: int) -> float:
-        known = best_at + 2 - 3 * window
-        windows = by_window[known - 1] / math.sqrt(6) if known >= 2 * window else 0.0
-        return 1.4826 * max(by_point[now - 1] / math.sqrt(2 * window), windows)
+        known = best_at + 2 - 3 * WINDOW
+        windows = by_window[known - 1] / math.sqrt(6) if known >= 2 * WINDOW else 0.0
+        return 1.4826 * max(by_point[now - 1] / math.sqrt(2 * WINDOW), windows)
 
     return at
 
 
-def _with_entropy(
-    collapse: Collapse, best_at: int, split: int, entropy: Floats, window: int, recovered: float | None
-) -> Collapse:
+def _with_entropy(collapse: Collapse, best_at: int, split: int, entropy: Floats, recovered: float | None) -> Collapse:
     """Add the entropy's change in the four windows after the break."""
     calm = trailing_mean(entropy, SHORT)
-    before, after = calm[: split + 1], entropy[split : split + 4 * window]
+    before, after = calm[: split + 1], entropy[split : split + 4 * WINDOW]
     moved: Entropy = "not logged"
     if np.isfinite(before).any() and np.isfinite(after).any():
         level = float(np.nanmean(after))
@@ -195,7 +186,7 @@ def _with_entropy(
 
 
 def _break(reward: Floats, first: int, last: int) -> int:
-    """Find the break of two levels that fits the reward between the best point and now best."""
+    """Find the break of two levels that fits the reward since the best point."""
     part = reward[first : last + 1]
     before = np.arange(1, len(part))
     gains = np.cumsum(part - part.mean())[:-1] ** 2 * (1 / before + 1 / (len(part) - before))
@@ -207,24 +198,27 @@ def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
     """Return rows of metrics as a log: means over the lines of a round (or step).
 
     Raises:
-        ValueError: no line has a reward.
+        UserError: no line has a reward.
     """
-    reward = next((key for key in REWARDS if any(_number(row.get(key)) for row in rows)), None)
-    if reward is None:
+
+    def logged(names: Sequence[str]) -> str | None:
+        return next((key for key in names if any(_number(row.get(key)) for row in rows)), None)
+
+    if (reward := logged(REWARDS)) is None:
         raise UserError(f"{name}: no reward in it; expected one of {', '.join(REWARDS)} in its lines")
-    entropy = next((key for key in ENTROPIES if any(_number(row.get(key)) for row in rows)), ENTROPIES[0])
-    used = [row for row in rows if _number(row.get(reward)) or _number(row.get(entropy))]
+    keys = (reward, logged(ENTROPIES) or ENTROPIES[0])
+    used = [row for row in rows if any(_number(row.get(key)) for key in keys)]
     axis = "round" if all(_number(row.get("round")) for row in used) else "step"
     if not all(_number(row.get(axis)) for row in used):
         raise UserError(f"{name}: expected 'round' or 'step' in every line that has a reward")
     points: dict[float, tuple[list[float], list[float]]] = {}
     for row in used:
-        for key, values in zip((reward, entropy), points.setdefault(float(row[axis]), ([], [])), strict=True):
-            if _number(row.get(key)):
-                values.append(float(row[key]))
+        for key, values in zip(keys, points.setdefault(float(row[axis]), ([], [])), strict=True):
+            values += [float(row[key])] if _number(row.get(key)) else []
     x = sorted(points)
-    mean = [[math.fsum(v) / len(v) if v else math.nan for v in points[at]] for at in x]
-    return Log(np.array(x), np.array([r for r, _ in mean]), np.array([e for _, e in mean]), axis)
+    means = [[math.fsum(v) / len(v) if v else math.nan for v in points[at]] for at in x]
+    rewards, entropies = np.array(means, np.float64).reshape(-1, 2).T
+    return Log(np.array(x), rewards, entropies, axis)
 
 
 def _number(value: Any) -> bool:

@@ -1,5 +1,6 @@
-"""Is one checkpoint better than another? `compare` sets B against A on the prompts that both answered: the difference
-with its intervals, exact paired tests, and what would settle the question. The intervals are those of `intervals.py`.
+"""Comparison of two checkpoints: `compare` sets B against A on the prompts that both answered.
+
+It returns the difference with the intervals of `intervals.py`, exact paired tests, and what would settle the question.
 """
 
 from __future__ import annotations
@@ -13,28 +14,38 @@ from statistics import NormalDist
 import numpy as np
 
 from .estimators import Floats, Graded, log_choose, per_prompt
-from .intervals import LEVEL, Spread, average, sampling_variance
+from .intervals import LEVEL, Interval, Spread, average, sampling_variance
+
+MOST_WORK = 3e8  # additions of an exact test, a second or so; beyond that the sums are as good as normal
+
+
+def _whole(fractions: Sequence[Fraction]) -> tuple[list[int], Fraction]:
+    """Return whole numbers in the same proportion, and what one is in them."""
+    scale = math.lcm(*(f.denominator for f in fractions))
+    steps = [int(f * scale) for f in fractions]
+    divisor = math.gcd(*steps)
+    return [step // divisor for step in steps], Fraction(scale, divisor)
 
 
 def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0) -> tuple[float, bool]:
-    """Compute the two-sided p-value of differences with random signs, and whether it is exact.
+    """Compute the p-value of differences by random signs, and if it is exact.
 
-    The hypothesis: "the differences are as likely with the other sign".
-
-    The share of all 2^P choices of signs with a sum as far from 0. Exact by dynamic programming for fractions with a
-    common denominator that is not too large (means of samples are such), exact by enumeration up to 20 differences
-    that are not 0, otherwise from random signs.
+    It is the share of all 2^P choices of signs with a sum as far from 0. Exact by dynamic programming for fractions
+    with a common denominator that is not too large (means of samples are such), exact by enumeration up to 20
+    differences that are not 0, otherwise from random signs.
     """
     differences = [d for d in differences if d != 0]
     if not differences:
         return 1.0, True
     fractions = [d for d in differences if isinstance(d, Fraction)]
-    if len(fractions) == len(differences) and (steps := _whole(fractions)) is not None:
-        chance = np.ones(1)
-        for step in map(abs, steps):  # the sum of those with a plus
-            chance = np.concatenate([chance, np.zeros(step)]) / 2 + np.concatenate([np.zeros(step), chance]) / 2
-        sums = 2 * np.arange(len(chance)) - sum(map(abs, steps))
-        return min(1.0, float(chance[np.abs(sums) >= abs(sum(steps))].sum())), True
+    if len(fractions) == len(differences):
+        steps = _whole(fractions)[0]
+        if sum(map(abs, steps)) * len(steps) <= MOST_WORK:
+            chance = np.ones(1)
+            for step in map(abs, steps):  # the sum of those with a plus
+                chance = np.concatenate([chance, np.zeros(step)]) / 2 + np.concatenate([np.zeros(step), chance]) / 2
+            sums = 2 * np.arange(len(chance)) - sum(map(abs, steps))
+            return min(1.0, float(chance[np.abs(sums) >= abs(sum(steps))].sum())), True
     size = np.abs(np.array([float(d) for d in differences]))
     seen = abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()  # equal sums are equal up to rounding
     if len(size) <= 20:
@@ -48,24 +59,10 @@ def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000
     return (hits + 1) / (draws // 1000 * 1000 + 1), False
 
 
-MOST_WORK = 3e8  # additions of an exact test, a second or so; beyond that the sums are as good as normal
-
-
-def _whole(fractions: Sequence[Fraction]) -> list[int] | None:
-    """Multiply the fractions by their common denominator, if a table of their sums is not too much work."""
-    scale = math.lcm(*(f.denominator for f in fractions))
-    steps = [int(f * scale) for f in fractions]
-    divisor = math.gcd(*steps)
-    steps = [step // divisor for step in steps]
-    return steps if sum(map(abs, steps)) * len(steps) <= MOST_WORK else None
-
-
 def reshuffle_p(
     tables: Sequence[tuple[int, int, int, int]], weights: Sequence[Fraction] | None = None
 ) -> tuple[float, bool]:
-    """Compute the two-sided p-value of equal chances at every prompt, and whether it is exact.
-
-    The hypothesis: "at every prompt, A and B are right equally often".
+    """Compute the p-value of equal chances at every prompt, and if it is exact.
 
     Each table is (right of A, samples of A, right of B, samples of B) of a prompt. At a prompt the samples of both are
     put together and dealt out again: hypergeometric. The distribution of the weighted sum over prompts of B's mean
@@ -87,10 +84,7 @@ def reshuffle_p(
         variance += float(step) ** 2 * float(chances[-1] @ c**2 - (chances[-1] @ c) ** 2)
     if not steps or seen == middle:
         return 1.0, True
-    scale = math.lcm(*(step.denominator for step in steps))
-    whole = [int(step * scale) for step in steps]
-    divisor = math.gcd(*whole)
-    whole = [step // divisor for step in whole]
+    whole, scale = _whole(steps)
     size = sum(step * (len(chance) - 1) for step, chance in zip(whole, chances, strict=True))
     if size * sum(map(len, chances)) > MOST_WORK:
         return 2 * NormalDist().cdf(-abs(float(seen - middle)) / math.sqrt(variance)), False
@@ -100,17 +94,17 @@ def reshuffle_p(
         for i, p in enumerate(chance):
             wide[i * step : i * step + len(total_chance)] += p * total_chance
         total_chance = wide
-    far = np.abs(np.arange(len(total_chance)) - float(middle * scale / divisor))
-    return min(1.0, float(total_chance[far >= abs(float((seen - middle) * scale / divisor)) - 1e-6].sum())), True
+    far = np.abs(np.arange(len(total_chance)) - float(middle * scale))
+    return min(1.0, float(total_chance[far >= abs(float((seen - middle) * scale)) - 1e-6].sum())), True
 
 
 @dataclass(frozen=True)
 class Needed:
-    """Samples needed to tell such a difference from 0: 95% intervals, with 80% power, were it as large as measured.
+    """Samples needed to tell the measured difference from 0 with 80% power.
 
-    `samples_here`: samples per prompt of each model, for the question about these problems. For the one about problems
-    like these: `samples_elsewhere`, of the same prompts (None: no number of samples of them can do it), or
-    `prompts_elsewhere`, prompts with as many samples each as now.
+    With 95% intervals, were the difference as large as measured. `samples_here`: samples per prompt of each model, for
+    the question about these problems. For the one about problems like these: `samples_elsewhere`, of the same prompts
+    (None: no number of samples of them can do it), or `prompts_elsewhere`, prompts with as many samples each as now.
     """
 
     samples_here: float
@@ -119,47 +113,36 @@ class Needed:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A difference against one kind of error: interval, p-value, and its exactness.
+
+    It is settled if the interval excludes 0, and the test agrees if there is one.
+    """
+
+    interval: Interval
+    p: float | None
+    exact: bool
+    settled: bool
+
+    @classmethod
+    def of(cls, spread: Spread, p: float | None, exact: bool) -> Judged:
+        low, high = interval = spread.interval(low=-1.0)
+        return cls(interval, p, exact, (low > 0 or high < 0) and (p is None or p < 1 - LEVEL))
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """B minus A on the prompts that both answered: the difference of mean@n (or pass@k), and how sure it is."""
+    """B minus A on the prompts that both answered, in mean@n or pass@k."""
 
     data: str
     prompts: int
     samples: tuple[int, int]
     a: float
     b: float
-    sampling: Spread
-    clustered: Spread
-    p_sampling: float | None
-    p_sampling_exact: bool
-    p_clustered: float
-    p_clustered_exact: bool
+    difference: float
+    sampling_error: Judged
+    clustered_error: Judged
     needed: Needed | None
-
-    @property
-    def difference(self) -> float:
-        return self.sampling.value
-
-    @property
-    def settled_here(self) -> bool:
-        """Return True if the interval leaves 0 out, and the test agrees if there is one."""
-        return _leaves_zero_out(self.sampling) and (self.p_sampling is None or self.p_sampling < 1 - LEVEL)
-
-    @property
-    def settled_elsewhere(self) -> bool:
-        return _leaves_zero_out(self.clustered) and self.p_clustered < 1 - LEVEL
-
-
-def _leaves_zero_out(spread: Spread) -> bool:
-    low, high = spread.interval(low=-1.0)
-    return low > 0 or high < 0
-
-
-def _discordance(difference: Floats) -> float:
-    """Return the variance over prompts of the difference of two samples, one of each model: at least that of their
-    sampling. After half a prompt is added to each of the four outcomes (Agresti and Min 2005)."""
-    up, down = (np.sum(difference == sign) + 0.5 for sign in (1, -1))
-    n = len(difference) + 2
-    return float((up + down) / n - ((up - down) / n) ** 2)
 
 
 def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
@@ -175,15 +158,13 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
 
 
 def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
-    """Compare B with A.
+    """Compare B with A on each common data set and, of several, on average.
 
-    There is one comparison for each data set that both have and, if there are several, one of their average.
-
-    Without `k` of mean@n, else of pass@k. Intervals of the difference: over sampling alone (`sampling`), and over
-    problems (`clustered`, Student's t of the paired differences, whose variance is never taken below that of their
-    sampling). Tests: `p_sampling` reshuffles samples within prompts (not for pass@k), `p_clustered` flips the signs of
-    the prompts' differences, which assumes that without a difference between the models each would be as likely with
-    the other sign. Neither knows anything of training: they compare two checkpoints, not two methods.
+    Without `k` of mean@n, else of pass@k. Errors: of sampling alone, and over problems (Student's t of the paired
+    differences, whose variance is never taken below that of their sampling). Tests: samples are reshuffled within
+    prompts (not for pass@k); or the signs of the prompts' differences are flipped, which assumes that without a
+    difference between the models each would be as likely with the other sign. Neither knows anything of training: they
+    compare two checkpoints, not two methods.
 
     Raises:
         ValueError: no data set, or none of the prompts of one, in common.
@@ -202,60 +183,53 @@ class _Cell:
     """The paired numbers of one data set."""
 
     def __init__(self, data: str, a: Floats, b: Floats, k: int | None) -> None:
-        self.data, self.k, self.scores = data, k, (a, b)
+        self.data, self.k, self.prompts, self.samples = data, k, len(a), (a.shape[-1], b.shape[-1])
+        self.right = [score.sum(-1).astype(int).tolist() for score in (a, b)]
         self.values = per_prompt(a, k), per_prompt(b, k)
-        self.samples = a.shape[-1], b.shape[-1]
-        self.prompts = len(a)
         self.difference = self.values[1] - self.values[0]
         noise = [sampling_variance(score, k) for score in (a, b)]
         paired = self.samples == (1, 1)  # then the bounds for each model alone do not see what both get right
         if paired:
             noise = [np.full(self.prompts, _discordance(self.difference) / 2)] * 2
-        self.noise = noise[0] + noise[1]
         # With one sample a prompt of each; n of each leave 1/n of it.
         self.single = sum(n * float(each.mean()) for n, each in zip(self.samples, noise, strict=True))
-        mean = float(self.difference.mean())
-        df = max(1, self.prompts - 1)
-        self.sampling = Spread(mean, mean, math.sqrt(self.noise.sum()) / self.prompts, df if paired else math.inf)
-        self.removable = float(self.noise.mean())  # variance of a prompt's difference that more samples would remove
+        self.removable = float((noise[0] + noise[1]).mean())  # by more samples, of the variance of a difference
         spread = float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0  # one prompt: anything may be
         self.variance = max(spread, self.removable)
+        mean, df = float(self.difference.mean()), max(1, self.prompts - 1)
+        self.sampling = Spread(mean, mean, math.sqrt(self.removable / self.prompts), df if paired else math.inf)
         self.clustered = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
 
-    def fractions(self) -> list[Fraction]:
-        right = (score.sum(-1).astype(int).tolist() for score in self.scores)
-        return [Fraction(b, self.samples[1]) - Fraction(a, self.samples[0]) for a, b in zip(*right, strict=True)]
-
     def tables(self) -> list[tuple[int, int, int, int]]:
-        right = (score.sum(-1).astype(int).tolist() for score in self.scores)
-        return [(a, self.samples[0], b, self.samples[1]) for a, b in zip(*right, strict=True)]
+        return [(a, self.samples[0], b, self.samples[1]) for a, b in zip(*self.right, strict=True)]
+
+
+def _discordance(difference: Floats) -> float:
+    """Return the variance over prompts of the difference of two samples.
+
+    It is at least that of their sampling. Half a prompt is added to each of the four outcomes (Agresti and Min 2005).
+    """
+    up, down = (np.sum(difference == sign) + 0.5 for sign in (1, -1))
+    n = len(difference) + 2
+    return float((up + down) / n - ((up - down) / n) ** 2)
 
 
 def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
     weights = [Fraction(1, len(cells) * cell.prompts) for cell in cells for _ in range(cell.prompts)]
     sampling, clustered = average([cell.sampling for cell in cells]), average([cell.clustered for cell in cells])
-    if cells[0].k is None:
-        fractions = [f for cell in cells for f in cell.fractions()]
-        p_clustered = sign_flip_p([f * w for f, w in zip(fractions, weights, strict=True)])
-        p_sampling = reshuffle_p([table for cell in cells for table in cell.tables()], weights)
-    else:
-        values = np.concatenate([cell.difference for cell in cells])
-        p_clustered = sign_flip_p([float(v) * float(w) for v, w in zip(values, weights, strict=True)])
-        p_sampling = None, False
+    tables, is_mean = [table for cell in cells for table in cell.tables()], cells[0].k is None
+    differences: Sequence[Fraction | float] = [Fraction(b, m) - Fraction(a, n) for a, n, b, m in tables]
+    if not is_mean:
+        differences = [float(d) for cell in cells for d in cell.difference]
+    flipped = sign_flip_p([d * (w if is_mean else float(w)) for d, w in zip(differences, weights, strict=True)])
+    means = [float(np.mean([cell.values[side].mean() for cell in cells])) for side in (0, 1)]
     return Comparison(
-        data=data,
-        prompts=sum(cell.prompts for cell in cells),
-        samples=cells[0].samples,
-        a=float(np.mean([cell.values[0].mean() for cell in cells])),
-        b=float(np.mean([cell.values[1].mean() for cell in cells])),
-        sampling=sampling,
-        clustered=clustered,
-        p_sampling=p_sampling[0],
-        p_sampling_exact=p_sampling[1],
-        p_clustered=p_clustered[0],
-        p_clustered_exact=p_clustered[1],
-        needed=_needed(cells, sampling.value) if cells[0].k is None else None,
-    )
+        data=data, prompts=sum(cell.prompts for cell in cells), samples=cells[0].samples, a=means[0], b=means[1],
+        difference=sampling.value,
+        sampling_error=Judged.of(sampling, *(reshuffle_p(tables, weights) if is_mean else (None, False))),
+        clustered_error=Judged.of(clustered, *flipped),
+        needed=_needed(cells, sampling.value) if is_mean else None,
+    )  # fmt: skip
 
 
 def _needed(cells: Sequence[_Cell], difference: float) -> Needed:

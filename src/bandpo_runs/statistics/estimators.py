@@ -2,14 +2,13 @@
 
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 
-`mean_at_k`, `pass_at_k` and `maj_at_k` are unbiased; `best_at_k_bootstrap` and `maj_at_k_bootstrap` are verl's numbers,
-to the digit, and `best_at_k_expected` is what the former estimates, which is at most pass@k.
+`mean_at_k` and `pass_at_k` are unbiased; `best_at_k_bootstrap` and `maj_at_k_bootstrap` are verl's numbers, to the
+digit; `best_at_k_expected` is what `best_at_k_bootstrap` estimates, which is at most pass@k.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,7 +21,6 @@ __all__ = [
     "Graded",
     "best_at_k_bootstrap",
     "best_at_k_expected",
-    "maj_at_k",
     "maj_at_k_bootstrap",
     "mean_at_k",
     "pass_at_k",
@@ -84,10 +82,11 @@ def _check(n: int, k: int) -> None:
 
 
 def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
-    """Compute the chance of a right one in k samples, from c right ones of n: 1 - C(n-c, k) / C(n, k).
+    """Compute the chance of a right one in k samples: 1 - C(n-c, k) / C(n, k).
 
-    The mean over all subsets of k samples, hence unbiased (Chen et al. 2021, arXiv 2107.03374). `c` may be an array.
-    Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and more, and small values stay exact.
+    The mean over all subsets of k samples, hence unbiased (Chen et al. 2021, arXiv 2107.03374). `c` are the right ones
+    of n samples, and may be an array. Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and
+    more, and small values stay exact.
 
     Raises:
         ValueError: n is not one whole number, k not in 1..n, or a count outside of 0..n.
@@ -109,17 +108,12 @@ def _counts(n: int, c: ArrayLike) -> NDArray[np.int64]:
 
 
 def mean_at_k(values: ArrayLike) -> Floats:
-    """Compute the mean over the last axis, the samples.
-
-    verl calls this mean@k, where k is the number of samples. Unbiased.
-    """
+    """Compute the mean over the last axis, the samples: verl's mean@k. Unbiased."""
     return np.asarray(values, np.float64).mean(-1)
 
 
 def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
-    """Compute the expectation of verl's best@k for 0/1 values.
-
-    1 - (1 - c/n)^k, k draws *with* replacement from n samples.
+    """Compute the expectation of verl's best@k: 1 - (1 - c/n)^k, with replacement.
 
     Not pass@k, and never above it: at n = k = 32 a prompt with one right sample counts 0.638, not 1. It also grows
     with the number of right samples, so it mixes mean@k into pass@k.
@@ -135,17 +129,14 @@ def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
 
 @lru_cache(maxsize=16)
 def _draws(n: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    """Draw resamples by verl's seed.
-
-    verl resets it for every prompt and every k, so that all prompts share these draws.
-    """
+    """Draw resamples by verl's seed, the same ones for every prompt."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k!r}")
     return np.random.RandomState(seed).choice(n, size=(resamples, k), replace=True)
 
 
 def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42) -> Floats:
-    """Compute verl's best@k/mean to the digit.
-
-    It is the mean, over resamples of k of the values with replacement, of their maximum.
+    """Compute verl's best@k/mean to the digit: the mean maximum over resamples.
 
     For each row of `values` [..., samples]. `verl.trainer.ppo.metric_utils.bootstrap_metric` with `numpy.max`. Its
     error against `best_at_k_expected` is that of 1000 draws, but the same ones for every prompt, so a mean over
@@ -155,8 +146,6 @@ def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, see
         ValueError: k below 1.
     """
     values = np.asarray(values, np.float64)
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k!r}")
     draws = _draws(values.shape[-1], k, resamples, seed)
     rows = values.reshape(-1, values.shape[-1])
     return np.array([row[draws].max(-1).mean() for row in rows]).reshape(values.shape[:-1])
@@ -165,7 +154,7 @@ def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, see
 def maj_at_k_bootstrap(
     answers: ArrayLike, values: ArrayLike, k: int, *, resamples: int = 1000, seed: int = 42
 ) -> Floats:
-    """Compute verl's maj@k/mean to the digit: the mean value of the most frequent answer, over verl's resamples.
+    """Compute verl's maj@k/mean to the digit: the majority over resamples.
 
     As in `calc_maj_val`: a tie goes to the answer that was drawn first, and the value is that of its first drawn
     sample. What could not be read (None) votes like an answer, as verl's "[INVALID]" does.
@@ -173,16 +162,16 @@ def maj_at_k_bootstrap(
     Raises:
         ValueError: k below 1, or arrays of different shapes.
     """
-    answers, values = _voters(answers, values)
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k!r}")
+    answers, values = np.asarray(answers, object), np.asarray(values, np.float64)
+    if answers.shape != values.shape or not values.shape:
+        raise ValueError(f"answers and values must have one shape [..., samples], got {answers.shape}, {values.shape}")
     draws = _draws(values.shape[-1], k, resamples, seed)
     lines, places = np.arange(resamples)[:, None], np.arange(k)
     result = []
     for row, value in zip(answers.reshape(-1, answers.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True):
-        codes = _codes(row)
-        votes = codes[draws]
-        size = codes.max() + 1
+        numbers: dict[Any, int] = {}
+        votes = np.array([numbers.setdefault(answer, len(numbers)) for answer in row])[draws]
+        size = len(numbers)
         count = np.bincount((votes + lines * size).ravel(), minlength=resamples * size).reshape(resamples, size)
         first = np.full((resamples, size), k)
         np.minimum.at(first, (lines, votes), places)
@@ -191,85 +180,8 @@ def maj_at_k_bootstrap(
     return np.array(result).reshape(values.shape[:-1])
 
 
-def _voters(answers: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.object_], Floats]:
-    answers, values = np.asarray(answers, object), np.asarray(values, np.float64)
-    if answers.shape != values.shape or not values.shape:
-        raise ValueError(f"answers and values must have one shape [..., samples], got {answers.shape}, {values.shape}")
-    return answers, values
-
-
-def _codes(row: NDArray[np.object_]) -> NDArray[np.int64]:
-    numbers: dict[Any, int] = {}
-    return np.array([numbers.setdefault(answer, len(numbers)) for answer in row])
-
-
-def maj_at_k(answers: ArrayLike, values: ArrayLike, k: int) -> Floats:
-    """Compute the expected value of the most frequent answer among k samples.
-
-    It is the mean over all subsets of k, hence unbiased.
-
-    For each row of `answers` and `values` [..., samples]. A tie is shared out evenly among the tied answers, which is
-    also what verl's "first drawn" comes to. What could not be read (None) takes a draw and does not vote; k draws
-    without an answer are wrong. Exact, by dynamic programming over the answers: cost grows like k^2 times the samples.
-
-    Raises:
-        ValueError: k not in 1..n, or arrays of different shapes.
-    """
-    answers, values = _voters(answers, values)
-    n = values.shape[-1]
-    _check(n, k)
-    result = []
-    for row, value in zip(answers.reshape(-1, n), values.reshape(-1, n), strict=True):
-        codes, silent = _codes(row), np.array([answer is None for answer in row])
-        groups = [(int((codes == j).sum()), float(value[codes == j].mean())) for j in np.unique(codes[~silent])]
-        result.append(_plurality(groups, int(silent.sum()), k))
-    return np.array(result).reshape(values.shape[:-1])
-
-
-def _plurality(groups: Sequence[tuple[int, float]], silent: int, k: int) -> float:
-    """Compute the expected value of the winner; `groups` are (samples, mean value) of each answer."""
-    if k == silent + sum(size for size, _ in groups):  # all of them
-        most = max((size for size, _ in groups), default=0)
-        return float(np.mean([value for size, value in groups if size == most])) if groups else 0.0
-    total = 0.0
-    for top in range(1, min(k, max((size for size, _ in groups), default=0)) + 1):
-        # For "no answer is drawn more than `top` times": chance of (draws left, answers drawn `top` times), and that
-        # chance times the sum of the values of those answers. Answer after answer, by the hypergeometric chance.
-        tied = min(k // top, sum(size >= top for size, _ in groups))
-        chance, value_sum = np.zeros((k + 1, tied + 1)), np.zeros((k + 1, tied + 1))
-        chance[k, 0] = 1.0
-        left = silent + sum(size for size, _ in groups)
-        for size, value in groups:
-            next_chance, next_sum = np.zeros_like(chance), np.zeros_like(chance)
-            for drawn in range(min(size, top, k) + 1):
-                p = _hypergeometric(left, size, k)[drawn : k + 1, drawn, None]
-                if drawn < top:
-                    next_chance[: k + 1 - drawn] += p * chance[drawn:]
-                    next_sum[: k + 1 - drawn] += p * value_sum[drawn:]
-                else:
-                    next_chance[: k + 1 - drawn, 1:] += p * chance[drawn:, :-1]
-                    next_sum[: k + 1 - drawn, 1:] += p * (value_sum + value * chance)[drawn:, :-1]
-            chance, value_sum, left = next_chance, next_sum, left - size
-        # What is left is drawn from the silent ones, of which there must be as many.
-        total += (value_sum[: min(silent, k) + 1, 1:].sum(0) / np.arange(1, tied + 1)).sum()
-    return float(total)
-
-
-@lru_cache(maxsize=4096)
-def _hypergeometric(population: int, size: int, k: int) -> Floats:
-    """Return [draws, i]: chance that `draws` of the population have i of the group of `size`, for draws up to k."""
-    draws, i = np.arange(k + 1)[:, None], np.arange(min(size, k) + 1)[None, :]
-    possible = (i <= draws) & (draws - i <= population - size) & (draws <= population)
-    safe_draws, safe_i = np.where(possible, draws, 0), np.where(possible, i, 0)
-    logs = (
-        log_choose(size, safe_i)
-        + log_choose(population - size, safe_draws - safe_i)
-        - log_choose(population, safe_draws)
-    )
-    return np.where(possible, np.exp(logs), 0.0)
-
-
 def log_choose(n: int, k: ArrayLike) -> Floats:
+    """Compute the logarithm of a binomial coefficient."""
     k = np.asarray(k)
     return -betaln(n - k + 1, k + 1) - math.log1p(n)
 

@@ -23,15 +23,8 @@ from scipy.special import stdtrit  # scipy.stats takes a second to load
 from .estimators import Floats, log_choose, pass_at_k, per_prompt
 
 __all__ = [
-    "LEVEL",
-    "Interval",
-    "Spread",
-    "average",
-    "clustered_error",
-    "sampling_error",
-    "sampling_variance",
-    "training_runs",
-]
+    "LEVEL", "Interval", "Spread", "average", "clustered_error", "sampling_error", "sampling_variance", "training_runs"
+]  # fmt: skip
 
 LEVEL = 0.95
 
@@ -42,7 +35,7 @@ class Interval(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """An estimate on its way to an interval: `centre` +- t(df) * `error`, which need not be centred at `value`."""
+    """An estimate whose interval is `centre` +- t(df) * `error`."""
 
     value: float
     centre: float
@@ -56,7 +49,7 @@ class Spread(NamedTuple):
 
 
 def average(parts: Sequence[Spread]) -> Spread:
-    """Average independent estimates (of data sets, say); degrees of freedom after Welch and Satterthwaite."""
+    """Average independent estimates, with Welch's degrees of freedom."""
     variances = np.array([part.error**2 for part in parts])
     below = sum(v**2 / part.df for v, part in zip(variances, parts, strict=True))
     df = math.inf if below == 0 else max(1.0, float(variances.sum() ** 2 / below))
@@ -65,7 +58,7 @@ def average(parts: Sequence[Spread]) -> Spread:
 
 
 def t_quantile(p: float, df: float) -> float:
-    """Return a quantile of Student's t; a fractional number of degrees of freedom is rounded down."""
+    """Return a quantile of Student's t; degrees of freedom are rounded down."""
     return float(stdtrit(np.floor(df + 1e-6), p))
 
 
@@ -90,18 +83,16 @@ def sampling_variance(score: Floats, k: int | None) -> Floats:
 
 
 def _shrunk(score: Floats) -> float:
-    """Return the share of right samples after two right and two wrong ones are added (Agresti and Coull)."""
+    """Return the share of right samples after Agresti and Coull."""
     return float((score.sum() + 2) / (score.size + 4))
 
 
 def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
-    """Estimate mean@n (pass@k with `k`) over prompts [prompts, samples], with the error of sampling alone.
+    """Estimate mean@n, or pass@k, with the error of sampling alone.
 
-    Prompts are fixed.
-
-    The variance is the sum of those of the prompts, each from its own count; with one sample a prompt it is that of
-    Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a prompt
-    without a right sample has a chance of 0 or of 1/n cannot be told.
+    Prompts are fixed. The variance is the sum of those of the prompts, each from its own count; with one sample a
+    prompt it is that of Agresti and Coull for all prompts together, an upper bound. Near pass@n it is wide: whether a
+    prompt without a right sample has a chance of 0 or of 1/n cannot be told.
     """
     score = np.asarray(score, np.float64)
     value = float(per_prompt(score, k).mean())
@@ -112,11 +103,11 @@ def sampling_error(score: ArrayLike, k: int | None = None) -> Spread:
 
 
 def clustered_error(values: ArrayLike) -> Spread:
-    """Average numbers in [0, 1], one a prompt, with the error for a population of prompts, by Student's t.
+    """Average numbers in [0, 1], one a prompt, with the error over prompts.
 
-    One prompt that is always right (1) and one that is always wrong (0) are added before the interval is computed, so
-    that a cell where all prompts agree does not claim to know all others. The value itself is without them. Sampling
-    noise is in the numbers already.
+    The error is that for a population of prompts, by Student's t. One prompt that is always right (1) and one that is
+    always wrong (0) are added before the interval is computed, so that a cell where all prompts agree does not claim to
+    know all others. The value itself is without them. Sampling noise is in the numbers already.
     """
     values = np.asarray(values, np.float64)
     more = np.concatenate([values, [0.0, 1.0]])
@@ -125,7 +116,7 @@ def clustered_error(values: ArrayLike) -> Spread:
 
 
 def training_runs(values: Sequence[float]) -> Spread | None:
-    """Average over training runs, with the error over such runs, Student's t; None for one run, which has no spread.
+    """Average over training runs, with Student's error; None for one run.
 
     With two runs it is t with one degree of freedom, 12.7 standard errors: that is how much two runs say.
     """

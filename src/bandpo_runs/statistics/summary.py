@@ -6,30 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .estimators import (
-    Floats,
-    Graded,
-    best_at_k_bootstrap,
-    best_at_k_expected,
-    maj_at_k,
-    maj_at_k_bootstrap,
-    per_prompt,
-    powers,
-)
+from .estimators import Floats, Graded, best_at_k_bootstrap, best_at_k_expected, maj_at_k_bootstrap, per_prompt, powers
 from .intervals import LEVEL, Spread, clustered_error, sampling_error
 
 __all__ = ["summarize"]
 
 
 def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
-    """Summarize one data set by name, as plain data; each number with its intervals if it has some.
+    """Summarize one data set as plain data: numbers with their intervals.
 
     `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `sampling_error` and `clustered_error`;
-    `best@k/mean` and `maj@k/mean` are verl's bootstraps; `maj@k` is unbiased. `tokens`: mean, median,
-    90% and longest, also of right and of wrong ones. `truncated` and `unparsed` are shares with an interval over
-    prompts. What was not recorded is absent.
+    `best@k/mean` and `maj@k/mean` are verl's bootstraps. `tokens`: mean, median, 90% and longest, also of right and of
+    wrong ones. `truncated` and `unparsed` are shares with an interval over prompts. What was not recorded is absent.
     """
     score, n = graded.score, graded.score.shape[-1]
     out: dict[str, Any] = {"data": graded.data, "prompts": len(score), "samples": n, "level": LEVEL}
@@ -49,9 +38,16 @@ def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
         out[f"best@{k}/mean"] = {"value": float(best_at_k_bootstrap(score, k).mean()), "expected": expected}
         if graded.answers is not None:
             out[f"maj@{k}/mean"] = {"value": float(maj_at_k_bootstrap(graded.answers, score, k).mean())}
-            out[f"maj@{k}"] = spread(maj_at_k(graded.answers, score, k))
     if graded.tokens is not None:
-        out["tokens"] = _lengths(graded.tokens, score)
+        tokens, right = np.asarray(graded.tokens, np.float64), score == 1
+        out["tokens"] = {
+            "mean": float(tokens.mean()),
+            "median": float(np.median(tokens)),
+            "p90": float(np.quantile(tokens, 0.9)),
+            "max": float(tokens.max()),
+            "mean_right": float(tokens[right].mean()) if right.any() else None,
+            "mean_wrong": float(tokens[~right].mean()) if (~right).any() else None,
+        }
     for name, share in (
         ("truncated", graded.truncated),
         ("unparsed", None if graded.parsed is None else ~np.asarray(graded.parsed, bool)),
@@ -59,15 +55,3 @@ def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
         if share is not None:
             out[name] = spread(np.asarray(share, np.float64).mean(-1))
     return out
-
-
-def _lengths(tokens: NDArray[np.int64], score: Floats) -> dict[str, float | None]:
-    flat, right = np.asarray(tokens, np.float64).ravel(), score.ravel() == 1
-    return {
-        "mean": float(flat.mean()),
-        "median": float(np.median(flat)),
-        "p90": float(np.quantile(flat, 0.9)),
-        "max": float(flat.max()),
-        "mean_right": float(flat[right].mean()) if right.any() else None,
-        "mean_wrong": float(flat[~right].mean()) if (~right).any() else None,
-    }
