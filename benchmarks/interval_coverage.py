@@ -1,4 +1,4 @@
-"""How often intervals of bandpo_runs.evaluation hold the truth, how often its tests err, and the bias of estimators.
+"""How often intervals of bandpo_runs.statistics hold the truth, how often its tests err, and the bias of estimators.
 
     python benchmarks/interval_coverage.py [--trials 2000] [--write]    coverage, errors and bias, as rows
     python benchmarks/interval_coverage.py --samples 1 --write     only what has so many samples a prompt

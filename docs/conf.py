@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "_site"))
+sys.path[:0] = [str(HERE / "_site"), str(HERE)]
+
+import explorer  # noqa: E402
 
 project = "bandpo"
 author = "the authors of bandpo"
@@ -50,6 +52,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 html_use_index = False  # of names; the page API has them in order
+explorer.write()
 # As they are: pictures of <picture>, which Sphinx does not read, and pages that are whole in themselves.
 html_extra_path = [path.name for suffix in ("svg", "html") for path in HERE.glob(f"*.{suffix}")]
 html_static_path = ["_site/static"]

@@ -1,9 +1,10 @@
-"""Writes docs/explorer.html, one page that needs no network, from the files of docs/explorer.
+"""Make docs/explorer.html, one page that needs no network, from the files of docs/explorer.
 
     python docs/explorer.py
     python docs/explorer.py runs/tokens/tokens-0.jsonl  # and its example, of what examples/tokens.py wrote: 1 row in 50
 
-tests/test_explorer.py compares the committed page with a new one, its numbers with bandpo's, in a browser.
+The build of the site makes it too (docs/conf.py). tests/test_explorer.py compares its numbers with bandpo's, in a
+browser.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def read(name: str) -> str:
 
 
 def page() -> str:
-    """The page; the browser is told to run its own scripts, by their hashes, and to fetch nothing."""
+    """Return the page. The browser is told to run its own scripts, by their hashes, and to fetch nothing."""
     scripts = [read(name) for name in SCRIPTS]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; script-src "
@@ -36,7 +37,7 @@ def page() -> str:
 
 
 def example(tokens: Path) -> str:
-    """Some of the responses of a run, to four digits."""
+    """Return some of the responses of a run, to four digits."""
     lines = []
     for line in tokens.read_text(encoding="utf-8").splitlines()[::EVERY]:
         row = json.loads(line)
@@ -45,8 +46,13 @@ def example(tokens: Path) -> str:
     return "".join(lines)
 
 
+def write() -> Path:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+    return PAGE
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
         (PARTS / "example.jsonl").write_text(example(Path(sys.argv[1])), encoding="utf-8")
-    PAGE.write_text(page(), encoding="utf-8")
-    print(PAGE)
+    print(write())

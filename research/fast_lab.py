@@ -27,7 +27,7 @@ from bandpo.trust_regions.adaptive import Adaptive
 from bandpo.trust_regions.base import Region, find_one
 from bandpo.trust_regions.control import Controlled
 from bandpo_runs import toy
-from bandpo_runs.toy.settings import Settings
+from research.lab_settings import Settings
 from research.prefixes import Completions, Prefixes, Weights, load_weights, log_probs, prefixes, sample, side_by_side
 
 Row = dict[str, float]

@@ -73,7 +73,6 @@ def test_public_paths_hand_on_their_names():
         "bandpo.explain": "explain explanation_data",
         "bandpo.doctor": "Finding",
         "bandpo.rewards": "compute_score compute_score_dapo_strict dapo_strict exact last_number math_reward",
-        "bandpo_runs.evaluation": "best_at_k_bootstrap maj_at_k_bootstrap mean_at_k pass_at_k summarize",
         "bandpo_runs.cli": "main",
         "bandpo_runs.data": "evaluation_set prepare rows_and_reward",
         "bandpo_runs.evals": "Sampling evaluate grade_folder",
@@ -100,7 +99,7 @@ def test_the_core_imports_torch_and_nothing_else():
 
 
 def test_rewards_and_statistics_load_no_torch():
-    code = "import sys, bandpo.rewards, bandpo_runs.evaluation, bandpo_runs.statistics"
+    code = "import sys, bandpo.rewards, bandpo_runs.statistics"
     assert printed(f"{code}; print('torch' in sys.modules, 'pydantic' in sys.modules)") == ["False False"]
 
 

@@ -140,19 +140,23 @@ def test_it_runs_without_extras_and_a_pipe_gets_plain_rows(tmp_path):
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_terminal_gets_curves_and_ctrl_c_ends_them(tmp_path, plain):
     main_end, its_end = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "30"}
-    env |= {"NO_COLOR": "1"} if plain else {}
-    with subprocess.Popen(
-        [sys.executable, "-c", BARE, "demo"], cwd=tmp_path, env=env, stdout=its_end, stderr=its_end
-    ) as process:
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "30", "NO_COLOR": "1" if plain else ""}
+    command, shown = [sys.executable, "-c", BARE, "demo"], b""
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=its_end, stderr=its_end) as process:
         os.close(its_end)
-        shown = b""
-        while (b"  0" if plain else b"\x1b[14A") not in shown:
-            shown += os.read(main_end, 4096)
+
+        def read_until(text):
+            nonlocal shown
+            try:
+                while text not in shown:
+                    shown += os.read(main_end, 4096)
+            except OSError:  # it has ended
+                pytest.fail(f"it ended with {process.wait()} and without {text!r}: {shown.decode()}")
+
+        read_until(b"  0" if plain else b"\x1b[14A")
         process.send_signal(signal.SIGINT)
+        read_until(b"interrupted; the same command begins anew")
         assert process.wait(60) == 130
-    while b"interrupted; the same command begins anew" not in shown:
-        shown += os.read(main_end, 4096)
     os.close(main_end)
     assert (b"\x1b" in shown) != plain
     assert not list(tmp_path.iterdir())

@@ -404,6 +404,7 @@ async function openFiles() {
 }
 
 function start() {
+  document.body.classList.toggle("inside", location.search === "?inside"); // a frame on the landing page
   SIDES.forEach(buildRule);
   buildToken();
   buildCards();

@@ -5,6 +5,7 @@ it, in worlds or, by `labs.py`, in the lab, `running.py` runs and keeps them, an
 family, with `widening.py` at the edges of its grid, and compares them.
 """
 
+import research.rules  # noqa: F401  (contests name them by their kinds)
 from bandpo_runs.faces import lazily
 
 __getattr__ = lazily(

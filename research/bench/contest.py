@@ -186,8 +186,8 @@ class Contest(_Part):
     def smaller(self) -> Self:
         """A contest of seconds, of which nothing can be concluded: every part of it runs.
 
-        Of each family two learning rates at the middle of its grid, on seeds after all those of this contest; of the
-        lab two rounds, or a few more, so that no two worlds become one.
+        Of each family two learning rates at the middle of its grid, on seeds after all those of this contest. A world
+        has four rounds, the lab two, or a few more, so that no two worlds become one.
         """
         s, few = self.stages, {"search": 3, "choose": 3, "judge": 6}
         first = max(_SMOKE, *(getattr(s, name).range.stop for name in few))
@@ -201,7 +201,10 @@ class Contest(_Part):
             })
             for family in self.families
         )  # fmt: skip
-        worlds = tuple({**world, "rounds": 2 + i} if is_lab(world) else world for i, world in enumerate(self.worlds))
+        worlds = tuple(
+            {**({"base": world} if isinstance(world, str) else world), "rounds": (2 if is_lab(world) else 4) + i}
+            for i, world in enumerate(self.worlds)
+        )
         changed = {"stages": Stages(**seeds, best=1), "families": families, "settings": None, "worlds": worlds}
         return self.model_copy(update=changed)
 

@@ -16,8 +16,8 @@ from typing import Any, TypeGuard
 from bandpo.errors import nearest
 from bandpo.losses.objective import Objective
 from bandpo_runs.toy.model import warm_start
-from bandpo_runs.toy.settings import Settings
 from research.fast_lab import Row, learnable, train
+from research.lab_settings import Settings
 
 # Runs that are trained side by side. Others beside it change how a run is rounded, and so where it goes: a cell has
 # always the same groups, counted from its first seed, so that its row depends on nothing else.

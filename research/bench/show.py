@@ -26,7 +26,7 @@ from .cells import VERSION, seconds_a_run
 from .choosing import Compared, Results, mean_of
 from .contest import Contest
 from .labs import VERSION as LAB_VERSION
-from .labs import make_starts
+from .labs import is_lab, make_starts
 from .reading import read_contest
 from .running import ROWS, hold
 
@@ -91,14 +91,14 @@ def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int,
         aside.print(f"Of its {contest.fewest_runs:,} training runs none is missing.", soft_wrap=True)
         return
     cores = min(jobs, os.cpu_count() or 1)  # more threads than cores are no faster
-    if find_spec("numba") is None:
-        aside.print("numba is not installed, so runs take hundreds of times as long; pip install numba", soft_wrap=True)
     make_starts(contest.worlds, lambda text: aside.print(text, soft_wrap=True))
     each = seconds_a_run(contest)
+    slow = find_spec("numba") is None and not all(map(is_lab, contest.worlds))
+    without = "numba, which is not installed, is hundreds of times as fast (pip install 'bandpo[research]'). "
     where = "on the cluster, divided by its cores" if ray else f"on {counted(cores, 'core')}"
     all_runs = f", of {contest.fewest_runs:,}," if missing < contest.fewest_runs else ""
     aside.print(
-        f"That is {counted(missing, 'training run')}{all_runs} of about {_seconds(each)}: "
+        f"{without if slow else ''}That is {counted(missing, 'training run')}{all_runs} of about {_seconds(each)}: "
         f"{_minutes(missing * each / (1 if ray else cores))} {where}"
         f"{', and more where a grid has to be widened' if contest.widens else ''}.",
         soft_wrap=True,

@@ -23,8 +23,8 @@ from typing import Any
 
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit, versions
-from bandpo_runs.toy.settings import Settings
 from research.fast_lab import train
+from research.lab_settings import Settings
 
 CSV = Path(__file__).with_suffix(".csv")
 STORM = Settings.of("storm", p_work=0.01, learning_rate=2e-4)

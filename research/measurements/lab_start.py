@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from bandpo_runs.provenance import source_commit
 from bandpo_runs.toy import ANSWER, BASE, prompts, tokenizer, warm_start
-from bandpo_runs.toy.settings import Settings
+from research.lab_settings import Settings
 
 CSV = Path(__file__).with_suffix(".csv")
 PROMPTS = 2000

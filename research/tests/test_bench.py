@@ -282,8 +282,18 @@ def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
     assert written[0] == written[1]
 
 
+def test_without_numba_one_line_says_what_it_takes(worlds, capsys, monkeypatch):
+    monkeypatch.setattr("research.bench.show.find_spec", lambda name: None)
+    assert main(["small.yaml"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert re.match(
+        r"numba, which is not installed, .*pip install .* That is 472 training runs of .*: about .* on", line
+    )
+
+
 @pytest.mark.slow
-def test_the_contest_of_the_repository_runs(tmp_path, capsys):
-    assert main([str(BOTH), "--smoke", "-o", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_contest_of_the_repository_runs(tmp_path):
+    """In a process of its own, which knows no rule of research yet."""
+    command = [sys.executable, "-m", "research.bench", str(BOTH), "--smoke", "-o", str(tmp_path), "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert [len(table["families"]) for table in found["tables"]] == [13] * 8

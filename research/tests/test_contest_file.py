@@ -207,6 +207,7 @@ def test_a_smoke_test_keeps_families_and_controls_and_an_equal_search(small):
     assert (less.controls, less.searched) == (small.controls, 2)
     assert less.fewest_runs == 2 * (2 * 3 + 1 * 3 + 6)
     assert less.widens
+    assert less.worlds == ({"base": "both", "rounds": 4},)
     assert [settings_of(less, less.axes(family)) for family in less.families] == [
         [{"up": 0.4, "learning_rate": 0.01}, {"up": 0.4, "learning_rate": 0.02}],
         [{"delta": 0.01, "learning_rate": 0.01}, {"delta": 0.01, "learning_rate": 0.02}],

@@ -15,11 +15,11 @@ from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.trust_regions import Tilt
 from bandpo_runs import toy
 from bandpo_runs.toy import model as lab_model
-from bandpo_runs.toy.settings import Settings
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.side_by_side import plan
 from research import fast_lab
 from research.fast_lab import Minibatch, learn, train
+from research.lab_settings import Settings
 from research.prefixes import Completions, load_weights, log_probs, prefixes, sample, side_by_side, stack_weights
 from research.rules.laws import PI
 from research.rules.tail import TailContracted

@@ -175,6 +175,10 @@ def test_looking_for_an_answer_takes_time_in_proportion_to_the_length(text):
 
 
 def seconds(text):
-    began = time.process_time()
-    final_answer(text)
-    return time.process_time() - began
+    """Return the least time of three."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        final_answer(text)
+        times.append(time.process_time() - began)
+    return min(times)

@@ -323,7 +323,7 @@ FILES = [
 @pytest.mark.parametrize(
     ("was", "becomes"),
     [('"wall_seconds": ', '"wall_seconds": -'), ('"wall_seconds": ', '"wall_seconds": 1e400, "was": '),
-     ('"rows": [', '"rows": [-1, '), ('"timing": ', '"timing": -1'), ('"timing": ', '"timing": 9999999999999999999')],
+     ('"rows": [', '"rows": [-1, '), ('"wall_seconds": ', '"wall_seconds": "x", "was": ')],
 )  # fmt: skip
 def test_a_mark_with_numbers_that_nobody_writes_is_passed_over(two_saved, was, becomes):
     file = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
@@ -437,8 +437,7 @@ def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved
     assert_same_run(two_saved.folder, whole)
 
 
-def test_a_run_without_its_rows_is_not_resumed_but_one_without_its_times_is(two_saved, whole):
-    (two_saved.folder / "timing.jsonl").unlink()
+def test_a_run_without_its_rows_is_not_resumed(two_saved, whole):
     rows_file = two_saved.folder / "metrics.jsonl"
     content = rows_file.read_bytes()
     rows_file.unlink()
@@ -456,7 +455,7 @@ def test_everything_is_on_the_disk_before_the_mark_says_so(two_saved, monkeypatc
     monkeypatch.setattr(checkpoints, "write_atomically", lambda *args: (marked.append(set(synced)), write(*args)))
     folder = two_saved.folder / "checkpoints" / "checkpoint-16"
     checkpoints.write_mark(two_saved.folder, 16, 1.0, 1)
-    wanted = [two_saved.folder / "metrics.jsonl", two_saved.folder / "timing.jsonl", *(folder / name for name in FILES)]
+    wanted = [two_saved.folder / "metrics.jsonl", *(folder / name for name in FILES)]
     assert {path.stat().st_ino for path in wanted} <= marked[0]
 
 
@@ -669,36 +668,12 @@ def test_metrics_hold_nothing_that_depends_on_the_clock(finished):
 
 
 def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
-    clock = on_trl._RewardClock(lambda: [])
-    recorder = on_trl._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None, clock=clock)
+    recorder = on_trl._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None)
     state = SimpleNamespace(global_step=5, is_world_process_zero=True)
     recorder.on_log(None, state, None, {"loss": math.nan, "bandpo/x": math.inf, "eval_y": -math.inf, "reward": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(text) == {"step": 5, "round": 2, "loss": None, "eval/y": None, "reward": 0.5, "x": None}
     assert text.count("\n") == 1
-
-
-def test_the_time_of_the_reward_is_logged_apart(tmp_path):
-    """A clock of our own: the reward sleeps 0.2 s, the rest of the step 0.1 s."""
-    clock = on_trl._RewardClock(lambda completions: time.sleep(0.2) or [1.0])
-    recorder = on_trl._Recorder(tmp_path, steps_per_round=1, began=0.0, on_row=lambda row: None, clock=clock)
-    assert clock.reward(completions=["a"]) == [1.0]
-    time.sleep(0.1)
-    for step in (1, 2):
-        recorder.on_log(None, SimpleNamespace(global_step=step, is_world_process_zero=True), None, {"reward": 0.5})
-    first, second = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
-    assert first["step"] == 1
-    assert 0.2 <= first["reward/seconds"] < first["seconds"] - 0.09
-    assert first["reward/share"] == pytest.approx(first["reward/seconds"] / first["seconds"], abs=1e-3)
-    assert (second["step"], second["reward/seconds"]) == (2, 0)
-    assert not [key for row in rows(tmp_path) for key in row if "second" in key or "share" in key]
-
-
-def test_a_resumed_run_has_a_time_for_every_row(stopped, whole):
-    run(stopped.node, resume=True)
-    times = [json.loads(line) for line in (stopped.folder / "timing.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in times] == steps(stopped.folder)
-    assert all(0 <= row["reward/share"] < 1 for row in times)
 
 
 def test_run_json_says_what_ran(finished):

@@ -24,7 +24,7 @@ from bandpo.numerics import not_finite
 from ..files.writing import sync_folder, write_atomically
 
 MARK = "bandpo.json"
-METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+METRICS = "metrics.jsonl"
 _BLOCK = 1 << 20
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
@@ -38,7 +38,6 @@ class Mark(pydantic.BaseModel):
         processes: that trained it; each has its own random state.
         files: of the checkpoint.
         rows: the beginning of metrics.jsonl that belongs to it.
-        timing: bytes of timing.jsonl.
     """
 
     step: _Count
@@ -46,7 +45,6 @@ class Mark(pydantic.BaseModel):
     processes: _Count
     files: dict[str, tuple[_Count, _Count]]
     rows: tuple[_Count, _Count]
-    timing: _Count
 
 
 def step_of(checkpoint: Path) -> int:
@@ -69,7 +67,6 @@ def write_mark(run: Path, step: int, wall_seconds: float, processes: int) -> Non
         processes=processes,
         files={path.relative_to(folder).as_posix(): settle(path) for path in files},
         rows=settle(run / METRICS),
-        timing=settle(run / TIMING)[0],
     )
     write_atomically(folder / MARK, json.dumps(mark.model_dump(), indent=1).encode() + b"\n")
     sync_folder(folder.parent)
@@ -159,9 +156,8 @@ def rewind(run: Path, mark: Mark | None) -> None:
     """
     if mark is None:
         shutil.rmtree(run / "tokens", ignore_errors=True)
-    for name, size in ((METRICS, mark.rows[0] if mark else 0), (TIMING, mark.timing if mark else 0)):
-        if (run / name).is_file():
-            os.truncate(run / name, min(size, (run / name).stat().st_size))
+    if (run / METRICS).is_file():
+        os.truncate(run / METRICS, min(mark.rows[0] if mark else 0, (run / METRICS).stat().st_size))
     for folder in _newest_first(run):
         if mark is None or step_of(folder) > mark.step:
             (folder / MARK).unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 out.
 
 The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
-`timing.jsonl` (the same, of what depends on the clock), `checkpoints/`, `model/` and, with `tokens_share`, `tokens/`.
+`checkpoints/`, `model/` and, with `tokens_share`, `tokens/`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from bandpo.errors import UserError
 from bandpo.integrations import RULE
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_finite import FiniteGuard, NotFiniteError
-from bandpo.rewards.functions import Reward
 
 from .. import toy
 from ..config.recipe import RunConfig
@@ -93,7 +92,7 @@ def run(
     """
     folder = Path(config.output)
     if not processes.is_first():
-        say = on_row = _ignore
+        say = on_row = lambda _: None  # the first speaks for all
     if _is_done(folder, config, resume, say):
         return folder
     with locked(folder / ".lock") if processes.is_first() else contextlib.nullcontext():
@@ -149,8 +148,7 @@ def _run(
         if config.model == "lab":
             start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
             model_path = str(start)
-    clock = _RewardClock(reward)
-    validation = Validation(clock.reward, accuracy=config.reward in ACCURACIES)
+    validation = Validation(reward, accuracy=config.reward in ACCURACIES)
     model, tokenizer = _load_model(model_path, config)
     if isinstance(first, list) and tokenizer.chat_template is None:
         raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
@@ -180,11 +178,11 @@ def _run(
     keep = config.trainer.get("save_total_limit", 2)
     guard: FiniteGuard = trainer.finite_guard
     guard.last_whole = functools.partial(_newest_whole, folder)
-    recorder = _Recorder(folder, config.steps_per_round, began, on_row, clock, validation.take, keep, guard, say)
+    recorder = _Recorder(folder, config.steps_per_round, began, on_row, validation.take, keep, guard, say)
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
-        _write(folder / "config.yaml", config.to_yaml())
+        write_atomically(folder / "config.yaml", config.to_yaml().encode())
         _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(recorder)
@@ -239,29 +237,8 @@ def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> che
     return mark
 
 
-def _ignore(*_: object) -> None:
-    """Ignore rows and notices, in processes other than the first."""
-
-
-class _RewardClock:
-    """A reward, and how long it has taken."""
-
-    def __init__(self, reward: Reward) -> None:
-        self.seconds = 0.0
-
-        @functools.wraps(reward)
-        def timed(*arguments: Any, **columns: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return reward(*arguments, **columns)
-            finally:
-                self.seconds += time.perf_counter() - began
-
-        self.reward = timed
-
-
 class _Recorder(TrainerCallback):
-    """Writes metrics.jsonl and timing.jsonl, marks checkpoints that are whole, and deletes old ones."""
+    """Writer of metrics.jsonl, which also marks whole checkpoints and deletes old ones."""
 
     def __init__(
         self,
@@ -269,15 +246,13 @@ class _Recorder(TrainerCallback):
         steps_per_round: int,
         began: float,
         on_row: Callable[[Row], None],
-        clock: _RewardClock,
         evaluated: Callable[[], Mapping[str, float]] = dict,
         keep: int | None = 2,
         guard: FiniteGuard | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
-        self.clock, self.evaluated, self.keep, self.guard, self.say = clock, evaluated, keep, guard, say
-        self.last = time.monotonic(), clock.seconds
+        self.evaluated, self.keep, self.guard, self.say = evaluated, keep, guard, say
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Write one line per log step.
@@ -302,24 +277,9 @@ class _Recorder(TrainerCallback):
                     value if isinstance(value, int | float) and math.isfinite(value) else None
                 )
         row |= scores
-        self._append("metrics.jsonl", row)
-        self._append("timing.jsonl", {"step": state.global_step, **self._timing()})
-        self.on_row(row)
-
-    def _timing(self) -> Row:
-        """Return the times since the last row: seconds, those of the reward, and their share."""
-        before, reward_before = self.last
-        self.last = now, reward = time.monotonic(), self.clock.seconds
-        seconds, of_reward = now - before, reward - reward_before
-        return {
-            "seconds": round(seconds, 4),
-            "reward/seconds": round(of_reward, 4),
-            "reward/share": round(of_reward / seconds, 5) if seconds > 0 else None,
-        }
-
-    def _append(self, name: str, row: Row) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as file:
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
+        self.on_row(row)
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Count the checkpoint from here on; only then may older ones go."""
@@ -346,19 +306,14 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
 
 
 def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[dict[str, Any], str | None]:
-    """Return arguments of BandPOConfig for each of `count` processes, and a notice of a rounded save_every.
-
-    It is rounded up.
-    """
+    """Return arguments of BandPOConfig for one of `count` processes, and a notice if save_every was rounded up."""
     logging = config.trainer.get("logging_steps", 1)
     if logging < 1 or logging != int(logging):
         raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
     logging = int(logging)
     unit = math.lcm(config.steps_per_round, logging)
-    wanted = config.save_every * config.steps_per_round
-    save = -(-wanted // unit) * unit
-    notice = None
-    if save != wanted:
+    wanted, notice = config.save_every * config.steps_per_round, None
+    if (save := -(-wanted // unit) * unit) != wanted:
         notice = (
             f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint "
             f"must be on a logged step where the next one generates (every {unit} steps)"
@@ -436,11 +391,7 @@ def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | Non
 
 
 def _write_json(path: Path, value: Any) -> None:
-    _write(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, text.encode())
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=False).encode() + b"\n")
 
 
 # The trainer's own chatter would break the progress display; warnings still come through.

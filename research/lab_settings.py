@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .task import SCENES
+from bandpo_runs.toy import SCENES
 
 
 @dataclass(frozen=True)
