@@ -27,6 +27,14 @@ from .secrets import secret_in
 from .trust import check_mappings
 
 DEFAULT_RULE = {"type": "band", "divergence": "kl", "delta": 0.05}
+# The keys of `data` that each source reads.
+_ROWS = {"source", "template", "chat", "size", "eval_size", "eval_path"}
+_USED = {
+    "lab": {"source", "eval_path"},
+    "file": {*_ROWS, "path", "prompt", "answer"},
+    "hub": {*_ROWS, "path", "split", "prompt", "answer"},
+    "reasoning_gym": {*_ROWS, "task", "options"},
+}
 
 
 class _Node(pydantic.BaseModel):
@@ -70,6 +78,9 @@ class DataConfig(_Node):
         key = {"file": "path", "hub": "path", "reasoning_gym": "task"}.get(self.source)
         if key and getattr(self, key) is None:
             raise ValueError(f"{key} is missing; data.source {self.source!r} needs it")
+        for name, field in type(self).model_fields.items():
+            if name not in _USED[self.source] and getattr(self, name) != field.default:
+                raise ValueError(f"{name} is set, but data.source {self.source!r} does not use it")
         if self.eval_size and self.eval_path is not None:
             raise ValueError("eval_size and eval_path are two sets to evaluate on; keep one")
         return self
@@ -160,6 +171,11 @@ class RunConfig(_Node):
                     "set model, data.source and reward, or none of them"
                 )
         evaluates = self.trainer.get("eval_on_start") or self.trainer.get("eval_strategy", "no") not in ("no", None)
+        if evaluates and not self.data.eval_size and self.data.eval_path is None:
+            raise ValueError(
+                "data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it, or "
+                "data.eval_path"
+            )
         if self.data.eval_path is not None and not evaluates:
             raise ValueError(
                 "data.eval_path is set, but nothing evaluates on it; set trainer.eval_strategy and eval_steps, or "

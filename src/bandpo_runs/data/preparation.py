@@ -31,7 +31,7 @@ from ..files.writing import write_atomically
 from .leaks import Leaks
 from .problems import Problem, fault_warnings, messages_of, template_text
 from .question_sets import evaluation_set
-from .questions import fingerprint
+from .questions import Content, fingerprint
 from .readers import file_hash, files_on_disk, open_source
 from .selection import Before, collect, measured, token_counter
 from .sources import Source, count_warnings
@@ -106,6 +106,11 @@ def prepare(
     return done
 
 
+def _asked(content: Content) -> str:
+    """Return the question itself: a text, or the last message."""
+    return content if isinstance(content, str) else content[-1]["content"]
+
+
 def _held_against(against: Mapping[str, str], settings: Settings, say: Callable[[str], None]) -> Before:
     """Read the evaluation sets of these names."""
     sets, hashes = [], []
@@ -113,7 +118,7 @@ def _held_against(against: Mapping[str, str], settings: Settings, say: Callable[
         found = evaluation_set(place, template="plain", copies=settings.copies)
         for warning in found.warnings:
             say(f"warning: {warning}")
-        sets.append((name, [question.content[-1]["content"] for question in found.questions]))
+        sets.append((name, [_asked(question.content) for question in found.questions]))
         hashes.append(fingerprint(found.questions))
     if not sets:
         say("training rows are not held against evaluation sets; --against aime24,aime25,amc23 does that")

@@ -92,7 +92,7 @@ def run(
     """
     folder = Path(config.output)
     if not processes.is_first():
-        say = on_row = lambda _: None  # the first speaks for all
+        say, on_row = (lambda text: None), (lambda row: None)  # the first speaks for all
     if _is_done(folder, config, resume, say):
         return folder
     with locked(folder / ".lock") if processes.is_first() else contextlib.nullcontext():
