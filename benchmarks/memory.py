@@ -104,12 +104,12 @@ def heads(count: int, device: str) -> dict[str, Callable[[], Any]]:
         return lambda: torch.autograd.grad(function(hidden, weight, tokens), (hidden, weight), up)
 
     def ours(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
-        return token_logps(hidden, weight, tokens)[0]
+        return token_logps(hidden, weight, tokens, entropies=True)[0]
 
     cases = {
         PLAIN: step(plain),
         OURS: step(ours),
-        "token_logps, half of the tokens masked": step(lambda h, w, t: token_logps(h[half], w, t[half])[0], up[half]),
+        "token_logps, half of the tokens masked": step(lambda h, w, t: ours(h[half], w, t[half]), up[half]),
         "torch.utils.checkpoint per 256 tokens, no entropies": step(checkpointed),
         "TRL's fused head, with entropies": step(trls),
     }
