@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bandpo import Band, Clip
-from bandpo_runs.reports.charts import DARK, DASHES, LIGHT
+from bandpo_runs.reports.charts import DASHES
+from bandpo_runs.reports.templates import DARK, LIGHT
 
 HERE = Path(__file__).parent
 RULES = {"GRPO": Clip(0.2, 0.2), "Band-KL": Band("kl", 0.05)}

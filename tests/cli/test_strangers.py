@@ -198,8 +198,7 @@ def test_a_recipe_that_sends_data_out_is_said_before_it_starts(tmp_path, capsys,
     for trainer, line in (
         ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"], "run_name": "[bold]"},
          "This run sends out, with the logins of this machine: the model to the Hugging Face hub, as evil/x (public, "
-         "unless the account says otherwise; at every checkpoint and at the end); the log to wandb (project "
-         "huggingface, run [bold]).\nIT STARTS\n"),
+         "unless the account says otherwise; at every checkpoint and at the end); the log to wandb.\nIT STARTS\n"),
         ({}, " steps a batch\nIT STARTS\n"),
     ):  # fmt: skip
         monkeypatch.chdir(tmp_path)

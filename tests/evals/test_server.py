@@ -151,7 +151,7 @@ def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, opt
         (500, "error", "500"),
         ((200, completion(choices=[])), "error", "'choices'"),
         ((200, {"error": {"message": "out of memory"}}), "error", "out of memory"),
-        ((200, b'{"choices": "\xff"}'), "error", "not UTF-8"),
+        ((200, b'{"choices": "\xff"}'), "error", "can't decode byte 0xff"),
         ((200, completion(), {"Content-Encoding": "gzip"}), "error", "Connection error"),
         ("drop", "error", "Connection error"),
         ("endless", "error", "no answer within 2 s"),

@@ -422,7 +422,7 @@ def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
         write_report([], out)
     with pytest.raises(ValueError, match=r"baseline 'PPO': no such run; expected one of Band-KL 0\.05, GRPO"):
         write_report([runs], out, baseline="PPO")
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(IsADirectoryError):
         write_report([runs], runs)
     twin = write_run(three_seeds / "more", "GRPO", 0, make_rows(ramp(2)))
     with pytest.raises(ValueError, match=f"^{re.escape(str(twin))}: same label and seed as .*GRPO-0-0"):

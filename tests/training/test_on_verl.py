@@ -220,7 +220,7 @@ def error_of(capsys, *arguments):
             ["--address", "http://head:8265"],
             "--address must be auto, HOST:PORT or ray://HOST:PORT, got 'http://head:8265'",
         ),
-        (["none.yaml"], "recipe none.yaml does not exist"),
+        (["none.yaml"], "none.yaml does not exist"),
         (["--plan", "plan.shape=null"], "plan.shape.num_hidden_layers must be a number for --plan, got None"),
         (["--plan", "data.train_batch_size=many"], "data.train_batch_size must be a number for --plan, got 'many'"),
         ([], "verl is not installed here (docs/verl.md); --print shows the command"),
@@ -235,7 +235,7 @@ def test_mistakes_are_named_in_one_line(capsys, monkeypatch, tmp_path, arguments
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("base: [none.yaml]", "none.yaml does not exist; .*a.yaml has it as base"),
+        ("base: [none.yaml]", "none.yaml does not exist.*; .*a.yaml has it as base"),
         ("base: a.yaml", "a.yaml is its own base"),
         ("base: {a: b}", "base of .*a.yaml must be the name of a recipe or a list of names, got {'a': 'b'}"),
         ("[1, 2]", r"a.yaml must hold settings by name, got \[1, 2\]"),

@@ -218,6 +218,8 @@ def _clean(logps: Tensor, mask: Tensor, given: dict[str, Any], positive_weight: 
 
     new, old, reference = filled(logps), filled(given.pop("old_logps")), filled(given.pop("ref_logps"))
     advantages, rollout = given.pop("advantages").to(dtype), given.pop("rollout_is_weights")
+    if advantages.shape == mask.shape:
+        advantages = advantages.masked_fill(padding, 0.0)
     weights = advantages if rollout is None else advantages * rollout.to(dtype)
     if positive_weight != 1:
         weights = torch.where(advantages > 0, positive_weight * weights, weights)

@@ -44,7 +44,7 @@ def explain(
     vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
-    """Explain what a method or a rule allows a token, in numbers and words."""
+    """Explain what a rule allows each token, in numbers and words."""
     from bandpo.explain import explain, explanation_data
     from bandpo.integrations import trainers_that_run
 

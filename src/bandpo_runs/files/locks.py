@@ -17,7 +17,8 @@ from bandpo.errors import UserError
 def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold a lock file, such as `folder / ".lock"`, while this process writes to its folder.
 
-    The system frees the lock when its process ends, however it ends. A missing folder is made.
+    The system frees the lock when its process ends, however it ends. A missing folder is made, and removed if
+    nothing else was written to it.
 
     Args:
         file: the lock file.
@@ -28,6 +29,7 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
         UserError: another process holds the lock.
         OSError: the folder cannot be written to.
     """
+    is_new = not file.parent.exists()
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file)
     try:
@@ -45,6 +47,8 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
     finally:
         with contextlib.suppress(OSError):
             file.unlink()
+            if is_new:
+                file.parent.rmdir()  # fails where something is in it
         lock.release()
 
 
