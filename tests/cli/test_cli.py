@@ -98,7 +98,10 @@ MISTAKES = {
     "tracker": ([*RECIPE, "trainer.report_to=comet_ml"], "trainer: CometCallback requires comet-ml"),
     "logging": ([*RECIPE, "trainer.logging_steps=0.5"], "trainer.logging_steps must be a positive integer, got 0.5"),
     "output is a file": ([*RECIPE, "output=recipe.yaml"], "recipe.yaml"),
-    "nothing to resume": ([*RECIPE, "--resume"], "run holds no run to resume (no config.yaml); start one without --resume"),
+    "nothing to resume": (
+        [*RECIPE, "--resume"],
+        "run holds no run to resume (no config.yaml); start one without --resume",
+    ),
     "no runs to draw": (["report", "damaged"], "damaged: no run found"),
     "no folder to draw": (["report", "gone"], "gone: no run found"),
     "unknown method": (["lab", "--methods", "grpoo"], "no method or rule is called 'grpoo', did you mean 'grpo'?"),
