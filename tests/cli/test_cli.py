@@ -25,6 +25,7 @@ from bandpo.losses.nodes import methods
 from bandpo_runs import toy
 from bandpo_runs.cli import app, arguments, main, show_training
 from bandpo_runs.cli.ending import lenient_output
+from bandpo_runs.config.recipe import _trainer
 from bandpo_runs.progress import lines
 from bandpo_runs.training.side_by_side import DEFAULT_METHODS
 
@@ -277,7 +278,7 @@ def take_away(monkeypatch, packages, modules):
 @pytest.mark.parametrize(
     ("package", "modules", "args"),
     [
-        ("trl", ["training.on_trl"], RECIPE),
+        ("trl", [], RECIPE),
         ("numpy", ["reports.page"], ["lab"]),
         ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
         ("matplotlib", ["reports.charts", "reports.page", "reports.figures"], ["figures"]),
@@ -285,6 +286,7 @@ def take_away(monkeypatch, packages, modules):
 )
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):
     take_away(monkeypatch, [package], modules)
+    _trainer.cache_clear()
     assert main(args) == 2
     assert one_line(capsys) == f"error: {package} is not installed; pip install 'bandpo[lab]'\n"
 
