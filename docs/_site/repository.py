@@ -81,7 +81,7 @@ def pages(app):
             uris = [(app.builder.get_relative_uri(here, page_of(ROOT / each)), each) for each in inside[path]]
             body = "".join(f'<li><a href="{uri}">{each}</a></li>' for uri, each in uris)
             body = f"<ul>{body}</ul>"
-        elif path.endswith(".gz"):
+        elif path.endswith((".gz", ".xz")):
             body = f"<p>Compressed, {(ROOT / path).stat().st_size:,} bytes; see the repository.</p>"
         else:
             text = (ROOT / path).read_text(encoding="utf-8")

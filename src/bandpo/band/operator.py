@@ -16,7 +16,7 @@ from ..numerics import LOG_P_MAX, expm1, is_number, is_traced, log1mexp, output_
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
-from .solver import tilt_log_bounds
+from .solver import MOST_OF_U, tilt_log_bounds
 from .table import BandTable
 
 
@@ -158,7 +158,8 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
         if table.fits:
             return table.look_up(log_p)
         smooth = False
-    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth)
+    most = {} if kind.log_f else {"most": MOST_OF_U}
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, **most)
 
 
 # A table is a third of a megabyte.

@@ -24,7 +24,9 @@ Generator = Callable[[Tensor], Tensor]
 # Halvings of the interval of log |t|, and steps of the secant method after them, most of which are for the last digits
 # next to saturation. Secants overshoot at kinks.
 _STEPS, _AT_KINKS = {torch.float32: (14, 3), torch.float64: (14, 6)}, (56, 0)
-_LEAST, _MOST = math.exp(-40.0), 735.0  # |t| of all tilts that matter: u = e^-745 is 0, whose f may be infinite
+_LEAST, _MOST = math.exp(-40.0), 1e131  # |t| of all tilts that matter
+# An f that takes u, and not log u, sees 0 below e^-745, where it may be infinite.
+MOST_OF_U = 735.0
 
 
 def tilt_log_bounds(
@@ -33,6 +35,7 @@ def tilt_log_bounds(
     generator: Generator,
     slopes: tuple[float, float] = (0.0, 0.0),
     smooth: bool = True,
+    most: float = _MOST,
 ) -> Interval:
     """Solve for both bounds, for any convex f.
 
@@ -42,20 +45,23 @@ def tilt_log_bounds(
         generator: f as a function of log u, in [-inf, 700].
         slopes: from `limit_slopes`.
         smooth: False for an f with kinks.
+        most: the largest tilt, `MOST_OF_U` for an f of u.
     """
     steps = _STEPS[log_p.dtype] if smooth else _AT_KINKS
     log_p, beyond = solved_part(log_p)
     radius = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
     log_p = log_p.expand(torch.broadcast_shapes(log_p.shape, radius.shape))
     sides, logs = (torch.exp(log_p), -expm1(log_p)), (log1mexp(log_p), log_p)
-    log_r, log_c = fall(torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs), radius, generator, steps)
+    log_r, log_c = fall(torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs), radius, generator, steps, most)
     return log_r[0] + slopes[0] * beyond, log_c[1] + slopes[1] * beyond
 
 
 def limit_slopes(generator: Generator) -> tuple[float, float]:
     """Return the slopes of both bounds over log p for p -> 0, where p f(r) = delta and f is a power of u."""
     log_p = torch.tensor([LOG_P_MIN, LOG_P_MIN + 1], dtype=torch.float64)
-    low, high = (float(x.diff().nan_to_num()) for x in tilt_log_bounds(log_p, 1e-3, generator, smooth=False))
+    low, high = (
+        float(x.diff().nan_to_num()) for x in tilt_log_bounds(log_p, 1e-3, generator, smooth=False, most=MOST_OF_U)
+    )
     return low, high
 
 
@@ -66,6 +72,7 @@ def fall(
     delta: Tensor,
     generator: Generator,
     steps: tuple[int, int] = _STEPS[torch.float64],
+    most_tilt: float = _MOST,
 ) -> Interval:
     """Return log r of a side of a coin that falls as far as delta allows, and log c of the other side.
 
@@ -81,7 +88,7 @@ def fall(
 
     most = side * generator(torch.full_like(side, -torch.inf)) + other * generator(-log_other)
     most = torch.where(most.isnan(), torch.inf, most)
-    low, high = torch.full_like(side, _LEAST), torch.full_like(side, _MOST)
+    low, high = torch.full_like(side, _LEAST), torch.full_like(side, most_tilt)
     for _ in range(steps[0]):
         t = low.sqrt() * high.sqrt()
         inside = g(t) <= delta
