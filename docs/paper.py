@@ -859,7 +859,7 @@ def faults() -> list[str]:
             found.append(f"{label} of the paper has no row")
     for s in STATEMENTS:
         labels = s.labels.split()
-        found += [f"{label} is no label of the paper" for label in labels if label not in LABELS]
+        found += [f"{label} is not a label of the paper" for label in labels if label not in LABELS]
         found += [f"{labels[0]} has no function"] * (not s.functions.split() and labels[0].split(":")[0] in STATED)
         found += [f"{labels[0]} has no test"] * (not s.tests.split())
         found += [f"{f} of {labels[0]} is not public in bandpo" for f in s.functions.split() if not is_public(f)]

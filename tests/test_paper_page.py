@@ -75,7 +75,7 @@ PLANTED = {
     ),
     "a label the paper does not have": (
         changed("prop:limits", labels="prop:limits eq:all_limits eq:some_limits"),
-        "eq:some_limits is no label of the paper",
+        "eq:some_limits is not a label of the paper",
     ),
     "no function": (changed("prop:limits", functions=""), "prop:limits has no function"),
     "no test": (changed("prop:limits", tests=""), "prop:limits has no test"),

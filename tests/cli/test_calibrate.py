@@ -184,7 +184,7 @@ def test_the_tail_and_rules_without_a_number(here, capsys):
     out = capsys.readouterr().out
     assert "of the rare tokens (p <= 0.2). Band-KL stops as many at delta = " in out
     assert "eps_high: none" in out
-    assert "Clip 0.0001/0.2, eps_high: there is no such number: " in out
+    assert "Clip 0.0001/0.2, eps_high: not found: " in out
     assert main(["calibrate", "tokens.jsonl", "--rate", "0.01", "--rule", "clip:0.0001:0.2"]) == 0
     assert (
         "You asked for 1 % of the tokens. None of the rules has a number that does the same." in capsys.readouterr().out

@@ -335,7 +335,7 @@ def test_weights_are_told_apart(home, tmp_path):
     model.save_pretrained(tmp_path)
     assert before is not None
     assert same != weights_of(str(tmp_path))
-    with pytest.raises(UserError, match=r"model 'gone/model' \(there is no such folder here\) cannot be loaded"):
+    with pytest.raises(UserError, match=r"model 'gone/model' \(this folder does not exist\) cannot be loaded"):
         weights_of("gone/model")
 
 

@@ -86,7 +86,9 @@ def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule,
 def test_a_single_number_of_a_weight_is_seen_in_its_step(tmp_path, value):
     trainer = build(tmp_path)
     trainer.add_callback(At(3, spoil(value)))
-    with pytest.raises(NotFiniteError, match=r"step 3: the loss and weights .* are not finite; there is no whole ch"):
+    with pytest.raises(
+        NotFiniteError, match=r"step 3: the loss and weights .* are not finite; the folder has no whole"
+    ):
         trainer.train()
     model = tiny.model()
     spoil(value)(model)

@@ -292,5 +292,5 @@ def test_a_batch_that_is_used_once_has_nothing_to_calibrate():
         calibrate(of)
     with pytest.raises(UserError, match="where their advantages are"):
         calibrate(Tokens(of.old, of.log_ratio, None, None, {}), among="negative", rate=0.1)
-    with pytest.raises(UserError, match=r"there is no token of old probability p <= 0\.2 among 10"):
+    with pytest.raises(UserError, match=r"found no token of old probability p <= 0\.2 among 10"):
         calibrate(Tokens(np.full(10, -1.0), np.full(10, 0.5), None, None, {}), among="tail", rate=0.1)

@@ -389,7 +389,7 @@ def test_a_module_there_takes_the_place_of_no_other(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     monkeypatch.chdir(tmp_path)
     Path("colorsys.py").write_text("def reward(completions, **columns): ...")
-    with pytest.raises(UserError, match=r"cannot be imported: there is no 'reward' in .*python3\.\d+/colorsys\.py$"):
+    with pytest.raises(UserError, match=r"cannot be imported: .*python3\.\d+/colorsys\.py has no 'reward'$"):
         resolve("colorsys:reward")
     assert sys.path[-1] == str(tmp_path)
 

@@ -293,7 +293,7 @@ def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, mon
         ({"BANDPO_CACHE": "{tmp}/file"}, "{tmp}/file/lab: Not a directory"),
         ({"BANDPO_CACHE": "", "HOME": "/dev/null"}, "/dev/null/.cache/bandpo/lab: Not a directory"),
         ({"BANDPO_CACHE": "", "XDG_CACHE_HOME": "/proc/no"}, "/proc/no: No such file or directory"),
-        ({"BANDPO_CACHE": "", "HOME": ""}, "there is no home folder"),
+        ({"BANDPO_CACHE": "", "HOME": ""}, "the home folder is unknown"),
     ],
 )
 def test_where_the_cache_cannot_be_written_a_temporary_folder_is_taken_before_any_work(

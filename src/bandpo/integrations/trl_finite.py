@@ -92,7 +92,7 @@ class FiniteGuard(TrainerCallback):
             self._warned.add(what)
             return
         last = self.last_whole(args, state)
-        where = "there is no whole checkpoint" if last is None else f"the last whole checkpoint is {last}"
+        where = "the folder has no whole checkpoint" if last is None else f"the last whole checkpoint is {last}"
         go_on = "" if must else "; stop_if_not_finite=False goes on all the same"
         raise NotFiniteError(f"{when}: {what}; {where}. {change}{go_on}")
 

@@ -163,7 +163,7 @@ class BandPOLossConfig(PolicyLossConfig):
         controller: RadiusController | None = known.pop("controller", None)
         if known.pop("writes", False):
             writer = _writer(cast(str, self.tokens_path), self.tokens_share)
-            step = max(known["step"], writer.step or 0)  # a batch of stragglers is no resumed run
+            step = max(known["step"], writer.step or 0)  # a batch of stragglers is not a resumed run
             writer.write(step, old_log_prob, log_prob, advantages, response_mask, batch=step)
         loss, metrics = policy_loss(
             log_prob,

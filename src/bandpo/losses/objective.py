@@ -121,7 +121,7 @@ class Objective:
         if self.ratio == "mean-of-clipped" and self.apply != "clip":
             raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {self.apply!r}")
         if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
-            raise ValueError(f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: there is no penalty")
+            raise ValueError(f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: the penalty is off")
 
     @property
     def is_per_token(self) -> bool:

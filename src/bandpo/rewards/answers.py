@@ -82,7 +82,7 @@ class Reading(NamedTuple):
 def read(text: str, right: str) -> Reading | None:
     """Read the value of a bare `text`; None where other text may change it.
 
-    What the right answer has too (its letters, commands, "=") is no reason to refuse.
+    What the right answer has too (its letters, commands, "=") is not a reason to refuse.
     """
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", COMMAND.sub(" ", right)))
     if (around := "".join(_HAN.findall(text))) and not _HAN_CHANGING.search(around):

@@ -101,7 +101,7 @@ _UNIT_END = re.compile(r"[.,;:!?\n=<>&()]|\\\\|\\(?:implies|[rR]ight\w*|approx|q
 
 
 def read_boxes(text: str, last: int) -> Found:
-    """Read the last box, and those that stand with it; nothing where it is no answer."""
+    """Read the last box, and those that stand with it; nothing where it is not an answer."""
     box = box_at(text, last)
     if box is None:
         return Found(())

@@ -3,7 +3,7 @@ r"""Short LaTeX strings compared by math-verify; this runs in worker processes (
 math-verify parses and compares. Three rules of ours decide what is let through to it, and what it says is believed:
 
 - *size*: nothing is evaluated that could not be written out, so that an answer such as 9^{9^9} is wrong at once;
-- *kind*: a point is no set, a column no row, and an infinity is equal only to the same plain infinity;
+- *kind*: a point is not a set, a column not a row, and an infinity is equal only to the same plain infinity;
 - *value*: two things that it calls equal must have the same value in numbers, too. sympy takes 42 - oo for 0.
 """
 
@@ -159,7 +159,9 @@ def compare(task: list[str]) -> list[Any]:
         raise
     except Refused:
         return [False, None]
-    except Exception as error:  # whatever an answer does to sympy is no right answer; what fails here is our own fault
+    except (
+        Exception
+    ) as error:  # an answer that sympy cannot take is wrong; an error in these files is ours
         if traceback.extract_tb(error.__traceback__, limit=-1)[0].filename in (__file__, sizes.__file__):
             raise
         return [False, None]
@@ -190,7 +192,7 @@ def _parse(answer: str) -> Any:
     parts = _JOINED.split(conditions)
     if "or" in parts[1::2] and all(_EQUATION.match(part) for part in parts[::2]):
         letters = {part.strip("$ ")[0] for part in parts[::2]}
-        if len(letters) > 1:  # x = 3 or y = -1 is no point
+        if len(letters) > 1:  # x = 3 or y = -1 is not a point
             raise Refused
     if answer.count("\\pm") == 1:
         both = [_parsed(answer.replace("\\pm", sign)) for sign in "+-"]

@@ -56,7 +56,7 @@ def last_number(completions: list[Any], answer: list[Any], **columns: Any) -> li
     """Return 1 if the last number in the completion equals the answer in value: 7, 7.0 and 007 are the same.
 
     A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
-    answer that is no number.
+    answer that is not a number.
     """
     return [float(read_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)]
 
@@ -164,7 +164,7 @@ def resolve(name: str) -> Reward:
     found: Reward | None = getattr(home, function, None)
     if found is None:
         where = getattr(home, "__file__", module)
-        raise UserError(f"reward {name!r} cannot be imported: there is no {function!r} in {where}")
+        raise UserError(f"reward {name!r} cannot be imported: {where} has no {function!r}")
     if not callable(found):
         raise UserError(f"reward {name!r} must be a function, got {type(found).__name__}")
     return guarded(found, name)
@@ -179,7 +179,7 @@ def look_in_working_directory() -> None:
 def guarded(reward: Reward, name: str) -> Reward:
     """Return the same reward, whose every fault is one line that names it.
 
-    A fault is what it raises, `sys.exit()` too, and a result that is no number per completion. A tuple, an array and a
+    A fault is what it raises, `sys.exit()` too, and a result without one number per completion. A tuple, an array and a
     tensor of numbers are taken as lists, and a coroutine is waited for. It works on copies of its lists.
     """
 

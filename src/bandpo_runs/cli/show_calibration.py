@@ -99,7 +99,7 @@ def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:
             table.add_row(one.label, f"{_fields(one)} = {one.value:.6g}", _interval(one), *_cells(one.measured))
     console.print(table)
     for one in found.rules:
-        for note in (*one.notes, *([f"there is no such number: {one.why}."] if one.why else [])):
+        for note in (*one.notes, *([f"not found: {one.why}."] if one.why else [])):
             console.print(f"{one.label}, {_fields(one)}: {note}", soft_wrap=True)
     if nodes:
         console.print("To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:")

@@ -46,7 +46,7 @@ def _zipped(path: Path) -> list[Row]:
             task = json_line(archive.read(header), f"{path}, {header}")["eval"]["task"]
             samples = sorted(name for name in names if re.fullmatch(r"samples/.*\.json", name))
             return [{"task": task, **json_line(archive.read(name), f"{path}, {name}")} for name in samples]
-    except (OSError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (OSError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise UserError(
             f"{path} cannot be read as a log of inspect_ai ({type(error).__name__}: {error}); `inspect log convert "
             "--to json` makes a .json of it"

@@ -181,7 +181,7 @@ def _sample(tokens: Tokens, among: Among, cut: bool) -> _Sample:
         sign = 1 if among == "positive" else -1
         which, what = sign * cast(Floats, advantages) > 0, f"with A {'>' if sign > 0 else '<'} 0"
     if not which.any():
-        raise UserError(f"there is no token {what} among {tokens.count:,}")
+        raise UserError(f"found no token {what} among {tokens.count:,}")
     more = [None if x is None else x[which] for x in (advantages, tokens.responses)]
     return _Sample(tokens.old[which], tokens.log_ratio[which], *more, counts[which])  # type: ignore[arg-type]
 
@@ -250,8 +250,8 @@ def calibrate(
         reference, outside = sample.measure(match)
         if not outside.any():
             raise UserError(
-                f"{reference.label} leaves none of {n:,} tokens outside, so there is no rate to match; --rate asks for "
-                "one"
+                f"{reference.label} leaves none of {n:,} tokens outside, so a rate to match is missing; "
+                "--rate asks for one"
             )
         wanted = np.bincount(grouped[outside], minlength=count).astype(np.float64)
         rules = rules or [rule for rule in RULES if type(rule) is not type(match)]

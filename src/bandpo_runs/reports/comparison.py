@@ -154,7 +154,7 @@ def _needed(last: Comparison) -> list[str]:
 
 def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:
     has_test = comparisons[-1].sampling_error.p is not None
-    test = "p by reshuffling samples within each prompt" if has_test else "there is no test of it for pass@k"
+    test = "p by reshuffling samples within each prompt" if has_test else "pass@k has no such test"
     notes = [
         f"sampling error: 95% interval for these problems, sampled again; {test}.",
         "clustered error: 95% interval for problems like these (standard error clustered by problem); p by flipping "

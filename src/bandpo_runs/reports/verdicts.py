@@ -52,7 +52,7 @@ def verdicts(section: Section) -> list[str]:
     done = {label: [*runs.values()] for label, runs in section.finished.items() if runs}
     if not done:
         return ["No run has finished, so there is nothing to conclude yet."]
-    said = [("No reward is in these logs, so there is no word on who learned more.", "")]
+    said = [("These logs hold no reward, so nothing is said of who learned more.", "")]
     for number, what in _HEADLINES:
         values = {run: number.of(run) for runs in done.values() for run in runs}
         at_once = number.whole and all(math.isnan(high) or high == run.x[0] for run, (_, high) in values.items())

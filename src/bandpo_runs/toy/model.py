@@ -109,7 +109,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 def _writable(folders: list[Path], held: contextlib.ExitStack, say: Callable[[str], None]) -> Path:
     """Return the first folder that can be made, tried before the work and not after it; its lock is ours then."""
-    problems = [] if _cache() is not None else ["there is no home folder"]
+    problems = [] if _cache() is not None else ["the home folder is unknown"]
     for folder in folders:
         try:
             held.enter_context(

@@ -363,7 +363,7 @@ def _load_model(path: str, config: RunConfig):
         )
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
     except Exception as error:  # a damaged folder fails in many ways
-        folder = "" if Path(path).is_dir() else " (there is no such folder here)"
+        folder = "" if Path(path).is_dir() else " (this folder does not exist)"
         raise UserError(f"model {config.model!r}{folder} cannot be loaded: {' '.join(str(error).split())}") from error
     return model, tokenizer
 

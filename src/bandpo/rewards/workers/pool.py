@@ -50,7 +50,7 @@ class Pool:
     (killed from outside, memory) costs its task one more try.
 
     A task on which the function raises gets a `Raised` and ends its worker. It is counted in `raised`, the first ones
-    are kept in `faults`, and the first of all is said in a warning: one task is no reason to end the work of the rest.
+    are kept in `faults`, and the first of all is said in a warning: one task does not end the work of the rest.
 
     Workers start when they are needed, ignore the terminal's interrupt, and end with this process, however it ends (on
     Linux at once; elsewhere as soon as their task does). The pool may be used from several threads.

@@ -72,7 +72,7 @@ def weights_of(model: str) -> str | None:
 
 
 def cannot_load(model: str, error: Exception) -> UserError:
-    folder = "" if Path(model).is_dir() else " (there is no such folder here)"
+    folder = "" if Path(model).is_dir() else " (this folder does not exist)"
     return UserError(f"model {model!r}{folder} cannot be loaded: {' '.join(str(error).split())}")
 
 
