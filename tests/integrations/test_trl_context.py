@@ -261,6 +261,19 @@ def test_what_is_asked_for_is_found_by_leaving_it_out(name):
     assert asked_for(Objective(Band()), SHOWN["TRL"]) == frozenset()
 
 
+def is_right(completions, **columns):
+    return [float("a" in text.split()) for text in completions]
+
+
+def test_a_rule_of_right_answers_says_so_where_rewards_are_no_such_thing(tmp_path):
+    rule, args = GroupClip(0.2, 0.3, 8), full(tmp_path, max_steps=2)
+    named = {"processing_class": toy.tokenizer(), "trust_region": rule}
+    BandPOTrainer(tiny.model(), is_right, args, tiny.rows(), **named).train()  # warnings are errors
+    message = r"GroupClip takes a group's mean reward for its share of right answers.* 0 or 1; here there are others"
+    with pytest.warns(UserWarning, match=message):
+        BandPOTrainer(tiny.model(), tiny.count_a, args, tiny.rows(), **named).train()
+
+
 def test_a_rule_of_groups_of_another_size_is_refused(tmp_path):
     with pytest.raises(ValueError, match="group_size of GroupClip must be num_generations, 8, got 4"):
         full(tmp_path, trust_region=GroupClip(0.2, 0.3, 4))

@@ -6,6 +6,7 @@ it and splits it with the responses.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from ..losses.objective import Objective
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, find_one
+from ..trust_regions.batch import GroupClip
 from .control import NAME, RadiusController
 from .trl_finite import FiniteGuard
 
@@ -98,7 +100,15 @@ class ContextTrainer(GRPOTrainer):
         known = {"generated_at": torch.tensor(self.state.global_step)}
         is_evaluation = not cast(torch.nn.Module, self.model).training
         size = getattr(self, "num_generations_eval", self.num_generations) if is_evaluation else self.num_generations
-        groups = self._scores().view(-1, cast(int, size))
+        scores = self._scores()
+        is_right_or_wrong = ((scores == 0) | (scores == 1) | scores.isnan()).all()
+        if find_one(self.objective.trust_region, GroupClip) and not is_right_or_wrong:
+            warnings.warn(
+                "GroupClip takes a group's mean reward for its share of right answers, which it is of rewards that are "
+                "0 or 1; here there are others",
+                stacklevel=2,
+            )
+        groups = scores.view(-1, cast(int, size))
         mean = groups.nanmean(1, keepdim=True)
         outcomes = {"group_mean": mean, "group_std": (groups - mean).square().nanmean(1, keepdim=True).sqrt()}
         count = len(outputs["completion_ids"])
