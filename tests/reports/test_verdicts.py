@@ -154,4 +154,4 @@ def test_runs_without_an_end_or_a_reward_are_not_compared(tmp_path):
     write_run(tmp_path / "other", "GRPO", 0, [{"step": 1, "entropy": 1.0}], finished=False)
     assert said(tmp_path / "other") == ["No run has finished, so there is nothing to conclude yet."]
     log = write_lines(tmp_path / "log.jsonl", [{"step": 1, "entropy": 1.0}])
-    assert said(log)[0].startswith("No reward is in these logs")
+    assert said(log)[0].startswith("These logs hold no reward, so nothing is said")
