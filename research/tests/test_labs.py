@@ -186,7 +186,7 @@ def test_what_it_can_do_is_not_refused():
     assert labs.is_lab(world)
     assert lab_of(world).settings.rounds == 48
     smaller = contest.smaller()
-    assert smaller.worlds == ("both", {"lab": "tail", "rounds": 3}, {"lab": "both", "rounds": 4})
+    assert smaller.worlds == ({"base": "both", "rounds": 4}, {"lab": "tail", "rounds": 3}, {"lab": "both", "rounds": 4})
 
 
 def test_the_time_of_a_run_is_that_of_its_rounds(monkeypatch):
