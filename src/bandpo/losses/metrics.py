@@ -221,9 +221,8 @@ def measure(
     high, low = (log_ratio > bounds.log_high) & mask, (log_ratio < bounds.log_low) & mask
     tail = (old_logps <= edges[0]) & mask
     good_tail = tail & (advantages > 0)
-    table = torch.stack([mask, high, low, tail & high, good_tail, good_tail & high]).flatten(1).sum(1)
-    names: list[str] = ["tokens", "high", "low", "tail_high", "good_tail", "good_tail_high"]
-    totals = dict(zip(names, table.unbind(), strict=True))
+    flags = {"tokens": mask, "high": high, "low": low, "tail_high": tail & high, "good_tail": good_tail}
+    totals = {name: x.sum() for name, x in (flags | {"good_tail_high": good_tail & high}).items()}
     moved = (log_ratio if own is None else own).masked_fill(padding, 0.0)
     totals["kl_old_k3"] = (expm1(moved) - moved).sum(dtype=_wide(moved))
     maxima = {"log_ratio_max": highest(log_ratio, padding), "minus_log_ratio_max": highest(-log_ratio, padding)}
