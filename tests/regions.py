@@ -26,7 +26,7 @@ from bandpo import (
 )
 from bandpo.band import Divergence
 from bandpo.trust_regions import RIPO, Relaxed, trust_region
-from bandpo.trust_regions.notation import node_of_text
+from bandpo.trust_regions.nodes import node_of_text
 
 
 def parse_region(text: str) -> Region:
@@ -60,6 +60,17 @@ class Bare(Region):
         return self.bounds(old_logps, context).contains(log_ratio)
 
 
+@dataclass(frozen=True)
+class Narrowing(Region):
+    """A rule whose number narrows it."""
+
+    kind: ClassVar[str] = "narrowing"
+    slope: float = 0.05
+
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        return Clip(0.2 / (1 + self.slope), 0.2 / (1 + self.slope)).bounds(old_logps)
+
+
 HELLINGER = Divergence("my hellinger", lambda u: (u.sqrt() - 1) ** 2)
 IN_YAML = [
     Clip(),
@@ -75,7 +86,7 @@ IN_YAML = [
     Capped(Band("kl", 0.05)),
     Relaxed(Capped(Band("tv", 0.05), 3.0), Capped(DCPO(), 2.0)),
     RIPO(),
-    RIPO(0.2, 0.5, 10.0),
+    Intersect(RIPO(0.2), Clip(0.5, 9.0)),
     BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
     BySign(Clip(0, 0), Capped(DCPO(), 2.0)),
     Union(Band("tv", 0.05), Capped(Band("kl", 0.05), 3.0)),

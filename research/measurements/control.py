@@ -26,7 +26,7 @@ import numpy as np
 
 from bandpo import Adaptive, Band, Controlled, Quantile, Region
 from bandpo.trust_regions import Tilt
-from bandpo.trust_regions.control import controlled_of
+from bandpo.trust_regions.base import find_one
 from bandpo_runs.reports.runs import Run, read_runs
 from bandpo_runs.training.side_by_side import plan, run_all
 from research.rules.laws import PI
@@ -59,7 +59,7 @@ RUNS: list[tuple[str, int, list[Region]]] = [
 
 def row_of(run: Run) -> dict[str, Any]:
     """What came out of one finished run."""
-    rule = controlled_of(run.region)
+    rule = find_one(run.region, Controlled)
     scene = run.info["scene"]
     measure = SCENES[scene][2]
     tokens, value = run.total("tokens"), run.mean(measure)

@@ -3,6 +3,6 @@
 Once this is imported they are known by their kinds too, such as `{type: budget}`, which contests write.
 """
 
-from . import budget, exact, full_divergence, kl3, laws, tail, tapered, trgppo
+from . import budget, by_entropy, exact, full_divergence, kl3, laws, tail, tapered, trgppo
 
-__all__ = ["budget", "exact", "full_divergence", "kl3", "laws", "tail", "tapered", "trgppo"]
+__all__ = ["budget", "by_entropy", "exact", "full_divergence", "kl3", "laws", "tail", "tapered", "trgppo"]

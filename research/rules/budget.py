@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,7 +47,7 @@ class Budget(Region):
     def __post_init__(self) -> None:
         if self.divergence not in _COST:
             raise ValueError(f"divergence of Budget must be one of {list(_COST)}, got {self.divergence!r}")
-        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "delta", "(0, inf)")
 
     @torch.no_grad()
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:

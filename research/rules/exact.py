@@ -33,7 +33,7 @@ class Exact(Region):
     delta: float
 
     def __post_init__(self) -> None:
-        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "delta", "(0, inf)")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """See the class; NaN where log p or the divergence is."""

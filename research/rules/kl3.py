@@ -49,7 +49,7 @@ class KL3(Region):
     delta: float
 
     def __post_init__(self) -> None:
-        check_number(self, "delta", 0, 1e10, open_low=True)
+        check_number(self, "delta", "(0, 1e10]")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the clip."""

@@ -33,9 +33,9 @@ class PI(ControlLaw):
     rate: float = 0.1
 
     def __post_init__(self) -> None:
-        check_number(self, "kp", 0, math.inf, open_high=True)
-        check_number(self, "ki", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "rate", 0, math.inf, open_low=True)
+        check_number(self, "kp", "[0, inf)")
+        check_number(self, "ki", "(0, inf)")
+        check_number(self, "rate", "(0, inf]")
 
     def start(self, value: float) -> State:
         """The integral, which is log v while there is no error."""
@@ -68,7 +68,7 @@ class Hysteresis(ControlLaw):
     width: float = 0.2
 
     def __post_init__(self) -> None:
-        check_number(self, "width", 0, 1, open_low=True, open_high=True)
+        check_number(self, "width", "(0, 1)")
 
     def step(self, state: State, gap: float, target: float, low: float, high: float) -> State:
         """See the class."""
@@ -93,7 +93,7 @@ class AdaptiveKL(ControlLaw):
     horizon: float = 10.0
 
     def __post_init__(self) -> None:
-        check_number(self, "horizon", 1, math.inf, open_high=True)
+        check_number(self, "horizon", "[1, inf)")
 
     def step(self, state: State, gap: float, target: float, low: float, high: float) -> State:
         """See the class."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,8 +38,8 @@ class TailContracted(Region):
 
     def __post_init__(self) -> None:
         check_part(self, "region")
-        check_number(self, "quantile", 0, 1, open_low=True, open_high=True)
-        check_number(self, "exponent", 0, math.inf, open_low=True, open_high=True)
+        check_number(self, "quantile", "(0, 1)")
+        check_number(self, "exponent", "(0, inf)")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """See the class."""
@@ -62,7 +61,7 @@ class TailContracted(Region):
         less = less.to(bound.device, bound.dtype)
         low = torch.where(up, inner.log_low, less.clamp(max=0))
         high = torch.where(up, less.clamp(min=0), inner.log_high)
-        return Bounds(low, high, inner.capped)
+        return Bounds(low, high)
 
     def cases(self) -> list[Part]:
         """The rule where it is not contracted."""

@@ -32,9 +32,9 @@ class Tapered(Region):
     slope: float
 
     def __post_init__(self) -> None:
-        check_number(self, "eps_low", 0, 1)
-        check_number(self, "eps_high", 0, math.inf, open_high=True)
-        check_number(self, "slope", 0, math.inf, open_high=True)
+        check_number(self, "eps_low", "[0, 1]")
+        check_number(self, "eps_high", "[0, inf)")
+        check_number(self, "slope", "[0, inf)")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """See the class."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,8 +26,8 @@ class TRGPPO(Region):
     eps: float = 0.2
 
     def __post_init__(self) -> None:
-        check_number(self, "delta", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "eps", 0, 1)
+        check_number(self, "delta", "(0, inf)")
+        check_number(self, "eps", "[0, 1]")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the union."""

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandpo.losses.objective import MAX_LOG_RATIO
-from bandpo.losses.surrogates import Application, Decay, Preserve, by_sign
+from bandpo.losses.surrogates import MAX_LOG_RATIO, Application, Decay, Preserve, by_sign
 from bandpo.trust_regions.base import Context
 
 from .learner import Learner

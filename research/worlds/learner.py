@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +58,10 @@ class Learner:
     by_chance: bool = False
 
     def __post_init__(self) -> None:
-        check_number(self, "learning_rate", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "positive_from", 0, 1)
+        check_number(self, "learning_rate", "(0, inf)")
+        check_number(self, "positive_from", "[0, 1]")
         for name in ("positive_weight", "entropy_bonus", "beta"):
-            check_number(self, name, 0, math.inf, open_high=True)
+            check_number(self, name, "[0, inf)")
         if self.positive_from > 0 and self.positive_weight == 1:
             raise ValueError(
                 f"positive_from of Learner is {self.positive_from!r}, which without a positive_weight other than 1 "

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bandpo.losses.objective import Objective
 from bandpo.losses.policy import policy_loss
-from bandpo.trust_regions.base import Context, Known
-from bandpo.trust_regions.control import controlled_of
+from bandpo.trust_regions.base import Context, Known, find_one
+from bandpo.trust_regions.control import Controlled
 from bandpo.trust_regions.rules import Clip
 
 from . import draws
@@ -49,7 +49,7 @@ class _Run:
             self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.parameters, lr=learner.learning_rate)
         else:
             self.optimizer = torch.optim.Adam(self.parameters, lr=learner.learning_rate, betas=scene.betas)
-        self.rule = controlled_of(learner.objective.trust_region)
+        self.rule = find_one(learner.objective.trust_region, Controlled)
         self.state = None if self.rule is None else self.rule.start()
         self.steps = 0
 

@@ -74,13 +74,13 @@ class Scene:
         least = {"tokens": 3, "responses_per_prompt": 2, "free_steps": 0, "stale": 0}
         counts = ("steps", "prompts", "features", "prompts_per_round", "minibatches", "epochs", "rounds")
         for name in (*least, *counts):
-            check_number(self, name, least.get(name, 1), float("inf"), open_high=True, integer=True)
+            check_number(self, name, f"[{least.get(name, 1)}, inf)", integer=True)
         for name in ("spread", "sharpness", "noise"):
-            check_number(self, name, 0, float("inf"), open_high=True)
+            check_number(self, name, "[0, inf)")
         for name in ("p_work", "p_bad"):
-            check_number(self, name, 0, 1, open_low=True, open_high=True)
+            check_number(self, name, "(0, 1)")
         for name in ("luck", "flip"):
-            check_number(self, name, 0, 1)
+            check_number(self, name, "[0, 1]")
         for name in ("hidden", "sgd"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} of Scene must be true or false, got {getattr(self, name)!r}")

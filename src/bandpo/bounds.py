@@ -27,13 +27,11 @@ class Bounds:
     Attributes:
         log_low: at most 0; -inf where the token may vanish.
         log_high: at least 0; at p = 0 it may be +inf.
-        capped: bool, True where a ratio cap (not the rule itself) set `log_high`; None if the rule has no cap.
         epsilons: the two of `Clip` as the user wrote them, for trainers that clamp by epsilons.
     """
 
     log_low: Tensor
     log_high: Tensor
-    capped: Tensor | None = None
     epsilons: tuple[float, float] | None = None
 
     def clamp(self, log_ratio: Tensor) -> Tensor:

@@ -209,7 +209,6 @@ def test_counts_are_those_of_the_metrics():
         "clip/count": "clip/fraction",
         "cut/high_count": "cut/high_fraction",
         "cut/low_count": "cut/low_fraction",
-        "cap/count": "cap/fraction",
         "dual_clip/count": "dual_clip/fraction",
         "log_ratio/saturated_count": "log_ratio/saturated_fraction",
         "kl_old/k1_nats": "kl_old/k1",

@@ -18,10 +18,11 @@ from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
-from bandpo.trust_regions.notation import own_type
+from bandpo.trust_regions.nodes import own_type
 from bandpo_runs.config import build
 from bandpo_runs.reports.runs import read_runs
 from bandpo_runs.training import on_trl
+from bandpo_runs.training.doctor_scripts import UNREADABLE, script_settings
 
 SOURCE = """
 from dataclasses import dataclass
@@ -205,18 +206,18 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
 
 
 def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
-    """Nodes may be written as text; who only reads looks into it, and Python code is not run for it."""
+    """Nodes may be written as text; who only reads looks into it, and a script is not run for it."""
     (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     for text in ('{type: "evilmod:X"}', '{"type": "evilmod:X"}', "{type: capped, region: {type: evilmod:X}}"):
         assert own_type(text) == "evilmod:X"
         assert own_type({"trust_region": text}) == "evilmod:X"
     assert own_type("band:kl:0.05") is own_type('Band("kl", 0.05)') is own_type("{") is None
-    for text in (
+    for code in (
         'trust_region({"type": "evilmod:X"})',
         'trust_region(node={"type": "evilmod:X"})',
         "trust_region(\"{type: 'evilmod:X'}\")",
         'Objective(bandpo.trust_regions.trust_region({"type": "evilmod:X"}))',
     ):
-        with pytest.raises(ValueError, match="a rule of one's own, evilmod:X, not loaded"):
-            objective(text)
+        (tmp_path / "train.py").write_text(f"BandPOTrainer(args=GRPOConfig(), trust_region={code})\n")
+        assert script_settings(tmp_path / "train.py", frozenset())[2] is UNREADABLE

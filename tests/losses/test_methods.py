@@ -19,6 +19,7 @@ from scripts import load as load_script
 from textbook import F64, STEP, batch, in_a_loop, kl_ball, loss_and_gradient, ppo, textbook
 from torch import Tensor
 
+import bandpo
 from bandpo import Band, Clip, Objective, integrations, objective, policy_loss
 from bandpo.errors import UserError
 from bandpo.explain.explanation import explain
@@ -601,7 +602,8 @@ def test_the_lines_for_a_loop_and_the_objective_are_the_method(index, name):
     }
     loss, _ = eval(line.replace("NAME", name), known | names)
     assert torch.equal(loss.detach(), loss_and_gradient(more, found.objective)[0])
-    assert objective(index.as_python(found.without_average)) == found.without_average
+    everything = {"inf": math.inf, **vars(bandpo.trust_regions), **vars(bandpo.losses)}
+    assert objective(eval(index.as_python(found.without_average), everything)) == found.without_average
     assert f"| `{name}` |" in index.row(found)
 
 

@@ -38,9 +38,8 @@ def by_hand(data: dict[str, Tensor], region: Region, dual_clip: float) -> dict[s
     mask = data["response_mask"]
     bounds = region.bounds(data["old_logps"])
     log_ratio = data["logps"] - data["old_logps"]
-    capped = torch.zeros_like(mask) if bounds.capped is None else bounds.capped
     advantages = data["advantages"][:, None].expand_as(mask)
-    columns = (data["old_logps"].exp(), log_ratio, bounds.log_low, bounds.log_high, advantages, capped)
+    columns = (data["old_logps"].exp(), log_ratio, bounds.log_low, bounds.log_high, advantages)
     tokens = list(zip(*(x[mask].tolist() for x in columns), strict=True))
 
     def share(part: list, whole: list) -> float:
@@ -71,7 +70,6 @@ def by_hand(data: dict[str, Tensor], region: Region, dual_clip: float) -> dict[s
         "cut/good_tail_count": len(good_tail_cut),
         "cut/good_tail": share(good_tail_cut, good_tail),
         "not_finite/count": 0,
-        "cap/fraction": share([t for t in tokens if t[5]], tokens),
         "dual_clip/fraction": share([t for t in tokens if t[4] < 0 and t[1] > math.log(dual_clip)], tokens),
         "kl_old/k1": sum(-s for s in moves) / n,
         "kl_old/k3": sum(math.exp(s) - 1 - s for s in moves) / n,

@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from regions import Narrowing
 from scipy.special import erfc
 
 import bandpo
-from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Decaying, Region, Union
+from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Decaying, Intersect, Region, Union
 from bandpo.errors import UserError
 from bandpo.losses.metrics import measure
 from bandpo.trust_regions import RIPO, Relaxed, Tilt
@@ -44,7 +45,7 @@ OTHERS = (
     BySign(Clip(0.1, 0.1), Clip(0.3, 0.3)),
     Band("hellinger", 0.05),
     Band("kl", 0.05, delta_low=0.2),
-    RIPO(0.05, 0.5, 2.0),
+    Intersect(RIPO(0.05), Clip(0.5, 1.0)),
     DCPO(0.1, 0.1, 2.0),
     Clip(0.3, 0.1),
 )
@@ -225,7 +226,7 @@ REFUSED = {
         "needs more than old log-probabilities and advantages",
     ),
     "more than p": (Decaying(Band(), "delta", 0.01, 100), "region.delta", r"needs context\.step"),
-    "narrower": (RIPO(0.05, 0.5), "min_ratio", "RIPO 0.05 in 0.5..inf, min_ratio: from .* narrower for"),
+    "narrower": (Narrowing(), "slope", "Narrowing 0.05, slope: from .* narrower for"),
     "no such rule": (RIPO(0.01), "delta,eps_high", "has no number 'eps_high'; it has"),
 }
 

@@ -16,7 +16,7 @@ from bandpo import Adaptive, Band, BySign, Clip, Context, Controlled, Decaying, 
 from bandpo.band import divergence_at
 from bandpo.explain.explanation import explain
 from bandpo.testing import check_trust_region
-from bandpo.trust_regions import ByEntropy, EntropyRatio, PrefixBudget, Tilt, TokenLaw, trust_region
+from bandpo.trust_regions import EntropyRatio, PrefixBudget, Tilt, TokenLaw, trust_region
 
 F64 = torch.float64
 MASK = torch.arange(6) < torch.tensor([[6], [3], [5], [0]])
@@ -150,7 +150,7 @@ def test_what_is_not_known_of_a_token_is_seen_in_its_bounds_and_in_no_others():
     "rule",
     [
         Adaptive(Band(), Tilt("surprise", 1)),
-        BySign(Clip(), ByEntropy(0.5, Clip(), Band())),
+        BySign(Clip(), EntropyRatio(Band())),
         EntropyRatio(Clip()),
         PrefixBudget(),
     ],

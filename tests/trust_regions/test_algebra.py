@@ -152,22 +152,6 @@ def test_the_threshold_itself_is_rare():
     assert region.bounds(torch.tensor([torch.nan])).log_high.isnan()
 
 
-def test_where_a_cap_holds_is_known_through_all_of_them():
-    rare = torch.tensor([-9.0])
-    capped, free = Capped(Band(), 3.0), Clip(0.2, 5.0)
-    for region, said in [
-        (Intersect(capped, free), True),
-        (Intersect(free, capped), True),
-        (Union(capped, free), False),
-        (Union(free, capped), False),
-        (Intersect(capped, Clip(0.2, 0.2)), False),
-        (ByProbability(0.2, capped, free), True),
-        (ByProbability(0.2, free, capped), False),
-    ]:
-        assert region.bounds(rare).capped.item() is said, region
-    assert Intersect(Band(), free).bounds(rare).capped is None
-
-
 def test_a_rule_of_clips_alone_does_not_see_probabilities():
     clip = Clip(0.1, 0.3)
     for region in (Union(clip, clip), Intersect(clip, Relaxed(clip, clip)), BySign(clip, Union(clip, clip))):

@@ -14,7 +14,7 @@ import bandpo
 from bandpo import Band, BySign, Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.explain.explanation import explain
 from bandpo.testing import check_trust_region
-from bandpo.trust_regions import ByEntropy, EntropyRatio, GroupClip, Stale, trust_region
+from bandpo.trust_regions import EntropyRatio, GroupClip, Stale, trust_region
 from bandpo.trust_regions.base import depends_on_probability
 
 F64 = torch.float64
@@ -22,7 +22,7 @@ RULES = [
     GroupClip(3e-3, 5e-3, 8),
     EntropyRatio(Band("kl", 0.05)),
     EntropyRatio(Clip(0.2, 0.28), 0.5, 1.5),
-    ByEntropy(0.8, Clip(0.2, 0.2), Capped(Band("kl", 0.05), 3.0)),
+    EntropyRatio(Capped(Band("kl", 0.05), 3.0)),
     Stale(Clip(0.2, 0.28)),
     Stale(GroupClip(0.2, 0.28, 4)),
     Intersect(Stale(Clip(0.2, 0.2)), Band("kl", 0.05)),
@@ -116,7 +116,6 @@ def test_what_is_not_known_of_a_token_gives_nan():
     for rule, name in (
         (EntropyRatio(Clip()), "entropies"),
         (EntropyRatio(Clip()), "old_entropies"),
-        (ByEntropy(0.8, Clip(), Clip()), "entropies"),
         (GroupClip(0.2, 0.3, 8), "group_mean"),
     ):
         seen = more | {"group_mean": more["group_mean"][:, None]}
@@ -131,7 +130,6 @@ def test_what_is_not_known_of_a_token_gives_nan():
     [
         (GroupClip(0.1, 0.2, 4), "group_mean"),
         (EntropyRatio(Clip()), "entropies"),
-        (ByEntropy(0.8, Clip(), Clip()), "entropies"),
         (Stale(Clip()), "staleness"),
     ],
 )
@@ -153,8 +151,6 @@ def test_what_a_rule_needs_is_named(rule, field):
         (lambda: EntropyRatio(0.2), "region of EntropyRatio must be a trust region, got 0.2"),
         (lambda: EntropyRatio(Clip(), 1.0), r"low of EntropyRatio must be a number in \[0, 1\), got 1.0"),
         (lambda: EntropyRatio(Clip(), 0.9, 1), r"high of EntropyRatio must be a number in \(1, inf\], got 1"),
-        (lambda: ByEntropy(0, Clip(), Clip()), r"quantile of ByEntropy must be a number in \(0, 1\), got 0"),
-        (lambda: ByEntropy(0.8, Clip(), "clip"), "above of ByEntropy must be a trust region, got 'clip'"),
         (lambda: Stale(3), "region of Stale must be a trust region, got 3"),
         (lambda: Stale(Band()), r"region of Stale must be made of Clip, .* got Band\(.* other probabilities"),
         (lambda: Stale(Capped(Band(), 3.0)), "region of Stale must be made of Clip"),
@@ -169,7 +165,6 @@ def test_which_of_them_see_probabilities():
     clip, band = Clip(0.1, 0.3), Band()
     for make in (
         EntropyRatio,
-        lambda part: ByEntropy(0.8, clip, part),
         lambda part: BySign(part, clip),
     ):
         assert depends_on_probability(make(band))
@@ -228,46 +223,6 @@ def test_entropy_ratio_drops_tokens_or_holds_them():
     assert 9 < outside.sum() < mask.sum() - 9
 
 
-def quantile(values: list[float], q: float) -> float:
-    """Between the two sorted values around the place q (n - 1)."""
-    values = sorted(values)
-    place = q * (len(values) - 1)
-    i = min(int(place), len(values) - 2) if len(values) > 1 else 0
-    return values[i] + (place - i) * (values[min(i + 1, len(values) - 1)] - values[i])
-
-
-@pytest.mark.parametrize("q", [0.3, 0.5, 0.8])
-def test_by_entropy_goes_by_the_quantile_of_each_response(q):
-    data, entropies = batch(), known()["entropies"]
-    mask, old = data["response_mask"], data["old_logps"]
-    below, above = Clip(0.2, 0.2), Band("kl", 0.3)
-    bounds = ByEntropy(q, below, above).bounds(old, Context(response_mask=mask, entropies=entropies))
-    kinds = set()
-    for i in range(5):
-        limit = quantile(entropies[i][mask[i]].tolist(), q)
-        for j in range(7):
-            if mask[i, j]:
-                low = entropies[i, j].item() <= limit + 1e-15
-                inner = (below if low else above).bounds(old[i, j])
-                assert (bounds.log_low[i, j], bounds.log_high[i, j]) == (inner.log_low, inner.log_high)
-                kinds.add(low)
-    assert kinds == {True, False}
-    # Half precision is taken as it is, and a response of one token has that token's entropy as its quantile.
-    one = Context(entropies=torch.tensor([[0.5]], dtype=torch.bfloat16))
-    assert ByEntropy(q, Clip(0.1, 0.1), Clip(0.3, 0.3)).bounds(torch.tensor([[-1.0]]), one).log_high.exp().item() < 1.2
-
-
-@pytest.mark.parametrize("columns", [1, 2, 6, 11, 301])
-@pytest.mark.parametrize("q", [0.01, 0.5, 0.8, 0.99])
-def test_the_quantile_is_torchs_for_every_length(columns, q):
-    data, entropies = batch(40, columns), known(40, columns)["entropies"]
-    mask, old = data["response_mask"], data["old_logps"]
-    bounds = ByEntropy(q, Clip(0.2, 0.2), Clip(0.4, 0.4)).bounds(old, Context(response_mask=mask, entropies=entropies))
-    limit = torch.nanquantile(torch.where(mask, entropies, torch.nan), q, dim=-1, keepdim=True)
-    expected = torch.where(entropies <= limit + 1e-15, math.log1p(0.2), math.log1p(0.4)).to(F64)
-    torch.testing.assert_close(bounds.log_high[mask], expected[mask], rtol=1e-6, atol=0)
-
-
 def by_interpolated_anchor(data: dict[str, Tensor], d: Tensor, region: object) -> Tensor:
     """A-3PO as it is written: minus the mean of (prox / mu) min(pi / prox A, clip(pi / prox) A), prox stopped."""
     mask, mu = data["response_mask"], data["old_logps"]
@@ -308,16 +263,6 @@ def test_a_band_of_an_interpolated_anchor_is_another_rule():
     assert not torch.allclose(found, expected)
 
 
-def test_where_a_cap_holds_is_known_through_all_of_them():
-    old = torch.full((1, 3), -1.0)
-    ones = torch.ones(1, 3)
-    context = Context(entropies=ones, old_entropies=ones, staleness=2, logps=old + 0.1)
-    capped = Capped(Clip(0.2, 4.0), 3.0)
-    for rule in (EntropyRatio(capped), ByEntropy(0.8, capped, Clip()), Stale(capped)):
-        assert rule.bounds(old, context).capped.all(), rule
-    assert ByEntropy(0.8, Clip(), Clip()).bounds(old, context).capped is None
-
-
 # ---- in words
 
 
@@ -325,14 +270,10 @@ def test_labels_name_the_parts():
     band, clip = Band("kl", 0.05), Clip(0.2, 0.2)
     assert GroupClip(3e-3, 5e-3, 8).label == "Clip 0.003/0.003..0.005 by the right ones of 8"
     assert EntropyRatio(band).label == "Band-KL 0.05 for entropy ratios in 0.95..1.05"
-    text = "GRPO 0.2/0.2 up to quantile 0.8 of entropy, Band-KL 0.05 beyond"
-    assert ByEntropy(0.8, clip, band).label == text
-    assert Capped(ByEntropy(0.8, clip, band), 3.0).label == f"({text}) cap 3.0"
     assert Stale(clip).label == "GRPO 0.2/0.2 times staleness"
 
 
 def test_short_words():
-    assert parse_region("by_entropy:0.8:clip:0.2:0.2:band") == ByEntropy(0.8, Clip(), Band())
     assert parse_region("stale:clip:0.2:0.28") == Stale(Clip(0.2, 0.28))
     with pytest.raises(ValueError, match=r"a rule of type stale is written stale:region$"):
         parse_region("stale")
@@ -345,7 +286,4 @@ def test_each_is_explained_by_the_rules_that_it_is_in_turn():
     text = explain(GroupClip(0.1, 0.3, 4), [0.1])
     assert "Clip 0.1/0.3 (one right answer): a token of p = 0.1 may fall to 0.09 (by 0.01) and rise to 0.13" in text
     assert "GRPO 0.1/0.1 (all right): " in text
-    text = explain(ByEntropy(0.8, Clip(0.2, 0.2), Clip(0.4, 0.4)), [0.1])
-    assert "GRPO 0.2/0.2 (entropy up to quantile 0.8): " in text
-    assert "GRPO 0.4/0.4 (entropy above it): " in text
     assert "(staleness 1): " in explain(Stale(Clip()), [0.1])

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from regions import Narrowing
 
 from bandpo import (
     DCPO,
@@ -31,9 +32,9 @@ from bandpo import (
     policy_loss,
 )
 from bandpo.explain import explain
-from bandpo.trust_regions import RIPO, ControlLaw, trust_region
-from bandpo.trust_regions.base import depends_on_probability
-from bandpo.trust_regions.control import MEASURES, controlled_of
+from bandpo.trust_regions import ControlLaw, trust_region
+from bandpo.trust_regions.base import depends_on_probability, find_one
+from bandpo.trust_regions.control import MEASURES
 from bandpo_runs.reports.runs import ratio_bounds
 
 OLD = torch.linspace(-9, 0, 40, dtype=torch.float64)
@@ -282,9 +283,9 @@ def test_a_law_of_ones_own_is_a_node_too():
 def test_the_one_controlled_rule_is_found_and_two_are_refused():
     rule = rule_of()
     nested = BySign(Capped(Union(Clip(0.1, 0.1), rule), 5.0), Clip(0.2, 0.2))
-    assert controlled_of(nested) is rule
-    assert controlled_of(rule) is rule
-    assert controlled_of(Capped(Band(), 5.0)) is None
+    assert find_one(nested, Controlled) is rule
+    assert find_one(rule, Controlled) is rule
+    assert find_one(Capped(Band(), 5.0), Controlled) is None
     for two in (BySign(rule, rule), Union(rule, Capped(rule_of(target=0.1), 3.0))):
         with pytest.raises(
             ValueError, match=r"a rule may have one Controlled in it, got \[Controlled\(.*, Controlled\("
@@ -344,8 +345,8 @@ WRONG = [
     ),
     ({"region": Clip(0.2, 0.28), "parameter": "eps_low"}, r"eps_low of Clip must be a number in \[0, 1\], got 2\.0"),
     (
-        {"region": RIPO(0.05, 0.5, 10.0), "parameter": "min_ratio", "high": 0.9},
-        r"parameter of Controlled must name a number that makes RIPO.* wider when it grows, got 'min_ratio'",
+        {"region": Narrowing(), "parameter": "slope", "high": 0.9},
+        r"parameter of Controlled must name a number that makes Narrowing.* wider when it grows, got 'slope'",
     ),
     ({"region": rule_of(), "parameter": "target", "low": 0.01, "high": 0.5}, "a rule may have one Controlled in it"),
     ({"region": "band"}, "region of Controlled must be a trust region, got 'band'"),

@@ -107,7 +107,6 @@ def test_a_label_says_what_the_rule_is():
     assert cap_of_both.label != cap_of_one.label
     assert Decaying(Clip(), "eps_low", 0.05, 10).label == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps (linear)"
     assert RIPO(0.1).label == "RIPO 0.1"
-    assert RIPO(0.1, 0.5, 10.0).label == "RIPO 0.1 in 0.5..10.0"
     assert Wider(0.3).label == "Wider 0.3"
     assert BySign(Clip(0, 0), Band()).label == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
     assert Decaying(Band("kl", 0.2), "delta", 0.02, 100).label == "Band-KL 0.2, delta to 0.02 in 100 steps (linear)"

@@ -1,4 +1,4 @@
-"""KL3's clip, the tapered clip and the contracted tail against their formulas."""
+"""KL3's clip, the tapered clip, the contracted tail and the rule by entropy against their formulas."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bandpo.losses import method
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability
+from research.rules.by_entropy import ByEntropy
 from research.rules.kl3 import kl3_clip
 from research.rules.tail import TailContracted
 from research.rules.tapered import Tapered
@@ -183,4 +184,57 @@ def test_wrong_numbers_are_refused_and_what_is_needed_is_named():
     assert depends_on_probability(TailContracted(Band()))
     assert not depends_on_probability(TailContracted(Clip()))
     still, capped = -torch.ones(1, 3), TailContracted(Capped(Clip(0.2, 4.0), 3.0))
-    assert capped.bounds(still, Context(logps=still)).capped.all()
+    assert torch.equal(capped.bounds(still, Context(logps=still)).log_high, capped.region.bounds(still).log_high)
+
+
+def entropies_of(rows, columns):
+    return torch.rand(rows, columns, generator=torch.Generator().manual_seed(100), dtype=F64)
+
+
+def quantile(values: list[float], q: float) -> float:
+    """Between the two sorted values around the place q (n - 1)."""
+    values = sorted(values)
+    place = q * (len(values) - 1)
+    i = min(int(place), len(values) - 2) if len(values) > 1 else 0
+    return values[i] + (place - i) * (values[min(i + 1, len(values) - 1)] - values[i])
+
+
+@pytest.mark.parametrize("q", [0.3, 0.5, 0.8])
+def test_by_entropy_goes_by_the_quantile_of_each_response(q):
+    data, entropies = batch(), entropies_of(5, 7)
+    mask, old = data["response_mask"], data["old_logps"]
+    below, above = Clip(0.2, 0.2), Band("kl", 0.3)
+    bounds = ByEntropy(q, below, above).bounds(old, Context(response_mask=mask, entropies=entropies))
+    kinds = set()
+    for i in range(5):
+        limit = quantile(entropies[i][mask[i]].tolist(), q)
+        for j in range(7):
+            if mask[i, j]:
+                low = entropies[i, j].item() <= limit + 1e-15
+                inner = (below if low else above).bounds(old[i, j])
+                assert (bounds.log_low[i, j], bounds.log_high[i, j]) == (inner.log_low, inner.log_high)
+                kinds.add(low)
+    assert kinds == {True, False}
+    # Half precision is taken as it is, and a response of one token has that token's entropy as its quantile.
+    one = Context(entropies=torch.tensor([[0.5]], dtype=torch.bfloat16))
+    assert ByEntropy(q, Clip(0.1, 0.1), Clip(0.3, 0.3)).bounds(torch.tensor([[-1.0]]), one).log_high.exp().item() < 1.2
+
+
+@pytest.mark.parametrize("columns", [1, 2, 6, 11, 301])
+@pytest.mark.parametrize("q", [0.01, 0.5, 0.8, 0.99])
+def test_the_quantile_is_torchs_for_every_length(columns, q):
+    data, entropies = batch(40, columns), entropies_of(40, columns)
+    mask, old = data["response_mask"], data["old_logps"]
+    bounds = ByEntropy(q, Clip(0.2, 0.2), Clip(0.4, 0.4)).bounds(old, Context(response_mask=mask, entropies=entropies))
+    limit = torch.nanquantile(torch.where(mask, entropies, torch.nan), q, dim=-1, keepdim=True)
+    expected = torch.where(entropies <= limit + 1e-15, math.log1p(0.2), math.log1p(0.4)).to(F64)
+    torch.testing.assert_close(bounds.log_high[mask], expected[mask], rtol=1e-6, atol=0)
+
+
+def test_by_entropy_holds_what_every_rule_holds():
+    rule = ByEntropy(0.8, Clip(0.2, 0.2), Band("kl", 0.05))
+    check_trust_region(rule, Context(entropies=torch.linspace(0.1, 2, 64)[None]))
+    assert trust_region(rule.to_config()) == rule
+    assert rule.label == "GRPO 0.2/0.2 up to quantile 0.8 of entropy, Band-KL 0.05 beyond"
+    with pytest.raises(ValueError, match=r"quantile of ByEntropy must be a number in \(0, 1\), got 0"):
+        ByEntropy(0, Clip(), Clip())

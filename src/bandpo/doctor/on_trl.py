@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ..trust_regions.notation import not_loaded, own_type
+from ..trust_regions.nodes import not_loaded, own_type
 from . import Finding, Level
 
 CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ..trust_regions.notation import not_loaded, own_type
+from ..trust_regions.nodes import not_loaded, own_type
 from . import Finding
 from .installed import version_of
 

@@ -157,7 +157,7 @@ def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
         theirs = part.bounds(log_p)
         if end == (theirs.log_high if up else theirs.log_low):
             return _stop(part, log_p, up=up) if len(parts) == 1 else f"{place} {_stop(part, log_p, up=up)}"
-    return "cap" if up and bounds.capped is not None and bounds.capped else region.stopped_by
+    return region.stopped_by
 
 
 def interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

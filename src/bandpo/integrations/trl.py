@@ -27,8 +27,8 @@ from ..bounds import Bounds
 from ..losses.metrics import Metrics
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Context, Region
-from ..trust_regions.control import controlled_of
+from ..trust_regions.base import Context, Region, find_one
+from ..trust_regions.control import Controlled
 from . import SHOWN, Rule, asked_for, tell
 from .tokens import SHARE, TokenWriter, check_tokens
 from .trl_context import PREFIX, ContextTrainer, Controller
@@ -220,7 +220,7 @@ class BandPOTrainer(ContextTrainer):
         self._name = f"{self._name} (trust region {rule})"
         self._clip_metrics: dict[str, Metrics] = {}
         self._loss_inputs: dict[str, Any] | None = None
-        controlled = controlled_of(self.trust_region)
+        controlled = find_one(self.trust_region, Controlled)
         self._controller = None if controlled is None else Controller(controlled)
         folder = getattr(kept, "tokens_path", None)
         self._token_writer = folder and TokenWriter(folder, cast(Any, kept).tokens_share, kept.process_index)

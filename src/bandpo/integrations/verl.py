@@ -41,7 +41,7 @@ from ..losses.metrics import Metrics
 from ..losses.policy import policy_loss
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
-from ..trust_regions.control import controlled_of
+from ..trust_regions.control import Controlled
 from . import SHOWN, asked_for, objective_for, say_average, tell
 from .control import RadiusController
 from .tokens import SHARE, TokenWriter, check_tokens
@@ -65,7 +65,6 @@ _COUNTS = {
     "cut/low_count": "cut_low",
     "cut/good_tail_count": "good_tail_high",
     "not_finite/count": "not_finite",
-    "cap/count": "capped",
     "dual_clip/count": "dual_clipped",
     "log_ratio/saturated_count": "saturated",
     "kl_old/k1_nats": "kl_old_k1",
@@ -126,7 +125,7 @@ class BandPOLossConfig(PolicyLossConfig):
             raise ValueError(f"{HERE}.trust_region: {error}") from error
         limit = objective.max_log_ratio or MAX_LOG_RATIO
         self.objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=limit)
-        self.controlled = controlled_of(objective.trust_region)
+        self.controlled = find_one(objective.trust_region, Controlled)
         more = {
             "anchor": self.anchor == "sampler",
             "mean_weight": find_one(objective.trust_region, Adaptive) is not None,

@@ -1,7 +1,7 @@
 """The objective: what bounds do to the gradient of a policy, and what was measured on the way.
 
 Read in this order: surrogates, aggregation, kl, objective, nodes, metrics, policy;
-advantages and token_logps make what it takes; notation writes and reads an objective in short words.
+advantages, token_logps and packing make what it takes; notation writes and reads an objective in short words.
 """
 
 from .advantages import group_advantages
@@ -10,6 +10,7 @@ from .kl import kl_penalty
 from .metrics import Metrics
 from .nodes import method, objective
 from .objective import Method, Objective
+from .packing import unpack
 from .policy import policy_loss, rollout_weights
 from .surrogates import Decay, Preserve, Sapo, surrogate
 from .token_logps import token_logps
@@ -30,4 +31,5 @@ __all__ = [
     "rollout_weights",
     "surrogate",
     "token_logps",
+    "unpack",
 ]

@@ -8,7 +8,7 @@ import math
 import reprlib
 import warnings
 from collections.abc import Hashable, Sequence, Sized
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -59,39 +59,38 @@ def group_advantages(
         raise ValueError(f"rewards must be (N,) with N at least 1, got {tuple(rewards.shape)}")
     if not rewards.is_floating_point():
         raise ValueError(f"rewards must be floating point, got {rewards.dtype}")
+    if (infinite := rewards.isinf()).any():
+        place = int(infinite.nonzero()[0])
+        raise ValueError(f"rewards must be finite, or NaN where one is missing; rewards[{place}] is "
+                         f"{rewards[place].item()} ({int(infinite.sum())} of {len(rewards)} are infinite)")  # fmt: skip
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
     if baseline not in ("mean", "leave-one-out"):
         raise ValueError(f"baseline must be 'mean' or 'leave-one-out', got {baseline!r}")
     if baseline == "leave-one-out" and normalize:
         raise ValueError("baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again")
-    infinite = rewards.isinf()
-    if infinite.any():
-        place = int(infinite.nonzero()[0])
-        raise ValueError(f"rewards must be finite, or NaN where one is missing; rewards[{place}] is "
-                         f"{rewards[place].item()} ({int(infinite.sum())} of {len(rewards)} are infinite)")  # fmt: skip
-    rows, columns = _places(len(rewards), group_size, groups)
-    rows, columns = rows.to(rewards.device), columns.to(rewards.device)
-    there = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
-    table = there.new_full((int(rows.max()) + 1, int(columns.max()) + 1), math.nan)  # [group, its responses]
-    table[rows, columns] = there
-    known = ~table.isnan()
-    count = known.sum(1, keepdim=True)
+    group = _numbered(len(rewards), group_size, groups).to(rewards.device)
+    rewards, known = rewards.to(torch.promote_types(rewards.dtype, torch.float32)), ~rewards.isnan()
+    none = rewards.new_zeros(int(group.max()) + 1)
+
+    def total(x: Tensor) -> Tensor:
+        return none.index_add(0, group, torch.where(known, x, 0.0))
+
+    count = total(torch.ones_like(rewards))
     if single := int((count == 1).sum()):
-        warnings.warn(f"{single} of {len(table)} groups have one reward; its advantage is 0", stacklevel=2)
-    least = table.nan_to_num(math.inf).amin(1, keepdim=True)
-    shifted = torch.where(known, table - least, 0.0)  # equal rewards are then equal to their mean exactly
-    centred = torch.where(known, shifted - shifted.sum(1, keepdim=True) / count, 0.0)
+        warnings.warn(f"{single} of {len(count)} groups have one reward; its advantage is 0", stacklevel=2)
+    least = (none + math.inf).scatter_reduce(0, group, rewards.nan_to_num(math.inf), "amin")
+    shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
+    centred = torch.where(known, shifted - (total(shifted) / count)[group], 0.0)
     others = (count - 1).clamp(min=1)
     if baseline == "leave-one-out":
-        centred = centred * (count / others)
-    if normalize:
-        centred = centred / ((centred.square().sum(1, keepdim=True) / others).sqrt() + epsilon)
-    return centred[rows, columns]
+        return centred * (count / others)[group]
+    sigma = (total(centred.square()) / others).sqrt()[group]
+    return centred / (sigma + epsilon) if normalize else centred
 
 
-def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashable] | None) -> tuple[Tensor, Tensor]:
-    """Return the group of each response, from 0 on, and its number within it."""
+def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Hashable] | None) -> Tensor:
+    """Return the number of each response's group, from 0 on."""
     if (group_size is None) == (groups is None):
         given = "neither" if groups is None else "both"
         raise ValueError(f"group_size or groups must say which responses belong together, got {given}")
@@ -101,24 +100,20 @@ def _places(count: int, group_size: int | None, groups: Tensor | Sequence[Hashab
         if count % group_size:
             raise ValueError(f"rewards must be (N,) with N a positive multiple of group_size {group_size}, got "
                              f"({count},); groups= takes groups of other sizes")  # fmt: skip
-        place = torch.arange(count)
-        return place // group_size, place % group_size
+        return torch.arange(count) // group_size
     if isinstance(groups, Tensor):
         if groups.shape != (count,) or groups.is_floating_point() or groups.is_complex():
             raise ValueError(f"groups must be ({count},) whole numbers, one for each reward, got "
                              f"{tuple(groups.shape)} of {groups.dtype}")  # fmt: skip
-        groups = cast("list[int]", cast(Any, groups).tolist())
+        return groups.unique(return_inverse=True)[1]
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
-    sizes: dict[Hashable, int] = {}
-    columns: list[int] = []
+    numbers: dict[Hashable, int] = {}
     for place, group in enumerate(groups):
         if group is None or group != group:
             raise ValueError(f"groups[{place}] is {group}, which names no group")
         try:
-            columns.append(sizes.get(group, 0))
+            numbers.setdefault(group, len(numbers))
         except TypeError:
             raise ValueError(f"groups[{place}] must have a hash, as texts do, got {group!r:.60}") from None
-        sizes[group] = columns[-1] + 1
-    numbers = {group: number for number, group in enumerate(sizes)}
-    return torch.tensor([numbers[group] for group in groups]), torch.tensor(columns)
+    return torch.tensor([numbers[group] for group in groups])

@@ -75,8 +75,8 @@ class Metrics:
     def check(self) -> None:
         """Raise ValueError for a batch that cannot be what it was given as; waits for the device.
 
-        That are log-probabilities above 0.001, under a ratio of whole responses those whose tokens have different
-        advantages, and packed rows that `longest` or the advantages do not fit.
+        That are log-probabilities above 0.001, and under a ratio of whole responses those whose tokens have different
+        advantages.
         """
         self.numbers()
 
@@ -106,7 +106,6 @@ class Metrics:
             `cut/low/...`.
         `tokens/p0.2` ...: share of the bin in n.
         `not_finite/count`: tokens whose loss is infinite or NaN; any of them spoils the weights.
-        `cap/fraction`: tokens whose upper bound is a ratio cap's / n.
         `dual_clip/fraction`: tokens held by the dual clip / n.
         `kl_old/k1`: mean of -log r, the other unbiased estimate.
         `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide (2.5e-5 around 0, and at x
@@ -148,7 +147,6 @@ class Metrics:
             "cut/high_fraction": _ratio(x["cut_high"], n),
             "cut/low_fraction": _ratio(x["cut_low"], n),
             "not_finite/count": x.get("not_finite", 0.0),
-            "cap/fraction": _ratio(x.get("capped", 0.0), n),
             "dual_clip/fraction": _ratio(x.get("dual_clipped", 0.0), n),
             "kl_old/k1": _ratio(x["kl_old_k1"], n),
             "log_ratio/saturated_fraction": _ratio(x.get("saturated", 0.0), n),
@@ -186,16 +184,11 @@ class Metrics:
                 "Is it the negative log-likelihood, as cross_entropy returns it? Then pass its negative. Is it a "
                 "probability? Then pass its logarithm"
             )
-        if numbers.get("misfit"):
-            raise ValueError(
-                "longest and advantages must fit sequence_ids: the tokens of the longest response, and one number for "
-                "each response that has a token in the mask, whose ids stand together in a row"
-            )
         if mixed := int(numbers.get("mixed", 0)):
             raise ValueError(
                 "advantages must be the same for all tokens of a response, which has one ratio under this objective; "
-                f"they vary in {counted(mixed, 'row')}. Are several responses packed into a row? Then pass "
-                "sequence_ids, the response of each token"
+                f"they vary in {counted(mixed, 'row')}. Are several responses packed into a row? bandpo.losses.unpack "
+                "lays them out"
             )
         return numbers
 
@@ -229,8 +222,6 @@ def measure(
     if level == "all":
         totals |= {"sequences": mask.any(-1).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
         totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
-        if bounds.capped is not None:
-            totals["capped"] = (bounds.capped & mask).sum()
         bin_ = sum((old_logps > edge).long() for edge in edges)
         sign = (advantages > 0).long() + (advantages >= 0).long()
         cell = (3 * bin_ + LOW * low.long() + HIGH * high.long()) * 3 + sign

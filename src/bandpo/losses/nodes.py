@@ -5,18 +5,15 @@ Methods are objectives that papers propose, with their values, in methods.yaml b
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import math
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from ..errors import unknown
-from ..trust_regions.base import EXAMPLE, Law, Region
-from ..trust_regions.nodes import kinds, made_of, read_node, trust_region
+from ..trust_regions.base import EXAMPLE, Region
+from ..trust_regions.nodes import kinds, made_of, node_of_text, read_node, trust_region
 from .objective import Method, Objective
 from .surrogates import Application
 
@@ -63,7 +60,7 @@ def method(name: str) -> Method:
     known = [*(each.name for each in methods()), *kinds()]
     words = _key(name).split("-")
     meant = f"band:{name}" if _find(f"band-{rule}") else words[0] if {*words} <= {*known} else None
-    hint = "" if any(map(str.isalpha, str(name))) else EXAMPLE  # a number, or two
+    hint = "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE  # a number, or Python
     raise ValueError(unknown("method or rule", name, known, meant=meant) + hint)
 
 
@@ -79,9 +76,8 @@ def _key(text: object) -> str:
 def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
     """Return the objective that stands here: itself, a method, a trust region, a config node, or a text for one.
 
-    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, a YAML
-    node, or Python such as `Clip(0.2, 0.28)`, which is read and not run. Where a method and a rule have one name, as
-    `dcpo`, it is the method.
+    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, or a
+    YAML node. Where a method and a rule have one name, as `dcpo`, it is the method.
 
     Raises ValueError naming what is wrong and the nearest known word, and for a method whose ratio is to the sampler.
 
@@ -91,7 +87,7 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     Objective(Clip(eps_low=0.2, eps_high=0.2), ratio='sequence-mean', beta=0.04)
     >>> bandpo.objective(bandpo.objective(node).to_config()) == bandpo.objective(node)
     True
-    >>> bandpo.objective("Clip(0.2, 0.28)") == bandpo.objective("clip:0.2:0.28") == bandpo.objective("clip-higher")
+    >>> bandpo.objective("clip:0.2:0.28") == bandpo.objective("clip-higher")
     True
     >>> bandpo.objective({"type": "method", "name": "cispo"})
     Objective(Clip(eps_low=1.0, eps_high=4.0), apply='weight', aggregation='token-mean')
@@ -143,48 +139,10 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _of_text(text: str) -> Method | Objective:
-    from ..trust_regions.notation import node_of_text  # which loads what reads YAML
 
-    if re.match(r"[\w.]+\(", text):
-        try:
-            return method_or_objective(read_python(ast.parse(text, mode="eval").body))
-        except (SyntaxError, TypeError) as error:
-            raise ValueError(f"{text!r} cannot be read as Python: {error}{EXAMPLE}") from None
-        except (RecursionError, MemoryError):
-            raise ValueError(f"a text of {len(text)} characters is too deep to be a rule{EXAMPLE}") from None
     if not isinstance(node := node_of_text(text), str):
         return method_or_objective(node)
     if (found := _find(text)) is not None:
         return found
     is_rule = text.partition(":")[0].lower() in kinds()
     return Objective(trust_region(text)) if is_rule else method(text)  # which says what is near
-
-
-def read_python(code: ast.expr) -> Any:
-    """Make the value of Python code that holds plain values and calls of rules alone; nothing is run.
-
-    Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
-    """
-    from ..trust_regions.notation import not_loaded, own_type
-
-    classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
-    makers: dict[str, Any] = {each.__name__: each for each in classes}
-    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
-    called = code.func if isinstance(code, ast.Call) else code
-    name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
-    make = makers.get(name)
-    if isinstance(code, ast.Call) and make is not None and all(keyword.arg for keyword in code.keywords):
-        given = [read_python(each) for each in code.args]
-        named = {str(keyword.arg): read_python(keyword.value) for keyword in code.keywords}
-        if make is trust_region and (own := own_type([*given, *named.values()])) is not None:
-            raise ValueError(not_loaded(own))
-        return make(*given, **named)
-    if isinstance(code, ast.Tuple):
-        return tuple(map(read_python, code.elts))
-    if not isinstance(code, ast.Call) and (make is not None or name == "inf"):
-        return math.inf if make is None else make
-    try:
-        return ast.literal_eval(code)
-    except ValueError:
-        more = "is more than plain values and rules, and code is not run"
-        raise ValueError(f"{ast.unparse(code)} {more}{EXAMPLE}") from None

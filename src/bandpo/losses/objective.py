@@ -24,7 +24,7 @@ from ..trust_regions.control import Controlled
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import MAX_LOG_RATIO, Apply, by_sign, has_bounds
+from .surrogates import Apply, by_sign, has_bounds
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
@@ -87,13 +87,13 @@ class Objective:
         for kind in (Controlled, Adaptive):  # at most one: the context has one number for it
             find_one(self.trust_region, kind)
         if self.dual_clip is not None:
-            check_number(self, "dual_clip", 1, math.inf, open_low=True, open_high=True)
+            check_number(self, "dual_clip", "(1, inf)")
         positive, negative = by_sign(self.apply, self.dual_clip)
         object.__setattr__(self, "apply", positive if positive == negative else (positive, negative))
         for name in ("beta", "positive_weight"):
-            check_number(self, name, 0, math.inf, open_high=True)
+            check_number(self, name, "[0, inf)")
         if self.max_log_ratio is not None:
-            check_number(self, "max_log_ratio", 0, MAX_LOG_RATIO, open_low=True)
+            check_number(self, "max_log_ratio", "(0, 60]")
         for name, allowed in (("ratio", Ratio), ("kl_penalty", KLPenalty), ("aggregation", Aggregation)):
             if getattr(self, name) not in (*get_args(allowed), getattr(Objective, name)):
                 raise ValueError(

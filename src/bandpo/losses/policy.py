@@ -23,7 +23,6 @@ from .kl import kl_penalty
 from .metrics import ROUNDED, Level, Metrics, highest, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
-from .packing import Packing
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
 
 # What has one number for each token; the other tensors may have one for each response.
@@ -43,8 +42,6 @@ def policy_loss(
     ref_logps: Tensor | None = None,
     rollout_is_weights: Tensor | None = None,
     normalizer: float | Tensor | None = None,
-    sequence_ids: Tensor | None = None,
-    longest: int | None = None,
     metrics: Level | None = "main",
     **known: Unpack[Known],
 ) -> tuple[Tensor, Metrics]:
@@ -67,12 +64,6 @@ def policy_loss(
         rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
             after clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
-        sequence_ids: for packed rows, several responses in a row: the response of each token, integers (B, T), the same
-            for all of its tokens, which stand together. The tokens are laid out as a batch (N, L) of one response per
-            row, and the result is that batch's. `advantages` and what else is one number per response may be (N,), in
-            the order of the rows then. Tensors of one long row may be (T,) instead of (1, T).
-        longest: L, by default the tokens of the longest response, which is read from the device. On a GPU nothing is
-            read where it is given and the advantages are (N,); `Metrics.compute` objects to numbers that do not fit.
         metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 50, see
             `Metrics.compute`; None: none, and `compute` only checks.
         known: what a rule asks for beside these tensors, as a field of `Context` with that name, such as `step=100` for
@@ -106,11 +97,6 @@ def policy_loss(
         raise ValueError(f"metrics must be 'main', 'all' or None, got {metrics!r}")
     given: dict[str, Any] = {"old_logps": old_logps, "advantages": advantages, **known}
     given |= {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights}
-    if sequence_ids is not None:
-        given |= {"logps": logps, "response_mask": response_mask, "sequence_ids": sequence_ids}
-        return _of_packed_rows(given, longest, objective=objective, normalizer=normalizer, metrics=metrics)
-    if longest is not None:
-        raise ValueError(f"longest goes with sequence_ids, of packed rows; got {longest!r} without them")
     given = _checked(logps, response_mask, given)
     # Not one comparison of two bools: a compiler has beta as a symbol.
     if objective.beta > 0 if ref_logps is None else objective.beta == 0:
@@ -283,24 +269,6 @@ def rollout_weights(
     return torch.where(mask, weights, 0.0)
 
 
-def _of_packed_rows(given: dict[str, Any], longest: int | None, **options: Any) -> tuple[Tensor, Metrics]:
-    """Compute the loss of the same tokens with one response in each row."""
-    _check_types(given)
-    shape = tuple(given["logps"].shape)
-    if given["logps"].dim() == 1:
-        given = {name: x[None] if _shape(x) == shape else x for name, x in given.items()}
-    ids, advantages, soft_mask = given.pop("sequence_ids"), given["advantages"], given["response_mask"]
-    _check_shapes(given["logps"], {name: given[name] for name in _OF_TOKENS if name in given})
-    given["response_mask"] = mask = as_mask(soft_mask, may_be_empty=True)
-    packing = Packing(ids, mask, longest=longest, responses=len(advantages) if advantages.dim() == 1 else None)
-    laid_out: dict[str, Any] = {name: packing.pad(x) if _shape(x) == mask.shape else x for name, x in given.items()}
-    loss, metrics = policy_loss(**laid_out, **options)
-    metrics.totals["misfit"] = packing.misfit
-    if not torch.compiler.is_compiling() and (options["normalizer"] is None or soft_mask.dtype != torch.bool):
-        metrics.check()
-    return loss if loss.dim() == 0 else packing.pack(loss).view(shape), metrics
-
-
 def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dict[str, Any]:
     """Check the inputs of one batch and return the given ones, detached, one number per response as (B, 1)."""
     names = list(Known.__annotations__)
@@ -312,7 +280,7 @@ def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dic
     every = {"logps": logps, "response_mask": response_mask, **given}
     _check_types(every)
     if logps.dim() != 2:
-        packed = "; a packed row goes with sequence_ids, the response of each token" if logps.dim() == 1 else ""
+        packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
         raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
     _check_shapes(logps, every)
     is_row = {name: isinstance(x, Tensor) and x.dim() == 1 for name, x in given.items()}

@@ -68,7 +68,7 @@ class Preserve(Application):
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            check_number(self, name, 0, math.inf, open_high=True)
+            check_number(self, name, "[0, inf)")
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return beta bound / r."""
@@ -90,7 +90,7 @@ class Decay(Application):
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            check_number(self, name, 0, math.inf, open_low=True, open_high=True)
+            check_number(self, name, "(0, inf)")
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return (bound / r)^high above, (r / bound)^low below."""
@@ -113,7 +113,7 @@ class Sapo(Application):
 
     def __post_init__(self) -> None:
         for name in ("tau_positive", "tau_negative"):
-            check_number(self, name, 0, math.inf, open_low=True, open_high=True)
+            check_number(self, name, "(0, inf)")
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return (4 / tau) sigmoid(tau (r - 1))."""

@@ -1,7 +1,7 @@
 """Regions: rules that make bounds of old log-probabilities, and are YAML nodes.
 
-Read in this order: base, rules, control, combinators, batch, adaptive; nodes reads a region from a config node
-or a short word, notation from a text.
+Read in this order: base, rules, control, combinators, batch, adaptive; nodes reads a region from a
+config node, a short word or a text.
 """
 
 from .adaptive import *

@@ -126,8 +126,7 @@ class Node:
             if str(getattr(field.type, "__name__", field.type)).rpartition(".")[2] == "Region":
                 check_part(self, field.name)
         for name, interval in self.limits.items():
-            low, high = map(float, interval[1:-1].split(","))
-            check_number(self, name, low, high, open_low=interval[0] == "(", open_high=interval[-1] == ")")
+            check_number(self, name, interval)
 
     @property
     def label(self) -> str:
@@ -283,28 +282,19 @@ def check_part(thing: object, *names: str, of: type[Node] = Region) -> None:
         raise ValueError(f"{name} of {type(thing).__name__} must be a {what}")
 
 
-def check_number(
-    thing: object,
-    name: str,
-    low: float,
-    high: float,
-    *,
-    open_low: bool = False,
-    open_high: bool = False,
-    integer: bool = False,
-) -> None:
-    """Check a numeric field and store it as a float, or as an int, so that equal nodes are equal.
+def check_number(thing: object, name: str, interval: str, *, integer: bool = False) -> None:
+    """Check a numeric field, of an interval such as "[0, inf)", and store it as a float or an int.
 
-    A number in a string counts as one: "1e-3" is a number in YAML 1.2 and a string in PyYAML.
+    Then equal nodes are equal. A number in a string counts: "1e-3" is a number in YAML 1.2 and a string in PyYAML.
     """
     value, what = getattr(thing, name), f"{name} of {type(thing).__name__}"
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a tensor of many numbers
         number = math.nan
-    inside = (low < number if open_low else low <= number) and (number < high if open_high else number <= high)
-    if not inside:
-        interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+    low, high = map(float, interval[1:-1].split(","))
+    above = low < number if interval[0] == "(" else low <= number
+    if not above or not (number < high if interval[-1] == ")" else number <= high):
         raise ValueError(f"{what} must be a number in {interval}, got {value!r}")
     if integer and number != int(number):
         raise ValueError(f"{what} must be an integer, got {value!r}")

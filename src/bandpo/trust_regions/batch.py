@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +18,7 @@ from .base import Context, Part, Region, check_number, depends_on_probability
 from .combinators import Choice
 from .rules import Band, Clip, like, name_divergence
 
-__all__ = ["ByEntropy", "EntropyRatio", "GroupClip", "PrefixBudget", "Stale"]
+__all__ = ["EntropyRatio", "GroupClip", "PrefixBudget", "Stale"]
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class GroupClip(Region):
     group_size: int
 
     def __post_init__(self) -> None:
-        check_number(self, "eps_low", 0, 1)
-        check_number(self, "eps_high_max", self.eps_low, math.inf, open_high=True)
-        check_number(self, "group_size", 2, math.inf, open_high=True, integer=True)
+        check_number(self, "eps_low", "[0, 1]")
+        check_number(self, "eps_high_max", f"[{self.eps_low}, inf)")
+        check_number(self, "group_size", "[2, inf)", integer=True)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return the clip of the response's group; where none is right, that of one."""
@@ -97,36 +96,6 @@ class EntropyRatio(Choice):
 
 
 @dataclass(frozen=True)
-class ByEntropy(Choice):
-    """One rule for tokens whose entropy is at most the quantile of those of its response, another for those above it.
-
-    ASPO (arXiv 2510.06062) clips at 0.2 up to the quantile of 0.8 and at 0.4 above it. Needs context.entropies; the
-    quantile is interpolated between two tokens. Raises ValueError unless quantile is in (0, 1).
-    """
-
-    kind: ClassVar[str] = "by_entropy"
-    words: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
-    needs: ClassVar[tuple[str, ...]] = ("entropies",)
-    is_of_single_tokens: ClassVar[bool] = True
-    sees_probability: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}
-    quantile: float
-    below: Region
-    above: Region
-
-    def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
-        """Return how far the entropy is above the quantile over the tokens of its response."""
-        entropies, mask = context.require("entropies", self), context.response_mask
-        x = entropies.detach().to(output_dtype(entropies))
-        x = x if mask is None else torch.where(mask, x, torch.nan)
-        return entropies - torch.nanquantile(x, self.quantile, dim=-1, keepdim=True)
-
-    def cases(self) -> list[Part]:
-        """List the two rules."""
-        return [Part(f"entropy up to quantile {self.quantile}", self.below), Part("entropy above it", self.above)]
-
-
-@dataclass(frozen=True)
 class Stale(Region):
     """Another rule's interval of log r, d times as wide, where the sampler is d updates behind.
 
@@ -158,7 +127,7 @@ class Stale(Region):
         staleness = (context or Context()).require("staleness", self)
         inner = self.region.bounds(old_logps, context)
         d = (staleness + inner.log_low.new_zeros(())).clamp(min=1).to(inner.log_low)
-        return Bounds(inner.log_low * d, inner.log_high * d, inner.capped)
+        return Bounds(inner.log_low * d, inner.log_high * d)
 
     def cases(self) -> list[Part]:
         """List the rule as it is."""

@@ -18,8 +18,8 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..numerics import listed, output_dtype
 from .base import Context, Part, Region, check_number, given, parts_of
-from .control import Controlled, Moving
-from .rules import Band, Clip, cap
+from .control import Moving
+from .rules import Band, Clip
 
 __all__ = ["ByProbability", "BySign", "Capped", "Decaying", "Intersect", "Relaxed", "Union"]
 
@@ -37,8 +37,7 @@ class Pair(Region, ABC):
         """Return one of the two lower bounds, and one of the two upper ones."""
         a, b = (getattr(self, name).bounds(old_logps, context) for name in given(self))
         lower, upper = self.ends
-        high = upper(a.log_high, b.log_high)
-        return Bounds(lower(a.log_low, b.log_low), high, _capped(high == a.log_high, a, b))
+        return Bounds(lower(a.log_low, b.log_low), upper(a.log_high, b.log_high))
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,7 @@ class Choice(Region, ABC):
         x = self.quantity(old_logps, context or Context())
         old = torch.where(x.isnan(), torch.nan, old_logps)
         a, b = (each.bounds(old, context) for each in self.sides())
-        first = x <= 0
-        log_low, log_high = torch.where(first, a.log_low, b.log_low), torch.where(first, a.log_high, b.log_high)
-        return Bounds(log_low, log_high, _capped(first, a, b))
+        return Bounds(torch.where(x <= 0, a.log_low, b.log_low), torch.where(x <= 0, a.log_high, b.log_high))
 
 
 @dataclass(frozen=True)
@@ -136,14 +133,16 @@ class Capped(Region):
 
     kind: ClassVar[str] = "capped"
     words: ClassVar[str] = "{region} cap {max_ratio}"
+    stopped_by: ClassVar[str] = "cap"
     sees_probability: ClassVar[bool] = False
     limits: ClassVar[Mapping[str, str]] = {"max_ratio": "(1, inf)"}
     region: Region
     max_ratio: float = 10.0
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return min(r_high, max_ratio), and where that is the cap."""
-        return cap(self.region.bounds(old_logps, context), self.max_ratio)
+        """Return r_low and min(r_high, max_ratio)."""
+        inner = self.region.bounds(old_logps, context)
+        return Bounds(inner.log_low, inner.log_high.clamp(max=math.log(self.max_ratio)))
 
 
 @dataclass(frozen=True)
@@ -196,11 +195,11 @@ class Decaying(Moving):
 
     def __post_init__(self) -> None:
         self._starts("field")
-        check_number(self, "end", -math.inf, math.inf, open_low=True, open_high=True)
-        check_number(self, "steps", 1, math.inf, open_high=True, integer=True)
+        check_number(self, "end", "(-inf, inf)")
+        check_number(self, "steps", "[1, inf)", integer=True)
         if self.shape not in _SHAPES:
             raise ValueError(f"shape of Decaying must be one of {list(_SHAPES)}, got {self.shape!r}")
-        if isinstance(self.region, Controlled):
+        if "controlled" in self.region.needs:
             raise ValueError("region of Decaying must not be Controlled, whose controller would not know what decays")
         self.at(self.steps)
 
@@ -227,11 +226,3 @@ _SHAPES: dict[str, Callable[[float, float, float], float]] = {
     "linear": _linear,
     "cosine": lambda start, end, t: _linear(start, end, (1 - math.cos(math.pi * t)) / 2),
 }
-
-
-def _capped(first: Tensor, a: Bounds, b: Bounds) -> Tensor | None:
-    """Say where a cap set the upper bound, which is that of `a` where `first`, else that of `b`."""
-    if a.capped is None and b.capped is None:
-        return None
-    none = torch.zeros_like(a.log_high, dtype=torch.bool)
-    return torch.where(first, none if a.capped is None else a.capped, none if b.capped is None else b.capped)

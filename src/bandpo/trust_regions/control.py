@@ -19,7 +19,7 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..errors import nearest
 from ..numerics import listed, made_to_last
-from .base import Context, Law, Part, Region, check_number, check_part, find_one, given
+from .base import Context, Law, Part, Region, check_number, check_part, given
 
 __all__ = ["ControlLaw", "Controlled", "Quantile"]
 
@@ -166,10 +166,10 @@ class Controlled(Moving):
                 f"{nearest(str(self.measure), list(MEASURES))}"
             )
         least, most = MEASURES[self.measure][1]
-        check_number(self, "target", least, most, open_low=True, open_high=True)
-        check_number(self, "low", 0, math.inf, open_low=True, open_high=True)
-        check_number(self, "high", self.low, math.inf, open_low=True, open_high=True)
-        check_number(self, "smoothing", 0, 1, open_high=True)
+        check_number(self, "target", f"({least:g}, {most:g})")
+        check_number(self, "low", "(0, inf)")
+        check_number(self, "high", f"({self.low}, inf)")
+        check_number(self, "smoothing", "[0, 1)")
         if len(set(starts.values())) > 1:
             raise ValueError(f"the numbers that Controlled moves together must be equal to begin with, got {starts}")
         if not self.low <= self._first <= self.high:
@@ -237,8 +237,3 @@ def _is_wider(wide: Region, narrow: Region) -> bool:
         a, b = narrow.bounds(log_p), wide.bounds(log_p)
         more = torch.stack([a.log_low - b.log_low, b.log_high - a.log_high]).nan_to_num()
     return bool((more >= 0).all() and (more > 0).any())
-
-
-def controlled_of(region: Region) -> Controlled | None:
-    """Find the `Controlled` in a rule that is made of rules, or None; ValueError for two."""
-    return find_one(region, Controlled)

@@ -106,7 +106,7 @@ def verl(
     can be given as key=value, e.g. variant=public trust_region.delta=0.1 data.train_files=[data/a.parquet], and what
     verl's own YAML does not have as +key=value.
     """
-    from bandpo.trust_regions.notation import own_type
+    from bandpo.trust_regions.nodes import own_type
 
     from ..training.on_verl import load, plan_text
 

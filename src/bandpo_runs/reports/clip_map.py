@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bandpo.errors import UserError
 from bandpo.trust_regions.base import Region
-from bandpo.trust_regions.notation import not_loaded
+from bandpo.trust_regions.nodes import not_loaded
 
 from ..files.writing import write_atomically
 from .calibration import TAIL, Among, Measured, measure

@@ -15,7 +15,7 @@ from bandpo.files import checked, read_json_lines, read_yaml
 from bandpo.losses.nodes import objective
 from bandpo.losses.objective import Objective
 from bandpo.trust_regions.base import Region
-from bandpo.trust_regions.notation import own_type
+from bandpo.trust_regions.nodes import own_type
 
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label

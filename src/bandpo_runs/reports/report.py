@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.trust_regions.notation import not_loaded
+from bandpo.trust_regions.nodes import not_loaded
 
 from ..config.secrets import blanked
 from .clip_map import ClipMap, maps_of

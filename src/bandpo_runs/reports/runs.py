@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from bandpo.errors import UserError
-from bandpo.trust_regions.base import Context, Region
-from bandpo.trust_regions.control import controlled_of
+from bandpo.trust_regions.base import Context, Region, find_one
+from bandpo.trust_regions.control import Controlled
 
 from .reading import Curves, Run, read_runs
 
@@ -187,7 +187,7 @@ def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     A rule that changes is taken as it begins. A rule that asks for the sign of A gives the bound that binds: the lower
     one for A < 0, the upper one for A > 0. None for a rule that asks for more.
     """
-    log_p, rule = torch.from_numpy(p).log(), controlled_of(region)
+    log_p, rule = torch.from_numpy(p).log(), find_one(region, Controlled)
     known = {"step": 0, "controlled": None if rule is None else rule.value(rule.start())}
     try:
         down, up = (region.bounds(log_p, Context(advantages=torch.full_like(log_p, s), **known)) for s in (-1.0, 1.0))

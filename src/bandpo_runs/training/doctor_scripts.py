@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections import Counter
 from collections.abc import Set
 from pathlib import Path
@@ -12,7 +13,11 @@ from bandpo.doctor import Finding
 from bandpo.doctor.on_trl import CONFIGS, JUDGED, NO_RULE, TRAINERS, UNREADABLE
 from bandpo.errors import UserError
 from bandpo.files import content_of
-from bandpo.losses.nodes import read_python
+from bandpo.losses.nodes import method
+from bandpo.losses.objective import Objective
+from bandpo.losses.surrogates import Application
+from bandpo.trust_regions.base import Law, Region
+from bandpo.trust_regions.nodes import not_loaded, own_type, trust_region
 
 
 def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], Any, list[Finding]]:
@@ -45,7 +50,7 @@ def script_settings(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozen
 
     def read(code: ast.expr) -> Any:
         try:
-            return read_python(once.get(code.id, code) if isinstance(code, ast.Name) else code)
+            return _plain_value(once.get(code.id, code) if isinstance(code, ast.Name) else code)
         except (ValueError, TypeError, RecursionError):
             return UNREADABLE
 
@@ -98,3 +103,31 @@ def _set_by(node: ast.AST) -> list[str]:
 
 def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _plain_value(code: ast.expr) -> Any:
+    """Make the value of Python code that holds plain values and calls of rules alone; nothing is run.
+
+    Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
+    """
+    classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+    makers: dict[str, Any] = {each.__name__: each for each in classes}
+    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
+    called = code.func if isinstance(code, ast.Call) else code
+    name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
+    make = makers.get(name)
+    if isinstance(code, ast.Call) and make is not None and all(keyword.arg for keyword in code.keywords):
+        given = [_plain_value(each) for each in code.args]
+        named = {str(keyword.arg): _plain_value(keyword.value) for keyword in code.keywords}
+        if make is trust_region and (own := own_type([*given, *named.values()])) is not None:
+            raise ValueError(not_loaded(own))
+        return make(*given, **named)
+    if isinstance(code, ast.Tuple):
+        return tuple(map(_plain_value, code.elts))
+    if not isinstance(code, ast.Call) and (make is not None or name == "inf"):
+        return math.inf if make is None else make
+    try:
+        return ast.literal_eval(code)
+    except ValueError:
+        more = "is more than plain values and rules, and code is not run"
+        raise ValueError(f"{ast.unparse(code)} {more}") from None

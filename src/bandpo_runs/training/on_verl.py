@@ -25,7 +25,7 @@ from bandpo.errors import UserError, nearest
 from bandpo.files import parse_yaml
 from bandpo.integrations import objective_for, say_average
 from bandpo.losses.notation import short_node
-from bandpo.trust_regions.notation import own_type
+from bandpo.trust_regions.nodes import own_type
 
 from ..config.recipe import merge, read_recipe
 
