@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -34,7 +35,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import expm1, is_number, listed, output_dtype
-from ..trust_regions.base import Node, check_number
+from ..trust_regions.base import Node
 
 # Log-ratios are clamped to +-60: e^60 = 1e26 still sums in float32, and no gradient so large could be used.
 MAX_LOG_RATIO = 60.0
@@ -63,12 +64,9 @@ class Preserve(Application):
     """
 
     kind: ClassVar[str] = "preserve"
+    limits: ClassVar[Mapping[str, str]] = {"low": "[0, inf)", "high": "[0, inf)"}
     low: float
     high: float
-
-    def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            check_number(self, name, "[0, inf)")
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return beta bound / r."""
@@ -85,12 +83,9 @@ class Decay(Application):
     """
 
     kind: ClassVar[str] = "decay"
+    limits: ClassVar[Mapping[str, str]] = {"low": "(0, inf)", "high": "(0, inf)"}
     low: float = 1.0
     high: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            check_number(self, name, "(0, inf)")
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return (bound / r)^high above, (r / bound)^low below."""
@@ -108,12 +103,9 @@ class Sapo(Application):
 
     kind: ClassVar[str] = "sapo"
     has_bounds: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, str]] = {"tau_positive": "(0, inf)", "tau_negative": "(0, inf)"}
     tau_positive: float = 1.0
     tau_negative: float = 1.05
-
-    def __post_init__(self) -> None:
-        for name in ("tau_positive", "tau_negative"):
-            check_number(self, name, "(0, inf)")
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
         """Return (4 / tau) sigmoid(tau (r - 1))."""
