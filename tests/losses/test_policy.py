@@ -653,6 +653,11 @@ def test_group_advantages_refuse_what_does_not_fit(rewards, size, options, messa
         group_advantages(rewards, size, **options)
 
 
+def test_rewards_in_a_list_are_named():
+    with pytest.raises(TypeError, match=r"rewards must be a torch.Tensor, got list; use torch.tensor"):
+        group_advantages([1.0, 0.0], 2)
+
+
 def by_hand(rewards, ids, *, normalize=True, baseline="mean"):
     """The definition in a loop: what is missing (NaN) is nobody's baseline."""
     out = []

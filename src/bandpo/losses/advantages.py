@@ -46,6 +46,7 @@ def group_advantages(
         (N,), in at least float32.
 
     Raises:
+        TypeError: rewards that are not a tensor.
         ValueError: both of group_size and groups or neither, a shape that is not (N,) with N a multiple of G, G < 2,
             groups that are not N, an infinite reward, an unknown baseline, both leave-one-out and normalize.
 
@@ -55,6 +56,10 @@ def group_advantages(
     >>> bandpo.group_advantages(torch.tensor([1.0, 2.0, 0.0, 4.0, 2.0]), groups=list("ababa"), normalize=False)
     tensor([ 0., -1., -1.,  1.,  1.])
     """
+    if not isinstance(rewards, Tensor):
+        raise TypeError(
+            f"rewards must be a torch.Tensor, got {type(rewards).__name__}; torch.tensor(rewards) makes one"
+        )
     if rewards.dim() != 1 or len(rewards) == 0:
         raise ValueError(f"rewards must be (N,) with N at least 1, got {tuple(rewards.shape)}")
     if not rewards.is_floating_point():

@@ -26,7 +26,7 @@ def token_logps(
     Args:
         hidden: (..., H), the last hidden state before each token: `hidden[:, :-1]` where tokens are `ids[:, 1:]`.
         weight: (V, H), the output matrix, such as `lm_head.weight`; None where `hidden` are logits, (..., V).
-        tokens: (...), integers in [0, V).
+        tokens: (...), integers in [0, V); labels of -100 are left out with the mask, or set to 0.
         temperature: that of the sampler.
         entropies: return the entropies of the distributions too, in nats.
         chunk: rows of logits at a time.
