@@ -54,7 +54,8 @@ in the others set {"; ".join(f"{setting} ({host})" for host, setting in AT_SAMPL
 - **objective**: what the name stands for. [`Objective`](api.md) explains the arguments.
 - **average**: the paper's over the tokens of a batch ([`aggregate`](api.md)); "-" where it names none. Most trainers
   average themselves, and say in a line whether it is the paper's.
-- **runs in**: the trainers, and in brackets what your loop passes to `policy_loss` as keywords.
+- **runs in**: the trainers, and in brackets what your loop passes to `policy_loss` as keywords. "Sampler": these
+  methods take their ratio to the sampler's policy, see above.
 - **not checked**: what nobody here could read at its source. `bandpo explain NAME` says what was read where.
 
 [A test](../tests/losses/test_methods.py) holds value and gradient of every method against its formula in float64. How
@@ -86,7 +87,7 @@ def row(method: Method) -> str:
         f"`{method.formula}`",
         f"`{as_python(method.without_average)}`",
         method.objective.aggregation or "-",
-        f"{trainers(method)}{keywords}",
+        f"{trainers(method)}{keywords}{'; sampler' if method.from_sampler else ''}",
         method.unchecked,
     ]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

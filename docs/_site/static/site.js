@@ -11,3 +11,37 @@ const wide = new ResizeObserver((entries) => {
   }
 });
 for (const each of document.querySelectorAll("pre, .table-wrapper, p:has(> img)")) wide.observe(each);
+
+// The methods: a box that filters the table, and a switch for the trainer, which also shows that trainer's line.
+const heads = (table) => [...table.querySelectorAll("th")].map((th) => th.textContent.trim());
+const tables = [...document.querySelectorAll("table")];
+const listed = tables.find((table) => heads(table).includes("runs in"));
+const lines = tables.find((table) => heads(table).join() === "in,line");
+if (listed && lines) {
+  const place = heads(listed).indexOf("runs in");
+  const line = new Map([...lines.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)));
+  const trainers = [...line.keys()].filter((name) => !["your loop", "a recipe", "the command line"].includes(name));
+  const runs = (row, trainer) => {
+    const [, but, names] = row.cells[place].textContent.match(/^(all but )?([^(;]*)/);
+    return names.trim() === "all" || names.split(",").some((name) => name.trim() === trainer) !== Boolean(but);
+  };
+  const form = document.createElement("form");
+  form.className = "methods";
+  form.innerHTML = `<label>Find <input type="search" placeholder="clip, entropy, 2503.14476"></label>
+    <label>Trainer <select><option>any</option>${trainers.map((name) => `<option>${name}</option>`).join("")}</select></label>
+    <output></output>`;
+  const [words, trainer, said] = form.querySelectorAll("input, select, output");
+  const show = () => {
+    let count = 0;
+    for (const row of listed.tBodies[0].rows) {
+      const fits = row.textContent.toLowerCase().includes(words.value.trim().toLowerCase());
+      row.hidden = !(fits && (trainer.value === "any" || runs(row, trainer.value)));
+      count += !row.hidden;
+    }
+    said.textContent = `${count} methods` + (trainer.value === "any" ? "" : `; switch one on with ${line.get(trainer.value)}`);
+  };
+  form.addEventListener("input", show);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  (listed.closest(".table-wrapper") ?? listed).before(form);
+  show();
+}
