@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -97,6 +97,14 @@ IN_YAML = [
     Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10),
     Decaying(Clip(0.2, 0.28), ["eps_low", "eps_high"], 0.1, 10, "cosine"),
     Wider(0.3),
+]
+IN_YAML += [  # every other rule of the library that has defaults and asks for p alone
+    kind()
+    for kind in Region.kinds.values()
+    if kind.__module__.startswith("bandpo.")
+    and not kind.needs
+    and kind not in map(type, IN_YAML)
+    and not any(field.default is MISSING for field in fields(kind))
 ]
 REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]
 

@@ -54,7 +54,7 @@ def test_a_text_is_its_rule(text, region):
     ("text", "message"),
     [
         ("bnd:kl:0.05", "no trust region type is called 'bnd', did you mean 'band'? `bandpo methods` lists all"),
-        ("band:chi:0.05", "divergence must be one of ['chi2', 'hellinger', 'jensen_shannon', 'kl', 'neyman_chi2', '"
+        ("band:chi:0.05", "divergence must be one of ['chi2', "
          "reverse_kl', 'tv'] or a bandpo.band.Divergence (an own one gets a name by "
          "bandpo.band.register_divergence), got 'chi', "
          "did you mean 'chi2'?"),

@@ -30,14 +30,14 @@ class Divergence:
 
     Args:
         name: what a config file calls it, after `register_divergence`.
-        f: the generator, elementwise on float64 tensors: convex, f(1) = 0, not linear; f(0) may be inf. Far from 1 it
-            may overflow to inf, but only from values of 1e141 on. `bandpo.testing.check_divergence` looks closely.
+        f: the generator, elementwise on float64 tensors: convex, f(1) = 0, not linear; f(0) may be inf. It may
+            overflow to inf only where its true value is above 1e141. `bandpo.testing.check_divergence` looks closely.
         direction: how the divergence is written, for people; "D_f(pi || pi_old)" if empty.
         log_bounds: optional `(log_p, delta) -> (log_low, log_high)` for log_p in [-inf, 0], saturation included. Its
             dtype, float32 or float64, says how precise the result must be; it is best computed in float64 always.
         log_f: optional, f as a function of log u in [-inf, 700], with its minimum 0 at log u = 0 and no cancellation
             near it. With f alone, float64 results lose digits for small radii; float32 ones do not.
-        kinks: True if f has kinks elsewhere than at u = 1. The roots are then bisected, for secants overshoot at kinks.
+        kinks: True if f has a kink at a point other than u = 1. Then the roots are bisected.
 
     Raises:
         ValueError: f is not a generator; the message names the points u at which it fails.

@@ -1,8 +1,8 @@
 """The roots of g_f(p, r) = delta for any convex f: bisection (thm:bisection_global), then secants.
 
-The solver moves along the exponential tilt of a coin, q = p e^t / (1 + p (e^t - 1)): the change t of its log-odds. One
-question is asked, how far a side of the coin may fall: of the token that is the lower bound, of all other tokens the
-upper one. Every loop has a fixed length: no wait for the device, and no token's result depends on the others.
+The solver moves along the exponential tilt of a coin, q = p e^t / (1 + p (e^t - 1)): the change t of its log-odds. It
+solves one problem, how far one side of the coin may fall: the token's own fall is its lower bound, the fall of all
+others its upper bound. Every loop has a fixed length: no wait for the device, and no token depends on others.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false

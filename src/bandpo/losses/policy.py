@@ -60,7 +60,7 @@ def policy_loss(
         response_mask: (B, T), bool or 0/1.
         objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that; or a
             `Method` or its name, e.g. "gspo".
-        ref_logps: log pi_ref of the same tokens, (B, T); given exactly if the objective's beta > 0.
+        ref_logps: log pi_ref of the same tokens, (B, T); required if the objective's beta > 0, else not allowed.
         rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
             after clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
@@ -157,6 +157,7 @@ def _objective(batch: _Batch, objective: Objective) -> _Found:
     context = Context(response_mask=mask, advantages=batch.advantages, logps=log_pi.detach(), **known)
     bounds = region.bounds(log_old, context)
 
+    # By sign of A, because min(r A, clip(r) A) clamps r from above where A >= 0 and from below where A < 0.
     if objective.ratio == "mean-of-clipped":
         clipped = clip_by_sign(limited, up, bounds, objective.dual_clip)
         values = _over_responses(clipped, mask, mean=True).exp() * batch.weights

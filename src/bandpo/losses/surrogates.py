@@ -202,7 +202,7 @@ def _one_surrogate(
 def clip_by_sign(s: Tensor, up: Tensor, bounds: Bounds, dual_clip: float | None) -> Tensor:
     """Clamp log r from above where A >= 0, from below where A < 0: exp of it, times A, is min(r A, clip(r) A).
 
-    On the bound the whole gradient stays; that of `minimum` would be halved.
+    At the bound itself clamp keeps the whole gradient; `minimum` would halve it.
     """
     most = math.inf if dual_clip is None else math.log(dual_clip)
     return s.clamp(bounds.log_low.masked_fill(up, -math.inf), bounds.log_high.masked_fill(~up, most))

@@ -92,14 +92,13 @@ _QUANTITIES = {
 class Adaptive(Region):
     """A band whose radius differs from token to token: delta_t = delta w_t / mean(w), with the weights w of a law.
 
-    The paper leaves such a delta_t as future work. The mean radius over the tokens of a batch is delta, so that a law
-    moves the room that tokens have from some to others, and is not a wider band by another name. The rule is a `Band`,
-    or one whose radius is `Decaying` or `Controlled`; anything else raises ValueError.
+    The paper leaves such a delta_t as future work. A law gives some tokens more room and others less; the mean radius
+    stays delta. The rule is a `Band`, or one whose radius is `Decaying` or `Controlled`; anything else raises
+    ValueError.
 
-    The mean is taken over the response tokens that the loss is given, also where the band governs some of them only, as
-    in `ByProbability`. Where that is a part of the batch, such as a micro-batch or what one of several processes has,
-    pass the mean over the whole batch as `mean_weight`, from the sums of `sums` over all parts; TRL's and verl's
-    trainers here do.
+    The mean is over all response tokens that the loss is given, also where the band governs some of them only, as in
+    `ByProbability`. With micro-batches or processes add up `sums` over all parts, and pass total / count as
+    `mean_weight`; TRL's and verl's trainers here do.
 
     >>> import torch
     >>> from bandpo.trust_regions import Adaptive, Band, Context, Tilt
@@ -158,7 +157,7 @@ class Adaptive(Region):
             total, count = self.sums(old_logps, context).unbind()
             mean = total / count.clamp(min=1)
         known = ~weights.isnan()
-        # Padding, in which anything may stand, has the mean. What is not known of a token is seen in its bounds.
+        # Padding, in which anything may stand, has the mean. A token with NaN as its weight gets NaN as its bounds.
         scale = torch.where(known if mask is None else mask & known, weights / mean, 1.0)
         radii = {name: value * scale for name in ("delta", "delta_low", "delta_high") if (value := getattr(band, name))}
         return band_bounds(torch.where(known, old_logps, torch.nan), cast(Band, band).divergence, **radii)
