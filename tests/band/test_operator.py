@@ -528,7 +528,7 @@ def test_a_radius_tensor_with_one_bad_entry_is_refused():
 
 @pytest.mark.parametrize("name", ["kll", "cressie_read(0.5)", "", None, ["kl"]])
 def test_an_unknown_divergence_is_refused_with_the_known_ones(name):
-    with pytest.raises(ValueError, match=r"divergence must be one of \['chi2', .*.*register_divergence"):
+    with pytest.raises(ValueError, match=r"divergence must be one of \['chi2', .*register_divergence"):
         band_bounds(torch.zeros(1), name)
 
 
