@@ -54,7 +54,7 @@ def test_a_text_is_its_rule(text, region):
     ("text", "message"),
     [
         ("bnd:kl:0.05", "no trust region type is called 'bnd', did you mean 'band'? `bandpo methods` lists all"),
-        ("band:chi:0.05", "got 'chi', did you mean 'chi2'?"),
+        ("band:chi:0.05", "divergence must be one of ['chi2', "),
         ("band:kl:-1", "delta of Band must be a number in (0, inf], got '-1'"),
         ("clip:0.2:0.28:3", "'3' is too much; a rule of type clip is written clip:eps_low:eps_high"),
         ("capped", "region is missing; a rule of type capped is written capped:region:max_ratio"),
