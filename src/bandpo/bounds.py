@@ -20,7 +20,7 @@ class Variation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """An interval of the log-ratio s = log(pi / pi_old), per token: log_low <= s <= log_high.
+    """Hold an interval of each token's log-ratio. log_low <= log(pi / pi_old) <= log_high.
 
     Log space on purpose: in float32 the ratio 1/p overflows below p = e^-88, and 1 + 1e-8 rounds to 1.
 
@@ -35,7 +35,7 @@ class Bounds:
     epsilons: tuple[float, float] | None = None
 
     def clamp(self, log_ratio: Tensor) -> Tensor:
-        """Clip the log-ratio to the bounds: Band(r) = clip(r, r_low, r_high) (eq:band_operator)."""
+        """Clip the log-ratio to the bounds: Band(r) = clip(r, r_low, r_high). See eq:band_operator."""
         return torch.clamp(log_ratio, self.log_low, self.log_high)
 
     def contains(self, log_ratio: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Bounds:
         return (self.log_low <= log_ratio) & (log_ratio <= self.log_high)
 
     def variation(self, old_logps: Tensor) -> Variation:
-        """Return the allowed change of probability, (r_low - 1) p <= dp <= (r_high - 1) p, within the simplex.
+        """Return the allowed change of probability within the simplex. (r_low - 1) p <= dp <= (r_high - 1) p.
 
         eq:fixed_variation_range_set intersected with eq:theoretical_variation_range_set: a fixed clip allows the token
         p = 0.9 no more than dp = 0.1, whatever its epsilon.
@@ -62,5 +62,5 @@ class Bounds:
 
     @property
     def eps_high(self) -> Tensor | float:
-        """Return r_high - 1, for trainers that clamp the ratio at 1 + eps_high; +inf where float32 cannot hold it."""
+        """Return r_high - 1, for trainers that clamp at 1 + eps_high. It is +inf where float32 cannot hold it."""
         return expm1(self.log_high) if self.epsilons is None else self.epsilons[1]

@@ -7,19 +7,20 @@ import re
 
 
 class UserError(ValueError):
-    """Something that the user wrote or left on the disk cannot work; the command line prints the message alone."""
+    """Report what the user wrote or left on the disk and cannot work. The command line prints the message alone."""
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return ", did you mean ...?" if a known word is close, whatever its capitals, else nothing."""
+    """Return ", did you mean ...?" if a known word is close, else nothing. Capitals do not matter."""
     folded = {each.lower(): each for each in reversed(known)}
     close = difflib.get_close_matches(word.lower(), list(folded), n=1)
     return f", did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def unknown(what: str, word: object, known: list[str], *, most: int = 8, meant: str | None = None) -> str:
-    """Say that a word is none of the known ones: all of them where they are at most so many, else the nearest, or what
-    was meant."""
+    """Say that a word is none of the known ones. The message has all of them where they are few, else the nearest, or
+    what was meant.
+    """
     near = nearest(str(word), known) if meant is None else f", did you mean {meant!r}?"
     if len(known) <= most:
         return f"{what} must be one of {known}, got {word!r}{near}"
@@ -33,7 +34,8 @@ def counted(count: int, name: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text as a terminal may have it: of control characters newline and tab stay, and others become \x1b.
+    r"""Return a text as a terminal may have it. Newline and tab stay, and other control characters become \x1b and the
+    like.
 
     Those of C0, of C1 and of the direction of writing could rewrite what the terminal shows. A carriage return stays at
     either end of a line, where it is that of a progress bar.

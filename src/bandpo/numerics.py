@@ -1,4 +1,4 @@
-"""Arithmetic of log-probabilities: the domain, the working precision, and e^x - 1 without cancellation."""
+"""Do arithmetic with log-probabilities. This is the domain, the working precision, and e^x - 1 without cancellation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
 
 @contextmanager
 def made_to_last() -> Generator[None]:
-    """Make plain numbers on the CPU, to be kept, whatever mode of torch their first user is in.
+    """Make plain numbers on the CPU that may be kept. The torch mode of their first user does not matter.
 
     A fake tensor that was kept would break every later call, and one of inference mode the gradients of some.
     """
@@ -54,7 +54,7 @@ def made_to_last() -> Generator[None]:
 
 
 def is_traced(x: Tensor) -> bool:
-    """Tell a tensor without numbers to look at: in a compiled graph, a fake one, one on the meta device."""
+    """Tell a tensor whose numbers cannot be looked at. It is in a compiled graph, fake, or on the meta device."""
     return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
 
 
@@ -78,12 +78,12 @@ def expm1(x: Tensor) -> Tensor:
 
 
 def excess(x: Tensor) -> Tensor:
-    """Return e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]: KL's generator of log u."""
+    """Return e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]. It is KL's generator of log u."""
     return torch.where(x.abs() < 0.5, 0.5 * x * x * _series(x, 2), expm1(x) - x)
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """Return log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012); -inf at 0."""
+    """Return log(1 - e^x) for x <= 0, accurate at both ends (Maechler 2012). It is -inf at 0."""
     return torch.where(x > -math.log(2), torch.log(-expm1(x)), torch.log1p(-torch.exp(x)))
 
 
@@ -104,6 +104,6 @@ def working_copy(x: Tensor) -> Tensor:
 
 
 def solved_part(log_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log p in float64 within [LOG_P_MIN, LOG_P_MAX], and how far it is below: at most 0, and finite."""
+    """Return log p in float64 within [LOG_P_MIN, LOG_P_MAX], and how far it is below. That is at most 0, and finite."""
     log_p = working_copy(log_p)
     return log_p.clamp(LOG_P_MIN, LOG_P_MAX), log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN

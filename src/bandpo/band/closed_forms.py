@@ -1,4 +1,5 @@
-"""Bounds that need no solver: those of TV and chi2 (prop:closedform), of Hellinger and of Neyman's chi2.
+"""Compute bounds that need no solver. TV and chi2 have them in the paper (prop:closedform); Hellinger's and Neyman's
+chi2's are added here.
 
 Each is `(log_p, delta) -> (log_low, log_high)` in float64, saturation included, in the form that does not cancel.
 """
@@ -45,7 +46,7 @@ def _log_double(delta: float, point: Callable[[Any], Any]) -> tuple[float, float
 
 
 def tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Return r = 1 +- delta / p (eq:tv_bounds) within [0, 1/p] (eq:clamp_final_bounds)."""
+    """Return r = 1 +- delta / p within [0, 1/p] (eq:tv_bounds, eq:clamp_final_bounds)."""
     log_p = working_copy(log_p)
     within = log_p.clamp(min=2 * LOG_P_MIN)
     s = delta * torch.exp(-within)  # delta / p, without the rounding of a sum of logarithms
@@ -55,7 +56,7 @@ def tv_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
 
 
 def chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Return r = 1 +- s, s^2 = delta (1 - p) / p (eq:chi2_bounds), within [0, 1/p] (eq:clamp_final_bounds).
+    """Return r = 1 +- s, s^2 = delta (1 - p) / p, within [0, 1/p] (eq:chi2_bounds).
 
     The lower bound saturates at p* = delta / (1 + delta). Near it 1 - s cancels; with p = p* e^x, s^2 = 1 + (1 + delta)
     (e^-x - 1), so 1 - s = (1 + delta) (1 - e^-x) / (1 + s), where x is exact.
@@ -69,7 +70,7 @@ def chi2_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
 
 
 def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Return the ends of an arc of 2 arcsin sqrt(delta / 2) to each side, on the circle (sqrt q, sqrt(1 - q)).
+    """Return the ends of an arc on the circle (sqrt q, sqrt(1 - q)). It has 2 arcsin sqrt(delta / 2) to each side.
 
     sqrt(r) = (1 - delta) +- s with s = sqrt(delta (2 - delta) (1 - p) / p); the lower end saturates at p* = delta (2 -
     delta), the upper one where sqrt(p) = 1 - delta. Near p* the difference cancels; with p = p* e^x it is
@@ -89,7 +90,7 @@ def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
 
 
 def neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Return Wilson's score interval: the roots of (q - p)^2 = delta q (1 - q), inside the simplex.
+    """Return Wilson's score interval within the simplex. It has the roots of (q - p)^2 = delta q (1 - q).
 
     With S = sqrt(delta^2 + 4 delta p (1 - p)), r_high - 1 = 2 delta (1 - p) / (S + delta (2 p - 1)) and 1 - r_low = 2
     delta (1 - p) / (S - delta (2 p - 1)), each written without its cancellation; r_low r_high (1 + delta) = 1.

@@ -1,5 +1,5 @@
-"""f-divergences D_f(pi || pi_old) = sum_a pi_old(a) f(pi(a) / pi_old(a)) (eq:f_divergence_def), by generator and, where
-there is one, by closed form.
+"""Define f-divergences by their generators and, where there is one, a closed form. D_f(pi || pi_old) is the sum over
+tokens a of pi_old(a) f(pi(a) / pi_old(a)) (eq:f_divergence_def).
 
 A move of one token from p to q = r p costs least when all other tokens are rescaled by one factor c
 (lem:complement_rescaling), so every divergence enters the library as a function of two numbers: g_f(p, r) = p f(r) + (1
@@ -150,13 +150,13 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
 
 
 def _reverse_kl(x: Tensor) -> Tensor:
-    """Return u log u - u + 1 = u (1/u - 1 + log u), the KL generator of the coin seen from the other side."""
+    """Return u log u - u + 1 as u (1/u - 1 + log u). It is KL's generator of the coin seen from the other side."""
     x = x.clamp(min=-700)
     return torch.exp(x) * excess(-x)
 
 
 def _jensen_shannon(x: Tensor) -> Tensor:
-    """Return half of the costs of u and 1 against their mean m: m (k(u / m) + k(1 / m)) / 2, k of reverse KL."""
+    """Return half of the costs of u and 1 against their mean m. That is m (k(u / m) + k(1 / m)) / 2, k of reverse KL."""
     half = torch.log1p(0.5 * expm1(x))
     return 0.5 * torch.exp(half) * (_reverse_kl(x.clamp(min=-700) - half) + _reverse_kl(-half))
 

@@ -1,4 +1,4 @@
-"""The band of KL(pi_old || pi), the paper's choice: two roots of one equation, by Halley's method."""
+"""Solve the band of KL(pi_old || pi), the paper's choice, by Halley's method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE = 40.0
 
 
 def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Solve K(t) = log Z - p t = delta with Z = 1 + p (e^t - 1): log r = t - log Z and log c = -log Z.
+    """Solve K(t) = log Z - p t = delta with Z = 1 + p (e^t - 1). The bounds are log r = t - log Z and log c = -log Z.
 
     K is the cumulant generating function of a centred coin; with q = p e^t / Z, K' = q - p and K'' = q (1 - q). The
     positive root is the upper bound, the negative one the lower. Both are solved for the rarer side of the coin, mu =
@@ -62,6 +62,6 @@ def _halley(gap: Tensor, q: Tensor, mu: Tensor) -> Tensor:
 
 
 def tilted(t: Tensor, mu: Tensor) -> Interval:
-    """Return log r of a side mu <= 1/2 of a coin and log c of the other side, after a tilt of its log-odds by t."""
+    """Tilt a coin's log-odds by t. Return log r of its side mu <= 1/2, and log c of the other side."""
     log_z = torch.log1p(mu * expm1(t.clamp(max=600))) + (t - 600).clamp(min=0)
     return torch.where(t > 1, -torch.log(mu + (1 - mu) * torch.exp(-t)), t - log_z), -log_z

@@ -1,4 +1,6 @@
-"""The Band operator: an f-divergence ball around the old policy, projected to an interval of each token's log-ratio."""
+"""Compute the Band operator. It projects an f-divergence ball around the old policy to an interval of each token's
+log-ratio.
+"""
 
 # pyright: reportUnnecessaryIsInstance=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -21,7 +23,7 @@ from .table import BandTable
 
 
 def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
-    """Return log c, the log-ratio of every other token when this one moves (lem:complement_rescaling).
+    """Return log c, the log-ratio of all other tokens (lem:complement_rescaling).
 
     c = (1 - r p) / (1 - p). Among all policies that give this token r p, the one that rescales all others by the same c
     is closest to the old policy, in every f-divergence. (p, r) -> (1 - p, c) leaves g_f unchanged.
@@ -37,7 +39,7 @@ def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
 
 
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
-    """Return g_f(p, r) = p f(r) + (1 - p) f(c), the least cost of a move to r p (thm:scalar_reduction).
+    """Return g_f(p, r) = p f(r) + (1 - p) f(c), the least cost of a move to r p. The source is thm:scalar_reduction.
 
     It is the f-divergence between the coins (r p, 1 - r p) and (p, 1 - p): convex in r, 0 at r = 1
     (lem:gf_monotone_intervals), inf for r p > 1; at another r it rises with p (eq:bregman_identity). The token is
@@ -60,7 +62,7 @@ def band_contains(
     delta_low: Radius | None = None,
     delta_high: Radius | None = None,
 ) -> Tensor:
-    """Tell where g_f(p, r) <= delta, so that the log-ratio is within `band_bounds`; no equation is solved.
+    """Tell where g_f(p, r) <= delta, so that the log-ratio is within `band_bounds`. No equation is solved.
 
     A token of p = 0 has no ratio and counts as inside. Below p = e^-300 what is kept is r p, the limit p -> 0 for KL
     and TV; for divergences under which r p itself vanishes there, ask the bounds.
@@ -82,7 +84,8 @@ def band_bounds(
     delta_low: Radius | None = None,
     delta_high: Radius | None = None,
 ) -> Bounds:
-    """Solve g_f(p, r) = delta for both roots r, or give the simplex limits 0 and 1/p (prop:saturation).
+    """Solve g_f(p, r) = delta for both roots r. Without a root the bound is the simplex limit 0 or 1/p
+    (prop:saturation).
 
     TV, chi2, Hellinger and Neyman's chi2 have closed forms (prop:closedform). KL is solved as an exponential tilt, any
     other f by a bracketed solver (thm:bisection_global). Of such an f, float32 bounds for a radius that is a number
@@ -143,7 +146,7 @@ def _ball(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
 
 
 def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
-    """Return (log_low, log_high) of a divergence ball, saturation included, for log p in [-inf, 0], 0 < delta < inf.
+    """Return (log_low, log_high) of a divergence ball, saturation included. log p is in [-inf, 0], 0 < delta < inf.
 
     A formula or KL's own solver is used where there is one. In a compiled graph all else is one opaque operator, of
     which the compiler does not see the loops. Float32 and a radius that is a number are looked up.
@@ -181,14 +184,14 @@ def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _radii(delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor) -> tuple[Radius, Radius]:
-    """Return the radii of the lower and of the upper bound: one object if it is one radius."""
+    """Return the radii of the lower and upper bound. They are one object if they are one radius."""
     both = _radius("delta", delta, like)
     low = both if delta_low is None else _radius("delta_low", delta_low, like)
     return low, both if delta_high is None else _radius("delta_high", delta_high, like)
 
 
 def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
-    """Return a positive float, or a tensor in float64; raise ValueError for anything else."""
+    """Return a positive float, or a tensor in float64. Raises ValueError for anything else."""
     if isinstance(delta, Tensor):
         try:
             is_fine = is_traced(delta) or bool((delta > 0).all())

@@ -1,4 +1,4 @@
-"""The roots of g_f(p, r) = delta for any convex f: bisection (thm:bisection_global), then secants.
+"""Solve g_f(p, r) = delta for any convex f. Bisection comes first (thm:bisection_global), then secants.
 
 The solver moves along the exponential tilt of a coin, q = p e^t / (1 + p (e^t - 1)): the change t of its log-odds. It
 solves one problem, how far one side of the coin may fall: the token's own fall is its lower bound, the fall of all
@@ -57,7 +57,7 @@ def tilt_log_bounds(
 
 
 def limit_slopes(generator: Generator) -> tuple[float, float]:
-    """Return the slopes of both bounds over log p for p -> 0, where p f(r) = delta and f is a power of u."""
+    """Return the slopes of both bounds over log p for p -> 0. There p f(r) = delta, and f is a power of u."""
     log_p = torch.tensor([LOG_P_MIN, LOG_P_MIN + 1], dtype=torch.float64)
     low, high = (
         float(x.diff().nan_to_num()) for x in tilt_log_bounds(log_p, 1e-3, generator, smooth=False, most=MOST_OF_U)
@@ -74,7 +74,7 @@ def fall(
     steps: tuple[int, int] = _STEPS[torch.float64],
     most_tilt: float = _MOST,
 ) -> Interval:
-    """Return log r of a side of a coin that falls as far as delta allows, and log c of the other side.
+    """Let a side of a coin fall as far as delta allows. Return its log r, and log c of the other side.
 
     g is solved for in log |t| of the rarer side, a curve whose slope is 2 for a smooth f near t = 0 and changes slowly.
     Where g has a largest value, -log(1 - g / largest) takes the place of g: near saturation that is linear in t.

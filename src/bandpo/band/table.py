@@ -1,4 +1,4 @@
-"""The bounds of a divergence ball of one radius as a table: what the solver finds at some thousand points, looked up.
+"""Tabulate the bounds of a divergence ball of one radius. The solver makes some thousand points, which are looked up.
 
 Both bounds lie on one curve, by the symmetry of lem:complement_rescaling (`falling_curve`). Along it log |log r| and
 log |log c| are smooth functions of the log-odds, but for the point where the curve reaches the simplex's edge. So the
@@ -31,7 +31,7 @@ _LOWEST = -150.0
 
 
 class BandTable:
-    """Look up the bounds of one divergence and one radius, in constant time, to the precision of float32.
+    """Look up the bounds of one divergence and radius in constant time. They are as precise as float32.
 
     `band_bounds` does so by itself for float32 log-probabilities where a divergence has neither a formula nor its own
     solver. A table of KL, or of one with a formula, is for those who want a lookup.
@@ -148,7 +148,7 @@ def _offset(distance: Tensor, start: Tensor) -> Tensor:
 
 
 def _saturation(generator: Generator, delta: float) -> float:
-    """Return the log-odds up to which a side may fall to 0; -inf if that takes more than delta for all of them.
+    """Return the log-odds up to which a side may fall to 0. It is -inf if that takes more than delta for all of them.
 
     It takes g = p f(0) + (1 - p) f(1 / (1 - p)), which rises with p.
     """

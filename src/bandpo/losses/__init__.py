@@ -1,4 +1,4 @@
-"""The objective: what bounds do to the gradient of a policy, and what was measured on the way.
+"""Compute losses: what bounds do to a policy's gradient, and what is measured.
 
 Read in this order: surrogates, aggregation, kl, objective, nodes, metrics, policy;
 advantages, token_logps and packing make what it takes; notation writes and reads an objective in short words.

@@ -1,4 +1,4 @@
-"""Group-relative advantages: how good a response is among the responses to the same prompt."""
+"""Compute group-relative advantages. A response is compared with the responses to the same prompt."""
 
 # pyright: reportUnnecessaryIsInstance=false
 
@@ -25,7 +25,7 @@ def group_advantages(
     baseline: Baseline = "mean",
     epsilon: float = 1e-6,
 ) -> Tensor:
-    """Compute A_i = (R_i - mu) / sigma over the responses to one prompt (sec:preliminaries; arXiv 2402.03300).
+    """Compute A_i = (R_i - mu) / sigma over the responses to one prompt. See sec:preliminaries and arXiv 2402.03300.
 
     A group whose rewards are all equal teaches nothing: its advantages are 0. A reward that is NaN is missing: it
     counts in no mu and no sigma, and its own advantage is 0. So is that of a reward which is the only one of its

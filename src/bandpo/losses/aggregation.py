@@ -1,4 +1,4 @@
-"""Averages of per-token terms as one loss: those that trainers take, and their denominators over a whole batch."""
+"""Average per-token terms as trainers do, with denominators over a whole batch."""
 
 # pyright: reportUnnecessaryIsInstance=false
 
@@ -76,7 +76,7 @@ def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer:
 
 
 def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:
-    """Return the mask as bool; this looks at the values if it must, which waits for the device."""
+    """Return the mask as bool. It looks at the values if it must, which waits for the device."""
     if not torch.compiler.is_compiling():
         if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
             bad = mask[(mask != 0) & (mask != 1)][0].item()

@@ -15,7 +15,7 @@ _VERL_MOST_OF_K3 = 10.0
 
 
 def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tensor:
-    """Estimate the divergence between policy and reference per token, from samples (Schulman, 2020).
+    """Estimate the KL penalty to a reference per token, from samples (Schulman, 2020).
 
     With d = log pi_ref - log pi:
 

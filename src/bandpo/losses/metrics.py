@@ -1,4 +1,4 @@
-"""Effect of the bounds on a batch, as counts and sums, so that micro-batches, padding and ranks cannot bias it."""
+"""Measure the effect of the bounds on a batch. Counts and sums cannot be biased by micro-batches, padding or ranks."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -38,7 +38,7 @@ ROUNDED, NO_LOGPS = 1e-6, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Metrics:
-    """Counts and sums over the tokens of one or many batches; nothing waits for the device before `compute`.
+    """Hold counts and sums over the tokens of one or many batches. Nothing waits for the device before `compute`.
 
     Attributes:
         totals: detached tensors by name, which add up over batches: numbers, and for "all" the tables `cells`, int64
@@ -57,7 +57,7 @@ class Metrics:
         return Metrics(totals, maxima)
 
     def all_reduce(self, group: torch.distributed.ProcessGroup | None = None) -> Metrics:
-        """Return the metrics over all ranks of a torch.distributed group: one sum and one max."""
+        """Return the metrics over all ranks of a torch.distributed group. It takes one sum and one max."""
         reduced: list[dict[str, Tensor]] = []
         for tensors, how in (
             (self.totals, torch.distributed.ReduceOp.SUM),
@@ -73,7 +73,7 @@ class Metrics:
         return Metrics(*reduced)
 
     def check(self) -> None:
-        """Raise ValueError for a batch that cannot be what it was given as; waits for the device.
+        """Raise ValueError for a batch that cannot be what it was given as. Waits for the device.
 
         That are log-probabilities above 0.001, and under a ratio of whole responses those whose tokens have different
         advantages.
@@ -160,7 +160,7 @@ class Metrics:
         return out | {f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100) for percent in (1, 50, 99)}
 
     def by_probability(self) -> dict[str, dict[str, float]]:
-        """Return, of "all", the counts of tokens, clipped and cut ones in each bin of the old probability."""
+        """Count tokens, clipped and cut ones in each bin of the old probability. Needs metrics="all"."""
         bins: list[list[list[float]]] = self.totals["cells"].cpu().double().tolist()
         return {
             name: {
@@ -204,7 +204,7 @@ def measure(
     *,
     own: Tensor | None = None,
 ) -> Metrics:
-    """Measure one batch, all (B, T) or broadcasting to it, the mask bool; padding does not matter.
+    """Measure one batch. All tensors are (B, T) or broadcast to it, the mask is bool, and padding does not matter.
 
     `log_ratio` is clamped to a finite range, and may be that of whole responses; `own` is that of each token, for
     `kl_old`.

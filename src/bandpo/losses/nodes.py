@@ -1,4 +1,4 @@
-"""Read what may stand for an objective: a trust region, a method, or a config node or a text for one of these.
+"""Read what may stand for an objective: a rule, a method, a node or a text.
 
 Methods are objectives that papers propose, with their values, in methods.yaml beside this file.
 """
@@ -25,7 +25,7 @@ def methods() -> tuple[Method, ...]:
 
 
 def read_methods(path: Path) -> tuple[Method, ...]:
-    """Read methods from a YAML file: a mapping of names, each with the fields of `Method`.
+    """Read methods from a YAML file. It maps names to the fields of `Method`.
 
     The objective is a node, and its average stands beside it as `average`, because trainers have one of their own.
     """
@@ -74,7 +74,7 @@ def _key(text: object) -> str:
 
 
 def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
-    """Return the objective that stands here: itself, a method, a trust region, a config node, or a text for one.
+    """Return the objective of a rule, a method, a config node, a text, or itself.
 
     A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, or a
     YAML node. Where a method and a rule have one name, as `dcpo`, it is the method.
@@ -104,7 +104,7 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
 
 
 def method_or_objective(node: Any) -> Method | Objective:
-    """Return the method that stands here where it is one, else the objective; see `objective`."""
+    """Return the method that stands here, or else the objective. See `objective`."""
     if isinstance(node, str):
         try:
             return _of_text(node)

@@ -1,4 +1,4 @@
-"""An objective in words: its name in tables and legends, how far it lets a token go, and how it is written."""
+"""Write an objective in words: its label, how far it lets a token go, its Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .surrogates import by_sign
 
 
 def label_of_objective(value: Objective) -> str:
-    """Return the name in tables and legends: the rule's label, or the method's title where there is more than a rule.
+    """Return the name in tables and legends. It is the rule's label, or the method's title where there is more than a
+    rule.
 
     Where no method has these fields, they follow the rule's label.
     """
@@ -36,7 +37,7 @@ def label_of_objective(value: Objective) -> str:
 
 
 def as_python(value: Any) -> str:
-    """Write a rule or an objective in Python, without the names of a rule's fields and without an objective's defaults.
+    """Write a rule or an objective in Python. A rule's field names and an objective's defaults are left out.
 
     >>> from bandpo import Clip, Objective
     >>> as_python(Objective(Clip(0.2, 0.28), dual_clip=3))
@@ -60,7 +61,8 @@ def short_node(value: Objective) -> dict[str, Any]:
 
 
 def in_words(value: Objective) -> str:
-    """Say in one line how far a rule lets a token go: its ratio, or where that depends on the probability, two tokens.
+    """Say in one line how far a rule lets a token go. The line has its ratio, or two tokens where the probability
+    matters.
 
     >>> from bandpo import Clip, Objective
     >>> in_words(Objective(Clip(0.2, 0.28)))
@@ -75,7 +77,7 @@ def in_words(value: Objective) -> str:
 
 
 def allowed(value: Objective) -> str:
-    """Return the second half of `in_words`; nothing where a rule sees more than the probability."""
+    """Return the second half of `in_words`. It is empty where a rule sees more than the probability."""
     log_p = torch.tensor([[0.5, 0.001]], dtype=torch.float64, device="cpu").log()
     try:
         bounds = value.trust_region.bounds(log_p, Context())

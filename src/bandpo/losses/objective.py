@@ -1,4 +1,4 @@
-"""The loss as one value: an `Objective` is all of eq:bandpo_full except the tensors, a `Method` one with a name."""
+"""Hold the loss as one value. An `Objective` is all of eq:bandpo_full except the tensors, a `Method` one with a name."""
 
 # pyright: reportUnnecessaryIsInstance=false
 
@@ -31,7 +31,7 @@ Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
 @dataclass(frozen=True, repr=False)
 class Objective:
-    """Describe what is maximised, the paper's (eq:bandpo_full) with another part for each field that is given.
+    """Describe what is maximised. It is the paper's (eq:bandpo_full) with another part for each field that is given.
 
     The paper's is 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ]. An objective is frozen,
     hashable, and its own node in a config file: `Objective(Clip(1, 4), apply="weight")` is `{type: objective,
@@ -137,7 +137,7 @@ class Objective:
         return f"Objective({', '.join([repr(self.trust_region), *(f'{k}={v!r}' for k, v in self.changed().items())])})"
 
     def to_config(self) -> dict[str, Any]:
-        """Return the YAML node, with the trust region and the fields that are not the paper's.
+        """Return the YAML node: the trust region and the fields that are not the paper's.
 
         Raises ValueError for a divergence or a rule without a name in YAML.
         """

@@ -1,4 +1,4 @@
-"""Lay out packed rows, several responses in a row of tokens, as a batch with one response in each row."""
+"""Lay out packed rows as a batch with one response in each row."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnnecessaryIsInstance=false
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> tuple[Tensor, ...]:
-    """Lay out packed tokens as a batch (N, L): N responses of at most L tokens, one in each row.
+    """Lay out packed tokens as a batch (N, L). It has N responses of at most L tokens, one in each row.
 
     A response is a run of tokens with one id in one row. Tokens outside the mask do not count, and a run of such alone
     is padding. Responses are numbered row by row, from left to right. This waits for the device.

@@ -1,4 +1,5 @@
-"""The BandPO objective (eq:bandpo_full) for any trust region: a surrogate per token, a KL penalty, an average.
+"""Compute the BandPO objective (eq:bandpo_full) for any trust region. It is a surrogate per token, a KL penalty and an
+average.
 
 `_objective` is the algorithm: read it beside the paper. `policy_loss` checks what it is given, and averages.
 """
@@ -45,7 +46,8 @@ def policy_loss(
     metrics: Level | None = "main",
     **known: Unpack[Known],
 ) -> tuple[Tensor, Metrics]:
-    """Compute -J, J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high) A) - beta KL_t] (eq:bandpo_full).
+    """Compute the loss -J and its metrics (eq:bandpo_full). J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high)
+    A) - beta KL_t].
 
     Everything but `logps` is detached. Half precision is computed in float32. What stands in padding, NaN included,
     reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is clamped
@@ -138,7 +140,7 @@ class _Found(NamedTuple):
 
 
 def _objective(batch: _Batch, objective: Objective) -> _Found:
-    """Compute min(r A, clip(r, r_low, r_high) A) - beta KL_t of each token: eq:bandpo_full before its averages.
+    """Compute each token's min(r A, clip(r, r_low, r_high) A) - beta KL_t. That is eq:bandpo_full before its averages.
 
     r = pi / pi_old. In a ratio "sequence" or "sequence-mean", r, pi and pi_old are those of the whole response.
     """
@@ -271,7 +273,7 @@ def rollout_weights(
 
 
 def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-    """Check the inputs of one batch and return the given ones, detached, one number per response as (B, 1)."""
+    """Check the inputs of one batch. Return the given ones, detached, with one number per response as (B, 1)."""
     names = list(Known.__annotations__)
     for name in given:
         if name not in (*names, "old_logps", "advantages", "ref_logps", "rollout_is_weights"):

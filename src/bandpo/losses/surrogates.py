@@ -1,4 +1,4 @@
-"""The surrogate of one token: what its ratio earns inside the bounds, and what a bound does to a token outside.
+"""Compute each token's surrogate: what its ratio earns inside and outside bounds.
 
 PPO's clip (arXiv 1707.06347), which is the paper's (eq:bandpo_token_loss), is min(r A, clip(r, r_low, r_high) A). Every
 other application departs from r A in the column "outside" only: where r is beyond the bound to which A drives it.
@@ -52,12 +52,12 @@ class Application(Node, ABC, family="apply"):
 
     @abstractmethod
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        """Return the factor of r A outside; `edge` is the log of the bound, `up` is A >= 0."""
+        """Return the factor of r A outside. `edge` is the log of the bound, `up` is A >= 0."""
 
 
 @dataclass(frozen=True)
 class Preserve(Application):
-    """Keep a share of the bound's gradient: `low` below, `high` above (CE-GPPO, arXiv 2509.20712).
+    """Keep a share of the bound's gradient (CE-GPPO, arXiv 2509.20712). It is `low` below and `high` above.
 
     The paper's are `Preserve(0.5, 1.0)` and `Preserve(0.75, 1.0)`; `Preserve(0, 0)` has the gradient of clip. In YAML
     `{type: preserve, low: 0.5, high: 1.0}`. Raises ValueError unless both are at least 0 and finite.
@@ -76,7 +76,7 @@ class Preserve(Application):
 
 @dataclass(frozen=True)
 class Decay(Application):
-    """Weigh a token outside by a power of its distance from the bound (DGPO, arXiv 2603.14389).
+    """Weigh a token outside by a power of its distance (DGPO, arXiv 2603.14389).
 
     The weight is 1 at the bound, so the gradient has no jump. The paper's n = 1 and m = 2 are `Decay(1, 0.5)`. In YAML
     `{type: decay, low: 1, high: 0.5}`. Raises ValueError unless both powers are positive and finite.
@@ -133,7 +133,7 @@ def surrogate(
     dual_clip: float | None = None,
     apply: Apply | tuple[Apply, Apply] = "clip",
 ) -> Tensor:
-    """Compute the surrogate of each token, to be maximised, without the KL term (eq:bandpo_token_loss).
+    """Compute each token's surrogate, to be maximised (eq:bandpo_token_loss). The KL term is not in it.
 
     Args:
         log_ratio: log r, (B, T); clamped to +-60, beyond which it has no gradient.
@@ -161,7 +161,7 @@ def surrogate_of(
     dual_clip: float | None,
     log_pi: Tensor,
 ) -> Tensor:
-    """Compute the surrogate where s is log r, `up` is A >= 0, and `weights` multiply the ratio."""
+    """Compute the surrogate of log r = s. `up` is A >= 0, and `weights` multiply the ratio."""
     value = _one_surrogate(pair[0], s, up, weights, bounds, dual_clip, log_pi)
     if pair[1] is pair[0]:  # a compiler cannot ask whether they are equal
         return value
@@ -200,7 +200,7 @@ def _one_surrogate(
 
 
 def clip_by_sign(s: Tensor, up: Tensor, bounds: Bounds, dual_clip: float | None) -> Tensor:
-    """Clamp log r from above where A >= 0, from below where A < 0: exp of it, times A, is min(r A, clip(r) A).
+    """Clamp log r from above where A >= 0, from below where A < 0. Its exp times A is min(r A, clip(r) A).
 
     At the bound itself clamp keeps the whole gradient; `minimum` would halve it.
     """

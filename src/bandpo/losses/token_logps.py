@@ -18,7 +18,7 @@ def token_logps(
     hidden: Tensor, weight: Tensor | None, tokens: Tensor, *, temperature: float = 1.0, entropies: bool = False,
     chunk: int = 512,
 ) -> Any:  # fmt: skip
-    """Compute log_softmax(hidden @ weight.T / temperature) at each token, in at least float32.
+    """Compute log_softmax(hidden @ weight.T / temperature) at each token. The result is at least float32.
 
     Only `chunk` rows of logits exist at a time; the backward pass makes them again. Leave padding out with a mask:
     `token_logps(hidden[mask], ...)`. A half-precision `weight` has its gradient added up in that precision.

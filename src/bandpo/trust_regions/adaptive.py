@@ -1,4 +1,4 @@
-"""Give each token a radius: the band is wider where a law says so, and as wide on average as without it."""
+"""Give each token a radius. The band is wider where a law says so, and on average as wide as without it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Adaptive", "Tilt", "TokenLaw"]
 
 
 class TokenLaw(Law, ABC):
-    """Law of the width of each token's band, among the others; derive a frozen dataclass with a `kind` from it."""
+    """Weigh each token's radius; derive a frozen dataclass with a `kind` from it."""
 
     @abstractmethod
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
-        """Return positive numbers that broadcast to `old_logps`, (B, T), detached; only their ratios matter."""
+        """Return positive numbers that broadcast to `old_logps`, (B, T), detached. Only their ratios matter."""
 
 
 @dataclass(frozen=True)
 class Tilt(TokenLaw):
-    """The weight exp(gain x) of a quantity x, kept within [1 / limit, limit].
+    """Weigh by exp(gain x) of a quantity x, kept within [1 / limit, limit].
 
     A positive gain widens the band where x is large, a negative one narrows it there. x is, for each token of old
     probability p, named by `of`:
@@ -90,7 +90,7 @@ _QUANTITIES = {
 
 @dataclass(frozen=True)
 class Adaptive(Region):
-    """A band whose radius differs from token to token: delta_t = delta w_t / mean(w), with the weights w of a law.
+    """Give a band another radius for each token: delta_t = delta w_t / mean(w). The weights w are a law's.
 
     The paper leaves such a delta_t as future work. A law gives some tokens more room and others less; the mean radius
     stays delta. The rule is a `Band`, or one whose radius is `Decaying` or `Controlled`; anything else raises
@@ -134,7 +134,7 @@ class Adaptive(Region):
         return [Part("a token of mean weight", self.region)]
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Return w of each token, (B, T), before the mean is taken; padding does not matter."""
+        """Return w of each token, (B, T), before the mean is taken. Padding does not matter."""
         return self.law.weights(old_logps.detach(), context or Context()).expand(old_logps.shape)
 
     def sums(self, old_logps: Tensor, context: Context) -> Tensor:

@@ -1,4 +1,4 @@
-"""Define a trust region: a rule that makes `Bounds` of the log-ratio from the old log-probabilities.
+"""Define a trust region: a rule that makes `Bounds` of old log-probabilities.
 
 A rule is a frozen dataclass of plain data, so that it is also its node in a config file: `Band("kl", 0.05)` is
 `{type: band, divergence: kl, delta: 0.05}`. A rule answers for itself: its label, what it needs to see, its free
@@ -25,7 +25,8 @@ EXAMPLE = "; a rule is written Band('kl', 0.05) or Clip(0.2, 0.28), as text band
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Hold a rule's inputs of a batch besides the old log-probabilities, as far as the loss and its caller have it.
+    """Hold what a rule may see of a batch besides the old log-probabilities. The loss and its caller fill it as far as
+    they can.
 
     Attributes ((B, T) unless said otherwise):
         response_mask: True at the tokens of the response.
@@ -58,7 +59,7 @@ class Context:
     controlled: float | None = None
 
     def require(self, field: str, rule: Node) -> Any:
-        """Return the named field; ValueError, naming field and rule, if it was not filled or is not in its `needs`."""
+        """Return the named field. Raises ValueError if it was not filled or is not in the rule's `needs`."""
         name, value = type(rule).__name__, getattr(self, field)
         if field not in rule.needs:
             raise ValueError(
@@ -74,7 +75,7 @@ class Context:
 
 
 class Known(TypedDict, total=False):
-    """The fields of `Context` that a loss cannot make of its own tensors."""
+    """Name the fields of `Context` that a loss cannot make of its own tensors."""
 
     entropies: Tensor | None
     old_entropies: Tensor | None
@@ -88,7 +89,7 @@ class Known(TypedDict, total=False):
 
 
 class Node:
-    """A frozen dataclass that is also a config node, if it has a `kind`: its `type` in a config file.
+    """Make a frozen dataclass a config node too, if it has a `kind`. The kind is its `type` in a config file.
 
     The kind is known once the class is defined. In another process, where it is not, `module:Class` is the type, which
     `to_config` writes. `needs` are the fields of `Context` that it asks for, `limits` the intervals of its
@@ -130,12 +131,12 @@ class Node:
 
     @property
     def label(self) -> str:
-        """Return the name in tables and legends, the same however the rule was written: `words`, or as `Wide 0.2`."""
+        """Return the name in tables and legends. It is `words` with the fields filled in, or else as `Wide 0.2`."""
         shown = {name: _shown(getattr(self, name)) for name in given(self)}
         return self.words.format(**shown) or " ".join([type(self).__name__, *shown.values()])
 
     def to_config(self) -> dict[str, Any]:
-        """Return the YAML node, `type` and the fields; ValueError for what has no name in YAML."""
+        """Return the YAML node, `type` and the fields. Raises ValueError for what has no name in YAML."""
         cls = type(self)
         if not cls.kind:
             raise ValueError(f"{cls.__name__} has no config node; give it a kind: ClassVar[str] = ...")
@@ -144,7 +145,7 @@ class Node:
 
 
 def _shown(value: Any) -> str:
-    """Return the label of a rule within another one, in brackets if there is one in it, or of a law; else the value."""
+    """Return the label of a rule within another one, or a plain value. A rule of rules is put in brackets."""
     if isinstance(value, tuple):
         return ", ".join(map(_shown, cast("tuple[Any, ...]", value)))
     if not isinstance(value, Node):
@@ -153,7 +154,7 @@ def _shown(value: Any) -> str:
 
 
 class Part(NamedTuple):
-    """A rule that another one is in some case."""
+    """Name a rule that another one is in some case."""
 
     when: str
     region: Region
@@ -161,7 +162,8 @@ class Part(NamedTuple):
 
 
 class Region(Node, ABC, family="trust region"):
-    """A trust region: derive from it and write `bounds`; a frozen dataclass with a `kind` has a config node too.
+    """Bound each token's log-ratio; derive from it and write `bounds`. A frozen dataclass with a `kind` has a config
+    node too.
 
     Attributes:
         is_of_single_tokens: True where the tokens of a response have bounds of their own by more than their
@@ -176,20 +178,20 @@ class Region(Node, ABC, family="trust region"):
 
     @abstractmethod
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Make the interval of the log-ratio for each token: detached, like `old_logps`, in at least float32."""
+        """Make each token's interval of the log-ratio. It is detached, like `old_logps`, in at least float32."""
 
     def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Say where the log-ratio is inside `bounds`; for gradients this is all that matters."""
+        """Say where the log-ratio is inside `bounds`. For gradients this is all that matters."""
         return self.bounds(old_logps, context).contains(log_ratio)
 
     def needed(self) -> dict[str, str]:
-        """List the fields of `Context` that it and its parts ask for, each with the name of the rule that does."""
+        """List the fields of `Context` that it and its parts ask for. Each has the name of the rule that asks."""
         found = {name: of for _, part in parts_of(self) for name, of in part.needed().items()}
         return found | dict.fromkeys(self.needs, type(self).__name__)
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Name the fields that are the rule's one number, which `calibrate` finds; () if that is not clear.
+        """Name the fields that are the rule's one number, which `calibrate` finds. It is () if that is not clear.
 
         They are the first part's, as `region.delta` or `regions.0.delta`; else `delta`; else the only number.
         """
@@ -199,11 +201,11 @@ class Region(Node, ABC, family="trust region"):
         return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
 
     def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Find the number from which on each token is inside, in these fields; None where there is no formula."""
+        """Find the number of these fields from which on each token is inside. None where there is no formula."""
         return None
 
     def cases(self) -> list[Part]:
-        """List the rules that it is in each case; none where it is one rule that asks for p alone."""
+        """List the rules that it is in each case. It is empty where it is one rule that asks for p alone."""
         return []
 
     def doubt(self) -> str:
@@ -212,7 +214,7 @@ class Region(Node, ABC, family="trust region"):
 
 
 class Law(Node, ABC, family="law"):
-    """Law of a rule's number: see `TokenLaw`, from token to token, and `ControlLaw`, from step to step."""
+    """Say how a rule's number moves: by token (`TokenLaw`) or by step (`ControlLaw`)."""
 
 
 Found = TypeVar("Found", bound=Region)
@@ -235,7 +237,9 @@ def rules_in(region: Region) -> list[Region]:
 
 
 def depends_on_probability(region: Region) -> bool:
-    """Return False if the bounds are the same for every old probability, as for `Clip` and what is made of it alone."""
+    """Return False if the bounds are the same for every old probability. So they are for `Clip` and what is made of it
+    alone.
+    """
     return any([each.sees_probability for each in rules_in(region)])  # no generator: the compiler reads this
 
 
@@ -245,7 +249,7 @@ def parts_of(region: Region) -> list[tuple[str, Region]]:
 
 
 def places(thing: Any) -> list[tuple[str, Any]]:
-    """List the fields that are given to a dataclass with their values, those of a tuple one by one as `rules.0`."""
+    """List a dataclass's fields with their values. Those of a tuple stand one by one, as `rules.0`."""
     found: list[tuple[str, Any]] = []
     for name in given(thing):
         value = getattr(thing, name)
@@ -260,7 +264,7 @@ def given(thing: Any) -> list[str]:
 
 
 def node_of(thing: Any, kind: str) -> dict[str, Any]:
-    """Write the YAML node of a dataclass: its `type`, and its fields unless they are None."""
+    """Write the YAML node of a dataclass: its `type`, and fields that are not None."""
     fields = {name: value for name in given(thing) if (value := getattr(thing, name)) is not None}
     return {"type": kind} | {name: _plain(value) for name, value in fields.items()}
 
@@ -283,7 +287,7 @@ def check_part(thing: object, *names: str, of: type[Node] = Region) -> None:
 
 
 def check_number(thing: object, name: str, interval: str, *, integer: bool = False) -> None:
-    """Check a numeric field, of an interval such as "[0, inf)", and store it as a float or an int.
+    """Check a numeric field and store it as a float or an int. The interval is written as "[0, inf)".
 
     Then equal nodes are equal. A number in a string counts: "1e-3" is a number in YAML 1.2 and a string in PyYAML.
     """

@@ -1,4 +1,4 @@
-"""Define rules that see more of a batch: outcomes, entropies now and then, the sampler's age, the response so far."""
+"""Define rules that see more of a batch: outcomes, entropies, age, prefix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["EntropyRatio", "GroupClip", "PrefixBudget", "Stale"]
 
 @dataclass(frozen=True)
 class GroupClip(Region):
-    """1 - eps_low <= r <= 1 + eps_high, eps_high the larger the fewer of its group are right (GAPO, arXiv 2609.00444).
+    """Clip wider above where fewer answers of a group are right (GAPO, 2609.00444). 1 - eps_low <= r <= 1 + eps_high.
 
     Of c right answers among k, eps_high = eps_low + (eps_high_max - eps_low) (k - c) / (k - 1): eps_high_max if one is
     right, eps_low if all are. c / k is context.group_mean, of rewards that are 0 or 1: of others
@@ -62,7 +62,7 @@ class GroupClip(Region):
 
 @dataclass(frozen=True)
 class EntropyRatio(Choice):
-    """A rule where the policy is about as uncertain as it was, low < H / H_old < high; elsewhere r = 1 and no more.
+    """Keep a rule while the entropy stays near the old one, low < H / H_old < high. Elsewhere r = 1 and no more.
 
     H is context.entropies, H_old context.old_entropies, of the token's whole distribution. With `apply`
     "mask_two_sided" a token outside is dropped (unless r is 1 exactly), which is what ERC does (arXiv 2512.05591); with
@@ -97,7 +97,7 @@ class EntropyRatio(Choice):
 
 @dataclass(frozen=True)
 class Stale(Region):
-    """Another rule's interval of log r, d times as wide, where the sampler is d updates behind.
+    """Widen a rule's interval of log r d times, where the sampler is d updates behind.
 
     d is context.staleness, at least 1. With the sampler's log-probabilities as the old ones (`old_logps=rollout_logps`)
     this has the gradient of A-3PO (arXiv 2512.06547), which clips pi / prox by the rule and weighs by prox /
@@ -136,7 +136,7 @@ class Stale(Region):
 
 @dataclass(frozen=True)
 class PrefixBudget(Region):
-    """CPPO (arXiv 2606.10968): a band for each token, narrowed by what the tokens before it have spent.
+    """Narrow each token's band by what the prefix spent (CPPO, arXiv 2606.10968).
 
     Token t of a response of T is inside if w_t D_t <= min(delta, delta + budget W_{t-1} - S_{t-1}). D_t is what its
     move costs at least, see `divergence_at`: |pi - pi_old| for TV. S_{t-1} is the sum of w D over all tokens before it,
@@ -165,7 +165,7 @@ class PrefixBudget(Region):
 
     @torch.no_grad()
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return the band of the radius that is left for each token: (what w_t D_t may be) / w_t."""
+        """Return the band of the radius that is left for each token. That is (what w_t D_t may be) / w_t."""
         log_p, log_ratio, mask = moves(old_logps, context, self)
         # In a compiled graph tensors, else every new number would make a new graph.
         delta, budget, least = (log_p.new_zeros(()) + x for x in (self.delta, self.budget, self.least_weight))
@@ -185,7 +185,7 @@ class PrefixBudget(Region):
 
 
 def moves(old_logps: Tensor, context: Context | None, region: Region) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log p, log r and the mask, in float64: near pi = 1 the difference of two float32 is all of log(1 - pi).
+    """Return log p, log r and the mask, in float64. Near pi = 1 the difference of two float32 is all of log(1 - pi).
 
     What has no cost has r = 1: padding, a NaN, which is that of its own token alone, and tokens of p = 0.
     """

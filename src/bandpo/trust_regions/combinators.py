@@ -1,4 +1,4 @@
-"""Make rules of rules: the wider or the narrower of two, a cap, one for each sign, a radius that decays.
+"""Combine rules: the wider or narrower of two, a cap, one for each sign, a decay.
 
 What they make is a rule again, so they may stand in each other.
 """
@@ -25,7 +25,7 @@ __all__ = ["ByProbability", "BySign", "Capped", "Decaying", "Intersect", "Relaxe
 
 
 class Pair(Region, ABC):
-    """Two rules, of which each bound is that of one: on each side of the wider one, unless a subclass says otherwise.
+    """Take each bound from one of two rules, the wider one. A subclass may take the other.
 
     Every rule here allows r = 1, so that the union of two intervals is an interval.
     """
@@ -42,7 +42,7 @@ class Pair(Region, ABC):
 
 @dataclass(frozen=True)
 class Union(Pair):
-    """The wider of two rules on each side: a token may go where either of them lets it.
+    """Take the wider of two rules on each side. A token may go where either lets it.
 
     `Union(Band("kl", delta), Clip(eps, eps))` is TRGPPO's rule (arXiv 1901.10314).
     """
@@ -55,7 +55,7 @@ class Union(Pair):
 
 @dataclass(frozen=True)
 class Intersect(Pair):
-    """The narrower of two rules on each side: a token may go where both of them let it.
+    """Take the narrower of two rules on each side. A token may go where both let it.
 
     `Intersect(Band("kl", 0.05), Clip(0.2, 1.0))` gives rare tokens the clip's room and likely tokens the band's.
     """
@@ -69,7 +69,9 @@ class Intersect(Pair):
 
 @dataclass(frozen=True)
 class Relaxed(Pair):
-    """`Union` by the paper's name: `Relaxed(Band("kl", 0.05), Clip(0.2, 0.28))` (sec:relaxed_band_analysis)."""
+    """Take `Union` by the paper's name (sec:relaxed_band_analysis). The paper's is `Relaxed(Band("kl", 0.05), Clip(0.2,
+    0.28))`.
+    """
 
     kind: ClassVar[str] = "relaxed"
     words: ClassVar[str] = "{inner} or {outer}"
@@ -84,7 +86,7 @@ class Relaxed(Pair):
 
 
 class Choice(Region, ABC):
-    """Two rules, of which each token has the first where a quantity is at most 0, and the second where it is above."""
+    """Take one of two rules for each token. It is the first where a quantity is at most 0, the second above."""
 
     @abstractmethod
     def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
@@ -105,7 +107,7 @@ class Choice(Region, ABC):
 
 @dataclass(frozen=True)
 class ByProbability(Choice):
-    """One rule for rare tokens, of old probability p <= threshold, and another for the likely ones.
+    """Take one rule for rare tokens, p <= threshold, and another for likely ones.
 
     The bounds jump at the threshold. `ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))` is the band where the paper
     counts the tail, and GRPO's clip elsewhere. Raises ValueError unless threshold is in (0, 1).
@@ -125,7 +127,7 @@ class ByProbability(Choice):
 
 @dataclass(frozen=True)
 class Capped(Region):
-    """Another rule with its upper ratio bound cut at `max_ratio` > 1.
+    """Cut another rule's upper ratio bound at `max_ratio` > 1.
 
     The public BandPO scripts cap at 10, the paper does not: at KL radius 0.05 the cap binds for p < 0.0071, the tail
     that the paper is about.
@@ -147,7 +149,7 @@ class Capped(Region):
 
 @dataclass(frozen=True)
 class BySign(Choice):
-    """One rule for tokens with advantage A >= 0 and another for those with A < 0; needs context.advantages.
+    """Take one rule where A >= 0 and another where A < 0. Needs context.advantages.
 
     With the minimum of PPO one side of each binds: the upper one of `positive`, the lower one of `negative`. As weights
     both do: TOPR (arXiv 2503.14286) is `BySign(Clip(0, 0), Clip(1, 0))` with `apply="weight"`.
@@ -171,7 +173,7 @@ class BySign(Choice):
 
 @dataclass(frozen=True)
 class Decaying(Moving):
-    """A rule of which one number changes with context.step, from what it is to `end`, over `steps` optimizer steps.
+    """Move one number of a rule to `end` over `steps` optimizer steps. Needs context.step.
 
     `Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=1000)`. With t = min(step / steps, 1): linear is
     start + (end - start) t, and cosine is linear in (1 - cos(pi t)) / 2.

@@ -1,4 +1,4 @@
-"""Let a number of a rule move: `Controlled` moves it so that a measured quantity is held at a target.
+"""Let a number of a rule move so that a measured quantity is held at a target.
 
 Everything here is a pure function of numbers. The state is a dict of floats, so JSON: keep it in the checkpoint, and a
 run goes on exactly. Where every process has the same measurements, summed over all of them, each has the same state.
@@ -27,7 +27,7 @@ State = dict[str, float]
 
 
 class Moving(Region, ABC):
-    """A rule that is another one at each step, of which one number moves or several: `Decaying`, `Controlled`."""
+    """Be another rule at each step: some numbers of it move. See `Decaying` and `Controlled`."""
 
     sees_probability: ClassVar[bool] = False
     region: Region
@@ -41,7 +41,7 @@ class Moving(Region, ABC):
         return self.in_force(context or Context()).bounds(old_logps, context)
 
     def _starts(self, name: str) -> dict[str, float]:
-        """Check the rule, and the field that names a number of it or several; return these with their values."""
+        """Check the rule, and the field that names numbers of it. Return these with their values."""
         check_part(self, "region")
         names, region = listed(getattr(self, name)) or [""], self.region
         object.__setattr__(self, name, names[0] if len(names) == 1 else tuple(names))
@@ -66,13 +66,13 @@ MEASURES: dict[str, tuple[int, tuple[float, float]]] = {
 
 
 class ControlLaw(Law, ABC):
-    """Law by which a `Controlled` rule's number follows a measurement, such as `Quantile`.
+    """Move a `Controlled` rule's number by a measurement, as `Quantile` does.
 
     One of your own is a frozen dataclass with a `kind` and a `step`.
     """
 
     def start(self, value: float) -> State:
-        """Return its memory at the beginning, besides the value: nothing, unless it says so."""
+        """Return its memory at the beginning, besides the value. By default it has none."""
         return {}
 
     @abstractmethod
@@ -90,7 +90,7 @@ class ControlLaw(Law, ABC):
 
 @dataclass(frozen=True)
 class Quantile(ControlLaw):
-    """Follow a quantile, for a target that is a share of tokens: the number becomes the bound that this share exceeds.
+    """Follow a quantile, for a target that is a share of tokens. The number becomes the bound that this share exceeds.
 
     log v <- log v + gain gap, e.g. gap = clip/fraction - target, which is the Robbins-Monro step to the root of
     P(token outside the bounds of v) = target, of constant size, because the policy that makes the ratios moves too. The
@@ -106,14 +106,14 @@ class Quantile(ControlLaw):
     gain: float = 1.0
 
     def step(self, state: State, gap: float, target: float, low: float, high: float) -> State:
-        """Return v exp(gain gap) within the limits; the exponent is at most 1, e^gap could overflow."""
+        """Return v exp(gain gap) within the limits. The exponent is at most 1, because e^gap could overflow."""
         limited = min(max(self.gain * gap, -1.0), 1.0)
         return {**state, "value": min(max(state["value"] * math.exp(limited), low), high)}
 
 
 @dataclass(frozen=True)
 class Controlled(Moving):
-    """A rule of which one number moves so that a measured quantity is held at a target; needs context.controlled.
+    """Move one number of a rule so that a measured quantity is held at a target. Needs context.controlled.
 
     `Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.01, Quantile(), low=0.005, high=0.5)` widens the band
     while more than 1 % of the tokens are outside and narrows it while fewer are. `BandPOTrainer` does so in each step,
@@ -189,7 +189,7 @@ class Controlled(Moving):
         return getattr(self.region, listed(self.parameter)[0])
 
     def at(self, value: float) -> Region:
-        """Return the rule in force when its number is `value`; ValueError if that is outside [low, high]."""
+        """Return the rule in force when its number is `value`. Raises ValueError outside [low, high]."""
         if not self.low <= value <= self.high:
             raise ValueError(f"controlled must be in [{self.low:g}, {self.high:g}] for {self!r}, got {value!r}")
         return dataclasses.replace(cast(Any, self.region), **dict.fromkeys(listed(self.parameter), value))
@@ -204,11 +204,11 @@ class Controlled(Moving):
         return [Part(f"at {names} = {value:g}", self.at(value)) for value in (self.low, self.high)]
 
     def start(self) -> State:
-        """Return the state at the beginning, of floats: "value", "measured" and what the law remembers."""
+        """Return the state at the beginning, a dict of floats. It has "value", "measured" and what the law remembers."""
         return {"value": self._first, "measured": self.target, **self.law.start(self._first)}
 
     def value(self, state: Mapping[str, float]) -> float:
-        """Return the number that a state has in force; ValueError for the state of another law."""
+        """Return the number that a state has in force. Raises ValueError for the state of another law."""
         if state.keys() != (wanted := self.start()).keys():
             raise ValueError(f"the state of {self!r} must have {list(wanted)}, got {list(state)}")
         if not self.low <= state["value"] <= self.high:

@@ -1,4 +1,4 @@
-"""Read rules and laws: from a config node, a short word such as `band:kl:0.05`, or a text that is one of these."""
+"""Read rules and laws from config nodes, texts, and words such as `band:kl:0.05`."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def usage(kind: str, family: type[Node] = Region) -> str:
 
 
 def _given(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    """List the fields that a short word gives; those that are None unless set are for nodes."""
+    """List the fields that a short word gives. Those that are None unless set are for nodes."""
     return [field for field in dataclasses.fields(cls) if field.init and field.default is not None]
 
 
 def _take(words: list[str], family: type[Node]) -> dict[str, Any]:
-    """Return the node of the rule, or the law, at the beginning of `words`, which loses what it takes."""
+    """Take a rule or law from the beginning of `words`, and return its node."""
     kind = _known_kind(words.pop(0), family)
     node: dict[str, Any] = {"type": kind}
     for field in _given(family.kinds[kind]):
@@ -127,7 +127,7 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
 
 
 def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable[[str, Any], Any]) -> Any:
-    """Make a dataclass of the values of its node, each as `read` makes it of its name and what the node has.
+    """Make a dataclass of its node's values. `read` makes each of its name and what the node has.
 
     Raises ValueError for a key that the class has not, with the nearest one that it has, and for one that is missing.
     """
@@ -163,7 +163,7 @@ def node_of_text(text: str) -> Mapping[str, Any] | str:
 
 
 def own_type(node: Any) -> str | None:
-    """Find the first `module:Class` that is the type of a rule, or of a part of one, in a node; None without one.
+    """Find the first `module:Class` that is a type in a node, at any depth. None without one.
 
     `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
     wrote looks here first.

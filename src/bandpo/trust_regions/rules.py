@@ -1,4 +1,4 @@
-"""Define the rules themselves, each one dataclass: the fixed clip, DCPO's and RIPO's intervals, and the band."""
+"""Define the single rules: the fixed clip, DCPO's and RIPO's intervals, the band."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DCPO", "RIPO", "Band", "Clip"]
 
 @dataclass(frozen=True)
 class Clip(Region):
-    """1 - eps_low <= r <= 1 + eps_high: PPO and GRPO; eps_high > eps_low is Clip-Higher (arXiv 2503.14476).
+    """Keep r within [1 - eps_low, 1 + eps_high], as PPO and GRPO. Clip-Higher (arXiv 2503.14476) has a larger eps_high.
 
     `Clip(1.0, inf)` clips nothing; `Clip(0, 0)` pins r to 1, which with `apply="weight"` is REINFORCE. Raises
     ValueError unless 0 <= eps_low <= 1 and eps_high >= 0.
@@ -36,13 +36,13 @@ class Clip(Region):
     eps_high: float = 0.2
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return constants, but NaN where log p is; the two epsilons themselves travel with them."""
+        """Return constants, but NaN where log p is. The two epsilons themselves travel with them."""
         zero, epsilons = old_logps.detach().to(output_dtype(old_logps)).clamp(0, 0), (self.eps_low, self.eps_high)
         return Bounds(zero + _log1p(-self.eps_low, zero), zero + _log1p(self.eps_high, zero), epsilons=epsilons)
 
     @property
     def label(self) -> str:
-        """Return GRPO, or Clip-Higher for DAPO's epsilons; a much wider clip is another proposal."""
+        """Return GRPO, or Clip-Higher for DAPO's epsilons. A much wider clip is another proposal."""
         low, high = self.eps_low, self.eps_high
         name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
         return {(1, math.inf): "No clip", (0, 0): "Ratio 1"}.get((low, high), f"{name} {low}/{high}")
@@ -72,7 +72,7 @@ class Clip(Region):
 
 @dataclass(frozen=True)
 class DCPO(Region):
-    """Dynamic clipping of DCPO (arXiv 2509.02333): |r - 1| r <= eps / p on each side, the upper bound capped.
+    """Clip dynamically: |r - 1| r <= eps / p on each side (DCPO, arXiv 2509.02333). The upper bound is capped.
 
     r_low = 1/2 + 1/2 sqrt(max(1 - 4 eps_low / p, 0)), r_high = min(1/2 + 1/2 sqrt(1 + 4 eps_high / p), max_ratio).
     The defaults are those of the baseline in the public BandPO scripts. r_high may exceed the simplex limit 1/p.
@@ -110,7 +110,7 @@ class DCPO(Region):
 
 @dataclass(frozen=True)
 class RIPO(Region):
-    """|r - 1| <= sqrt(delta / p) (arXiv 2607.10169): chi2 without its factor 1 - p.
+    """Keep |r - 1| <= sqrt(delta / p) (RIPO, arXiv 2607.10169). It is chi2 without its factor 1 - p.
 
     sqrt(delta / p) and the default delta were checked against two summaries of the paper, not the paper. One public
     implementation keeps the ratio within [0.5, 10] too: `Intersect(RIPO(), Clip(0.5, 9))`. r_high may exceed the
@@ -131,7 +131,7 @@ class RIPO(Region):
 
 @dataclass(frozen=True)
 class Band(Region):
-    """BandPO: the token stays where D_f(pi || pi_old) <= delta (arXiv 2603.04918, eq:band_operator).
+    """Keep a token where D_f(pi || pi_old) <= delta (BandPO, eq:band_operator). The paper is arXiv 2603.04918.
 
     DPPO's binary masks (arXiv 2602.04879; verl's `dppo_kl`, `dppo_tv`) stop the same tokens as Band KL and Band TV,
     if the sampler is taken for the old policy; the gradient of the others is the same up to DPPO's cap of r.
@@ -175,19 +175,19 @@ class Band(Region):
 
 
 def name_divergence(rule: Any) -> None:
-    """Put the name of a registered divergence in its place, so that equal nodes are equal."""
+    """Replace a registered divergence by its name, so that equal nodes are equal."""
     if (kind := divergence(rule.divergence)).is_registered:
         object.__setattr__(rule, "divergence", kind.name)
 
 
 def _log1p(x: float, of: Tensor) -> float | Tensor:
-    """Return log(1 + x); in a compiled graph a tensor, else every new epsilon would make a new graph."""
+    """Return log(1 + x). In a compiled graph it is a tensor, else every new epsilon would make a new graph."""
     if torch.compiler.is_compiling():
         return torch.log1p(working_copy(of).new_zeros(()) + x)
     return math.log1p(x) if x > -1 else -math.inf
 
 
 def like(old_logps: Tensor, log_low: Tensor, log_high: Tensor) -> Bounds:
-    """Make bounds on the device of the log-probabilities, in their dtype, but at least float32."""
+    """Make bounds on the device of the log-probabilities. Their dtype is the same, but at least float32."""
     device, dtype = old_logps.device, output_dtype(old_logps)
     return Bounds(log_low.to(device, dtype), log_high.to(device, dtype))
