@@ -156,7 +156,7 @@ def _reverse_kl(x: Tensor) -> Tensor:
 
 
 def _jensen_shannon(x: Tensor) -> Tensor:
-    """Return half of the costs of u and 1 against their mean m. That is m (k(u / m) + k(1 / m)) / 2, k of reverse KL."""
+    """Return half of the costs of u and 1 against their mean m. It is m (k(u / m) + k(1 / m)) / 2, k of reverse KL."""
     half = torch.log1p(0.5 * expm1(x))
     return 0.5 * torch.exp(half) * (_reverse_kl(x.clamp(min=-700) - half) + _reverse_kl(-half))
 

@@ -1,4 +1,4 @@
-"""Hold the loss as one value. An `Objective` is all of eq:bandpo_full except the tensors, a `Method` one with a name."""
+"""Hold the loss as one value. An `Objective` is all of eq:bandpo_full except the tensors, a `Method` a named one."""
 
 # pyright: reportUnnecessaryIsInstance=false
 

@@ -204,7 +204,7 @@ class Controlled(Moving):
         return [Part(f"at {names} = {value:g}", self.at(value)) for value in (self.low, self.high)]
 
     def start(self) -> State:
-        """Return the state at the beginning, a dict of floats. It has "value", "measured" and what the law remembers."""
+        """Return the first state, a dict of floats. It has "value", "measured" and what the law remembers."""
         return {"value": self._first, "measured": self.target, **self.law.start(self._first)}
 
     def value(self, state: Mapping[str, float]) -> float:
