@@ -193,14 +193,15 @@ def test_old_entropies_are_made_where_the_rule_needs_them_only(tmp_path, monkeyp
         assert all((context.old_entropies is not None) == bool(fields) for context in Asking.seen)
 
 
-@pytest.mark.parametrize("objective", [Objective(Asking()), Objective(Asking(), apply="mask")], ids=["bounds", "loss"])
-def test_a_rule_is_shown_the_current_log_probabilities(tmp_path, objective):
-    trainer = build(Recording, full(tmp_path, max_steps=3), objective)
+@pytest.mark.parametrize("apply", ["clip", "mask"])
+def test_a_rule_is_shown_the_current_log_probabilities(tmp_path, apply):
+    trainer = build(Recording, full(tmp_path, max_steps=3), Objective(Asking(("positions",)), apply=apply))
     Asking.seen.clear()
     trainer.train()
     for (_, logps, _), context in zip(trainer.records, Asking.seen, strict=True):
         inside = context.response_mask
         assert torch.equal(context.logps[inside], logps[inside])
+        assert context.positions[0, 1] == 1
         assert not context.logps.requires_grad
 
 

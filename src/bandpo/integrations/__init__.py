@@ -21,14 +21,13 @@ from ..losses.objective import Method, Objective
 from ..trust_regions.base import Context, Region
 
 RULE = logging.getLogger("bandpo.rule")
-# What every trainer takes as the rule: see `objective_for`.
-Rule = Mapping[str, Any] | str | Region | Method | Objective
+Rule = Mapping[str, Any] | str | Region | Method | Objective  # what every trainer takes, see `objective_for`
 Anchor = Literal["old", "sampler"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """Describe what a trainer does itself, and what it shows a rule; docs/hosts.md has how, and at what cost.
+    """Describe what a trainer does itself, and what it shows a rule (docs/hosts.md).
 
     Args:
         penalty: its KL penalty, which it does not take from an objective.
@@ -47,7 +46,7 @@ class Host:
     clamps: bool = False
 
     def refused(self, name: str) -> dict[str, str]:
-        """Return the fields of an objective that the trainer of this name does not take, with the reasons."""
+        """Return the refused fields of an objective, with the reasons."""
         own = {"beta": f"the KL penalty is {name}'s own, {self.penalty}"}
         own["aggregation"] = f"the average is {name}'s own, {self.average}"
         beyond = ("apply", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
@@ -80,7 +79,7 @@ HOSTS = {
 
 
 def trainers_that_run(node: Rule, *, anchor: Anchor = "old") -> dict[str, str]:
-    """Return "" for each trainer that takes the objective, else why not; `anchor` as for `objective_for`."""
+    """Return "" for each trainer that can do the objective, else the reason."""
     reasons = dict.fromkeys(HOSTS, "")
     for host in HOSTS:
         try:
@@ -91,11 +90,11 @@ def trainers_that_run(node: Rule, *, anchor: Anchor = "old") -> dict[str, str]:
 
 
 def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
-    """Return the objective of a node or of a method's name, if the trainer can do it; None is the paper's.
+    """Return the objective of a node or a method's name, for one trainer.
 
     Args:
         host: the trainer.
-        node: as for `bandpo.objective`.
+        node: as for `bandpo.objective`; None is the paper's.
         anchor: what the trainer was told to take the ratio against, where that can be chosen (`Host.sampler`).
         average: the value of the trainer's own setting (`Host.averages`), where it is known. The objective that is
             returned has none: a method's is left out (see `say_average`), and one that was written must be that.
@@ -131,21 +130,21 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
 
 
 def take(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
-    """Return `objective_for` a trainer, without an average, after saying what it allows and which average it gets."""
+    """Return `objective_for` a trainer without its average, and say what it allows."""
     objective = tell(objective_for(host, node, anchor=anchor, average=average))
     say_average(host, node, average)
     return dataclasses.replace(objective, aggregation="none")
 
 
 def bounds_of(region: Region, old: Tensor, advantages: Tensor, mask: Tensor, logps: Tensor | None = None) -> Bounds:
-    """Compute the bounds of a batch for a trainer that clamps; tensors are (B, T), advantages also (B, 1)."""
+    """Compute the bounds of a batch (B, T) for a trainer with a clamp."""
     positions = mask.cumsum(-1) - 1
     context = Context(response_mask=mask, advantages=advantages, positions=positions, logps=logps)
     return region.bounds(torch.where(mask, old.detach(), -1.0), context)
 
 
 def tell(value: Objective, more: str = "") -> Objective:
-    """Say what the rule allows, and `more`; warn where an epsilon looks like a bound. Return the objective."""
+    """Say what the rule allows; warn if an epsilon looks like a bound."""
     once(RULE.warning, f"{in_words(value)}{more}")  # of a lower level nothing is shown unless asked for
     if doubt := value.trust_region.doubt():
         once(warnings.warn, doubt)
@@ -153,9 +152,9 @@ def tell(value: Objective, more: str = "") -> Objective:
 
 
 def say_average(host: str, node: Any, average: str | None, say: Callable[[str], None] = RULE.warning) -> None:
-    """Say which average a trainer takes for a method, and whether it is its paper's; nothing of what is no method.
+    """Say which average a trainer takes for a method, and whether it is its paper's.
 
-    `average` is the value of the trainer's own setting (`Host.averages`); None where it is not known yet.
+    `average` is the value of the trainer's own setting (`Host.averages`), or None. A rule or an objective has none.
     """
     named, its = None if node is None else method_or_objective(node), HOSTS[host]
     if isinstance(named, Method):
@@ -169,7 +168,7 @@ def say_average(host: str, node: Any, average: str | None, say: Callable[[str], 
 
 
 def _setting_of(its: Host, average: str) -> str:
-    """Return the setting of a trainer under which it takes an average; "" if there is none."""
+    """Return the setting of a trainer for an average, "" without one."""
     found = (value for value, of in its.averages.items() if of == average and value != its.average)
     return next((f"{its.average}={value!r}" for value in found), "")
 

@@ -24,14 +24,14 @@ from . import Rule, take
 
 
 class LossOutputs(NamedTuple):
-    """Outputs that prime-rl reads from a loss: a scalar, and scalars that it logs as means over sequences."""
+    """Outputs of a loss: a scalar, and scalars for the log, means over sequences."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
 
 
 def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> LossOutputs:
-    """Compute the loss of one sequence as prime-rl calls it; the metrics are counts of tokens.
+    """Compute the loss of one sequence, with counts of tokens as metrics.
 
     Args:
         inputs: prime-rl's `LossInputs`, all (tokens,): `trainer_logprobs`, which has the gradient,

@@ -19,7 +19,7 @@ SHARE = 0.1
 
 
 class RadiusController:
-    """Moves the number of a `Controlled` rule after every step, by what was measured in all of it."""
+    """Moves the number of a `Controlled` rule after every step."""
 
     def __init__(self, rule: Controlled, kept: dict[str, Any] | None = None, step: int = 0) -> None:
         self.rule = rule
@@ -48,7 +48,7 @@ class RadiusController:
         self._metrics = metrics.merge(self._metrics)
 
     def finish(self, step: int, *, over_ranks: bool = False) -> dict[str, Any]:
-        """Move the number after the step of this number, and return what a checkpoint must keep.
+        """Move the number after a step, and return what a checkpoint must keep.
 
         With `over_ranks` what was measured is summed over all ranks; else each rank has that already.
         """
@@ -59,7 +59,7 @@ class RadiusController:
 
 
 def check_tokens(path: Any, share: Any, where: str = "") -> None:
-    """Raise ValueError unless these are the folder and the share of a `TokenWriter`, or no folder."""
+    """Raise ValueError for settings that no `TokenWriter` can have."""
     if path is not None and not (isinstance(path, str | Path) and str(path)):
         raise ValueError(f"{where}tokens_path must be the name of a folder, got {path!r}")
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
@@ -67,9 +67,9 @@ def check_tokens(path: Any, share: Any, where: str = "") -> None:
 
 
 class TokenWriter:
-    """Writes the tokens of some responses to `tokens-PROCESS.jsonl` in a folder, which `bandpo calibrate` reads.
+    """Writes the tokens of some responses to a file, for `bandpo calibrate`.
 
-    A row is a response in one optimizer step (of verl: in one update), of its completion tokens only:
+    A row of `tokens-PROCESS.jsonl` is a response in one optimizer step (of verl: in one update):
 
         {"step": 3, "response_id": "5d0c...", "old_logps": [...], "logps": [...], "advantage": 0.5}
 
@@ -127,6 +127,6 @@ class TokenWriter:
 
 
 def _digits(values: Tensor) -> Any:
-    """Return numbers with nine digits, as many as float32 has; advantages may be infinite, or NaN."""
+    """Return numbers with nine digits, as many as float32 has."""
     numbers = [float(f"{x:.9g}") for x in values.reshape(-1).tolist()]
     return numbers if values.dim() else numbers[0]

@@ -26,9 +26,10 @@ from . import Rule, take
 def bandpo_loss(
     trust_region: Rule | None = None,
 ) -> Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]:
-    """Return the loss function for `forward_backward_custom`: the sum, and `Metrics.compute` under `bandpo/`.
+    """Return the loss function for `forward_backward_custom`.
 
-    `trust_region` is as for `objective_for`, None `Band("kl", 0.05)`; ValueError for one that tinker cannot do.
+    It returns the sum, and `Metrics.compute` under `bandpo/`. `trust_region` is as for `objective_for`, None
+    `Band("kl", 0.05)`; ValueError for one that tinker cannot do.
     """
     objective = take("tinker", trust_region)
 

@@ -47,7 +47,7 @@ CITATION = f"""\
 
 @dataclass
 class BandPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region, for `BandPOTrainer`; in `GRPOTrainer` it ends the first loss with an error.
+    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` refuses it.
 
     Args:
         trust_region: as for `BandPOTrainer`, or the JSON text of a node; kept as the node.
@@ -95,7 +95,7 @@ class _Seen(Region):
 
 
 class BandPOTrainer(ContextTrainer):
-    """GRPO with a trust region (eq:bandpo_full) or any `Objective`, for the loss types grpo, bnpo, dr_grpo and dapo.
+    """GRPO with a trust region (eq:bandpo_full) or any `Objective`.
 
         trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
 
@@ -163,7 +163,7 @@ class BandPOTrainer(ContextTrainer):
             self.add_callback(self._controller)
 
     def _send_telemetry(self) -> None:
-        """Send nothing: TRL would tell the model hub of every run, with the kind of its model and device."""
+        """Send nothing, where TRL would tell the model hub of every run."""
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         kept = self.epsilon_low, self.epsilon_high, self.args.delta
@@ -237,7 +237,7 @@ class BandPOTrainer(ContextTrainer):
                 self._controller.add(metrics)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add our metrics since the last row to the trainer's own rows; a callback may log its own on one process."""
+        """Add our metrics since the last row to the trainer's own rows."""
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
             values, self._measured = self._measured.compute(), Metrics({}, {})
             names = values if self.args.all_metrics else MAIN_METRICS

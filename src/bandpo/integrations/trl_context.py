@@ -29,14 +29,14 @@ _SMALLER = "Try a smaller learning_rate or max_grad_norm, bf16 or float32 instea
 
 
 class NotFiniteError(UserError):
-    """Numbers of a training are not finite; the message has the step, the last whole checkpoint, and what to change."""
+    """Numbers of a training are not finite."""
 
 
 class FiniteGuard(TrainerCallback):
-    """Ends a training at the first optimizer step after which a trained weight is not finite, and at such rewards.
+    """Ends a training at weights and rewards that are not finite.
 
-    A loss or a gradient that is not finite makes weights so in the same step, unless a loss scaler skips it. Each
-    process looks at its own weights, or its shard of them, and all of them end together.
+    Trained weights are checked after every optimizer step: a loss or a gradient that is not finite makes them so in the
+    same step, unless a loss scaler skips it. Each process checks its own, or its shard, and all of them end together.
 
     Without `stops` there is a warning only. `sound`: all weights were finite when last looked at. `skipped`: steps that
     a loss scaler has skipped since the last row. `last_whole` finds the checkpoint to go on from.
@@ -102,9 +102,9 @@ def _last_whole(args: Any, state: Any) -> Path | None:
 
 
 class Controller(RadiusController, TrainerCallback):
-    """Keeps the state of a `Controlled` rule in TRL's trainer_state.json; `row` is what is logged of the last step."""
+    """Keeps the state of a `Controlled` rule in TRL's trainer_state.json."""
 
-    row: dict[str, float]
+    row: dict[str, float]  # what is logged of the last step
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         self.begin(cast(Any, state.stateful_callbacks).get(NAME), state.global_step)
@@ -120,7 +120,7 @@ class Controller(RadiusController, TrainerCallback):
 
 
 class ContextTrainer(GRPOTrainer):
-    """`GRPOTrainer` that keeps of each generation what a rule may need; `BandPOTrainer` is one."""
+    """`GRPOTrainer` that keeps what a rule may need of each generation."""
 
     args: Any  # with the settings of `BandPOConfig`
     objective: Objective
@@ -159,9 +159,10 @@ class ContextTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _of_generation(self, outputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the context's fields for this process's responses until the next generation: (B, ...), or numbers.
+        """Return the context's fields for the responses of a generation.
 
-        Every process passes here, so this is the place for a mean over all micro-batches and processes.
+        B are this process's responses until the next generation. Every process passes here, so this is the place for a
+        mean over all micro-batches and processes.
         """
         known = {"generated_at": torch.tensor(self.state.global_step)}
         trains, size = cast(torch.nn.Module, self.model).training, cast(int, self.num_generations)
@@ -184,7 +185,7 @@ class ContextTrainer(GRPOTrainer):
         return known | self._mean_weight(outputs, known)
 
     def _mean_weight(self, outputs: dict[str, Any], known: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the divisor of an `Adaptive` radius: the mean weight of all tokens until the next generation.
+        """Return the divisor of an `Adaptive` radius, the mean weight of a generation.
 
         It is missing where TRL makes no pass for what the weights are made of, as on policy, where ratios are 1.
         """

@@ -37,7 +37,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Replaced(str):
-    """Value of `epsilon` in settings with a trust region: arithmetic with it, as in `GRPOTrainer`, raises an error."""
+    """Value of `epsilon` under a trust region: arithmetic with it raises an error."""
 
     def __rsub__(self, other: object) -> Any:
         raise TypeError(
@@ -49,7 +49,7 @@ class Replaced(str):
 
 
 class Instead(NamedTuple):
-    """Epsilon of which TRL's 1 + epsilon is this bound, without the rounding of that sum."""
+    """Epsilon of a bound: TRL's 1 + epsilon is it, without rounding."""
 
     bound: Tensor
 
@@ -60,7 +60,7 @@ class Instead(NamedTuple):
 
 
 def settle(args: Any, given: Rule | None) -> Objective:
-    """Return the objective that is given, and write its node into TRL's settings; ValueError if they do not fit."""
+    """Return the objective, and write its node into TRL's settings, if they fit."""
     objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
     for message in refusals(args, objective):
         raise ValueError(message)
@@ -71,7 +71,7 @@ def settle(args: Any, given: Rule | None) -> Objective:
 
 
 def node_of(objective: Objective) -> dict[str, Any] | str:
-    """Return the config node, for a rule alone the rule's; its repr if JSON cannot hold the node."""
+    """Return the config node, for a rule alone the rule's, or else its repr."""
     value = objective if objective.changed() else objective.trust_region
     try:
         return json.loads(json.dumps(cast(Any, value).to_config()))
@@ -80,7 +80,7 @@ def node_of(objective: Objective) -> dict[str, Any] | str:
 
 
 def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
-    """Check that TRL's settings name this objective's loss, with two numbers for bounds."""
+    """Check that TRL's own loss under these settings is the objective."""
     clip, changed, level = objective.trust_region, objective.changed(), args.importance_sampling_level
     if not isinstance(clip, Clip):
         return False
@@ -90,7 +90,7 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
 
 
 def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
-    """Yield what the trainer refuses of its settings; None is an objective that is not known."""
+    """Yield the settings that the trainer refuses; the objective may be unknown."""
     if not (args.epsilon == 0.2 or isinstance(args.epsilon, Replaced)) or args.epsilon_high is not None:
         yield (
             f"trust_region replaces epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high}; remove them, or "
@@ -143,7 +143,7 @@ def doubts(args: GRPOConfig) -> Iterator[str]:
 
 
 def warn_of(args: GRPOConfig, region: Region) -> float:
-    """Warn where the region acts on other tokens than it should, or not at all; return the steps a batch."""
+    """Warn of settings that keep the region from acting; return the steps a batch."""
     for doubt in doubts(args):
         logger.warning("%s", doubt) if doubt.startswith("delta") else warnings.warn(doubt, stacklevel=3)
     reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps

@@ -50,8 +50,7 @@ SOURCES = {
 }
 _OURS = "bandpo_"  # before the names of what is added to the batch
 _KNOWN: dict[str, Any] = {}  # what the loss of a micro-batch is shown besides the tensors that verl hands it
-# What is logged, and its name in `Metrics.numbers`.
-_COUNTS = {
+_COUNTS = {  # what is logged, and its name in `Metrics.numbers`
     "tokens": "tokens",
     "clip/high_count": "high",
     "clip/low_count": "low",
@@ -122,7 +121,7 @@ def bandpo_loss(
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Compute the loss as verl calls it, and what it logs; see `logged` for the names.
+    """Compute the loss as verl calls it, and what it logs (`logged`).
 
     All tensors are (B, T). `config.policy_loss` holds the options (without a `BandPOLossConfig`: the defaults), and
     `config.global_batch_info` the numbers that verl's average over micro-batches and ranks needs.
@@ -169,7 +168,7 @@ def bandpo_loss(
 
 
 def logged(metrics: Metrics) -> dict[str, float]:
-    """Return counts and sums under `actor/bandpo/`, and three fractions under verl's own names.
+    """Return counts and sums under `actor/bandpo/`, and three fractions of verl's.
 
     verl logs the mean of a number over micro-batches and ranks, whatever their tokens. So a fraction of all tokens is
     the ratio of two logged numbers, e.g. `clip/count` / `tokens`: exact if all mini-batches of a step have equally many
@@ -231,7 +230,7 @@ def _watch() -> None:
 
 
 class Controller(RadiusController):
-    """Keeps the state of a `Controlled` rule in verl's checkpoints; one is made for each update of the actor.
+    """Keeps the state of a `Controlled` rule in verl's checkpoints, for one update.
 
     The state is an attribute of the engine's learning-rate scheduler: what a scheduler of torch has as attributes is in
     its `state_dict`, and that is in verl's checkpoints, of each rank. Raises ValueError where it would not be.
@@ -251,12 +250,12 @@ class Controller(RadiusController):
         super().__init__(rule, kept, self._scheduler.last_epoch)  # verl steps it once in an update
 
     def keep(self) -> None:
-        """Move the number after the update, by what all ranks measured, and keep the state."""
+        """Move the number by what all ranks measured, and keep the state."""
         setattr(self._scheduler, NAME, self.finish(self._scheduler.last_epoch, over_ranks=True))
 
 
 def add_columns(data: Any, asked: frozenset[str], region: Region, group: Any) -> int | None:
-    """Add to the responses of a rank what is of all ranks' responses, as (B,) tensors; return the step."""
+    """Add columns (B,), made of all ranks' responses, to a batch; return the step."""
     for name, (source, by) in SOURCES.items():
         if name in asked and source not in data:
             raise ValueError(f"{HERE}: {name} is made of {source!r}, which this batch lacks; it is put there by {by}")
