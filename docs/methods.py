@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bandpo.integrations import AT_SAMPLER, trainers_that_run
+from bandpo.integrations import HOSTS, trainers_that_run
 from bandpo.losses import Method
 from bandpo.losses.nodes import methods
 from bandpo.losses.notation import as_python
@@ -44,8 +44,8 @@ A trainer refuses a method that it cannot run, and says why. For other numbers t
 instead of the name.
 
 Some methods take their ratio to the sampler's policy: their formula has pi_rollout or mu. There your loop is
-`{AT_SAMPLER_LINE}`. {", ".join(host for host, setting in AT_SAMPLER.items() if not setting)} take that ratio always;
-in the others set {"; ".join(f"{setting} ({host})" for host, setting in AT_SAMPLER.items() if setting)}.
+`{AT_SAMPLER_LINE}`. {", ".join(host for host, its in HOSTS.items() if its.sampler == "")} take that ratio always;
+in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.items() if its.sampler)}.
 
 ## The table
 

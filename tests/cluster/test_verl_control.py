@@ -11,7 +11,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from verl_toy import EPOCHS, SIZE, region
 
 from bandpo import Band, Controlled, Objective, Quantile, policy_loss
-from bandpo.integrations.control import NAME
+from bandpo.integrations.run_state import NAME
+from bandpo.integrations.verl import Controller
 from bandpo.losses.metrics import Metrics
 
 ACTOR = "actor_rollout_ref.actor"
@@ -36,7 +37,7 @@ WITHOUT = f"{ACTOR}.checkpoint.{{}}_contents=[model,optimizer]"
 CASES = {
     "whole": {"settings": controlled(), "updates": 4, "save": ["whole", 2]},
     "resumed": {"settings": controlled(), "updates": 2, "load": "whole"},
-    "by tokens": {"settings": [*controlled(), *BY_TOKENS, f"+{verl_toy.LOSS}.diagnostics=False"], "updates": 2},
+    "by tokens": {"settings": [*controlled(), *BY_TOKENS], "updates": 2},
     "entropy": {"settings": controlled(measure="entropy", target=1.0), "updates": 2},
     "still": {"settings": controlled("{type:'verl_rule:Still'}"), "updates": 2},
     "fixed": {"settings": FIXED, "updates": 2, "save": ["fixed", 1]},
@@ -119,8 +120,6 @@ def test_an_update_moves_the_number_by_what_all_its_micro_batches_on_all_ranks_m
             assert kept["state"] == state
             assert kept["rule"] == repr(RULE)
     assert len({value for value, _ in expected}) == len(expected)
-    logged = updates[ranks][0][case]["metrics"]
-    assert ("actor/bandpo/tokens" in logged) is (case == "whole")  # diagnostics may be off
 
 
 def test_what_one_rank_alone_measured_differs(updates):
@@ -180,10 +179,10 @@ def test_a_run_may_change_its_loss_at_a_checkpoint(updates, case, same, ranks):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("after a fixed rule", "the checkpoint of step 1 has no state of a controlled rule; that step was made"),
+        ("after a fixed rule", "the checkpoint of step 1 has no state of a controlled rule"),
         ("after another rule", "the checkpoint has the state of another controlled rule, Controlled("),
-        ("not saved", "actor.checkpoint.save_contents must have 'extra', where verl keeps the state of a controlled"),
-        ("not loaded", "actor.checkpoint.load_contents must have 'extra', where verl keeps the state of a controlled"),
+        ("not saved", "'extra' in actor.checkpoint.save_contents and load_contents, got"),
+        ("not loaded", "'extra' in actor.checkpoint.save_contents and load_contents, got"),
     ],
 )
 def test_what_cannot_go_on_exactly_is_refused_before_the_first_update(updates, case, message, ranks):
@@ -197,6 +196,42 @@ def test_a_run_that_is_killed_in_an_update_goes_on_from_the_one_that_was_saved(u
     whole, resumed = updates[1][0]["whole"], updates[1][0]["killed"]
     assert [kept["state"] for kept in resumed["kept"]] == [kept["state"] for kept in whole["kept"][2:]]
     assert all(torch.equal(resumed["weights"][name], value) for name, value in whole["weights"].items())
+
+
+def engine_of():
+    """What the controller has of verl's FSDP engine."""
+    scheduler = LambdaLR(torch.optim.SGD([torch.zeros(1)], 0.1), lambda step: 1.0)
+    contents = {f"checkpoint_{name}_contents": ["model", "optimizer", "extra"] for name in ("save", "load")}
+    manager = SimpleNamespace(lr_scheduler=scheduler, **contents)
+    return SimpleNamespace(lr_scheduler=scheduler, checkpoint_manager=manager, get_data_parallel_group=lambda: None)
+
+
+@pytest.mark.parametrize("lacking", ["lr_scheduler", "checkpoint_manager", "torch's scheduler", "this scheduler"])
+def test_an_engine_whose_checkpoints_would_not_have_the_state_is_refused(lacking):
+    engine = engine_of()
+    if lacking == "torch's scheduler":  # Megatron's has keys of its own in its state
+        engine.lr_scheduler = engine.checkpoint_manager.lr_scheduler = SimpleNamespace(state_dict=dict)
+    elif lacking == "this scheduler":
+        engine.checkpoint_manager.lr_scheduler = None
+    else:
+        delattr(engine, lacking)
+    with pytest.raises(ValueError, match="the state of a controlled rule must be in verl's checkpoints"):
+        Controller(RULE, engine)
+
+
+def test_an_update_without_a_measurement_is_an_update():
+    """As in distillation without a policy loss, which is not refused in the second update."""
+    engine = engine_of()
+    controller = Controller(RULE, engine)
+    engine.lr_scheduler.last_epoch = 1
+    controller.keep()
+    assert Controller(RULE, engine).state == RULE.start()
+    engine.lr_scheduler.last_epoch = 2  # by an update without a controlled rule
+    with pytest.raises(ValueError, match="the checkpoint of step 2 has no state of a controlled rule"):
+        Controller(RULE, engine)
+    setattr(engine.lr_scheduler, NAME, {"rule": repr(RULE), "state": {"value": 0.1}, "step": 2})
+    with pytest.raises(ValueError, match=r"must have \['value', 'measured'\], got \['value'\]"):
+        Controller(RULE, engine)
 
 
 def test_an_update_that_fails_moves_nothing_and_other_losses_keep_nothing(monkeypatch):
@@ -216,11 +251,8 @@ def test_an_update_that_fails_moves_nothing_and_other_losses_keep_nothing(monkey
 
     module_of(monkeypatch, Worker)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda *given, **named: None)
-    scheduler = LambdaLR(torch.optim.SGD([torch.zeros(1)], 0.1), lambda step: 1.0)
-    manager = SimpleNamespace(
-        lr_scheduler=scheduler, checkpoint_save_contents=["extra"], checkpoint_load_contents=["extra"]
-    )
-    engine = SimpleNamespace(lr_scheduler=scheduler, checkpoint_manager=manager, get_data_parallel_group=lambda: None)
+    engine = engine_of()
+    scheduler = engine.lr_scheduler
     controlled, fixed = (partial(loss, config=bandpo_actor(rule)) for rule in (RULE, Band("kl", 0.001)))
     one, two = batch([0.1], [1.0, -1.0]), batch([0.0], [1.0, -1.0])
     with pytest.raises(RuntimeError, match="lost"):

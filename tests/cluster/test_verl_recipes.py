@@ -141,14 +141,8 @@ def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, metho
 
 def test_the_models_differ_in_model_and_names_alone():
     def differing(model):
-        first, other = (
-            dict(
-                _leaves(
-                    OmegaConf.to_container(resolved(f"{m}/band-kl.yaml", settings=["variant=public"]), resolve=True)
-                )
-            )
-            for m in ("qwen2.5-3b", model)
-        )
+        configs = [resolved(f"{m}/band-kl.yaml", settings=["variant=public"]) for m in ("qwen2.5-3b", model)]
+        first, other = (dict(_leaves(OmegaConf.to_container(config, resolve=True))) for config in configs)
         assert first.keys() == other.keys()
         return {key for key in first if first[key] != other[key]}
 
@@ -181,32 +175,12 @@ def test_the_keys_that_are_checked_are_hydras():
     assert {key for key, value in config.items() if isinstance(value, dict)} == set(ROOTS)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        8,
-        1e-6,
-        float("inf"),
-        "plain/path-1.5b_x@y",
-        "8",
-        "null",
-        "true",
-        "",
-        "it's",
-        "a b, c",
-        "{a: b}",
-        "\\",
-        "a\\'b",
-        "C:\\dir\\",
-        "x=1",
-        [1, "a b", None],
-        {"type": "band", "delta": 0.05, "inner": {"name": "1"}},
-        [],
-        {},
-    ],
-)
+VALUES = [None, True, 8, 1e-6, float("inf"), "plain/path-1.5b_x@y", "8", "null", "true", "", "it's", "a b, c", "{a: b}",
+          "\\", "a\\'b", "C:\\dir\\", "x=1", [1, "a b", None], [], {},
+          {"type": "band", "delta": 0.05, "inner": {"name": "1"}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES)
 def test_values_reach_hydra_as_they_are(value):
     (override,) = OverridesParser.create().parse_overrides([f"key={_hydra_text(value)}"])
     parsed = override.value()
@@ -234,7 +208,7 @@ def test_a_run_that_verl_refuses_ends_with_its_exit_code(tmp_path):
     code = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
     recipe = PAPER / "qwen2.5-3b" / "band-kl.yaml"
     done = subprocess.run(
-        [sys.executable, "-c", code, "verl", recipe, "data.train_files=[]", "data.val_files=[]", "diagnostics=3"],
+        [sys.executable, "-c", code, "verl", recipe, "data.train_files=[]", "data.val_files=[]", "anchor=3"],
         cwd=tmp_path,
         env=os.environ | verl_toy.ENVIRONMENT,
         capture_output=True,
@@ -242,5 +216,5 @@ def test_a_run_that_verl_refuses_ends_with_its_exit_code(tmp_path):
         timeout=120,
     )
     assert done.returncode == 1
-    assert "policy_loss.diagnostics must be true or false" in done.stderr
+    assert "policy_loss.anchor must be 'old' or 'sampler'" in done.stderr
     assert "Ray" not in done.stdout + done.stderr

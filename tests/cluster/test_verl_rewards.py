@@ -30,61 +30,16 @@ BASE = Path(__file__).parent.parent.parent / "recipes" / "paper" / "qwen2.5-3b" 
 # ---- against verl's own
 
 NUMBERS = ["42", "042", "42.0", "1,000", "1{,}000", "-7", "0.5", ".5", "١٢", "3²", "1,2", "10^6", "", " "]
-FORMULAS = [
-    *(
-        "\\frac{1}{2}",
-        "\\dfrac{1}{2}",
-        "\\frac12",
-        "frac12",
-        "\\sqrt2",
-        "\\sqrt{2}",
-        "sqrt3x",
-        "x=5",
-        "a=b=c",
-        "=",
-        "\\pi",
-    ),
-    *("\\text{m}", "\\text{yes}", "\\textbf{4}", "\\overline{AB}", "\\text{a}\\text{b}", "\\mbox{cm}", "\\mathrm{th}"),
-    *(
-        "\\boxed{42}",
-        "\\boxed{\\frac{1}{2}}",
-        "\\boxed{1}\\boxed{2}",
-        "\\text{\n}",
-        "90^\\circ",
-        "90^{\\circ}",
-        "\\ldots",
-        "\\dots",
-    ),
-    *("(1, 2)", "\\{1,2\\}", "1,\\text{and}2", "1\\text{and}2", "5\\%", "\\;", ",\\!", '"', "\\ ", "{", "}", "\\"),
-]
-WORDS = [
-    *(
-        "a ",
-        "an ",
-        "square",
-        "ways",
-        "units",
-        "dollars",
-        "km",
-        "a dozen",
-        "pan 3",
-        "sue",
-        "students",
-        "children tickets",
-    ),
-    *("mph", "digits", "$", "$$", "\\$", ".$", ".", "**", "\\(", "\\)", "\\[", "\\]", "\t", "Answer", "\u00a0", "é"),
-]
-MARKS = [
-    "Answer: ",
-    "answer:",
-    "ANSWER :",
-    "Answer:\n",
-    "Answer\n:\n\n",
-    "The answer is ",
-    "**Answer:** ",
-    "answer\uff1a",
-    "",
-]
+FORMULAS = ["\\frac{1}{2}", "\\dfrac{1}{2}", "\\frac12", "frac12", "\\sqrt2", "\\sqrt{2}", "sqrt3x", "x=5", "a=b=c",
+            "=", "\\pi", "\\text{m}", "\\text{yes}", "\\textbf{4}", "\\overline{AB}", "\\text{a}\\text{b}",
+            "\\mbox{cm}", "\\mathrm{th}", "\\boxed{42}", "\\boxed{\\frac{1}{2}}", "\\boxed{1}\\boxed{2}",
+            "\\text{\n}", "90^\\circ", "90^{\\circ}", "\\ldots", "\\dots", "(1, 2)", "\\{1,2\\}", "1,\\text{and}2",
+            "1\\text{and}2", "5\\%", "\\;", ",\\!", "\"", "\\ ", "{", "}", "\\"]  # fmt: skip
+WORDS = ["a ", "an ", "square", "ways", "units", "dollars", "km", "a dozen", "pan 3", "sue", "students",
+         "children tickets", "mph", "digits", "$", "$$", "\\$", ".$", ".", "**", "\\(", "\\)", "\\[", "\\]", "\t",
+         "Answer", "\xa0", "é"]  # fmt: skip
+MARKS = ["Answer: ", "answer:", "ANSWER :", "Answer:\n", "Answer\n:\n\n", "The answer is ", "**Answer:** ",
+         "answer\uff1a", ""]  # fmt: skip
 
 
 def made(rng):

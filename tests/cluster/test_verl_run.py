@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from verl_toy import OURS, region
 
 from bandpo import Band, Controlled, Decaying, Quantile
-from bandpo.integrations import SHOWN
+from bandpo.integrations import HOSTS
 
 pytestmark = pytest.mark.slow
 
@@ -104,11 +104,10 @@ def test_the_log_has_our_metrics_of_every_step(finished):
     assert list(finished) == list(range(1, STEPS + 1))
     for data in finished.values():
         ours = {name: value for name, value in data.items() if name.startswith("actor/bandpo/")}
-        assert len(ours) > 15
+        assert len(ours) > 10
         assert all(math.isfinite(value) for value in ours.values())
         assert ours["actor/bandpo/half_precision"] == 0
         # 8 prompts x 4 samples in micro-batches of 8, of at most 8 tokens each.
-        assert ours["actor/bandpo/sequences"] == 8
         assert 8 <= ours["actor/bandpo/tokens"] <= 64
         # The sampler's and the actor's probabilities agree, so bounds are those of the policy that sampled.
         assert data["training/rollout_probs_diff_max"] < 1e-5
@@ -155,10 +154,8 @@ def test_the_first_step_repeats_outside_of_ray(finished, folder):
 
 def test_what_rules_ask_for_is_in_the_batch_of_a_run(finished, folder):
     """Of prompts whose 4 samples have their own uid, sampled by the model that the step began with."""
-    rule = [
-        *OURS,
-        region(type="'verl_rule:Watching'", fields=".".join(sorted({*SHOWN["verl"]} - {"mean_weight", "controlled"}))),
-    ]
+    fields = ".".join(sorted({*HOSTS["verl"].shown} - {"mean_weight", "controlled"}))
+    rule = [*OURS, region(type="'verl_rule:Watching'", fields=fields)]
     case = {"settings": [*verl_toy.run_settings(folder, folder, STEPS), *rule], "dump": str(folder / "first_batch.pt")}
     [[results], _] = verl_toy.update_actor(folder, folder / "watched", {"first": case})
     seen = results["first"]["seen"]

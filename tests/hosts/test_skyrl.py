@@ -125,7 +125,7 @@ def test_the_registered_loss_travels_as_skyrl_sends_it():
     assert torch.equal(slope, again_slope)
 
 
-def test_without_a_mask_every_token_counts():
+def test_without_a_mask_every_token_counts_and_an_empty_micro_batch_gives_zeros():
     register_bandpo_loss()
     logps, old, advantages, mask = batch()
     everything = run("bandpo", (logps, old, advantages, torch.ones_like(mask)))
@@ -133,11 +133,6 @@ def test_without_a_mask_every_token_counts():
     value, logged = loss(logps, old, advantages, config)
     assert value == everything[0]
     assert logged == everything[2]
-
-
-def test_an_empty_micro_batch_gives_zeros():
-    register_bandpo_loss()
-    logps, old, advantages, mask = batch()
     value, slope, logged = run("bandpo", (logps, old, advantages, torch.zeros_like(mask)))
     assert value == 0
     assert not slope.any()
@@ -145,19 +140,13 @@ def test_an_empty_micro_batch_gives_zeros():
 
 
 def test_wrong_input_is_named_at_registration():
-    decaying = bandpo.Decaying(bandpo.Clip(0.2, 0.2), ["eps_low"], end=0.05, steps=10)
     for node, options, message in [
-        ({"type": "bandd"}, {}, "did you mean 'band'"),
         (None, {"anchor": "sampler"}, "anchor must be 'old' or 'rollout', got 'sampler'"),
-        ({"type": "objective", "apply": "cut"}, {}, "apply must be one of"),
-        ({"type": "objective", "dualclip": 3}, {}, "unknown key 'dualclip' in objective, did you mean 'dual_clip'"),
         (bandpo.Objective(aggregation="token-mean"), {}, "aggregation must be None through SkyRL"),
-        (decaying, {}, "Decaying needs context.step"),
+        (None, {"name": "regular"}, "'regular' already registered"),
     ]:
         with pytest.raises(ValueError, match=message):
             register_bandpo_loss(node, **options)
-    with pytest.raises(ValueError, match="'regular' already registered"):
-        register_bandpo_loss(name="regular")
     assert "bandpo" not in PolicyLossRegistry._functions
 
 

@@ -130,13 +130,6 @@ def test_what_is_no_rule_is_named(module, kind, message, tmp_path, monkeypatch):
         trust_region({"type": kind})
 
 
-def test_a_hint_of_the_working_directory_is_not_given_where_it_was_looked_into(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    with pytest.raises(ValueError, match=r"No module named 'no_such_module'$"):
-        trust_region({"type": "no_such_module:Evened"})
-
-
 @pytest.mark.parametrize("kind", ["module:Class", "a.b:C"])
 def test_a_type_of_ones_own_is_found_at_any_depth_without_an_import(kind):
     node = {"type": "objective", "trust_region": {"type": "intersect", "first": {"type": "clip"}}, "apply": "mask"}
@@ -156,15 +149,11 @@ def test_what_is_no_name_of_a_class_is_not_imported(kind):
         trust_region({"type": kind})
 
 
-def test_a_field_that_the_rule_does_not_have_is_named(module):
-    with pytest.raises(
-        ValueError, match=f"unknown key 'facto' in trust region '{module}:Evened', did you mean 'factor'"
-    ):
-        trust_region({"type": f"{module}:Evened", "facto": 2.0})
-
-
 def test_a_recipe_takes_it_and_its_run_keeps_the_node(module):
     node = {"type": "objective", "trust_region": {"type": f"{module}:Evened"}, "apply": "mask"}
+    unknown = f"unknown key 'facto' in trust region '{module}:Evened', did you mean 'factor'"
+    with pytest.raises(ValueError, match=unknown):
+        trust_region({"type": f"{module}:Evened", "facto": 2.0})
     config = build({"trust_region": node})
     assert config.region == sys.modules[module].Evened(1.25)
     node["trust_region"]["factor"] = 1.25  # a resolved recipe says every number
@@ -201,7 +190,7 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
     assert run.total("clip/count").sum() > 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["trust_region"] == node
     settings = recipe.node(tmp_path, tmp_path / "other", trust_region=node, trainer={"delta": 2.0})
-    with pytest.raises(UserError, match=r"^trainer: delta must not be set beside .*dual_clip"):
+    with pytest.raises(UserError, match=r"^trainer: delta must not be set with .*dual_clip"):
         on_trl.run(build(settings))
 
 

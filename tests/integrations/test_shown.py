@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from bandpo import Clip, Objective, Region
-from bandpo.integrations import REFUSED, SHOWN, objective_for
+from bandpo.integrations import HOSTS, objective_for
 from bandpo.losses import method
 from bandpo.losses.nodes import methods
 from bandpo.trust_regions.base import Known
@@ -51,14 +51,14 @@ class Needing(Region):
         return Clip(0.2, 0.2).bounds(old_logps)
 
 
-@pytest.mark.parametrize(("host", "field"), list(itertools.product(REFUSED, FIELDS)))
+@pytest.mark.parametrize(("host", "field"), list(itertools.product(HOSTS, FIELDS)))
 def test_a_rule_that_asks_for_what_a_trainer_does_not_show_is_refused_before_a_run(host, field):
-    if field in SHOWN[host]:
+    if field in HOSTS[host].shown:
         assert objective_for(host, Needing(field)) == Objective(Needing(field))
     else:
-        others = " or ".join(name for name in SHOWN if field in SHOWN[name])
+        others = " or ".join(name for name, its in HOSTS.items() if field in its.shown)
         message = rf"^Needing needs context\.{field}, which {host} does not show a rule; take another rule, or "
-        message += f"train with {others}$" if others else "call policy_loss in a loop of your own$"
+        message += f"train with {others}$" if others else "call policy_loss in your own loop$"
         with pytest.raises(ValueError, match=message):
             objective_for(host, Needing(field))
 
@@ -67,8 +67,8 @@ def test_the_page_of_trainers_has_a_row_for_each_field_and_says_who_shows_it():
     page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text(encoding="utf-8")
     names = [name.strip() for name in re.findall(r"^\| field \|(.*)\|$", page, re.MULTILINE)[0].split("|")]
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE))
-    assert set(names) == set(SHOWN) == set(REFUSED)
+    assert set(names) == set(HOSTS)
     assert set(rows) == {*FIELDS}
     for field, cells in rows.items():
         told = {name for name, cell in zip(names, cells.split("|"), strict=True) if not cell.strip().startswith("no")}
-        assert told == {host for host in SHOWN if field in SHOWN[host]}, field
+        assert told == {host for host, its in HOSTS.items() if field in its.shown}, field

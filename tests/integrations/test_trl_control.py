@@ -12,7 +12,7 @@ from test_trl import Recording, build, full, history, join, leave, same_weights,
 
 import tiny
 from bandpo import Band, Capped, Controlled, Objective, policy_loss
-from bandpo.integrations import REFUSED, objective_for
+from bandpo.integrations import HOSTS, objective_for
 from bandpo.integrations.trl import MAIN_METRICS, BandPOConfig, BandPOTrainer
 from bandpo.losses.metrics import Metrics
 from bandpo.trust_regions import ControlLaw
@@ -107,10 +107,8 @@ SAVING = {"save_strategy": "steps", "save_steps": 8, "max_steps": 16}
 @pytest.mark.parametrize("law", [PI(0.5, 0.2, 0.3), Hysteresis(), AdaptiveKL(1.0)], ids=lambda law: law.kind)
 def test_a_run_that_goes_on_from_a_checkpoint_is_exact(tmp_path, law):
     rule = Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.4, law, 0.001, 1.0, smoothing=0.5)
-    node = rule.to_config()
-    whole = BandPOTrainerOf(tmp_path / "whole", node)
-    whole.train()
-    first = BandPOTrainerOf(tmp_path / "whole", node)
+    args = tiny.settings(tmp_path / "whole", BandPOConfig, trust_region=rule.to_config(), **SAVING)
+    whole, first = train(BandPOTrainer, args), build(BandPOTrainer, args)
     checkpoint = tmp_path / "whole" / "checkpoint-8"
     kept = json.loads((checkpoint / "trainer_state.json").read_text())["stateful_callbacks"]["bandpo_controlled"]
     assert kept["state"]["value"] == rows(whole)[8]
@@ -118,10 +116,6 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_exact(tmp_path, law):
     assert rows(first) == rows(whole)
     assert same_weights(first, whole)
     assert [list(row) for row in first.state.log_history[8:16]] == [list(row) for row in whole.state.log_history[8:16]]
-
-
-def BandPOTrainerOf(folder, node):
-    return build(BandPOTrainer, tiny.settings(folder, BandPOConfig, trust_region=node, **SAVING))
 
 
 def test_a_checkpoint_without_the_state_is_refused(tmp_path):
@@ -149,14 +143,13 @@ def test_training_again_begins_again(tmp_path):
 
 
 def test_trainers_without_a_controller_refuse_it_by_name():
-    for host in REFUSED:
+    for host in HOSTS:
         if host in ("TRL", "verl"):
             assert objective_for(host, RULE).trust_region == RULE
             assert objective_for(host, MASKED) == MASKED
         else:
-            with pytest.raises(
-                ValueError, match=rf"Controlled needs context\.controlled, which {host} does not show a rule; .* TRL"
-            ):
+            message = rf"Controlled needs context\.controlled, which {host} does not show a rule; .* TRL"
+            with pytest.raises(ValueError, match=message):
                 objective_for(host, RULE)
 
 

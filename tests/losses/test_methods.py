@@ -23,7 +23,7 @@ import bandpo
 from bandpo import Band, Clip, Objective, integrations, objective, policy_loss
 from bandpo.errors import UserError
 from bandpo.explain.explanation import explain
-from bandpo.integrations import REFUSED, SHOWN, objective_for, say_average, tell
+from bandpo.integrations import HOSTS, objective_for, say_average, tell
 from bandpo.losses import method
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.nodes import methods
@@ -396,12 +396,12 @@ def test_erc_has_a_dual_clip_at_10():
 
 
 def test_a_trainer_takes_a_method_or_refuses_it_by_name():
-    for host, name in ((host, each.name) for host in REFUSED for each in methods() if not each.from_sampler):
+    for host, name in ((host, each.name) for host in HOSTS for each in methods() if not each.from_sampler):
         value = dataclasses.replace(method(name).objective, aggregation=None)
-        fields = set(value.changed()) & set(REFUSED[host])
+        fields = set(value.changed()) & set(HOSTS[host].refused(host))
         message = rf"({'|'.join(fields)}) must be .* through {host}" if fields else None
         asked = {each.partition("=")[0] for each in method(name).arguments.split(", ") if each}
-        if message is None and asked - set(SHOWN[host]):
+        if message is None and asked - set(HOSTS[host].shown):
             message = rf"\w+ needs context\.\w+, which {host} does not show a rule; take another rule, or "
         if message is not None:
             with pytest.raises(ValueError, match=f"^method '{name}': {message}"):
@@ -414,8 +414,8 @@ def test_a_trainer_says_which_average_a_method_gets(caplog):
     def said(host: str, name: str, average: str | None) -> str:
         caplog.clear()
         lines: list[str] = []
-        for say in (None, lines.append):
-            integrations._say_average.cache_clear()
+        for say in (integrations.RULE.warning, lines.append):
+            integrations._SAID.clear()
             for _ in range(2):  # once in a process
                 say_average(host, name, average, say)
         assert [record.getMessage() for record in caplog.records] == lines
@@ -442,11 +442,11 @@ def test_a_trainer_says_which_average_a_method_gets(caplog):
 
 
 def test_an_average_that_was_written_must_be_the_trainers():
-    for host, (_, names) in integrations.AVERAGES.items():
+    for host, its in HOSTS.items():
         for average in get_args(Aggregation):
             written = Objective(Clip(0.2, 0.2), aggregation=average)
-            for setting, its in names.items():
-                if its == average:
+            for setting, name in its.averages.items():
+                if name == average:
                     assert objective_for(host, written, average=setting) == Objective(Clip(0.2, 0.2))
                 else:
                     with pytest.raises(ValueError, match=f"aggregation must be None through {host}, got '{average}'"):
@@ -457,7 +457,7 @@ def test_an_average_that_was_written_must_be_the_trainers():
 
 def test_a_trainer_may_be_made_where_models_are_made_on_no_device():
     with torch.device("meta"):
-        assert [objective_for(host, "band-kl") for host in REFUSED] == [Objective(Band("kl", 0.05))] * len(REFUSED)
+        assert [objective_for(host, "band-kl") for host in HOSTS] == [Objective(Band("kl", 0.05))] * len(HOSTS)
 
 
 def test_a_recipe_may_name_a_method_and_its_record_has_the_objective(tmp_path):

@@ -16,7 +16,7 @@ from regions import IN_YAML, Bare, Wider
 import bandpo
 from bandpo import Band, BySign, Capped, Clip, Decaying, Objective, Union, objective, policy_loss
 from bandpo.band import Divergence
-from bandpo.integrations import REFUSED, objective_for
+from bandpo.integrations import HOSTS, objective_for
 from bandpo.losses import Decay, Preserve, Sapo
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.kl import KLPenalty
@@ -256,10 +256,10 @@ def differing(field):
 FIELDS = ("apply", "ratio", "dual_clip", "beta", "aggregation", "max_log_ratio", "positive_weight")
 
 
-@pytest.mark.parametrize(("host", "field"), list(itertools.product(REFUSED, FIELDS)))
+@pytest.mark.parametrize(("host", "field"), list(itertools.product(HOSTS, FIELDS)))
 def test_what_a_trainer_cannot_do_is_refused_by_name_and_nothing_else(host, field):
     value = differing(field)
-    if field in REFUSED[host]:
+    if field in HOSTS[host].refused(host):
         for given in (value, value.to_config()):
             with pytest.raises(ValueError, match=f"^{field} must be .* through {host}, got .*: .+"):
                 objective_for(host, given)
@@ -268,8 +268,8 @@ def test_what_a_trainer_cannot_do_is_refused_by_name_and_nothing_else(host, fiel
 
 
 def test_every_trainer_takes_the_papers_and_a_bare_region():
-    for host in REFUSED:
+    for host in HOSTS:
         assert objective_for(host, None) == Objective()
         assert objective_for(host, Band("tv", 0.1)) == Objective(Band("tv", 0.1))
         keeps_its_loss = host in ("Liger", "torchrl")
-        assert set(REFUSED[host]) == (set(FIELDS) if keeps_its_loss else {"beta", "aggregation"})
+        assert set(HOSTS[host].refused(host)) == (set(FIELDS) if keeps_its_loss else {"beta", "aggregation"})

@@ -125,7 +125,7 @@ def test_a_log_tells_of_names_and_precision(tmp_path):
     assert "half precision" in of_level(found, "problem")[0]
     path.write_text(json.dumps({"step": 1, "data": {"actor/loss": 1.0}}), encoding="utf-8")
     ours, rate = of_level(logged(path), "note")
-    assert ours == "no metric actor/bandpo/...: another loss, or diagnostics=false"
+    assert ours == "no metric actor/bandpo/...: another loss"
     assert rate.startswith("no clip rate is in ")
 
 

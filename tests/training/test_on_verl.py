@@ -204,7 +204,7 @@ def error_of(capsys, *arguments):
         (["trainr.nnodes=2"], "unknown key 'trainr', did you mean 'trainer'?"),
         (["trust_region.detla=0.1"], "trust_region: unknown key 'detla'"),
         (["trust_region.delta=-1"], "trust_region: delta of Band must be"),
-        (["diagnostics=true", "diagnostics.x=1"], "diagnostics.x cannot be set: diagnostics is True, not a mapping"),
+        (["tokens_share=0.1", "tokens_share.x=1"], "tokens_share.x cannot be set: tokens_share is 0.1, not a mapping"),
         (["dual_clip=10"], "unknown key 'dual_clip'"),
         (["variant=public", "trust_region.aply=mask"], "trust_region: unknown key 'aply' in objective, did you mean"),
         (["variant=public", "trust_region.apply=weight"], "trust_region: dual_clip must be None for apply = 'weight'"),

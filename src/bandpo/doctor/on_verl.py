@@ -14,7 +14,7 @@ _ACTOR = "actor_rollout_ref.actor"
 LOSS = f"{_ACTOR}.policy_loss"
 _TARGET = "bandpo.integrations.verl.BandPOLossConfig"
 # What BandPOLossConfig has beyond verl's own settings there.
-ADDED = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor", "tokens_path", "tokens_share")
+ADDED = ("trust_region", "anchor", "tokens_path", "tokens_share")
 ABSENT: Any = object()
 
 
@@ -61,7 +61,7 @@ def setting(config: Mapping[str, Any], key: str, default: Any = ABSENT) -> Any:
 
 def _rule(get: Any, trust: bool) -> Iterator[Finding]:
     from ..integrations import objective_for
-    from ..integrations.tokens import SHARE, check_tokens
+    from ..integrations.run_state import SHARE, check_tokens
 
     node, anchor = get(f"{LOSS}.trust_region", None), get(f"{LOSS}.anchor", "old")
     try:

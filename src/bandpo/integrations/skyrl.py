@@ -3,23 +3,17 @@
     from bandpo.integrations.skyrl import register_bandpo_loss
     register_bandpo_loss(bandpo.Band("kl", 0.05))                   # and trainer.algorithm.policy_loss_type=bandpo
 
-The rule travels to the workers with the registered function; bandpo must be installed there. A gate: the loss is
-`bandpo.policy_loss`, of any objective but another average or penalty; SkyRL's `eps_clip_*` and `clip_ratio_c`
-are not read. The anchor is the trainer's own old policy, corrected by SkyRL's off-policy correction; with
-`anchor="rollout"` it is the sampler, as in SkyRL's `dppo`, which is what its fully asynchronous training asks for.
-
-SkyRL divides the advantages before the loss (`loss_reduction`, over the mini-batch) and adds KL and entropy terms after
-it, so a masked sum is returned. Bounds do not depend on the scale of an advantage. Log-ratios are clamped to +-20,
-unless the objective has a `max_log_ratio`.
+The loss is `bandpo.policy_loss`, a masked sum, for SkyRL divides the advantages before it and adds KL and entropy terms
+after it; `eps_clip_*` and `clip_ratio_c` are not read. bandpo must be installed on the workers. Log-ratios are clamped
+to +-20, as SkyRL does, unless the objective has a `max_log_ratio`.
 """
 
-# SkyRL is not installed where types are checked.
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+from functools import partial
 from typing import Literal
 
 import torch
@@ -33,27 +27,20 @@ COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/goo
 
 
 def register_bandpo_loss(
-    trust_region: Rule | None = None,
-    *,
-    name: str = "bandpo",
-    anchor: Literal["old", "rollout"] = "old",
+    trust_region: Rule | None = None, *, name: str = "bandpo", anchor: Literal["old", "rollout"] = "old"
 ) -> None:
     """Make the rule known to SkyRL as the policy loss `name`.
 
-    Args:
-        trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. No rule that needs entropies or a step.
-        name: what `trainer.algorithm.policy_loss_type` is set to.
-        anchor: the policy that the ratio and the bounds are taken against.
-
-    Raises:
-        ValueError: a node that is none, an objective that is not for SkyRL (`REFUSED`), or SkyRL's: the name is taken.
+    `trust_region` is as for `objective_for`, None `Band("kl", 0.05)`. The `anchor` of ratio and bounds is "old", the
+    trainer's old policy, corrected by SkyRL's off-policy correction; or "rollout", the sampler's, as in SkyRL's `dppo`
+    and for asynchronous training. Raises ValueError for an objective that SkyRL cannot do, or a name that is taken.
     """
     if anchor not in ("old", "rollout"):
         raise ValueError(f"anchor must be 'old' or 'rollout', got {anchor!r}")
     objective = take("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old")
-    objective = dataclasses.replace(objective, aggregation="none", max_log_ratio=objective.max_log_ratio or 20.0)
-    per_token = functools.partial(policy_loss, objective=objective, metrics="all")
-    PolicyLossRegistry.register(name, functools.partial(_loss, per_token, anchor))
+    objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
+    per_token = partial(policy_loss, objective=objective, metrics="all")
+    PolicyLossRegistry.register(name, partial(_loss, per_token, anchor))
 
 
 # What follows the first two is what SkyRL calls it with; all tensors are (B, T).

@@ -1,4 +1,4 @@
-"""Context of a rule from TRL's batches, and the sampler as the policy that the ratio is taken against.
+"""What `BandPOTrainer` adds to TRL's trainer besides the loss: the context of a rule, a controller, the finite guard.
 
 What is known when responses have been scored goes among TRL's outputs under the prefix `bandpo/`, so that TRL shuffles
 it and splits it with the responses.
@@ -7,6 +7,8 @@ it and splits it with the responses.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -14,24 +16,95 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from ..errors import UserError
 from ..losses.objective import Objective
+from ..numerics import not_finite
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, find_one
 from ..trust_regions.batch import GroupClip
-from .control import NAME, RadiusController
-from .trl_finite import FiniteGuard
+from .run_state import NAME, RadiusController
 
 PREFIX = "bandpo/"
+_SMALLER = "Try a smaller learning_rate or max_grad_norm, bf16 or float32 instead of fp16, or rewards of a smaller size"
+
+
+class NotFiniteError(UserError):
+    """Numbers of a training are not finite."""
+
+
+class FiniteGuard(TrainerCallback):
+    """Ends a training at weights and rewards that are not finite.
+
+    Trained weights are checked after every optimizer step: a loss or a gradient that is not finite makes them so in the
+    same step, unless a loss scaler skips it. Each process checks its own, or its shard, and all of them end together.
+
+    Without `stops` there is a warning only. `sound`: all weights were finite when last looked at. `skipped`: steps that
+    a loss scaler has skipped since the last row. `last_whole` finds the checkpoint to go on from.
+    """
+
+    def __init__(self, accelerator: Any, stops: bool) -> None:
+        self.accelerator, self.stops, self.sound, self.skipped = accelerator, stops, True, 0
+        self.last_whole: Callable[[Any, Any], Path | None] = _last_whole
+        self._scale = 0.0
+        self._warned: set[str] = set()
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs) -> None:
+        self._scale = self._scale_now()
+        change = _SMALLER if state.global_step else "Take a model whose weights are finite, or mend this one"
+        self._look(args, state, _shards(model, every=True), change)
+
+    def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
+        """Check the step before TRL logs and saves."""
+        before, self._scale = self._scale, self._scale_now()
+        # A fused optimizer skips by itself, unseen by accelerate; the scale falls then, and only then.
+        self.skipped += self.accelerator.optimizer_step_was_skipped or self._scale < before
+        self._look(args, state, _shards(model), _SMALLER)
+
+    def _scale_now(self) -> float:
+        """Return the factor by which the loss scaler multiplies losses; 0 without one."""
+        return 0.0 if self.accelerator.scaler is None else self.accelerator.scaler.get_scale()
+
+    def _look(self, args: Any, state: Any, shards: Iterator[tuple[str, Tensor]], change: str) -> None:
+        names = not_finite(shards)
+        count = torch.tensor(float(len(names)), device=self.accelerator.device)
+        self.sound = not self.accelerator.reduce(count, reduction="sum").item()
+        if not self.sound:
+            what = f"weights ({len(names)}, first {names[0]})" if names else "weights of another process"
+            if not self.stops:
+                args.save_total_limit = None  # TRL would delete good checkpoints for those that come
+            self.stop(args, state, state.global_step, f"{what} are not finite", change)
+
+    def stop(self, args: Any, state: Any, step: int, what: str, change: str) -> None:
+        """End the training by a NotFiniteError, or warn once that it goes on."""
+        when = f"step {step}" if step else "before the first step"
+        if self.stops:
+            last = self.last_whole(args, state)
+            where = "the folder has no whole checkpoint" if last is None else f"the last whole checkpoint is {last}"
+            raise NotFiniteError(f"{when}: {what}; {where}. {change}; stop_if_not_finite=False goes on all the same")
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(f"{when}: {what}; stop_if_not_finite is False", stacklevel=2)
+
+
+def _shards(model: Any, every: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Return this process's shard of each trained weight, or of every weight."""
+    for name, parameter in model.named_parameters():
+        if every or parameter.requires_grad:
+            shard = getattr(parameter, "ds_tensor", parameter)  # ZeRO-3
+            yield name, getattr(shard, "to_local", lambda shard=shard: shard)()  # FSDP2
+
+
+def _last_whole(args: Any, state: Any) -> Path | None:
+    """Return TRL's newest whole checkpoint; TRL writes the state of the trainer last."""
+    paths = [path.parent for path in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
+    found = {int(path.name[11:]): path for path in paths if path.name[11:].isdigit()}
+    return found.get(max((step for step in found if step <= state.global_step), default=-1))
 
 
 class Controller(RadiusController, TrainerCallback):
-    """Keeps the state of a `Controlled` rule in TRL's trainer_state.json; `row` is what is logged of the last step.
+    """Keeps the state of a `Controlled` rule in TRL's trainer_state.json."""
 
-    The trainer adds the metrics of each micro-batch, summed over all processes, so that every process keeps the same
-    state.
-    """
-
-    row: dict[str, float]
+    row: dict[str, float]  # what is logged of the last step
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         self.begin(cast(Any, state.stateful_callbacks).get(NAME), state.global_step)
@@ -47,68 +120,59 @@ class Controller(RadiusController, TrainerCallback):
 
 
 class ContextTrainer(GRPOTrainer):
-    """`GRPOTrainer` that keeps of each generation what a rule may ask for; `BandPOTrainer` is one."""
+    """`GRPOTrainer` that keeps what a rule may need of each generation."""
 
+    args: Any  # with the settings of `BandPOConfig`
     objective: Objective
     finite_guard: FiniteGuard
-    _asked: frozenset[str]  # what is made only where the rule needs it
     _rewards: Any
+    _needs_old: bool  # entropies of the old policy, which are made only then
     _old_pass: Any  # while responses are scored: what the first pass gave, () before it; else None
 
     def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args, **named)  # of all processes
-        if cast(torch.nn.Module, self.model).training:
-            rewards = dict(zip(self.reward_func_names, self._rewards.unbind(1), strict=True))
-            size = cast(int, self.num_generations)
-            self.finite_guard.check_rewards(self.args, self.state, rewards, self._scores(), size)
+        bad = [name for name, x in zip(self.reward_func_names, self._rewards.T, strict=True) if x.isinf().any()]
+        if self._rewards.isnan().all():
+            bad = self.reward_func_names
+        if bad and cast(torch.nn.Module, self.model).training:
+            what = f"rewards of {', '.join(bad)} are infinite in float32, or None or NaN for all completions"
+            step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
+            self.finite_guard.stop(self.args, self.state, step, what, change)
         return self._rewards
 
-    def _scores(self) -> Tensor:
-        """Sum the rewards of each completion, (B,); NaN where no function gave one."""
-        scores = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
-        scores[self._rewards.isnan().all(1)] = torch.nan  # no part of its group
-        return scores
-
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **named: Any) -> Any:
-        if self._old_pass != () or model is not self.model:
-            return super()._get_per_token_logps_and_entropies(model, *args, **named)
-        if "old_entropies" in self._asked:
+        is_first = self._old_pass == () and model is self.model
+        if is_first and self._needs_old:
             named["compute_entropy"] = True
-        self._old_pass = super()._get_per_token_logps_and_entropies(model, *args, **named)
-        return self._old_pass
+        out = super()._get_per_token_logps_and_entropies(model, *args, **named)
+        if is_first:
+            self._old_pass = out
+        return out
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         self._old_pass = ()
         try:
             outputs = super()._generate_and_score_completions(inputs)
             return outputs | {PREFIX + name: value for name, value in self._of_generation(outputs).items()}
-        except RuntimeError as error:
-            if "probability tensor contains" in str(error):  # torch's sampler; weights may be finite and too large
-                what = "the probabilities to sample from are not finite"
-                self.finite_guard.stop(self.args, self.state, what, step=self.state.global_step + 1, must=True)
-            raise
         finally:
             self._old_pass = None
 
     @torch.no_grad()
     def _of_generation(self, outputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the context's fields for the responses of a generation: (B, ...), or a number, on the CPU.
+        """Return the context's fields for the responses of a generation.
 
-        B are the responses of this process for all steps until the next generation, and every process passes here: so
-        this is the place for a mean over all micro-batches and processes.
+        B are this process's responses until the next generation. Every process passes here, so this is the place for a
+        mean over all micro-batches and processes.
         """
         known = {"generated_at": torch.tensor(self.state.global_step)}
-        is_evaluation = not cast(torch.nn.Module, self.model).training
-        size = getattr(self, "num_generations_eval", self.num_generations) if is_evaluation else self.num_generations
-        scores = self._scores()
-        is_right_or_wrong = ((scores == 0) | (scores == 1) | scores.isnan()).all()
-        if find_one(self.objective.trust_region, GroupClip) and not is_right_or_wrong:
-            warnings.warn(
-                "GroupClip takes a group's mean reward for its share of right answers, which it is of rewards that are "
-                "0 or 1; here there are others",
-                stacklevel=2,
-            )
-        groups = scores.view(-1, cast(int, size))
+        trains, size = cast(torch.nn.Module, self.model).training, cast(int, self.num_generations)
+        size = size if trains else getattr(self, "num_generations_eval", size)
+        scores = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
+        scores = scores.masked_fill(self._rewards.isnan().all(1), torch.nan)  # no part of its group
+        if find_one(self.objective.trust_region, GroupClip) and ((scores != 0) & (scores != 1) & ~scores.isnan()).any():
+            what = "GroupClip takes a group's mean reward for its share of right answers: rewards must be 0 or 1"
+            warnings.warn(what, stacklevel=2)
+        groups = scores.view(-1, size)
         mean = groups.nanmean(1, keepdim=True)
         outcomes = {"group_mean": mean, "group_std": (groups - mean).square().nanmean(1, keepdim=True).sqrt()}
         count = len(outputs["completion_ids"])
@@ -116,21 +180,19 @@ class ContextTrainer(GRPOTrainer):
         for name, value in outcomes.items():
             # Of a group without any score nothing is known, and its advantages are 0: NaN would go into the loss.
             known[name] = value.nan_to_num(0.0).expand_as(groups).flatten()[mine]
-        if "old_entropies" in self._asked and "old_per_token_logps" in outputs:
-            if not self._old_pass or self._old_pass[0] is not outputs["old_per_token_logps"]:
-                raise RuntimeError("TRL makes its old log-probabilities in another way: the old entropies are unknown")
+        if self._needs_old and "old_per_token_logps" in outputs:
             known["old_entropies"] = self._old_pass[1]
         return known | self._mean_weight(outputs, known)
 
     def _mean_weight(self, outputs: dict[str, Any], known: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the divisor of an `Adaptive` radius: the mean weight of all tokens until the next generation.
+        """Return the divisor of an `Adaptive` radius, the mean weight of a generation.
 
         It is missing where TRL makes no pass for what the weights are made of, as on policy, where ratios are 1.
         """
-        rule, old = find_one(self.objective.trust_region, Adaptive), None
-        if rule is not None and not ("old_entropies" in self._asked and "old_entropies" not in known):
-            old = self._anchored(outputs).get("old_per_token_logps")
-        if rule is None or old is None:
+        rule = find_one(self.objective.trust_region, Adaptive)
+        if rule is None or (self._needs_old and "old_entropies" not in known):
+            return {}
+        if (old := self._anchored(outputs).get("old_per_token_logps")) is None:
             return {}
         old, mask = old.float(), self._response_mask(outputs)
         columns = {name: known[name] for name in ("group_mean", "group_std", "old_entropies") if name in known}
@@ -150,19 +212,19 @@ class ContextTrainer(GRPOTrainer):
         known = {name.removeprefix(PREFIX): x for name, x in inputs.items() if name.startswith(PREFIX)}
         if "generated_at" in known:
             known["staleness"] = self.state.global_step - int(known.pop("generated_at"))
-        if "old_entropies" in self._asked and entropies is not None:  # without a pass of its own the batch is on policy
-            known.setdefault("old_entropies", entropies.detach())
+        if self._needs_old and entropies is not None:
+            known.setdefault("old_entropies", entropies.detach())  # without its own pass the batch is on policy
         return known | {"entropies": entropies, "step": self.state.global_step}
 
     def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of a loss, with the ratio's anchor as the old policy."""
-        if getattr(self.args, "anchor", "old") == "old":
+        if self.args.anchor == "old":
             return inputs
         old, sampled = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
         if sampled is None:
             raise ValueError(
                 "anchor = 'sampler' needs the sampler's log-probabilities, which TRL (0.27 and later) has of vLLM "
-                "(use_vllm=True) and of a rollout_func that returns logprobs; there are none in the inputs of the loss"
+                "(use_vllm=True) and of a rollout_func that returns logprobs"
             )
         # vLLM gives NaN where it has none, which TRL counts as no difference.
         sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)

@@ -43,7 +43,7 @@ def lab(
     output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/lab"),
     tokens: Annotated[bool, Option("--tokens", help="write all tokens too, for bandpo calibrate")] = False,
     go_on: Annotated[
-        bool, Option("--no-stop-if-not-finite", help="go on with weights or losses that are not finite")
+        bool, Option("--no-stop-if-not-finite", help="go on with weights or rewards that are not finite")
     ] = False,
     resume: Annotated[bool, Option("--resume", help="go on with an interrupted comparison")] = False,
 ) -> None:

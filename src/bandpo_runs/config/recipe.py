@@ -105,7 +105,7 @@ class RunConfig(_Node):
         threads: of torch on the CPU, in each process; None leaves them.
         tokens_share: of the responses so many have their tokens written to `tokens/` in the folder of the run, which
             `bandpo calibrate` and `bandpo report` read; None for none.
-        stop_if_not_finite: end at the first loss, weight or reward that is not finite; see `BandPOConfig`.
+        stop_if_not_finite: end at the first weight or reward that is not finite; see `BandPOConfig`.
         trainer: any field of TRL's GRPOConfig, except those that could run code (`trust.ALLOWED`). The batch sizes per
             device are those of all processes together: however many they are, a step takes the same batch.
     """

@@ -65,7 +65,7 @@ def _of_verl(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         cure = "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or install flash-attn"
         yield Finding("problem", what, cure)
     if not any(name.startswith("actor/bandpo/") for name in names):
-        yield Finding("note", "no metric actor/bandpo/...: another loss, or diagnostics=false")
+        yield Finding("note", "no metric actor/bandpo/...: another loss")
 
 
 def _clip(rows: Sequence[Mapping[str, Any]], path: Path) -> Finding:

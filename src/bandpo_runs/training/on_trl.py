@@ -31,7 +31,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Printe
 from bandpo.errors import UserError
 from bandpo.integrations import RULE
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
-from bandpo.integrations.trl_finite import FiniteGuard, NotFiniteError
+from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
 
 from .. import toy
 from ..config.recipe import RunConfig
@@ -88,7 +88,7 @@ def run(
         UserError: the folder holds a run already (without `resume`), or none or a different one (with it); data, model
             or reward cannot be had; no checkpoint is whole; another process writes to the folder. Nothing has been
             written then.
-        NotFiniteError: a loss, weight or reward is not finite; run.json has it as `stopped`.
+        NotFiniteError: a weight or reward is not finite; run.json has it as `stopped`.
     """
     folder = Path(config.output)
     if not processes.is_first():

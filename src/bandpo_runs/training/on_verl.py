@@ -30,7 +30,7 @@ from bandpo.trust_regions.nodes import own_type
 from ..config.recipe import merge, read_recipe
 
 # What `integrations.verl.BandPOLossConfig` takes.
-LOSS = ("trust_region", "diagnostics", "diagnostics_by_probability", "anchor", "tokens_path", "tokens_share")
+LOSS = ("trust_region", "anchor", "tokens_path", "tokens_share")
 # The roots of verl's settings.
 ROOTS = (
     "actor_rollout_ref",

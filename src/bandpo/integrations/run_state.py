@@ -1,0 +1,132 @@
+"""The state of a `Controlled` rule between steps, and the tokens of a run: what the trainers of TRL and verl keep."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import UserError
+from ..files import json_line, line_of, lines_of
+from ..losses.metrics import Metrics
+from ..trust_regions.control import Controlled, State
+
+NAME = "bandpo_controlled"  # of the state in a checkpoint
+SHARE = 0.1
+
+
+class RadiusController:
+    """Moves the number of a `Controlled` rule after every step."""
+
+    def __init__(self, rule: Controlled, kept: dict[str, Any] | None = None, step: int = 0) -> None:
+        self.rule = rule
+        self.begin(kept, step)
+
+    def begin(self, kept: dict[str, Any] | None, step: int) -> None:
+        """Begin at step 0, or go on where the checkpoint of a step was.
+
+        Raises ValueError for a checkpoint without the state, or with the state of another rule.
+        """
+        if step != (0 if kept is None else kept["step"]):
+            raise ValueError(f"the checkpoint of step {step} has no state of a controlled rule; begin a new run")
+        if kept is not None and kept["rule"] != repr(self.rule):
+            raise ValueError(f"the checkpoint has the state of another controlled rule, {kept['rule']}")
+        self.state: State = self.rule.start() if kept is None else kept["state"]
+        self._metrics = Metrics({}, {})
+        _ = self.value  # ValueError if the state cannot be of this rule
+
+    @property
+    def value(self) -> float:
+        """Return the number in force."""
+        return self.rule.value(self.state)
+
+    def add(self, metrics: Metrics) -> None:
+        """Take the metrics of a micro-batch of the step that runs."""
+        self._metrics = metrics.merge(self._metrics)
+
+    def finish(self, step: int, *, over_ranks: bool = False) -> dict[str, Any]:
+        """Move the number after a step, and return what a checkpoint must keep.
+
+        With `over_ranks` what was measured is summed over all ranks; else each rank has that already.
+        """
+        found, self._metrics = self._metrics, Metrics({}, {})
+        if found.totals:
+            _, self.state = self.rule.radius(self.state, (found.all_reduce() if over_ranks else found).compute())
+        return {"rule": repr(self.rule), "state": self.state, "step": step}
+
+
+def check_tokens(path: Any, share: Any, where: str = "") -> None:
+    """Raise ValueError for settings that no `TokenWriter` can have."""
+    if path is not None and not (isinstance(path, str | Path) and str(path)):
+        raise ValueError(f"{where}tokens_path must be the name of a folder, got {path!r}")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ValueError(f"{where}tokens_share must be a share of the responses in (0, 1], got {share!r}")
+
+
+class TokenWriter:
+    """Writes the tokens of some responses to a file, for `bandpo calibrate`.
+
+    A row of `tokens-PROCESS.jsonl` is a response in one optimizer step (of verl: in one update):
+
+        {"step": 3, "response_id": "5d0c...", "old_logps": [...], "logps": [...], "advantage": 0.5}
+
+    A response is written in all the steps that it is used in, or in none. What is resumed at a step cuts off the rows
+    from that step on, and half a row, before it writes. Raises UserError at step 0 if the file has rows, which are of
+    another run, and for a damaged row.
+    """
+
+    def __init__(self, folder: str | Path, share: float, process: int) -> None:
+        self.path, self.share, self.step = Path(folder) / f"tokens-{process}.jsonl", share, -1
+
+    def write(
+        self, step: int, old_logps: Tensor, logps: Tensor, advantages: Tensor, mask: Tensor, *, batch: int
+    ) -> None:
+        """Add rows for a micro-batch, of tensors (B, T); advantages may be (B,).
+
+        `step` is the optimizer steps before this one; where it goes back, the run was resumed. `mask` is true at the
+        tokens of the response. `batch` tells responses apart that are of different generations.
+        """
+        if self.step < 0 or step < self.step:
+            self._cut(step)
+        self.step, lines = step, []
+        columns = (x.detach().float().cpu() for x in (old_logps, logps, advantages))
+        for old, new, advantage, kept in zip(*columns, mask.bool().cpu(), strict=True):
+            old, new = old[kept], new[kept]
+            name = hashlib.blake2b(old.numpy().tobytes() + batch.to_bytes(8, "little"), digest_size=8).digest()
+            # Numbers that are not finite are of a run that is lost: no reader could use them.
+            is_whole = len(old) and old.isfinite().all() and new.isfinite().all()
+            if is_whole and int.from_bytes(name, "little") < self.share * 2**64:
+                value = advantage[kept] if advantage.dim() else advantage
+                row: dict[str, Any] = {"step": step, "response_id": name.hex()}
+                row |= {"old_logps": _digits(old), "logps": _digits(new), "advantage": _digits(value)}
+                lines.append(line_of(row))
+        with self.path.open("ab") as file:
+            file.writelines(lines)
+
+    def _cut(self, step: int) -> None:
+        """Leave only the rows before a step in the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = 0
+        for number, line in enumerate(lines_of(self.path) if self.path.exists() else (), 1):
+            if step == 0:
+                raise UserError(f"{self.path} holds the tokens of another run already; give tokens_path another folder")
+            if not line.endswith(b"\n"):
+                break
+            where = f"{self.path}, line {number}"
+            of = json_line(line, where).get("step")
+            if not isinstance(of, int):
+                raise UserError(f"{where}: 'step' is {of!r}; a whole number is expected")
+            if of >= step:
+                break
+            kept += len(line)
+        if self.path.exists():
+            os.truncate(self.path, kept)
+
+
+def _digits(values: Tensor) -> Any:
+    """Return numbers with nine digits, as many as float32 has."""
+    numbers = [float(f"{x:.9g}") for x in values.reshape(-1).tolist()]
+    return numbers if values.dim() else numbers[0]
