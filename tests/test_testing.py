@@ -14,7 +14,7 @@ import bandpo
 from bandpo import DCPO, Band, Bounds, BySign, Capped, Clip, Context, Decaying, Objective, Region, Union
 from bandpo.band import Divergence
 from bandpo.band.divergences import _REGISTRY, divergence
-from bandpo.losses import Preserve, Sapo
+from bandpo.losses import Sapo
 from bandpo.losses.nodes import methods
 from bandpo.testing import check_divergence, check_objective, check_trust_region
 from bandpo.trust_regions import RIPO, Relaxed
@@ -66,17 +66,7 @@ def test_a_faulty_divergence_is_found(faulty, message):
         check_divergence(faulty)
 
 
-def test_a_divergence_for_which_the_lemma_fails_is_found(monkeypatch):
-    """No convex f is one, so f is made concave behind the constructor's back."""
-    mine = Divergence("mine", CHI2.f, log_bounds=CHI2.log_bounds)
-    object.__setattr__(mine, "log_f", lambda x: -(torch.expm1(x) ** 2))
-    monkeypatch.setattr(bandpo.testing, "_check_log_f", lambda divergence: None)
-    with pytest.raises(AssertionError, match="may be closer"):
-        check_divergence(mine)
-
-
 REGIONS = [
-    Clip(0.2, 0.28),
     DCPO(),
     RIPO(),
     Union(Band("kl", 0.05), Clip(0.2, 0.2)),
@@ -180,9 +170,7 @@ def test_every_method_passes(method):
         Objective(Clip(), beta=0.1),
         Objective(Band(), aggregation="none", apply=("mask", "weight")),
         Objective(Band("tv", 0.1), aggregation="token-mean", dual_clip=3.0),
-        Objective(Clip(), apply=Preserve(0.5, 1.0), max_log_ratio=20.0),
         Objective(Band(), apply="quadratic", aggregation="seq-mean-token-sum-norm"),
-        Objective(Band(), apply=("soft", Sapo())),
         Objective(Clip(0.02, 0.02), ratio="sequence-mean", apply=(Sapo(), "quadratic")),
     ],
     ids=name_of,
@@ -238,35 +226,6 @@ def test_tensors_of_the_batch_go_with_their_responses():
     check_objective(Objective(Wider(0.3)), entropies=torch.linspace(0, 2, 48, dtype=torch.float64).view(6, 8))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # the compiler warns of its own parts while it is imported
-def test_objectives_pass_compiled():
-    check_objective(Objective(Band("tv", 0.1), apply=("quadratic", Sapo()), beta=0.1), compile=True)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda loss: loss * (1 + 1e-12 * torch.rand((), dtype=torch.float64)),
-            "the value must be the same in a second compiled call",
-        ),
-        (lambda loss: loss.detach() + 1.1 * (loss - loss.detach()), "the compiled gradient must be the eager one"),
-    ],
-    ids=["random", "gradient"],
-)
-def test_a_fault_of_the_compiled_loss_is_found(monkeypatch, change, message):
-    def faulty(logps, old_logps, advantages, mask, objective, **more):
-        loss, metrics = bandpo.policy_loss(logps, old_logps, advantages, mask, objective, **more)
-        return change(loss) if torch.compiler.is_compiling() else loss, metrics
-
-    monkeypatch.setattr(bandpo.testing, "policy_loss", faulty)
-    with pytest.raises(AssertionError, match=message):
-        check_objective(Objective(Clip()), compile=True)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -275,17 +234,13 @@ def test_a_fault_of_the_compiled_loss_is_found(monkeypatch, change, message):
             lambda loss, leaf, mask: loss + (len(leaf) - 1) * (loss - loss.detach()),
             "the gradient of two micro-batches with one normalizer must be that of the whole",
         ),
-        (
-            lambda loss, leaf, mask: 1.5 * loss - 0.5 * loss.detach(),
-            "must be the derivative of the value; not so at p = ",
-        ),
         (lambda loss, leaf, mask: loss + 0 * leaf.sum(), "what stands in padding must not reach the value"),
         (
             lambda loss, leaf, mask: loss + torch.where(leaf.isinf().any(), torch.inf, 0.0),
             "the value must be finite at an old log p of ",
         ),
     ],
-    ids=["value of micro-batches", "gradient of micro-batches", "another gradient", "padding", "infinite"],
+    ids=["value of micro-batches", "gradient of micro-batches", "padding", "infinite"],
 )
 def test_a_faulty_loss_is_found(monkeypatch, change, message):
     def faulty(logps, old_logps, advantages, mask, objective, **more):
