@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,50 +113,11 @@ def test_tokens_of_a_run_that_was_killed_are_those_of_one_that_was_not(home, tmp
     assert_same_run(folder, whole)
 
 
-CLI = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"
-# The signal comes from within, so that it comes at the same place whatever the speed of the machine.
-KILLED_CLI = f"""
-import os, signal
-from bandpo_runs.training import on_trl
-
-def stop(self, args, state, control, **named):
-    if state.global_step == 14:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-on_trl._Recorder.on_step_end = stop
-{CLI}
-"""
-
-
-def test_a_process_killed_within_a_round_and_resumed_gives_the_same_weights_and_rows(home, whole, tmp_path):
-    node = recipe.node(home, tmp_path / "killed")
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(node))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-
-    def bandpo(code, *args):
-        return subprocess.run(
-            [sys.executable, "-c", code, *args], env=env, cwd=tmp_path, capture_output=True, text=True
-        )
-
-    killed = bandpo(KILLED_CLI, "train", str(file))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    folder = Path(node["output"])
-    # A round has 4 steps: 14 is within the fourth, and rows 9 to 13 come after the last checkpoint.
-    assert saved(folder) == ["checkpoint-8"]
-    assert steps(folder) == list(range(1, 14))
-    assert not json.loads((folder / "run.json").read_text())["finished"]
-
-    resumed = bandpo(CLI, "train", str(file), "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "going on after step 8" in resumed.stdout
-    assert_same_run(folder, whole)
-
-
 EVALUATION = {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "per_device_eval_batch_size": 8}
 EVALUATION |= {"num_generations_eval": 2}
 STEERED = Controlled(Band("kl", 0.002), "delta", "clip/fraction", 0.3, PI(0.5, 0.1), 1e-5, 1.0, smoothing=0.75)
 VARIANTS = {
+    "killed within a round": ({}, 14, list(range(1, 14))),
     "a radius that steers itself": ({"trust_region": STEERED.to_config()}, 14, list(range(1, 14))),
     "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12]),
     "gradient accumulation and a reference model": (
@@ -166,7 +126,7 @@ VARIANTS = {
         list(range(1, 14)),
     ),
     "evaluation": (
-        {"data": {"eval_size": 4}, "trainer": {"logging_steps": 4, **EVALUATION}},
+        {"data": {"eval_size": 4}, "trainer": EVALUATION | {"logging_steps": 4}},
         14,
         [0, 3, 4, 6, 8, 9, 12, 12],
     ),

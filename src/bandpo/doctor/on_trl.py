@@ -55,11 +55,9 @@ def trl_settings(
     from ..losses.notation import in_words
 
     objective, said, args, rule = None, [], SimpleNamespace(**found), found.get("trust_region")
-    if "trust_region" in unknown:
-        pass
-    elif not trust and (own := own_type(rule)) is not None:
+    if not trust and (own := own_type(rule)) is not None:
         yield Finding("note", f"trust_region: {not_loaded(own)}")
-    else:
+    elif "trust_region" not in unknown:
         try:
             objective = objective_for("TRL", rule, anchor=found.get("anchor", "old"), average=found["loss_type"])
             yield Finding("ok", f"the loss of BandPOTrainer is {in_words(objective)}")
