@@ -136,15 +136,13 @@ def _run(
         arguments.eval_on_start = False  # it was done, and its row is in the file
     if notice:
         say(notice)
-    trainer = _trainer(
-        BandPOTrainer,
-        model=model,
-        reward_funcs=validation.reward,
-        args=arguments,
-        train_dataset=rows,
-        eval_dataset=held_out,
-        processing_class=tokenizer,
-    )
+    data = {"train_dataset": rows, "eval_dataset": held_out, "reward_funcs": validation.reward}
+    try:
+        trainer = _trainer(BandPOTrainer, model=model, args=arguments, processing_class=tokenizer, **data)
+    except UserError:
+        with contextlib.suppress(OSError):  # the trainer makes its folder before it has seen all settings
+            (folder / "checkpoints").rmdir()
+        raise
     facts = _facts(config, command, skill, state.num_processes)
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
     guard: FiniteGuard = trainer.finite_guard
