@@ -31,6 +31,7 @@ NOT_RUN = {
     "bandpo train recipe.yaml": "the recipe is the reader's",
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml variant": "needs eight GPUs",
     "bandpo verl recipes/paper/r1": "needs eight GPUs",
+    "RAY_ADDRESS=10.0.0.1:6379 bandpo verl recipes/paper/r1": "needs a Ray cluster",
     "class BandPOLoss(PolicyLoss)": "needs OpenRLHF",
     "from slime": "needs slime",
 }

@@ -19,7 +19,7 @@ STAND_INS = {
     '{ touch "$CALLS.again"; exit 1; }; exec /bin/sleep 5 > /dev/null 2>&1',
     "sleep": "exec /bin/sleep 0.05",
     "python": 'cat > /dev/null; echo "$NODE python $2 $3" >> "$CALLS"; /bin/sleep 1',
-    "bandpo": 'echo "$NODE bandpo $*" >> "$CALLS"; exit ${BANDPO_EXIT:-0}',
+    "bandpo": 'echo "$NODE bandpo $* at $RAY_ADDRESS" >> "$CALLS"; exit ${BANDPO_EXIT:-0}',
 }
 
 
@@ -56,7 +56,7 @@ def test_the_slurm_script_starts_ray_on_all_nodes_waits_and_runs_the_recipe(tmp_
     assert calls.count(f"node2 {worker}") == 2  # the first time the head was not there yet
     assert calls.count(f"node3 {worker}") == 1
     assert "node1 python 10.0.0.1:6379 12" in calls
-    assert calls[-1] == "node1 bandpo verl recipe.yaml trainer.save_freq=10 --nodes 3 --address 10.0.0.1:6379"
+    assert calls[-1] == "node1 bandpo verl recipe.yaml trainer.save_freq=10 trainer.nnodes=3 at 10.0.0.1:6379"
 
 
 @pytest.mark.slow
@@ -83,8 +83,8 @@ def test_the_manifest_is_a_ray_job_whose_nodes_are_those_of_the_recipe():
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     words = job["spec"]["entrypoint"].split()
-    assert words[:2] == ["bandpo", "verl"]
-    assert words[words.index("--nodes") + 1] == str(workers["replicas"])
+    assert words[:4] == ["env", "RAY_ADDRESS=auto", "bandpo", "verl"]
+    assert f"trainer.nnodes={workers['replicas']}" in words
     (container,) = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == workers["rayStartParams"]["num-gpus"] == "8"
     pins = (FOLDER.parent.parent / "constraints-verl.txt").read_text(encoding="utf-8").splitlines()

@@ -14,7 +14,7 @@ import bandpo
 from bandpo import DCPO, Band, Bounds, BySign, Capped, Clip, Context, Decaying, Objective, Region, Union
 from bandpo.band import Divergence
 from bandpo.band.divergences import _REGISTRY, divergence
-from bandpo.losses import Preserve, Sapo
+from bandpo.losses import Sapo
 from bandpo.losses.nodes import methods
 from bandpo.testing import check_divergence, check_objective, check_trust_region
 from bandpo.trust_regions import RIPO, Relaxed
@@ -27,11 +27,7 @@ def test_our_own_divergences_pass(name):
     check_divergence(divergence(name))
 
 
-@pytest.mark.parametrize(
-    "f",
-    [lambda u: 3 * (u - 1).abs(), lambda u: -u.log(), lambda u: torch.xlogy(u, u), lambda u: (u - 1) ** 2 / (u + 1)],
-    ids=["kink", "f(0) = inf", "slope at 1", "le cam"],
-)
+@pytest.mark.parametrize("f", [lambda u: 3 * (u - 1).abs(), lambda u: -u.log()], ids=["kink", "f(0) = inf"])
 def test_a_generator_alone_passes(f):
     check_divergence(Divergence("mine", f))
 
@@ -46,10 +42,7 @@ def with_bounds(change):
 FAULTS = {
     "log_f of another f": (Divergence("mine", CHI2.f, log_f=lambda x: x * x), r"log_f\(log u\) must be f"),
     "log_f with a slope at 1": (Divergence("mine", CHI2.f, log_f=lambda x: torch.exp(2 * x) - 1), "log_f"),
-    "delta doubled": (
-        with_bounds(lambda low, high, p, d: CHI2.log_bounds(p, 2 * d)),
-        "either g = delta or the simplex",
-    ),
+    "delta doubled": (with_bounds(lambda low, high, p, d: CHI2.log_bounds(p, 2 * d)), "either g = delta or the simpl"),
     "beyond the simplex": (with_bounds(lambda low, high, p, d: (low, high + 1)), r"r_high must be in \[1, 1/p\]"),
     "never saturates": (with_bounds(lambda low, high, p, d: (low.clamp(min=-3), high)), "at r_low either g = delta"),
     "turned round": (with_bounds(lambda low, high, p, d: (high, low)), "r_low must be at most 1"),
@@ -66,22 +59,11 @@ def test_a_faulty_divergence_is_found(faulty, message):
         check_divergence(faulty)
 
 
-def test_a_divergence_for_which_the_lemma_fails_is_found(monkeypatch):
-    """No convex f is one, so f is made concave behind the constructor's back."""
-    mine = Divergence("mine", CHI2.f, log_bounds=CHI2.log_bounds)
-    object.__setattr__(mine, "log_f", lambda x: -(torch.expm1(x) ** 2))
-    monkeypatch.setattr(bandpo.testing, "_check_log_f", lambda divergence: None)
-    with pytest.raises(AssertionError, match="may be closer"):
-        check_divergence(mine)
-
-
 REGIONS = [
-    Clip(0.2, 0.28),
     DCPO(),
     RIPO(),
     Union(Band("kl", 0.05), Clip(0.2, 0.2)),
-    # Reverse KL is solved as Jensen-Shannon is, and takes as long: every day one of them.
-    *(pytest.param(Band(x, 0.05), marks=[pytest.mark.slow] if x == "reverse_kl" else []) for x in _REGISTRY),
+    *(Band(name, 0.05) for name in _REGISTRY if name != "reverse_kl"),  # solved as Jensen-Shannon is, and takes as long
     Band("kl", delta_low=0.01, delta_high=0.1),
     Relaxed(Band(), Clip(0.2, 0.28)),
     Capped(Band(), 10.0),
@@ -119,10 +101,7 @@ REGION_FAULTS = {
     "half precision": (mine(lambda b, p: Bounds(b.log_low.half(), b.log_high)), "log_low is torch.float16"),
     "a gradient": (mine(lambda b, p: Bounds(b.log_low + 0 * p.clamp(-1, 0), b.log_high)), "log_low must be detached"),
     "NaN at p = 0": (mine(lambda b, p: Bounds(b.log_low, b.log_high + 0 * p.detach())), "log_low <= 0 <= log_high"),
-    "NaN hidden": (
-        mine(lambda b, p: Bounds(b.log_low.nan_to_num(-1.0), b.log_high)),
-        "log_low must be NaN exactly where log p is; not so at log p = nan, log_low = -1",
-    ),
+    "NaN hidden": (mine(lambda b, p: Bounds(b.log_low.nan_to_num(-1.0), b.log_high)), "not so at log p = nan, log_low"),
     "NaN spread": (mine(lambda b, p: Bounds(b.log_low, b.log_high + 0 * b.log_high.sum())), "log_high must be NaN exa"),
     "the batch matters": (
         mine(lambda b, p: Bounds(b.log_low, b.log_high * (1 + b.log_high.isfinite().sum(-1, keepdim=True)))),
@@ -137,23 +116,6 @@ REGION_FAULTS = {
 def test_a_faulty_rule_is_found(region, message):
     with pytest.raises(AssertionError, match=message):
         check_trust_region(region)
-
-
-def test_a_rule_that_does_not_survive_yaml_is_found():
-    @dataclass(frozen=True)
-    class Forgetful(bandpo.Region):
-        kind: ClassVar[str] = "forgetful_in_a_test"
-        eps: float = 0.2
-
-        def bounds(self, old_logps, context=None):
-            return Clip(self.eps, self.eps).bounds(old_logps)
-
-        def to_config(self):
-            return {"type": self.kind}
-
-    check_trust_region(Forgetful())
-    with pytest.raises(AssertionError, match=r"the config node .* must give"):
-        check_trust_region(Forgetful(0.1))
 
 
 def test_the_first_point_is_named():
@@ -180,9 +142,7 @@ def test_every_method_passes(method):
         Objective(Clip(), beta=0.1),
         Objective(Band(), aggregation="none", apply=("mask", "weight")),
         Objective(Band("tv", 0.1), aggregation="token-mean", dual_clip=3.0),
-        Objective(Clip(), apply=Preserve(0.5, 1.0), max_log_ratio=20.0),
         Objective(Band(), apply="quadratic", aggregation="seq-mean-token-sum-norm"),
-        Objective(Band(), apply=("soft", Sapo())),
         Objective(Clip(0.02, 0.02), ratio="sequence-mean", apply=(Sapo(), "quadratic")),
     ],
     ids=name_of,
@@ -199,12 +159,9 @@ class Faulty(Region):
     fault: str = "batch"
 
     def bounds(self, old_logps, context=None):
-        width = torch.full_like(old_logps.detach(), math.log(1.2))
-        if self.fault == "batch":
-            width = width * len(old_logps)
-        elif self.fault == "random":
-            width = width * (0.5 + torch.rand(()))
-        return Bounds(-width, width)
+        scales = {"batch": len(old_logps), "random": 0.5 + torch.rand(())}
+        bounds, scale = Clip(0.2, 0.2).bounds(old_logps), scales.get(self.fault, 1)
+        return Bounds(bounds.log_low * scale, bounds.log_high * scale)
 
     def to_config(self):
         return {"type": "clip"} if self.fault == "node" else super().to_config()
@@ -213,10 +170,7 @@ class Faulty(Region):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (
-            "batch",
-            r"must not depend on the other responses.*; of a rule that .* sees_batch=True; not so at gradient = ",
-        ),
+        ("batch", r"must not depend on the other responses.*; of a rule that .* sees_batch=True; not so at gradient"),
         ("random", "must be the same in a second call"),
         ("node", "the config node .* must give"),
     ],
@@ -226,71 +180,40 @@ def test_a_faulty_rule_is_found_through_its_objective(fault, message):
         check_objective(Objective(Faulty(fault)))
 
 
+def test_a_rule_that_does_not_survive_yaml_is_found():
+    with pytest.raises(AssertionError, match=r"the config node .* must give"):
+        check_trust_region(Faulty("node"))
+
+
 def test_a_rule_may_see_the_batch_on_purpose():
-    """All else is asked of it as of the others."""
     check_objective(Objective(Faulty("batch")), sees_batch=True)
     with pytest.raises(AssertionError, match="must be the same in a second call"):
         check_objective(Objective(Faulty("random")), sees_batch=True)
 
 
 def test_tensors_of_the_batch_go_with_their_responses():
-    """Widths that are all the same but for one response."""
     check_objective(Objective(Wider(0.3)), entropies=torch.linspace(0, 2, 48, dtype=torch.float64).view(6, 8))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # the compiler warns of its own parts while it is imported
-def test_objectives_pass_compiled():
-    check_objective(Objective(Band("tv", 0.1), apply=("quadratic", Sapo()), beta=0.1), compile=True)
+LOSS_FAULTS = {
+    "value of parts": (
+        lambda loss, x: loss * len(x),
+        "the value of two micro-batches with one normalizer must be that",
+    ),
+    "gradient of parts": (
+        lambda loss, x: loss + (len(x) - 1) * (loss - loss.detach()),
+        "the gradient of two micro-batches with one normalizer must be that of the whole",
+    ),
+    "padding": (lambda loss, x: loss + 0 * x.sum(), "what stands in padding must not reach the value"),
+    "infinite": (lambda loss, x: loss + torch.where(x.isinf().any(), torch.inf, 0.0), "the value must be finite at an"),
+}
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda loss: loss * (1 + 1e-12 * torch.rand((), dtype=torch.float64)),
-            "the value must be the same in a second compiled call",
-        ),
-        (lambda loss: loss.detach() + 1.1 * (loss - loss.detach()), "the compiled gradient must be the eager one"),
-    ],
-    ids=["random", "gradient"],
-)
-def test_a_fault_of_the_compiled_loss_is_found(monkeypatch, change, message):
-    def faulty(logps, old_logps, advantages, mask, objective, **more):
-        loss, metrics = bandpo.policy_loss(logps, old_logps, advantages, mask, objective, **more)
-        return change(loss) if torch.compiler.is_compiling() else loss, metrics
-
-    monkeypatch.setattr(bandpo.testing, "policy_loss", faulty)
-    with pytest.raises(AssertionError, match=message):
-        check_objective(Objective(Clip()), compile=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda loss, leaf, mask: loss * len(leaf), "the value of two micro-batches with one normalizer must be that"),
-        (
-            lambda loss, leaf, mask: loss + (len(leaf) - 1) * (loss - loss.detach()),
-            "the gradient of two micro-batches with one normalizer must be that of the whole",
-        ),
-        (
-            lambda loss, leaf, mask: 1.5 * loss - 0.5 * loss.detach(),
-            "must be the derivative of the value; not so at p = ",
-        ),
-        (lambda loss, leaf, mask: loss + 0 * leaf.sum(), "what stands in padding must not reach the value"),
-        (
-            lambda loss, leaf, mask: loss + torch.where(leaf.isinf().any(), torch.inf, 0.0),
-            "the value must be finite at an old log p of ",
-        ),
-    ],
-    ids=["value of micro-batches", "gradient of micro-batches", "another gradient", "padding", "infinite"],
-)
+@pytest.mark.parametrize(("change", "message"), LOSS_FAULTS.values(), ids=LOSS_FAULTS)
 def test_a_faulty_loss_is_found(monkeypatch, change, message):
-    def faulty(logps, old_logps, advantages, mask, objective, **more):
-        loss, metrics = bandpo.policy_loss(logps, old_logps, advantages, mask, objective, **more)
-        return change(loss, logps, mask), metrics
+    def faulty(logps, *others, **more):
+        loss, metrics = bandpo.policy_loss(logps, *others, **more)
+        return change(loss, logps), metrics
 
     monkeypatch.setattr(bandpo.testing, "policy_loss", faulty)
     with pytest.raises(AssertionError, match=message):

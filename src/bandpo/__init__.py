@@ -20,29 +20,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The names at the top, and the part that each comes from; all others are in bandpo.band, .trust_regions and .losses.
-_NAMES = {
-    "Adaptive": "trust_regions",
-    "Band": "trust_regions",
-    "Bounds": "bounds",
-    "ByProbability": "trust_regions",
-    "BySign": "trust_regions",
-    "Capped": "trust_regions",
-    "Clip": "trust_regions",
-    "Context": "trust_regions",
-    "Controlled": "trust_regions",
-    "DCPO": "trust_regions",
-    "Decaying": "trust_regions",
-    "Intersect": "trust_regions",
-    "Objective": "losses",
-    "Quantile": "trust_regions",
-    "Region": "trust_regions",
-    "Union": "trust_regions",
-    "band_bounds": "band",
-    "group_advantages": "losses",
-    "objective": "losses",
-    "policy_loss": "losses",
-}
+# The names at the top, by the part that each comes from; all others are in bandpo.band, .trust_regions and .losses.
+_PARTS = {
+    "band": ("band_bounds",),
+    "bounds": ("Bounds",),
+    "losses": ("Objective", "group_advantages", "objective", "policy_loss"),
+    "trust_regions": (
+        "Adaptive", "Band", "ByProbability", "BySign", "Capped", "Clip", "Context", "Controlled", "DCPO", "Decaying",
+        "Intersect", "Quantile", "Region", "Union",
+    ),
+}  # fmt: skip
+_NAMES = {name: part for part, names in _PARTS.items() for name in names}
 _CORE = ("numerics", "bounds", "band", "trust_regions", "losses")
 __all__ = list(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -45,8 +45,7 @@ class Bounds:
     def variation(self, old_logps: Tensor) -> Variation:
         """Return the allowed change of probability within the simplex. (r_low - 1) p <= dp <= (r_high - 1) p.
 
-        eq:fixed_variation_range_set intersected with eq:theoretical_variation_range_set: a fixed clip allows the token
-        p = 0.9 no more than dp = 0.1, whatever its epsilon.
+        It is eq:fixed_variation_range_set intersected with eq:theoretical_variation_range_set.
         """
         log_p = old_logps.to(self.log_low.dtype).clamp(max=0)
         p, log_q = log_p.exp(), self.log_high + log_p

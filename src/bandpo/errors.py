@@ -18,9 +18,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def unknown(what: str, word: object, known: list[str], *, most: int = 8, meant: str | None = None) -> str:
-    """Say that a word is none of the known ones. The message has all of them where they are few, else the nearest, or
-    what was meant.
-    """
+    """Say that a word is unknown, with all known ones up to `most`, else the nearest or what was `meant`."""
     near = nearest(str(word), known) if meant is None else f", did you mean {meant!r}?"
     if len(known) <= most:
         return f"{what} must be one of {known}, got {word!r}{near}"
@@ -34,11 +32,9 @@ def counted(count: int, name: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text as a terminal may have it. Newline and tab stay, and other control characters become \x1b and the
-    like.
+    r"""Write control characters, which could rewrite what a terminal shows, as \x1b.
 
-    Those of C0, of C1 and of the direction of writing could rewrite what the terminal shows. A carriage return stays at
-    either end of a line, where it is that of a progress bar.
+    Newline and tab stay, and a carriage return at either end of a line, where it is that of a progress bar.
     """
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
@@ -47,9 +43,6 @@ _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202
 
 
 def without_password(text: str) -> str:
-    """Remove secrets from a text that is shown or written.
-
-    Secrets in an address are the text before the @, and each value of its query, which
-    may be a key, are blanked out."""
+    """Blank out what is before the @ of an address in a text, and each value of its query, which may be a key."""
     text = re.sub(r"://[^/\s?]+@", "://***@", text)
     return re.sub(r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text)

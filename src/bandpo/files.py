@@ -16,9 +16,14 @@ from typing import Any, NamedTuple
 
 from .errors import UserError
 
-DEPTH = 100  # lists and mappings in one another; Python's own limit is about a thousand
-_TOO_DEEP = f"corrupt: it is nested more than {DEPTH} deep"
+# Lists and mappings in one another; Python's own limit is about a thousand.
+_DEPTH, _TOO_DEEP = 100, "corrupt: it is nested more than 100 deep"
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")  # neither a page nor a terminal can have these
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
+_short.maxlevel = 3
+shortened = _short.repr  # a value for a message
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
@@ -30,8 +35,6 @@ def lines_of(path: Path) -> Iterator[bytes]:
             yield from file
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise error if isinstance(error, UserError) else UserError(f"{str(path)!r} cannot be a path: {error}") from None
 
 
 def content_of(path: Path) -> bytes:
@@ -40,10 +43,7 @@ def content_of(path: Path) -> bytes:
 
 
 def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True) -> Any:
-    """Read a JSON document, and check it by `checked`; raise UserError.
-
-    With `shown`, names and texts that a page cannot have are refused.
-    """
+    """Read a JSON document, and check it by `checked`; with `shown` refuse texts that a page cannot have."""
     return checked(_parsed(content_of(path), str(path), shown), schema, str(path))
 
 
@@ -56,12 +56,9 @@ class Lines(NamedTuple):
 
 
 def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
-    """Read JSON lines, and check each by `checked`; blank lines do not count.
+    """Read JSON lines, and check each by `checked`; raise UserError with the number of a damaged one.
 
-    With `ended`, only lines that end in a newline count; otherwise a whole last line counts without it.
-
-    Raises:
-        UserError: not a regular file, or a damaged line; the message has its number.
+    Blank lines do not count. A last line without a newline counts if it is whole, but not with `ended`.
     """
     rows, whole = [], 0
     for number, line in enumerate(lines_of(path), 1):
@@ -98,11 +95,9 @@ def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
     except RecursionError:
         raise UserError(f"{where}: {_TOO_DEEP}") from None
     except ValueError as error:  # of UTF-8, of JSON, or of an integer with more than 4,300 digits
-        got = shortened(content.decode(errors="replace"))
-        reason = getattr(error, "msg", str(error))
+        got, reason = shortened(content.decode(errors="replace")), getattr(error, "msg", str(error))
         raise UserError(f"{where}: corrupt: one JSON object is expected ({reason}), got {got}") from None
-    _check(value, where, shown)
-    return value
+    return _plain(value, where, shown)
 
 
 def read_yaml(path: Path) -> Any:
@@ -113,45 +108,41 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str | bytes, where: str) -> Any:
     """Parse YAML of plain values, and execute nothing in it.
 
-    Raises:
-        UserError: not YAML, a key that is there twice in one mapping, or a value that is too deep or too large; the
-            message begins with `where`.
+    Raises UserError for what is not YAML, a key that is there twice in one mapping, or a value too deep or too large.
     """
     import yaml
 
     try:
-        value = yaml.load(text, Loader=_yaml_loader())
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _refuse_twice(node)
+        value = None if node is None else loader.construct_document(node)
     except RecursionError:
         raise UserError(f"{where}: {_TOO_DEEP}") from None
     except (yaml.YAMLError, ValueError, OverflowError, AttributeError, LookupError) as error:  # of a date, a number
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
-    _check(value, where, shown=True)
-    return value
+    return _plain(value, where, shown=True)
 
 
-@functools.cache
-def _yaml_loader() -> Any:
+def _refuse_twice(node: Any) -> None:
+    """Refuse a key that is there twice, of which PyYAML takes the last."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Refuse a key that is there twice, of which PyYAML takes the last."""
-
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node = super().compose_mapping_node(anchor)
-            names = [(key.tag, str(key.value)) for key, _ in node.value]
-            for i, (key, _) in enumerate(node.value):
-                if names[i] in names[:i]:
-                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
-            return node
-
-    return Loader
+    within = node.value if isinstance(node, yaml.CollectionNode) else []
+    if isinstance(node, yaml.MappingNode):
+        names = [(key.tag, str(key.value)) for key, _ in node.value]
+        for i, (key, _) in enumerate(node.value):
+            if names[i] in names[:i]:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
+        within = [value for _, value in node.value]
+    for each in within:
+        _refuse_twice(each)
 
 
 def checked(value: Any, schema: Any, where: str) -> Any:
     """Return a value of a schema, a type for pydantic, which is strict here: "1" does not become 1.
 
-    Raises:
-        UserError: another value. The message names the field, its value, shortened, and what is expected.
+    Raises UserError for another value, with the field, its value, shortened, and what is expected.
     """
     if schema == dict[str, Any]:  # pydantic need not be installed to read a log
         if isinstance(value, dict):
@@ -180,18 +171,19 @@ def _adapter(schema: Any) -> Any:
     return pydantic.TypeAdapter(schema)
 
 
-def _check(value: Any, where: str, shown: bool, depth: int = 0) -> None:
+def _plain(value: Any, where: str, shown: bool, depth: int = 0) -> Any:
     """Refuse what would break a reader later: depth, integers beyond any float and, if shown, what is not text."""
     if isinstance(value, dict | list):
-        if depth > DEPTH:
+        if depth > _DEPTH:
             raise UserError(f"{where}: {_TOO_DEEP}")
         for each in (*value, *value.values()) if isinstance(value, dict) else value:
             if type(each) is not float:  # most of a long log
-                _check(each, where, shown, depth + 1)
+                _plain(each, where, shown, depth + 1)
     elif isinstance(value, int) and abs(value) >= 10**300:
         raise UserError(f"{where}: corrupt: it holds an integer of more than 300 digits")
     elif shown and isinstance(value, str):
         check_text(value, f"{where}: corrupt:")
+    return value
 
 
 def check_text(text: str, name: str) -> str:
@@ -199,9 +191,3 @@ def check_text(text: str, name: str) -> str:
     if _UNSHOWABLE.search(text):
         raise UserError(f"{name} {shortened(text)} holds a character that no text can have")
     return text
-
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 60
-_short.maxlevel = 3
-shortened = _short.repr  # a value for a message

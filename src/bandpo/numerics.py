@@ -33,13 +33,10 @@ def listed(x: Any) -> list[Any]:
 
 @torch.no_grad()
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Name those of some tensors that hold a number that is not finite.
-
-    All of them are looked at before the device is waited for. Integers, and floats of a single byte, which have no such
-    reduction, do not count.
-    """
+    """Name the tensors that hold a number that is not finite; integers and floats of a single byte do not count."""
     floats = ((name, x) for name, x in named if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1)
-    fine = [(name, torch.stack(torch.aminmax(x)).isfinite().all()) for name, x in floats]  # NaN where a number is
+    # NaN where a number is. All are looked at before the device is waited for.
+    fine = [(name, torch.stack(torch.aminmax(x)).isfinite().all()) for name, x in floats]
     return [name for name, each in fine if not each]
 
 
@@ -69,8 +66,8 @@ def _series(x: Tensor, order: int) -> Tensor:
 def expm1(x: Tensor) -> Tensor:
     """Return e^x - 1 without cancellation.
 
-    In a graph compiled for a CPU it is not torch.expm1: up to torch 2.13 inductor makes exp(x) - 1 of that, which is 0
-    from x = 1e-16 down (pytorch/pytorch#189803).
+    Up to torch 2.13 inductor makes exp(x) - 1 of torch.expm1 on a CPU, which is 0 from x = 1e-16 down
+    (pytorch/pytorch#189803).
     """
     if not torch.compiler.is_compiling() or x.device.type != "cpu":
         return torch.expm1(x)
@@ -95,10 +92,9 @@ def output_dtype(x: Tensor) -> torch.dtype:
 
 
 def working_copy(x: Tensor) -> Tensor:
-    """Return `x` in float64, in which every bound is computed.
+    """Return `x` in float64, in which textbook forms may cancel without a trace in float32.
 
-    The bounds are conditioned like O(eps), but their textbook forms cancel; in float64 what cancels does not show in
-    float32. Apple's GPUs have no float64: there the bounds are computed on the CPU.
+    Apple's GPUs have no float64: there the bounds are computed on the CPU.
     """
     return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 

@@ -1,7 +1,6 @@
-"""The first thing that a command does: no file of the working directory is imported by accident.
+"""The first thing that a command does: it imports no file of the working directory, which may be a stranger's.
 
-That may be a stranger's folder, whose runs are read. Only `python -P -m bandpo` keeps out one that has the name of a
-module of Python's own as well.
+Only `python -P -m bandpo` keeps out one that has the name of a module of Python's own as well.
 """
 # ruff: noqa: PTH100, PTH118, PTH119, PTH120  (pathlib would be looked for in that directory)
 
@@ -14,8 +13,8 @@ from functools import cache
 def leave_out_the_working_directory() -> None:
     """Take the working directory from the path of modules, where `python -m bandpo` or an empty entry put it.
 
-    An empty entry of PYTHONPATH means it, and `export PYTHONPATH=$PYTHONPATH:/x` leaves one. An entry that names it,
-    as `PYTHONPATH=.`, is meant and stays. What the command starts has the same path.
+    `export PYTHONPATH=$PYTHONPATH:/x` leaves an empty entry, which means it. An entry that names it, as `PYTHONPATH=.`,
+    stays. What the command starts has the same path.
     """
     is_module = sys.argv[0] == os.path.join(os.path.dirname(__file__), "__main__.py")
     if not is_module and os.path.basename(sys.argv[0]) != "bandpo":

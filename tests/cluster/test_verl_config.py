@@ -13,8 +13,8 @@ from verl.workers.config.actor import PolicyLossConfig
 from verl_toy import LOSS, OURS, region
 
 import bandpo
-from bandpo.doctor import on_verl
 from bandpo.integrations.verl import BandPOLossConfig
+from bandpo_runs.training import on_verl
 
 BAND = region(type="band", divergence="kl", delta=0.05)
 
@@ -38,11 +38,11 @@ def test_options_arrive():
     assert actor(*OURS).policy_loss.objective == bandpo.Objective(**ours)
 
 
-def test_the_doctor_knows_which_keys_need_a_plus():
+def test_the_options_of_a_recipe_are_those_of_the_loss():
     there = resolved().actor_rollout_ref.actor.policy_loss.keys()
     verls = {field.name for field in dataclasses.fields(PolicyLossConfig)}
     ours = {field.name for field in dataclasses.fields(BandPOLossConfig) if field.init} - verls
-    assert {*on_verl.ADDED} == ours
+    assert {*on_verl.LOSS} == ours
     assert not ours & set(there)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from torch import Tensor
 import bandpo
 from bandpo import Band, Clip, Objective, integrations, objective, policy_loss
 from bandpo.errors import UserError
-from bandpo.explain.explanation import explain
+from bandpo.explain import explain
 from bandpo.integrations import HOSTS, objective_for, say_average, tell
 from bandpo.losses import method
 from bandpo.losses.aggregation import Aggregation
@@ -553,21 +554,20 @@ def test_the_gradient_of_a_smooth_gate_is_said():
     text = explain(Objective(Clip(), apply=("soft", "clip"), ratio="sequence-mean"))
     assert "r A inside, for each of the tokens 1 / T of it" in text
     assert "where A >= 0: (r_high - 1) r / (r - 1) A above the interval, as inside below it" in text
-    assert "a token outside goes on moving" in explain(Objective(Clip(), apply="soft"))
 
 
 def test_rules_of_a_rule_are_explained_each():
     text = explain(method("up"), [0.1])
-    assert "Ratio 1 (A >= 0): at p = 0.1 the interval of r is 1 to 1; a token outside goes on moving" in text
-    assert "Clip 0.2/inf (A < 0): a token of p = 0.1 may fall to 0.08 (by 0.02) and rise to 1 (by 0.9)" in text
+    assert re.search(r"Ratio 1 \(A >= 0\) +0.1 to 0.1 +1 to 1 ", text)
+    assert re.search(r"Clip 0.2/inf \(A < 0\) +0.08 to 1 +0.8 to inf ", text)
     text = explain(method("decaying-clip"), [0.5])
-    assert "GRPO 0.2/0.2 (step 0): a token of p = 0.5 may fall to 0.4 (by 0.1)" in text
-    assert "GRPO 0.05/0.05 (from step 1000): a token of p = 0.5 may fall to 0.475 (by 0.025)" in text
+    assert re.search(r"GRPO 0.2/0.2 \(step 0\) +0.4 to 0.6 ", text)
+    assert re.search(r"GRPO 0.05/0.05 \(from step 1000\) +0.475 to 0.525 ", text)
 
 
 def test_a_geometric_mean_has_an_interval_and_no_p():
     text = explain(method("gspo"), [0.1])
-    assert "GSPO: the interval of r is 1 - 0.0003 to 1 + 0.0004 (log r -0.0003 to 0.0003999), whatever the" in text
+    assert "a response's mean ratio may go from 0.9997 to 1.0004" in text
     assert "new probability" not in text
     assert explain(method("ppo"), (), method("gspo")).endswith("of different things, token and sequence-mean.")
     assert explain(method("ppo"), (), method("up")).endswith("one of them is several rules.")

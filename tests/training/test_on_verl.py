@@ -13,7 +13,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 import bandpo
 from bandpo import Band, Capped, Clip, Objective
-from bandpo.errors import UserError
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 from bandpo_runs.training.on_verl import load, plan
@@ -71,92 +70,27 @@ def test_a_recipe_is_its_model_and_its_method_and_the_variants_differ_where_they
     assert names == {"trust_region", "total_training_steps", "experiment_name"}
 
 
-@pytest.mark.parametrize("path", sorted((PAPER / "methods").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_cap_binds_where_the_comment_says(path):
-    text = path.read_text()
-    node = yaml.safe_load(text)
-    node = node["variants"]["public"]["trust_region"]["trust_region"]
-    said = re.search(r"binds for p < (0\.\d+)", text)
-    assert bool(said) == ("max_ratio" in node)
-    if said:
-        p = float(said[1])
-        cap = torch.tensor(10.0).log()
-        region = bandpo.trust_regions.trust_region(node)
-        high = region.bounds(torch.tensor([0.98 * p, 1.02 * p]).log()).log_high
-        assert high[0] == pytest.approx(cap)
-        assert high[1] < cap - 0.001
-
-
-# `bandpo verl recipes/paper/r1-qwen-7b/relaxed.yaml variant=public --nodes 2 --address head:6379 --print`
-PRINTED = r"""python -m verl.trainer.main_ppo \
-  algorithm.adv_estimator=grpo \
-  'data.train_files=[data/paper/dapo-math-17k.parquet,data/paper/math-levels-3-5.parquet]' \
-  'data.val_files=[data/paper/aime2024.parquet,data/paper/aime2025.parquet,data/paper/amc2023.parquet]' \
-  data.train_batch_size=256 \
-  data.max_prompt_length=1024 \
-  data.max_response_length=4096 \
-  data.filter_overlong_prompts=true \
-  data.truncation=error \
-  data.seed=1 \
-  actor_rollout_ref.actor.ppo_mini_batch_size=64 \
-  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 \
-  actor_rollout_ref.actor.optim.lr=1e-06 \
-  actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean \
-  actor_rollout_ref.actor.use_kl_loss=true \
-  actor_rollout_ref.actor.kl_loss_coef=0.001 \
-  actor_rollout_ref.actor.kl_loss_type=low_var_kl \
-  actor_rollout_ref.actor.entropy_coeff=0 \
-  actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8 \
-  actor_rollout_ref.rollout.name=vllm \
-  actor_rollout_ref.rollout.n=16 \
-  actor_rollout_ref.rollout.temperature=1.0 \
-  actor_rollout_ref.rollout.top_p=1.0 \
-  actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
-  actor_rollout_ref.rollout.gpu_memory_utilization=0.8 \
-  actor_rollout_ref.rollout.max_num_batched_tokens=5120 \
-  actor_rollout_ref.rollout.seed=0 \
-  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 \
-  actor_rollout_ref.rollout.val_kwargs.n=32 \
-  actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \
-  actor_rollout_ref.rollout.val_kwargs.top_p=1.0 \
-  actor_rollout_ref.rollout.val_kwargs.do_sample=true \
-  actor_rollout_ref.model.use_remove_padding=true \
-  actor_rollout_ref.model.enable_gradient_checkpointing=true \
-  actor_rollout_ref.model.path=deepseek-ai/DeepSeek-R1-Distill-Qwen-7B \
-  reward.reward_manager.name=naive \
-  'reward.custom_reward_function.path='"'"'pkg://bandpo.rewards'"'"'' \
-  reward.custom_reward_function.name=compute_score_dapo_strict \
-  'trainer.logger=[console,file]' \
-  trainer.nnodes=2 \
-  trainer.n_gpus_per_node=8 \
-  trainer.total_epochs=10 \
-  trainer.test_freq=5 \
-  trainer.save_freq=10 \
-  trainer.max_actor_ckpt_to_keep=2 \
-  trainer.val_before_train=true \
-  trainer.project_name=paper-r1-qwen-7b \
-  trainer.total_training_steps=null \
-  trainer.experiment_name=relaxed-variant-public \
-  actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig \
-  actor_rollout_ref.actor.policy_loss.loss_mode=bandpo \
-  '+actor_rollout_ref.actor.policy_loss.trust_region={type:objective,dual_clip:10.0,trust_region:{type:capped,region:{type:relaxed,inner:{type:band,divergence:kl,delta:0.05},outer:{type:clip,eps_low:0.2,eps_high:0.28}},max_ratio:10.0}}' \
-  '+ray_kwargs.ray_init.address='"'"'head:6379'"'"''
-"""  # noqa: E501
-
-
 def words_of(command):
     """What a shell gives to `python`."""
     script = 'python() { printf "%s\\0" "$@"; }\n' + command
     return subprocess.run(["bash", "-euc", script], check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
 
 
-def test_the_printed_command_is_the_recorded_one(capsys):
+def test_the_printed_command_reaches_verl_word_by_word(capsys):
     recipe = str(PAPER / "r1-qwen-7b" / "relaxed.yaml")
-    assert main(["verl", recipe, "variant=public", "--nodes", "2", "--address", "head:6379", "--print"]) == 0
-    printed = capsys.readouterr().out
-    assert printed == PRINTED
-    run = load([recipe], ["variant=public"], nodes=2, address="head:6379")
-    assert words_of(printed) == ["-m", "verl.trainer.main_ppo", *run.overrides()]
+    assert main(["verl", recipe, "variant=public", "trainer.nnodes=2", "--print"]) == 0
+    words = words_of(capsys.readouterr().out)
+    assert words == ["-m", "verl.trainer.main_ppo", *load([recipe], ["variant=public", "trainer.nnodes=2"]).overrides()]
+    assert "data.train_files=[data/paper/dapo-math-17k.parquet,data/paper/math-levels-3-5.parquet]" in words
+    assert "reward.custom_reward_function.path='pkg://bandpo.rewards'" in words
+    band, clip = "{type:band,divergence:kl,delta:0.05}", "{type:clip,eps_low:0.2,eps_high:0.28}"
+    relaxed = f"{{type:capped,region:{{type:relaxed,inner:{band},outer:{clip}}},max_ratio:10.0}}"
+    rule = f"{{type:objective,dual_clip:10.0,trust_region:{relaxed}}}"
+    assert words[-3:] == [
+        "actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=bandpo",
+        f"+actor_rollout_ref.actor.policy_loss.trust_region={rule}",
+    ]
 
 
 def test_overrides_and_overlays_come_last(capsys, tmp_path):
@@ -200,26 +134,12 @@ def error_of(capsys, *arguments):
     ("arguments", "message"),
     [
         (["variant=publik"], "variant must be one of ['paper', 'public'], got 'publik', did you mean 'public'?"),
-        (["trust_regoin.delta=0.1"], "unknown key 'trust_regoin', did you mean 'trust_region'?"),
-        (["trainr.nnodes=2"], "unknown key 'trainr', did you mean 'trainer'?"),
         (["trust_region.detla=0.1"], "trust_region: unknown key 'detla'"),
-        (["trust_region.delta=-1"], "trust_region: delta of Band must be"),
         (["tokens_share=0.1", "tokens_share.x=1"], "tokens_share.x cannot be set: tokens_share is 0.1, not a mapping"),
-        (["dual_clip=10"], "unknown key 'dual_clip'"),
-        (["variant=public", "trust_region.aply=mask"], "trust_region: unknown key 'aply' in objective, did you mean"),
-        (["variant=public", "trust_region.apply=weight"], "trust_region: dual_clip must be None for apply = 'weight'"),
         (["variant=public", "trust_region.beta=0.1"], "trust_region: beta must be 0.0 through verl, got 0.1: the KL"),
-        (
-            ["variant=public", "trust_region.aggregation=token-mean"],
-            "trust_region: aggregation must be None through verl, got 'token-mean': the average is",
-        ),
+        (["trainer=null"], "trainer.experiment_name cannot be set: trainer is None, not a mapping"),
         (["something"], "'something' is not a setting; write key=value"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),
-        (["--nodes", "2"], "--nodes 2 needs --address"),
-        (
-            ["--address", "http://head:8265"],
-            "--address must be auto, HOST:PORT or ray://HOST:PORT, got 'http://head:8265'",
-        ),
         (["none.yaml"], "none.yaml does not exist"),
         (["--plan", "plan.shape=null"], "plan.shape.num_hidden_layers must be a number for --plan, got None"),
         (["--plan", "data.train_batch_size=many"], "data.train_batch_size must be a number for --plan, got 'many'"),
@@ -232,46 +152,25 @@ def test_mistakes_are_named_in_one_line(capsys, monkeypatch, tmp_path, arguments
     assert message in error_of(capsys, BAND_KL, *arguments)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("base: [none.yaml]", "none.yaml does not exist.*; .*a.yaml has it as base"),
-        ("base: a.yaml", "a.yaml is its own base"),
-        ("base: {a: b}", "base of .*a.yaml must be the name of a recipe or a list of names, got {'a': 'b'}"),
-        ("[1, 2]", r"a.yaml must hold settings by name, got \[1, 2\]"),
-        ("trust_region: [", "a.yaml cannot be read"),
-        ("optimizer: {lr: 1}", "unknown key 'optimizer'"),
-        ("trainer:", "trainer.experiment_name cannot be set: trainer is None, not a mapping"),
-    ],
-)
-def test_a_broken_recipe_is_named(tmp_path, text, message):
-    (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(UserError, match=message):
-        load([tmp_path / "a.yaml"])
-
-
 FAKE_MAIN = "import json, sys; print(json.dumps(sys.argv[1:])); sys.exit(7)"
 
 
 @pytest.fixture
 def fake_verl(tmp_path):
     """A package of verl's name that tells how it was started."""
-    config = tmp_path / "site" / "verl" / "trainer" / "config"
-    config.mkdir(parents=True)
-    for folder in (config.parent, config.parent.parent):
+    trainer = tmp_path / "site" / "verl" / "trainer"
+    trainer.mkdir(parents=True)
+    for folder in (trainer, trainer.parent):
         (folder / "__init__.py").touch()
-    (config.parent / "main_ppo.py").write_text(FAKE_MAIN)
-    (config / "_generated_ppo_trainer.yaml").write_text(
-        "trainer: {nnodes: 1, n_gpus_per_node: 8, experiment_name: null}\ndata: {train_files: x, val_files: x}\n"
-    )
+    (trainer / "main_ppo.py").write_text(FAKE_MAIN)
     (tmp_path / "train.parquet").touch()
     recipe = tmp_path / "a.yaml"
     recipe.write_text("data: {train_files: train.parquet}\ntrust_region: {type: band}\n")
 
-    def run(*arguments):
+    def run(*arguments, **more):
         code = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
         path = os.pathsep.join([str(tmp_path / "site"), str(Path(bandpo.__file__).parent.parent)])
-        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": path}
+        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": path} | more
         command = [sys.executable, "-c", code, "verl", "a.yaml", *arguments]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -292,23 +191,12 @@ def test_verl_is_started_with_the_overrides_and_its_exit_code_is_ours(fake_verl)
 
 
 @pytest.mark.slow
-def test_where_verl_is_installed_its_keys_are_checked(fake_verl):
-    done = fake_verl("trainer.n_nodes=2")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: unknown key 'trainer.n_nodes', did you mean 'nnodes'? (one that verl's YAML")
-    done = fake_verl("data.val_files.x=2")
-    assert done.stderr.startswith("error: unknown key 'data.val_files.x'")
-    done = fake_verl("+trainer.n_nodes=2")
-    assert done.returncode == 7, done.stderr
-
-
-@pytest.mark.slow
 def test_a_missing_data_file_is_named_before_ray_starts_unless_ray_runs_elsewhere(fake_verl):
     done = fake_verl("data.val_files=[train.parquet,none.parquet]")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: data.val_files: none.parquet does not exist; docs/verl.md says how it is made\n"
+    assert done.stderr == "error: data file none.parquet does not exist; docs/verl.md says how it is made\n"
     assert fake_verl("data.val_files=hdfs://none.parquet").returncode == 7
-    assert fake_verl("data.val_files=none.parquet", "--address", "auto", "--nodes", "2").returncode == 7
+    assert fake_verl("data.val_files=none.parquet", RAY_ADDRESS="auto").returncode == 7
 
 
 # Seconds of a step in the released logs, Qwen2.5-3B-Instruct on 8 H200: four runs of four steps.
@@ -399,25 +287,19 @@ def test_the_estimate_of_activations_against_what_autograd_keeps(hidden, interme
 
 
 def test_the_estimate_follows_the_settings():
-    def of(*settings, **where):
-        return plan(load([BAND_KL], settings, **where))
+    def of(*settings):
+        return plan(load([BAND_KL], settings))
 
-    one, two = of(), of(nodes=2, address="auto")
-    for phase in ("weights, Adam", "gradients"):
-        assert two.training[phase] == pytest.approx(one.training[phase] / 2)
+    one, two = of(), of("trainer.nnodes=2")
+    assert two.training["gradients"] == pytest.approx(one.training["gradients"] / 2)
     assert two.step["update"] == pytest.approx(one.step["update"] / 2)
     # The longest answer takes as long on two nodes; half of the little that grows with the answers is gone.
     assert one.step["generation"] - 1 < two.step["generation"] < one.step["generation"]
     assert one.generation["rollout"] == pytest.approx(0.8 * 139)
-    assert of("actor_rollout_ref.rollout.gpu_memory_utilization=0.4").generation["rollout"] == pytest.approx(0.4 * 139)
     # 512 answers on a GPU, 256 at once: two waves of the longest, and a cache that is read for longer.
-    long = of("plan.response_tokens=4096").step["generation"]
-    assert long > 2 * one.step["generation"]
+    assert of("plan.response_tokens=4096").step["generation"] > 2 * one.step["generation"]
     assert "reference" not in of("actor_rollout_ref.actor.use_kl_loss=false").step
-    assert of("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4").training["logits"] == pytest.approx(
-        one.training["logits"] / 2
-    )
-    lora = plan(load([PAPER / "qwen2.5-3b" / "band-kl.yaml", PAPER / "lora.yaml"]))
+    lora = plan(load([BAND_KL, PAPER / "lora.yaml"]))
     assert lora.step["update"] == pytest.approx(3 * lora.step["old log-probs"])
     assert lora.step["old log-probs"] == pytest.approx(one.step["old log-probs"] * 8 / 4)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recipe
-import yaml
 
 from bandpo.errors import UserError
 from bandpo_runs import config, toy
 from bandpo_runs.cli import show_training
+from bandpo_runs.reports.page import write_report
 from bandpo_runs.reports.runs import read_runs
 from bandpo_runs.statistics.estimators import pass_at_k
 from bandpo_runs.training import on_trl
@@ -114,6 +114,7 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
     assert f"rows mean@4 {found[0]['val-core/rows/acc/mean@4']:.3f}  rows pass@4 " in line
     assert "best@" not in line
 
+    assert "Evaluation (mean@n)" in Path(write_report([tmp_path / "run"], tmp_path / "report.html")).read_text()
     (run,) = read_runs([tmp_path / "run"])
     curve = run.mean("val-core/*/mean@*")
     by_round = [[row["val-core/rows/acc/mean@4"] for row in found if row["round"] == r] for r in (0, 1, 2)]
@@ -132,8 +133,6 @@ def test_other_data_are_evaluated_on_by_name(home, tmp_path):
 
 
 MISTAKES = {
-    "both": ({"eval_size": 2, "eval_path": "lab"}, {}, "data.eval_size and data.eval_path are two sets"),
-    "never": ({"eval_path": "lab"}, {}, "data.eval_path is set, but nothing evaluates on it"),
     "gone": ({"eval_path": "gone.jsonl"}, {}, "gone.jsonl"),
     "gym": (
         {"source": "reasoning_gym", "path": None, "task": "chain_sum", "eval_path": "lab"},
@@ -147,24 +146,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("data", "changes", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_what_cannot_be_evaluated_on_is_said_before_anything_is_written(home, tmp_path, data, changes, message):
     trainer = EVALUATION | ({"per_device_eval_batch_size": 7} if message == "trainer: " else {})
-    if "nothing evaluates" in message:
-        trainer |= {"eval_strategy": "no", "eval_on_start": False}
     node = recipe.node(home, tmp_path / "run", data=data, trainer=trainer, **changes)
     with pytest.raises(UserError, match=message):
         on_trl.run(config.build(node))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_with_evaluation_is_drawn_with_it(home, tmp_path):
-    from bandpo_runs.reports.page import write_report
-
-    file = tmp_path / "recipe.yaml"
-    node = recipe.node(home, tmp_path / "run", rounds=2, save_every=0, data={"eval_size": 5}, trainer=EVALUATION)
-    file.write_text(yaml.safe_dump(node))
-    on_trl.run(config.load(file))
-    page = Path(write_report([tmp_path / "run"], tmp_path / "report.html")).read_text()
-    assert "Evaluation (mean@n)" in page
-    other = recipe.node(home, tmp_path / "without", rounds=1, save_every=0)
-    on_trl.run(config.build(other))
-    page = Path(write_report([tmp_path / "without"], tmp_path / "report.html")).read_text()
-    assert "Evaluation (mean@n)" not in page

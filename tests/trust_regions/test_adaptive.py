@@ -14,7 +14,7 @@ from regions import parse_region
 
 from bandpo import Adaptive, Band, BySign, Clip, Context, Controlled, Decaying, Objective, Quantile, policy_loss
 from bandpo.band import divergence_at
-from bandpo.explain.explanation import explain
+from bandpo.explain import explain
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import EntropyRatio, PrefixBudget, Tilt, TokenLaw, trust_region
 

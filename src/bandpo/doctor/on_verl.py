@@ -11,11 +11,9 @@ from . import Finding
 from .installed import version_of
 
 _ACTOR = "actor_rollout_ref.actor"
-LOSS = f"{_ACTOR}.policy_loss"
+_LOSS = f"{_ACTOR}.policy_loss"
 _TARGET = "bandpo.integrations.verl.BandPOLossConfig"
-# What BandPOLossConfig has beyond verl's own settings there.
-ADDED = ("trust_region", "anchor", "tokens_path", "tokens_share")
-ABSENT: Any = object()
+_ROLLOUT = "algorithm.rollout_correction"
 
 
 def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator[Finding]:
@@ -24,32 +22,42 @@ def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator
     Only keys that are given are judged. With `trust`, the module of a user's rule is imported, which runs what is in
     it.
     """
-    get = partial(setting, config)
-    if get("actor_rollout_ref") is ABSENT:
+    get = partial(_setting, config)
+    if get("actor_rollout_ref") is None:
         what = "no key actor_rollout_ref: this is not a configuration of verl, and no name of TRL's GRPOConfig is there"
         cure = "give verl's overrides, the file .hydra/config.yaml of a run, or settings of GRPOConfig"
         yield Finding("warning", what, cure)
         return
-    mode, target = get(f"{LOSS}.loss_mode", "vanilla"), get(f"{LOSS}._target_", "")
-    is_given = get(f"{LOSS}.trust_region", None) is not None
+    mode, target = get(f"{_LOSS}.loss_mode", "vanilla"), get(f"{_LOSS}._target_", "")
     if mode == "bandpo" and target == _TARGET:
         yield from _rule(get, trust)
-    elif mode == "bandpo" or target == _TARGET or is_given:
+    elif mode == "bandpo" or target == _TARGET or get(f"{_LOSS}.trust_region") is not None:
         loss = "Band KL 0.05, whatever is set" if mode == "bandpo" else "verl's own"
         what = f"loss_mode is {mode!r} and _target_ is {target or 'not set'}: the loss is {loss}, and no option is read"
-        yield Finding("problem", what, f"{LOSS}.loss_mode=bandpo {LOSS}._target_={_TARGET}")
-    if get("algorithm.rollout_correction.bypass_mode", False):
-        what = (
-            "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older trainer"
-            f" (not the V1 one) calls its own loss in place of {mode!r}"
-        )
-        yield Finding("warning", what, "algorithm.rollout_correction.bypass_mode=false")
-    yield from _clips_of_bandpo(get) if mode == "bandpo" else _clips_of_verl(get, mode)
-    yield from _one_step(get)
-    yield from _precision(get)
+        yield Finding("problem", what, f"{_LOSS}.loss_mode=bandpo {_LOSS}._target_={_TARGET}")
+    if get(f"{_ROLLOUT}.bypass_mode"):
+        what = "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older"
+        what += f" trainer (not the V1 one) calls its own loss in place of {mode!r}"
+        yield Finding("warning", what, f"{_ROLLOUT}.bypass_mode=false")
+    own = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
+    given = {name: get(f"{_ACTOR}.{name}", default) for name, default in own.items()}
+    if mode == "bandpo" and (dead := [f"{name}={x}" for name, x in given.items() if x not in (None, own[name])]):
+        cure = "write {type: objective, trust_region: {type: clip, eps_low: ..., eps_high: ...}, dual_clip: ...}"
+        yield Finding("warning", f"{', '.join(dead)}: not read by the loss bandpo", f"{cure} as the trust_region")
+    batch, mini = get("data.train_batch_size"), get(f"{_ACTOR}.ppo_mini_batch_size")
+    if batch is not None and batch == mini and get(f"{_ACTOR}.ppo_epochs", 1) == 1:
+        what = f"one optimizer step per batch (train_batch_size = ppo_mini_batch_size = {batch}, ppo_epochs = 1)"
+        cure = "a smaller ppo_mini_batch_size, or more ppo_epochs"
+        yield Finding("problem", f"{what}: every ratio is 1 and no rule acts", cure)
+    key = f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype"
+    if str(precision := get(key, "bf16")).lower() not in ("fp32", "float32"):
+        what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
+        cure = f"install flash-attn, or +{key}=fp32; actor/bandpo/half_precision in the log is 1 if it happens"
+        level = "warning" if version_of("flash-attn") is None else "note"
+        yield Finding(level, f"{what} as bfloat16, and ratios are wrong by percents", cure)
 
 
-def setting(config: Mapping[str, Any], key: str, default: Any = ABSENT) -> Any:
+def _setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
     """Return config["a"]["b"] for "a.b"."""
     value: Any = config
     for part in key.split("."):
@@ -60,28 +68,25 @@ def setting(config: Mapping[str, Any], key: str, default: Any = ABSENT) -> Any:
 
 
 def _rule(get: Any, trust: bool) -> Iterator[Finding]:
+    """Name the loss, or what is wrong with its options."""
     from ..integrations import objective_for
     from ..integrations.run_state import SHARE, check_tokens
 
-    node, anchor = get(f"{LOSS}.trust_region", None), get(f"{LOSS}.anchor", "old")
+    node, anchor, key = get(f"{_LOSS}.trust_region"), get(f"{_LOSS}.anchor", "old"), ""
     try:
         if anchor not in ("old", "sampler"):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {anchor!r}")
-        check_tokens(get(f"{LOSS}.tokens_path", None), get(f"{LOSS}.tokens_share", SHARE))
+        check_tokens(get(f"{_LOSS}.tokens_path"), get(f"{_LOSS}.tokens_share", SHARE))
         if not trust and (own := own_type(node)) is not None:
-            yield Finding("note", f"{LOSS}.trust_region: {not_loaded(own)}")
+            yield Finding("note", f"{_LOSS}.trust_region: {not_loaded(own)}")
             return
+        key = "trust_region: "
+        found = objective_for("verl", node, anchor=anchor)
     except ValueError as error:
-        yield Finding("problem", f"{LOSS}.{error}", "correct it")
-        return
-    given = {"type": "band", "divergence": "kl", "delta": 0.05} if node is None else node
-    try:
-        found = objective_for("verl", given, anchor=anchor)
-    except ValueError as error:
-        yield Finding("problem", f"{LOSS}.trust_region: {error}", "correct the node")
+        yield Finding("problem", f"{_LOSS}.{key}{error}", "correct it")
         return
     if node is None:
-        cure = f"'+{LOSS}.trust_region={{type: ...}}' for another rule"
+        cure = f"'+{_LOSS}.trust_region={{type: ...}}' for another rule"
         yield Finding("note", f"no trust_region is given, so the loss is the default, {found!r}", cure)
     else:
         yield Finding("ok", f"the loss is {found!r}")
@@ -89,43 +94,3 @@ def _rule(get: Any, trust: bool) -> Iterator[Finding]:
         what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
         cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"
         yield Finding("note", what, cure)
-
-
-def _clips_of_bandpo(get: Any) -> Iterator[Finding]:
-    own = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
-    given = {name: get(f"{_ACTOR}.{name}") for name in own}
-    if dead := [f"{name}={x}" for name, x in given.items() if x not in (ABSENT, None, own[name])]:
-        cure = "write {type: objective, trust_region: {type: clip, eps_low: ..., eps_high: ...}, dual_clip: ...}"
-        yield Finding("warning", f"{', '.join(dead)}: not read by the loss bandpo", f"{cure} as the trust_region")
-
-
-def _clips_of_verl(get: Any, mode: str) -> Iterator[Finding]:
-    plain = get(f"{_ACTOR}.clip_ratio")
-    low, high = (get(f"{_ACTOR}.clip_ratio_{end}", 0.2) for end in ("low", "high"))
-    if plain not in (ABSENT, low, high) and None not in (low, high):
-        what = f"clip_ratio={plain} is dead: clip_ratio_low={low} and clip_ratio_high={high} win"
-        yield Finding("problem", what, f"{_ACTOR}.clip_ratio_low={plain} {_ACTOR}.clip_ratio_high={plain}")
-    cap = get(f"{_ACTOR}.clip_ratio_c", 3.0)
-    if mode in ("dppo_kl", "dppo_tv") and isinstance(cap, int | float) and cap < 20:
-        what = f"clip_ratio_c={cap} holds tokens of negative advantage under {mode} too"
-        yield Finding("warning", what, f"{_ACTOR}.clip_ratio_c=20 or more")
-
-
-def _one_step(get: Any) -> Iterator[Finding]:
-    batch, mini = get("data.train_batch_size"), get(f"{_ACTOR}.ppo_mini_batch_size")
-    if batch is not ABSENT and batch == mini and get(f"{_ACTOR}.ppo_epochs", 1) == 1:
-        what = f"one optimizer step per batch (train_batch_size = ppo_mini_batch_size = {batch}, ppo_epochs = 1)"
-        cure = "a smaller ppo_mini_batch_size, or more ppo_epochs"
-        yield Finding("problem", f"{what}: every ratio is 1 and no rule acts", cure)
-
-
-def _precision(get: Any) -> Iterator[Finding]:
-    key = f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype"
-    precision = get(key, "bf16")
-    if str(precision).lower() not in ("fp32", "float32"):
-        what = (
-            f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss "
-            "as bfloat16, and ratios are wrong by percents"
-        )
-        cure = f"install flash-attn, or +{key}=fp32; actor/bandpo/half_precision in the log is 1 if it happens"
-        yield Finding("warning" if version_of("flash-attn")[0] is None else "note", what, cure)

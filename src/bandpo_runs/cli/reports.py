@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,21 +41,13 @@ def explain(
     rule: Annotated[Any, Argument(parser=objective, metavar="RULE", help="a method or a rule")],
     p: Annotated[list[float] | None, several("P", "old probabilities [default: 0.001 to 0.99]", probability)] = None,
     vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
-    as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
-    from bandpo.explain import explain, explanation_data
+    from bandpo.explain import explain
     from bandpo.integrations import trainers_that_run
 
     trainers = [trainers_that_run(value) for value in (rule, vs) if value is not None]
     try:
-        if as_json:
-            data = explanation_data(rule, p or [], vs)
-            for of, runs in zip(data["rules"], trainers, strict=True):
-                of["not_in"] = {host: why for host, why in runs.items() if why}
-                of["runs_in"] = [host for host, why in runs.items() if not why]
-            print(json.dumps(data, indent=2, allow_nan=False))
-            return
         print(wrapped(explain(rule, p or [], vs, width())))
     except ValueError as error:  # a rule that has no bounds by p alone
         raise UserError(str(error)) from error

@@ -97,8 +97,6 @@ def verl(
     settings: Annotated[list[str] | None, Argument(metavar="RECIPE|key=value", help="what is laid on it")] = None,
     command: Annotated[bool, Option("--print", help="print the command instead of starting it")] = False,
     plan: Annotated[bool, Option("--plan", help="print an estimate of memory and time instead of starting")] = False,
-    nodes: Annotated[int | None, Option(parser=count, help="of a running Ray cluster [default: the recipe's]")] = None,
-    address: Annotated[str | None, Option(help="of that cluster: auto, HOST:PORT or ray://HOST:PORT")] = None,
 ) -> None:
     """Start a run on verl from a recipe, or show its command.
 
@@ -112,7 +110,7 @@ def verl(
 
     overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
     overrides = [text for text in settings or [] if text not in overlays]
-    run = load([recipe, *overlays], overrides, nodes=nodes, address=address, trust=not (plan or command))
+    run = load([recipe, *overlays], overrides, trust=not (plan or command))
     if (plan or command) and (own := own_type(run.loss.get("trust_region"))) is not None:
         print(f"trust_region: {own} is not loaded, and so not checked before the run starts", file=sys.stderr)
     if plan:

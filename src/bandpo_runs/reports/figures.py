@@ -25,7 +25,7 @@ from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from bandpo.errors import UserError, nearest
-from bandpo.explain.explanation import stretches
+from bandpo.explain import stretches
 from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.rules import DCPO, Band, Clip
 

@@ -14,19 +14,13 @@ import re
 import shutil
 import zlib
 from pathlib import Path
-from typing import Annotated
 
 import pydantic
-from safetensors import SafetensorError, safe_open
-
-from bandpo.numerics import not_finite
 
 from ..files.writing import sync_folder, write_atomically
 
 MARK = "bandpo.json"
 METRICS = "metrics.jsonl"
-_BLOCK = 1 << 20
-_Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 class Mark(pydantic.BaseModel):
@@ -40,11 +34,11 @@ class Mark(pydantic.BaseModel):
         rows: the beginning of metrics.jsonl that belongs to it.
     """
 
-    step: _Count
-    wall_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-    processes: _Count
-    files: dict[str, tuple[_Count, _Count]]
-    rows: tuple[_Count, _Count]
+    step: int
+    wall_seconds: float
+    processes: int
+    files: dict[str, tuple[int, int]]
+    rows: tuple[int, int]
 
 
 def step_of(checkpoint: Path) -> int:
@@ -82,21 +76,17 @@ def settle(path: Path) -> tuple[int, int]:
 def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
     """Return the mark of the newest whole checkpoint, and the fault of each newer marked one.
 
-    One without a mark was being written or deleted when the run was killed: nothing is wrong, and it does not count.
-    But where it was whole and left unmarked because of its weights, that is said.
+    One without a mark does not count: it was being written or deleted when the run was killed, or its weights are not
+    finite.
     """
     wrong = []
-    for folder in _newest_first(run):
-        if not (folder / MARK).is_file():
-            wrong += filter(None, [_broken(folder, whole=False)])
-            continue
+    for folder in (each for each in _newest_first(run) if (each / MARK).is_file()):
         try:
             mark = Mark.model_validate_json((folder / MARK).read_bytes())
         except pydantic.ValidationError:
             wrong.append(f"{folder / MARK} is not what was written")
             continue
-        fault = _fault(run, folder, mark)
-        if fault is None:
+        if (fault := _fault(run, folder, mark)) is None:
             return mark, wrong
         wrong.append(fault)
     return None, wrong
@@ -106,30 +96,8 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
     """Name the fault of a checkpoint in words."""
     if mark.step != step_of(folder):
         return f"{folder} is the checkpoint of step {mark.step}"
-    for name, (size, checksum) in mark.files.items():
-        if fault := _changed(folder / name, size, checksum, whole=True):
-            return fault
-    fault = _changed(run / METRICS, *mark.rows, whole=False)
-    if fault and (run / METRICS).is_file():
-        with (run / METRICS).open("rb") as file:
-            for number, line in enumerate(iter(file.readline, b""), 1):
-                if not _is_row(line):
-                    return f"line {number} of {run / METRICS} is not a row: {line[:60]!r}"
-                if file.tell() >= mark.rows[0]:
-                    break
-    return fault or _broken(folder)
-
-
-def _broken(folder: Path, whole: bool = True) -> str | None:
-    """Name the fault of a checkpoint's weights: not finite, or, where it was `whole`, not to be read."""
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, "pt") as file:
-                if names := not_finite((name, file.get_tensor(name)) for name in file.keys()):  # noqa: SIM118
-                    return f"{folder} has weights that are not finite ({len(names)}, first {names[0]})"
-        except (SafetensorError, OSError) as error:
-            return f"{path} cannot be read: {error}" if whole else None
-    return None
+    faults = (_changed(folder / name, *there, whole=True) for name, there in mark.files.items())
+    return next(filter(None, faults), None) or _changed(run / METRICS, *mark.rows, whole=False)
 
 
 def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
@@ -142,20 +110,10 @@ def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
     return None if _sum_of(path, size) == (size, checksum) else f"{path} is not what was written"
 
 
-def _is_row(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 def rewind(run: Path, mark: Mark | None) -> None:
-    """Cut off the rows that came after a mark, all of them without one; newer checkpoints count no more.
-
-    Of tokens those after a mark are cut off by who writes them.
-    """
+    """Cut off the rows that came after a mark, all of them without one; newer checkpoints count no more."""
     if mark is None:
-        shutil.rmtree(run / "tokens", ignore_errors=True)
+        shutil.rmtree(run / "tokens", ignore_errors=True)  # their writer cuts off those after a mark
     if (run / METRICS).is_file():
         os.truncate(run / METRICS, min(mark.rows[0] if mark else 0, (run / METRICS).stat().st_size))
     for folder in _newest_first(run):
@@ -185,8 +143,8 @@ def _newest_first(run: Path) -> list[Path]:
 
 def _sum_of(path: Path, size: int | None = None) -> tuple[int, int]:
     """Return the size and CRC-32 of a file, or of its beginning."""
-    done = checksum = 0
+    done, checksum, most = 0, 0, 1 << 20
     with path.open("rb") as file:
-        while block := file.read(_BLOCK if size is None else min(_BLOCK, size - done)):
+        while block := file.read(most if size is None else min(most, size - done)):
             checksum, done = zlib.crc32(block, checksum), done + len(block)
     return done, checksum

@@ -2,60 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from bandpo.doctor import Finding
 from bandpo.doctor.installed import installation, plug_in
-from bandpo.doctor.on_trl import is_of_trl, trl_settings
-from bandpo.doctor.on_verl import ABSENT, ADDED, LOSS, setting, verl_settings
+from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
+from bandpo.doctor.on_verl import verl_settings
 from bandpo.errors import UserError
-from bandpo.files import checked, parse_yaml, read_yaml
+from bandpo.files import checked, content_of, read_yaml
+from bandpo.losses.nodes import method
+from bandpo.losses.objective import Objective
+from bandpo.losses.surrogates import Application
+from bandpo.trust_regions.base import Law, Region
+from bandpo.trust_regions.nodes import not_loaded, own_type, trust_region
 
-from .doctor_logs import logged
-from .doctor_scripts import script_settings
+from ..config.recipe import merge
+from ..config.run_folder import read_info
+from ..files.logs import lost_in, read_rows
+from .on_verl import put, setting
 
-
-def read_config(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read nested settings from YAML files and `key=value` overrides (a leading + or ++ is Hydra's), later ones win.
-
-    Raises:
-        UserError: a file that holds no settings by name.
-    """
-    config: dict[str, Any] = {}
-    for text in arguments:
-        if "=" in text and not Path(text).exists():
-            key, _, value = text.partition("=")
-            more = parse_yaml(value, f"the value of {key}")
-            for part in reversed(key.lstrip("+").split(".")):
-                more = {part: more}
-        else:
-            more = checked(read_yaml(Path(text)), dict[str, Any], text)
-        config = _merged(config, more)
-    return config
-
-
-def _merged(config: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    inner = {
-        key: _merged(known, value)
-        for key, value in more.items()
-        if isinstance(value, Mapping) and isinstance(known := config.get(key), Mapping)
-    }
-    return {**config, **more, **inner}
-
-
-def _refused_by_hydra(arguments: Sequence[str]) -> Iterator[Finding]:
-    """List our keys without a + that no given file has already."""
-    there = read_config([text for text in arguments if Path(text).exists()])
-    for text in arguments:
-        key, equals, _ = text.partition("=")
-        name = key.removeprefix(f"{LOSS}.").partition(".")[0]
-        if equals and key.startswith("+"):
-            there = _merged(there, read_config([text]))
-        elif equals and key.startswith(f"{LOSS}.") and name in ADDED and setting(there, key) is ABSENT:
-            what = f"{key} without a + in front: verl's own settings have no such key, and Hydra ends the run"
-            yield Finding("problem", what, f"'+{text}'")
+_CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
+_ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
+# How our own metrics are called in metrics.jsonl, in TRL's log and in verl's; and the clip rates that the two log.
+_OURS = ("", "bandpo/", "actor/bandpo/")
+_THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac")
+_MORE_STEPS = (
+    "more optimizer steps per batch: steps_per_generation or num_iterations (TRL), a smaller ppo_mini_batch_size or "
+    "more ppo_epochs (verl)"
+)
 
 
 def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
@@ -73,17 +52,164 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         return
     logs = [text for text in arguments if text.endswith((".jsonl", "trainer_state.json"))]
     for text in logs:
-        yield from logged(Path(text))
+        yield from _logged(Path(text))
     scripts = [text for text in arguments if text.endswith(".py")]
     if len(scripts) > 1:
         raise UserError(f"one script at a time, got {', '.join(scripts)}")
-    settings = read_config([text for text in arguments if text not in (*logs, *scripts)])
+    given = _settings([text for text in arguments if text not in (*logs, *scripts)])
     if scripts:
-        known, unknown, rule, said = script_settings(Path(scripts[0]), settings.keys())
+        known, unknown, said = _of_script(Path(scripts[0]), given.keys())
         yield from said
-        yield from trl_settings({**known, **settings}, unknown, rule, trust=trust)
-    elif "actor_rollout_ref" not in settings and is_of_trl(settings):
-        yield from trl_settings(settings, trust=trust)
+        yield from trl_settings({**known, **given}, unknown, trust=trust)
+    elif "actor_rollout_ref" not in given and is_of_trl(given):
+        yield from trl_settings(given, trust=trust)
     elif len(logs) < len(arguments):
-        yield from _refused_by_hydra(arguments)
-        yield from verl_settings(settings, trust=trust)
+        yield from verl_settings(given, trust=trust)
+
+
+def _settings(arguments: Sequence[str]) -> dict[str, Any]:
+    """Read nested settings from YAML files and `key=value` overrides (a leading + or ++ is Hydra's), later ones win."""
+    config: dict[str, Any] = {}
+    for text in arguments:
+        if "=" in text and not Path(text).exists():
+            put(config, *setting(text.lstrip("+")))
+        else:
+            config = merge(config, checked(read_yaml(Path(text)), dict[str, Any], text))
+    return config
+
+
+def _of_script(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
+    """Read a Python script's plain values for GRPOConfig or BandPOConfig; the script is not run.
+
+    Args:
+        path: the script.
+        given: names that are known without it.
+
+    Returns:
+        The settings by name, with the trust region that BandPOTrainer is given, None without one; the names of
+        arguments that are not plain values; and what is to be said of the reading.
+
+    Raises:
+        UserError: it is not Python, or calls neither config, or more than one.
+    """
+    try:
+        tree = ast.parse(content_of(path))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not Python: {error}") from None
+    calls = [(_name(node.func), node.keywords) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    configs = [call for call in calls if call[0] in _CONFIGS]
+    if len(configs) != 1:
+        what = f"calls {' or '.join(_CONFIGS)} {len(configs)} times; one call is expected"
+        raise UserError(f"{path} {what}; settings can be given as key=value, too")
+    ((called, keywords),) = configs
+    found: dict[str, Any] = {}
+    for words in (words for name, words in calls if name == "BandPOTrainer"):
+        found["trust_region"] = None
+        rules = [word for word in words if word.arg in ("trust_region", None)]
+        keywords += [ast.keyword("trust_region", word.value if word.arg else ast.Name("any")) for word in rules]
+    unread: set[str] = set()
+    hidden: set[str] = set()
+    said: list[Finding] = []
+    for word in keywords:
+        try:
+            value = _plain_value(word.value)
+            found |= value if word.arg is None else {word.arg: value}  # of **{...}, too
+        except (ValueError, TypeError, RecursionError):
+            if word.arg is not None:
+                unread.add(word.arg)
+                continue
+            code = ast.unparse(word.value)
+            what = f"{called}(**{code}): {code} cannot be read, for the script is not run; plain values in it can"
+            cure = f"give what is in it too: bandpo doctor {path.name} epsilon_high=0.28 loss_type=dapo ..."
+            said.append(Finding("warning", what, cure))
+            hidden = JUDGED.keys() - found.keys()  # it may hold any
+    if shown := sorted((unread & {*JUDGED, "trust_region"}) - given):
+        what = f"{', '.join(shown)}: not a plain value in the script; what depends on it is not judged"
+        said.append(Finding("note", what))
+    return found, frozenset((unread | hidden) - given), said
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _plain_value(code: ast.expr) -> Any:
+    """Make the value of Python code that holds plain values and calls of rules alone; nothing is run.
+
+    Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
+    """
+    classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+    makers: dict[str, Any] = {each.__name__: each for each in classes}
+    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
+    called = code.func if isinstance(code, ast.Call) else code
+    name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
+    make = makers.get(name)
+    if isinstance(code, ast.Call) and make is not None and all(keyword.arg for keyword in code.keywords):
+        given = [_plain_value(each) for each in code.args]
+        named = {str(keyword.arg): _plain_value(keyword.value) for keyword in code.keywords}
+        if make is trust_region and (own := own_type([*given, *named.values()])) is not None:
+            raise ValueError(not_loaded(own))
+        return make(*given, **named)
+    if isinstance(code, ast.Tuple):
+        return tuple(map(_plain_value, code.elts))
+    if not isinstance(code, ast.Call) and (make is not None or name == "inf"):
+        return math.inf if make is None else make
+    try:
+        return ast.literal_eval(code)
+    except ValueError:
+        more = "is more than plain values and rules, and code is not run"
+        raise ValueError(f"{ast.unparse(code)} {more}") from None
+
+
+def _logged(path: Path) -> Iterator[Finding]:
+    """Check a log of ours, TRL's trainer_state.json or verl's file logger: did the run break, and did the rule act?"""
+    rows, why = read_rows(path), None
+    with contextlib.suppress(UserError):  # not a folder of ours
+        why = read_info(path.parent).get("stopped") if path.name == "metrics.jsonl" else None
+    if why:
+        yield Finding("problem", f"the run was stopped: {why}")
+    if not rows and why:  # before its first row
+        return
+    if not rows:
+        raise UserError(f"{path} must be a log of bandpo, TRL or verl, one JSON object a line")
+    names = {name for row in rows for name in row}
+    if any(row.get("actor/bandpo/half_precision") for row in rows):
+        what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
+        cure = "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or install flash-attn"
+        yield Finding("problem", what, cure)
+    if any(name.startswith("actor/") for name in names) and not any(name.startswith(_OURS[2]) for name in names):
+        yield Finding("note", "no metric actor/bandpo/...: another loss")
+    if lost := lost_in(rows):
+        cure = (
+            "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
+            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"
+        )
+        yield Finding("problem", f"{path}: {lost}", cure)
+    yield _clip(rows, path)
+
+
+def _clip(rows: Sequence[Mapping[str, Any]], path: Path) -> Finding:
+    """Check that any token was outside, and that it could have been."""
+
+    def values(*names: str) -> list[float]:
+        found = [row.get(name) for row in rows for name in names]
+        return [abs(x) for x in found if isinstance(x, int | float) and math.isfinite(x)]
+
+    sides = ("fraction", "high_fraction", "low_fraction")
+    known = [(f"{of}clip", shares, of) for of in _OURS if (shares := values(*(f"{of}clip/{side}" for side in sides)))]
+    known += [(name, shares, "-") for name in _THEIRS if (shares := values(name))]
+    if not known:
+        what = f"no clip rate is in {path}, under bandpo's names, TRL's or verl's, so nothing can be said of the clip"
+        return Finding("note", what, "docs/run.md has the names, and what logs them")
+    name, shares, of = known[0]
+    ratios = values(f"{of}log_ratio/max", f"{of}log_ratio/min")  # verl's log has none
+    if max(shares):
+        return Finding("ok", f"the rule acts: {name} is up to {100 * max(shares):.3g} % of the tokens of a row")
+    if not ratios:
+        what = f"{name} is 0 in all {len(shares)} rows: the ratio is 1 by design (one optimizer step per batch)"
+        return Finding("warning", f"{what}, or the clip is wider than every ratio", _MORE_STEPS)
+    if max(ratios) <= _ROUNDING:
+        what = "the ratio is 1 by design: each batch is used for one optimizer step, and no rule acts; no log-ratio"
+        return Finding("problem", f"{what} in {path} is farther from 0 than {max(ratios):.2g}", _MORE_STEPS)
+    what = f"dead clip: no token in {path} was outside, though log-ratios go as far as {max(ratios):.3g}"
+    return Finding("warning", what, "bandpo calibrate finds the number at which a rule acts; docs/choose.md")

@@ -13,11 +13,11 @@ import functools
 import json
 import logging
 import math
+import re
 import shlex
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,18 +47,6 @@ from .validation import ACCURACIES, Validation, validation_rows
 Row = dict[str, Any]
 
 
-@contextlib.contextmanager
-def _rule_is_told() -> Iterator[None]:
-    """Silence the trainer's notice of the rule, which the command has given."""
-    level = RULE.level
-    RULE.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        RULE.setLevel(level)
-
-
-@_rule_is_told()
 def run(
     config: RunConfig,
     *,
@@ -93,23 +81,19 @@ def run(
     folder = Path(config.output)
     if not processes.is_first():
         say, on_row = (lambda text: None), (lambda row: None)  # the first speaks for all
-    if _is_done(folder, config, resume, say):
-        return folder
-    with locked(folder / ".lock") if processes.is_first() else contextlib.nullcontext():
-        # Again, now that nobody else writes to it.
-        return folder if _is_done(folder, config, resume, say) else _run(folder, config, resume, command, on_row, say)
-
-
-def _is_done(folder: Path, config: RunConfig, resume: bool, say: Callable[[str], None]) -> bool:
-    """Check that nothing is left to do; raises UserError if the folder is not for this run."""
-    if resume:
-        check_same_run(folder, config)
+    with contextlib.ExitStack() as held:
+        held.callback(RULE.setLevel, RULE.level)
+        RULE.setLevel(logging.ERROR)  # the command has told the rule
+        if processes.is_first():
+            held.enter_context(locked(folder / ".lock"))
+        if resume:
+            check_same_run(folder, config)
+        elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
+            raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
         if is_finished(folder):
             say(f"{folder} is finished; nothing to resume")
-            return True
-    elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
-        raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
-    return False
+            return folder
+        return _run(folder, config, resume, command, on_row, say)
 
 
 def _run(
@@ -122,14 +106,11 @@ def _run(
 ) -> Path:
     """Run in a folder that is ours."""
     settings, notice = _trainer_settings(config, folder, processes.count())
-    is_new = not (folder / "checkpoints").exists()
     arguments = _trainer(BandPOConfig, **settings)
     state = PartialState()  # of the processes, which have met by now
     if state.num_processes != processes.count():
-        raise UserError(
-            f"{processes.count()} processes were started (WORLD_SIZE), but this one has met {state.num_processes - 1} "
-            "others; start them by torchrun or accelerate launch, or unset WORLD_SIZE for one process"
-        )
+        what = f"{processes.count()} processes were started (WORLD_SIZE), but {state.num_processes} have met"
+        raise UserError(f"{what}; start them by torchrun or accelerate launch, or unset WORLD_SIZE for one process")
     if torch.distributed.is_initialized():
         # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
         # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
@@ -143,8 +124,7 @@ def _run(
         rows, held_out, reward = rows_and_reward(config)
         first = rows[0]["prompt"]
         held_out = validation_rows(config, held_out, chat=isinstance(first, list))
-        skill = None
-        model_path = config.model
+        skill, model_path = None, config.model
         if config.model == "lab":
             start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
             model_path = str(start)
@@ -152,33 +132,22 @@ def _run(
     model, tokenizer = _load_model(model_path, config)
     if isinstance(first, list) and tokenizer.chat_template is None:
         raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
-    if isinstance(first, str) and not tokenizer(first)["input_ids"]:
-        raise UserError(f"the tokenizer of {config.model!r} finds no token in {first!r}; are its files there?")
-
     if mark is not None:
         arguments.eval_on_start = False  # it was done, and its row is in the file
     if notice:
         say(notice)
+    data = {"train_dataset": rows, "eval_dataset": held_out, "reward_funcs": validation.reward}
     try:
-        trainer = _trainer(
-            BandPOTrainer,
-            model=model,
-            reward_funcs=validation.reward,
-            args=arguments,
-            train_dataset=rows,
-            eval_dataset=held_out,
-            processing_class=tokenizer,
-        )
+        trainer = _trainer(BandPOTrainer, model=model, args=arguments, processing_class=tokenizer, **data)
     except UserError:
-        if is_new:  # the trainer makes its folder before it has seen all settings
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        with contextlib.suppress(OSError):  # the trainer makes its folder before it has seen all settings
+            (folder / "checkpoints").rmdir()
         raise
     facts = _facts(config, command, skill, state.num_processes)
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
-    keep = config.trainer.get("save_total_limit", 2)
     guard: FiniteGuard = trainer.finite_guard
     guard.last_whole = functools.partial(_newest_whole, folder)
-    recorder = _Recorder(folder, config.steps_per_round, began, on_row, validation.take, keep, guard, say)
+    recorder = _Recorder(folder, config, began, validation.take, guard, on_row, say)
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
@@ -220,17 +189,12 @@ def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> che
     mark, wrong = checkpoints.newest_whole(folder)
     if mark is None:
         if wrong:
-            raise UserError(
-                f"no checkpoint of {folder} is whole: {'; '.join(wrong)}. Put back what is missing, or start the run "
-                "again in another output"
-            )
+            cure = "put back what is missing, or start the run again in another output"
+            raise UserError(f"no checkpoint of {folder} is whole: {'; '.join(wrong)}; {cure}")
         say(f"no whole checkpoint in {folder}: starting again")
         return None
     if mark.processes != count:
-        raise UserError(
-            f"{folder} was trained by {mark.processes} process{'es' * (mark.processes > 1)}, each with random numbers "
-            f"of its own, and cannot go on with {count}; start as many"
-        )
+        raise UserError(f"{folder} was trained with WORLD_SIZE {mark.processes}, not {count}; start as many processes")
     for fault in wrong:
         say(f"{fault}: that checkpoint is passed over")
     say(f"going on after step {mark.step}")
@@ -243,16 +207,19 @@ class _Recorder(TrainerCallback):
     def __init__(
         self,
         folder: Path,
-        steps_per_round: int,
+        config: RunConfig,
         began: float,
+        evaluated: Callable[[], Mapping[str, float]],
+        guard: FiniteGuard,
         on_row: Callable[[Row], None],
-        evaluated: Callable[[], Mapping[str, float]] = dict,
-        keep: int | None = 2,
-        guard: FiniteGuard | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None],
     ) -> None:
-        self.folder, self.steps_per_round, self.began, self.on_row = folder, steps_per_round, began, on_row
-        self.evaluated, self.keep, self.guard, self.say = evaluated, keep, guard, say
+        self.folder, self.steps_per_round, self.keep = (
+            folder,
+            config.steps_per_round,
+            config.trainer.get("save_total_limit", 2),
+        )
+        self.began, self.evaluated, self.guard, self.on_row, self.say = began, evaluated, guard, on_row, say
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Write one line per log step.
@@ -271,11 +238,9 @@ class _Recorder(TrainerCallback):
         # Ours last: they are sums over counts where TRL has a mean of means.
         for key in sorted(logs, key=lambda key: "bandpo/" in key):
             if not key.endswith(("step_time", "runtime", "per_second")):
-                name = key.replace("eval_", "eval/", 1) if key.startswith("eval_") else key
-                value = logs[key]
-                row[name.replace("bandpo/", "")] = (
-                    value if isinstance(value, int | float) and math.isfinite(value) else None
-                )
+                name = re.sub("^eval_", "eval/", key).replace("bandpo/", "")
+                is_finite = isinstance(value := logs[key], int | float) and math.isfinite(value)
+                row[name] = value if is_finite else None
         row |= scores
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
@@ -283,7 +248,7 @@ class _Recorder(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Count the checkpoint from here on; only then may older ones go."""
-        if self.guard is not None and not self.guard.sound:
+        if not self.guard.sound:
             step = f"checkpoint-{state.global_step} has weights that are not finite"
             self.say(f"{step}: it does not count, and none is deleted for it")
             return
@@ -341,16 +306,14 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         settings.setdefault("use_cpu", True)  # else each would train alone
     if config.tokens_share is not None:
         settings |= {"tokens_path": str(folder / "tokens"), "tokens_share": config.tokens_share}
-    batches = {"per_device_train_batch_size": 8}
-    if config.data.eval_size or config.data.eval_path is not None:
-        batches["per_device_eval_batch_size"] = 8
-    for key, default in batches.items():
-        batch = config.trainer.get(key, default)
+    evaluates = config.data.eval_size or config.data.eval_path is not None
+    for key in ["per_device_train_batch_size", *(["per_device_eval_batch_size"] if evaluates else [])]:
+        batch = config.trainer.get(key, 8)
         if batch % count:
-            raise UserError(
-                f"trainer.{key} is {batch}, the batch of all processes together, which {count} processes cannot "
-                f"share; start a number of processes that divides it, or set a multiple of {count}"
+            what = (
+                f"trainer.{key} is {batch}, the batch of all processes together, which {count} processes cannot share"
             )
+            raise UserError(f"{what}; start a number of processes that divides it, or set a multiple of {count}")
         settings[key] = batch // count
     return settings, notice
 

@@ -3,7 +3,6 @@
 A recipe is verl's own tree of settings (`actor_rollout_ref`, `data`, `trainer`, ...). Beside it stand `trust_region`,
 the node of a rule or an objective, and what else our loss takes; `plan`, the numbers behind `--plan`; `base`, a recipe
 or several to lay this one on; and `variants`, settings of which the one that `variant` names is laid on top.
-research/pages/plan.md has the formulas of the estimate.
 """
 
 from __future__ import annotations
@@ -25,39 +24,14 @@ from bandpo.errors import UserError, nearest
 from bandpo.files import parse_yaml
 from bandpo.integrations import objective_for, say_average
 from bandpo.losses.notation import short_node
+from bandpo.numerics import listed
 from bandpo.trust_regions.nodes import own_type
 
 from ..config.recipe import merge, read_recipe
 
 # What `integrations.verl.BandPOLossConfig` takes.
 LOSS = ("trust_region", "anchor", "tokens_path", "tokens_share")
-# The roots of verl's settings.
-ROOTS = (
-    "actor_rollout_ref",
-    "algorithm",
-    "critic",
-    "custom_reward_function",
-    "data",
-    "distillation",
-    "global_profiler",
-    "ray_kwargs",
-    "reward",
-    "reward_model",
-    "sandbox_fusion",
-    "skip",
-    "trainer",
-    "transfer_queue",
-)
 _LOSS_AT = "actor_rollout_ref.actor.policy_loss"
-# Of a model, by transformers' names.
-_SHAPE = (
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
-)
 _GIB = 2**30
 
 
@@ -95,43 +69,31 @@ class Run:
         """
         if importlib.util.find_spec("verl") is None:
             raise UserError("verl is not installed here (docs/verl.md); --print shows the command for where it is")
-        address = any(text.startswith("+ray_kwargs.ray_init.address=") for text in self.hydra)
-        if not address and not os.environ.get("RAY_ADDRESS"):
-            data = self.settings.get("data") or {}
-            for key in ("train_files", "val_files"):
-                files = data.get(key) or []
-                for name in [files] if isinstance(files, str) else files:
-                    if "://" not in name and not Path(name).expanduser().exists():
-                        raise UserError(f"data.{key}: {name} does not exist; docs/verl.md says how it is made")
+        data = self.settings.get("data") or {}
+        for name in (each for key in ("train_files", "val_files") for each in listed(data.get(key) or [])):
+            if not ("://" in name or os.environ.get("RAY_ADDRESS") or Path(name).expanduser().exists()):
+                raise UserError(f"data file {name} does not exist; docs/verl.md says how it is made")
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides()])
 
 
-def load(
-    recipes: Sequence[str | Path],
-    overrides: Sequence[str] = (),
-    *,
-    nodes: int | None = None,
-    address: str | None = None,
-    trust: bool = True,
-) -> Run:
-    """Lay recipes on one another, apply `a.b=value` overrides (values are YAML), and check what can be checked here.
+def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust: bool = True) -> Run:
+    """Lay recipes on one another, apply `a.b=value` overrides (values are YAML), and check the rule.
+
+    verl checks its own keys when it starts, before Ray does.
 
     Args:
         recipes: files, the later ones on top.
         overrides: `variant=NAME`, a key of the recipe, or one of verl in Hydra's form (`+a.b=value`, `~a.b`).
-        nodes: `trainer.nnodes`.
-        address: of a running Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
         trust: import the module of a user's rule, which runs what is in it; else such a rule is not checked.
 
     Raises:
-        UserError: a file that cannot be read, an unknown key (of verl only where verl is installed), a wrong rule, an
-            address that Ray does not take, or several nodes without one.
+        UserError: a file that cannot be read, an unknown variant, or a wrong rule.
     """
     raw = tuple(text for text in overrides if text.startswith(("+", "~")))
-    changes = [_change(text) for text in overrides if text not in raw]
-    variant = dict(changes).get("variant")
+    changes = [text for text in overrides if text not in raw]
+    variant = next((text.removeprefix("variant=") for text in reversed(changes) if text.startswith("variant=")), None)
     node: dict[str, Any] = {}
     for recipe in recipes:
         layer = read_recipe(Path(recipe))
@@ -141,31 +103,17 @@ def load(
             close = nearest(str(variant), list(variants))
             raise UserError(f"variant must be one of {sorted(variants)}, got {variant!r}{close}")
         node = merge(merge(node, layer), variants.get(variant) or {})
-    for key, value in changes:
-        _set(node, key, value)
-    node.pop("variant", None)
-    if nodes is not None:
-        _set(node, "trainer.nnodes", nodes)
-    if address is not None:
-        if not re.fullmatch(r"auto|(ray://)?[\w.-]+:\d+", address):
-            raise UserError(f"--address must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
-        raw += (f"+ray_kwargs.ray_init.address={_hydra_text(address)}",)
-    elif (nodes or 1) > 1 and not os.environ.get("RAY_ADDRESS"):
-        raise UserError(f"--nodes {nodes} needs --address, that of the Ray cluster that the nodes form")
     # A name of its own for whatever differs: verl goes on with the checkpoints that it finds under that name.
     names = [*(Path(recipe).stem for recipe in recipes), *(t for t in overrides if not t.startswith("trainer."))]
     name = re.sub(r"[^\w.]+", "-", "-".join(names)).strip("-")
     if len(name) > 100:  # it becomes a file's name
         name = f"{name[:91]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    _set(node, "trainer.experiment_name", (node.get("trainer") or {}).get("experiment_name") or name)
-
+    for text in changes:
+        put(node, *setting(text))
+    put(node, "trainer.experiment_name", (node.get("trainer") or {}).get("experiment_name") or name)
+    node.pop("variant", None)
     loss = {key: node.pop(key) for key in LOSS if key in node}
-    numbers = node.pop("plan", None) or {}
-    known = [*LOSS, *ROOTS, "plan", "variant"]
-    for key in node:
-        if key not in ROOTS:
-            raise UserError(f"unknown key {key!r}{nearest(key, known)}")
-    rule = loss.get("trust_region")
+    numbers, rule = node.pop("plan", None) or {}, loss.get("trust_region")
     try:
         if trust or own_type(rule) is None:
             mode = dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
@@ -176,8 +124,25 @@ def load(
                 loss["trust_region"] = short_node(found)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
-    _check_keys(node)
     return Run(node, loss, numbers, raw)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Read `key=value`, the value as YAML; raise UserError for another text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
+    return key, parse_yaml(value, f"the value of {key}")
+
+
+def put(node: dict[str, Any], key: str, value: Any) -> None:
+    """Set node["a"]["b"] for "a.b"; raise UserError where `a` has another value."""
+    *parents, last = key.split(".")
+    for i, parent in enumerate(parents):
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise UserError(f"{key} cannot be set: {'.'.join(parents[: i + 1])} is {node!r}, not a mapping")
+    node[last] = value
 
 
 @dataclass(frozen=True)
@@ -200,111 +165,11 @@ class Plan:
     checkpoint: float
 
 
-def plan(run: Run) -> Plan:
-    """Estimate memory and time of a run.
-
-    research/pages/plan.md derives the formulas and compares them with the released logs.
-
-    Raises:
-        UserError: a number is missing.
-    """
-    settings, numbers = _Numbers(run.settings), _Numbers({"plan": run.numbers})
-    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    layers, hidden, intermediate, heads, kv_heads, vocabulary = (numbers[f"plan.shape.{key}"] for key in _SHAPE)
-    tied = bool(numbers["plan.shape.tie_word_embeddings"])
-    kv = hidden / heads * kv_heads
-    head = vocabulary * hidden
-    per_layer = 2 * hidden**2 + 2 * hidden * kv + 3 * hidden * intermediate
-    multiplied = layers * per_layer + head  # the parameters that a token is multiplied with
-    parameters = multiplied + layers * 2 * hidden + hidden + (0 if tied else head)
-    rank = settings.get("actor_rollout_ref.model.lora_rank", 0)
-    adapter = rank * layers * (4 * hidden + 2 * (hidden + kv) + 3 * (hidden + intermediate))
-    trained = adapter or parameters
-
-    gpus = settings.get("trainer.nnodes", 1) * settings["trainer.n_gpus_per_node"]
-    longest = settings["data.max_response_length"]
-    tokens = settings[f"{actor}.ppo_micro_batch_size_per_gpu"] * (settings["data.max_prompt_length"] + longest)
-    stored = 4 * (parameters + adapter) + 8 * trained
-    training = {
-        "weights, Adam": stored / gpus,
-        "gradients": 4 * trained / gpus,
-        "gathered": 6 * head * (1 if tied else 2),
-        "activations": tokens * (2 * layers * hidden + 24 * hidden + 8 * intermediate),
-        "logits": 2 * 2 * tokens * vocabulary,
-    }
-    reserved = settings[f"{rollout}.gpu_memory_utilization"] * numbers["plan.memory"] * _GIB
-    generation = {"weights, Adam": stored / gpus, "rollout": reserved}
-
-    mean = numbers.get("plan.response_tokens", longest)
-    answers = settings["data.train_batch_size"] * settings[f"{rollout}.n"]
-    forward = 2 * multiplied * answers * mean / (gpus * numbers["plan.flops"] * numbers["plan.train_efficiency"])
-
-    def generate(answers: float) -> float:
-        each = answers / gpus
-        steps = max(longest, each * mean / settings.get(f"{rollout}.max_num_seqs", 256))
-        cache = each * mean * mean / 2 * 4 * layers * kv
-        bandwidth = numbers["plan.bandwidth"]
-        return steps * (numbers["plan.decode_seconds"] + 2 * multiplied / bandwidth) + cache / bandwidth
-
-    step = {"generation": generate(answers), "old log-probs": forward}
-    if settings.get(f"{actor}.use_kl_loss", False):
-        step["reference"] = forward
-    # Forward, once more for the checkpointed layers, backward to the inputs, and to the weights unless they are frozen.
-    step["update"] = (3 if rank else 4) * forward
-    step["other"] = numbers["plan.other_seconds"]
-    validation = generate(numbers["plan.validation_prompts"] * settings[f"{rollout}.val_kwargs.n"])
-    return Plan(
-        parameters=round(parameters),
-        training={name: x / _GIB for name, x in training.items()},
-        generation={name: x / _GIB for name, x in generation.items()},
-        step=step,
-        validation=validation,
-        checkpoint=stored / _GIB,
-    )
-
-
-def plan_text(run: Run) -> str:
-    """Write the estimate for a terminal."""
-    estimate, settings, numbers = plan(run), _Numbers(run.settings), _Numbers({"plan": run.numbers})
-    gpu, memory = run.numbers.get("gpu", "GPU"), numbers["plan.memory"]
-    nodes, per_node = settings.get("trainer.nnodes", 1), settings["trainer.n_gpus_per_node"]
-    answers = settings["data.train_batch_size"] * settings["actor_rollout_ref.rollout.n"]
-    mean = numbers.get("plan.response_tokens", settings["data.max_response_length"])
-    bound = "" if "response_tokens" in run.numbers else " at most: all are taken to be as long as allowed"
-    model = run.settings["actor_rollout_ref"].get("model", {}).get("path", "a model")
-    lines = [
-        f"{model}, {estimate.parameters / 1e9:.2f} billion parameters, on {nodes} x {per_node} {gpu}",
-        f"{answers:g} answers a step of {mean:g} tokens{bound}",
-        "",
-        f"memory of a GPU  GiB, of {memory:g}",
-    ]
-    for name, parts in (("training", estimate.training), ("generation", estimate.generation)):
-        total = sum(parts.values())
-        lines.append(f"  {name:13}  {total:7.1f}  {'' if total < memory else 'DOES NOT FIT: '}{_sum_text(parts)}")
-    step = sum(estimate.step.values())
-    lines += ["", "time of a step       s", *(f"  {name:13} {x:7.1f}" for name, x in estimate.step.items())]
-    lines.append(f"  {'all':13} {step:7.1f}")
-    every = settings.get("trainer.test_freq", -1)
-    if every > 0:
-        lines.append(f"  validation    {estimate.validation:7.1f}  every {every:g} steps")
-        step += estimate.validation / every
-    an_epoch = numbers.get("plan.training_prompts", 0) // settings["data.train_batch_size"]
-    steps = settings.get("trainer.total_training_steps", settings.get("trainer.total_epochs", 0) * an_epoch)
-    if steps:
-        lines.append(f"  {f'{steps:g} steps':13} {steps * step / 3600:7.1f}  hours")
-    lines += ["", f"a checkpoint: {estimate.checkpoint:.0f} GiB", "not counted: CUDA contexts and fragmentation"]
-    return "\n".join(lines)
-
-
-def _sum_text(parts: Mapping[str, float]) -> str:
-    return " + ".join(f"{name} {x:.1f}" for name, x in parts.items())
-
-
 class _Numbers:
-    """Dotted keys of a tree whose values must be numbers."""
+    """Dotted keys of a run whose values must be numbers."""
 
-    def __init__(self, tree: Mapping[str, Any]) -> None:
-        self.values = dict(_leaves(tree))
+    def __init__(self, run: Run) -> None:
+        self.values = dict(_leaves({**run.settings, "plan": run.numbers}))
 
     def __getitem__(self, key: str) -> float:
         value = self.values.get(key)
@@ -316,46 +181,106 @@ class _Numbers:
         return default if self.values.get(key) is None else self[key]
 
 
+def plan(run: Run) -> Plan:
+    """Estimate memory and time of a run.
+
+    research/pages/plan.md derives the formulas and compares them with the released logs.
+
+    Raises:
+        UserError: a number is missing.
+    """
+    of, actor, rollout = _Numbers(run), "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    layers, hidden, intermediate = (
+        of[f"plan.shape.{x}"] for x in ("num_hidden_layers", "hidden_size", "intermediate_size")
+    )
+    heads, kv_heads = (of[f"plan.shape.num_{x}_heads"] for x in ("attention", "key_value"))
+    vocabulary, tied = of["plan.shape.vocab_size"], bool(of["plan.shape.tie_word_embeddings"])
+    kv, head = hidden / heads * kv_heads, vocabulary * hidden
+    per_layer = 2 * hidden**2 + 2 * hidden * kv + 3 * hidden * intermediate
+    multiplied = layers * per_layer + head  # the parameters that a token is multiplied with
+    parameters = multiplied + layers * 2 * hidden + hidden + (0 if tied else head)
+    rank = of.get("actor_rollout_ref.model.lora_rank", 0)
+    adapter = rank * layers * (4 * hidden + 2 * (hidden + kv) + 3 * (hidden + intermediate))
+    trained = adapter or parameters
+
+    gpus = of.get("trainer.nnodes", 1) * of["trainer.n_gpus_per_node"]
+    longest = of["data.max_response_length"]
+    tokens = of[f"{actor}.ppo_micro_batch_size_per_gpu"] * (of["data.max_prompt_length"] + longest)
+    stored = 4 * (parameters + adapter) + 8 * trained
+    training = {
+        "weights, Adam": stored / gpus,
+        "gradients": 4 * trained / gpus,
+        "gathered": 6 * head * (1 if tied else 2),
+        "activations": tokens * (2 * layers * hidden + 24 * hidden + 8 * intermediate),
+        "logits": 2 * 2 * tokens * vocabulary,
+    }
+    reserved = of[f"{rollout}.gpu_memory_utilization"] * of["plan.memory"] * _GIB
+
+    mean = of.get("plan.response_tokens", longest)
+    answers = of["data.train_batch_size"] * of[f"{rollout}.n"]
+    forward = 2 * multiplied * answers * mean / (gpus * of["plan.flops"] * of["plan.train_efficiency"])
+
+    def generate(answers: float) -> float:
+        each = answers / gpus
+        steps = max(longest, each * mean / of.get(f"{rollout}.max_num_seqs", 256))
+        cache = each * mean * mean / 2 * 4 * layers * kv
+        return (
+            steps * (of["plan.decode_seconds"] + 2 * multiplied / of["plan.bandwidth"]) + cache / of["plan.bandwidth"]
+        )
+
+    step = {"generation": generate(answers), "old log-probs": forward}
+    if of.get(f"{actor}.use_kl_loss", False):
+        step["reference"] = forward
+    # Forward, once more for the checkpointed layers, backward to the inputs, and to the weights unless they are frozen.
+    step["update"] = (3 if rank else 4) * forward
+    step["other"] = of["plan.other_seconds"]
+    return Plan(
+        parameters=round(parameters),
+        training={name: x / _GIB for name, x in training.items()},
+        generation={"weights, Adam": stored / gpus / _GIB, "rollout": reserved / _GIB},
+        step=step,
+        validation=generate(of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]),
+        checkpoint=stored / _GIB,
+    )
+
+
+def plan_text(run: Run) -> str:
+    """Write the estimate for a terminal."""
+    estimate, of = plan(run), _Numbers(run)
+    memory, batch, shape = of["plan.memory"], of["data.train_batch_size"], run.settings["actor_rollout_ref"]
+    mean = of.get("plan.response_tokens", of["data.max_response_length"])
+    bound = "" if "response_tokens" in run.numbers else " at most: all are taken to be as long as allowed"
+    lines = [
+        f"{shape.get('model', {}).get('path', 'a model')}, {estimate.parameters / 1e9:.2f} billion parameters, on "
+        f"{of.get('trainer.nnodes', 1)} x {of['trainer.n_gpus_per_node']} {run.numbers.get('gpu', 'GPU')}",
+        f"{batch * of['actor_rollout_ref.rollout.n']:g} answers a step of {mean:g} tokens{bound}",
+        "",
+        f"memory of a GPU  GiB, of {memory:g}",
+    ]
+    for name, parts in (("training", estimate.training), ("generation", estimate.generation)):
+        total, summed = sum(parts.values()), " + ".join(f"{part} {x:.1f}" for part, x in parts.items())
+        lines.append(f"  {name:13}  {total:7.1f}  {'' if total < memory else 'DOES NOT FIT: '}{summed}")
+    step = sum(estimate.step.values())
+    lines += ["", "time of a step       s", *(f"  {name:13} {x:7.1f}" for name, x in estimate.step.items())]
+    lines.append(f"  {'all':13} {step:7.1f}")
+    every = of.get("trainer.test_freq", -1)
+    if every > 0:
+        lines.append(f"  validation    {estimate.validation:7.1f}  every {every:g} steps")
+        step += estimate.validation / every
+    an_epoch = of.get("plan.training_prompts", 0) // batch
+    steps = of.get("trainer.total_training_steps", of.get("trainer.total_epochs", 0) * an_epoch)
+    if steps:
+        lines.append(f"  {f'{steps:g} steps':13} {steps * step / 3600:7.1f}  hours")
+    lines += ["", f"a checkpoint: {estimate.checkpoint:.0f} GiB", "not counted: CUDA contexts and fragmentation"]
+    return "\n".join(lines)
+
+
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _change(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
-    return key, parse_yaml(value, f"the value of {key}")
-
-
-def _set(node: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for i, parent in enumerate(parents):
-        node = node.setdefault(parent, {})
-        if not isinstance(node, dict):
-            raise UserError(f"{key} cannot be set: {'.'.join(parents[: i + 1])} is {node!r}, not a mapping")
-    node[last] = value
-
-
-def _check_keys(settings: Mapping[str, Any]) -> None:
-    """Check keys with verl's YAML if it is installed; Hydra checks again when the run starts, wherever that is."""
-    spec = importlib.util.find_spec("verl")
-    if spec is None or not spec.submodule_search_locations:
-        return
-    path = Path(spec.submodule_search_locations[0]) / "trainer" / "config" / "_generated_ppo_trainer.yaml"
-    if not path.is_file():
-        return
-    verl = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    for key, _ in _leaves(settings):
-        here = verl
-        for part in key.split("."):
-            if not isinstance(here, Mapping) or part not in here:
-                close = nearest(part, list(here)) if isinstance(here, Mapping) else ""
-                raise UserError(f"unknown key {key!r}{close} (one that verl's YAML does not have is set by +{key}=...)")
-            here = here[part]
 
 
 def _hydra_text(value: Any) -> str:

@@ -1,5 +1,4 @@
-"""Several processes: those that train together, as `torchrun` and `accelerate launch` start them, and the workers of
-`bandpo lab` and `python -m research.bench`."""
+"""Several processes: those that a launcher starts to train together, and the workers of a comparison."""
 
 from __future__ import annotations
 
@@ -29,24 +28,22 @@ def is_first() -> bool:
 def end_with_launcher() -> None:
     """Let the kernel kill one of several processes when its launcher is gone.
 
-    Nobody else would end it while it waits for
-    the others. On Linux; elsewhere it ends when the others cannot be reached any more."""
+    On Linux; elsewhere it ends when the others cannot be reached any more.
+    """
     if count() == 1 or sys.platform != "linux":
         return
     import ctypes
 
     launcher = os.getppid()
-    die_with_parent = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != launcher:
         os._exit(1)
 
 
 def end_with_parent() -> None:
-    """End a process of `multiprocessing` with its parent: end at once when its parent is gone, however that ended.
+    """End a process of `multiprocessing` at once when its parent is gone, however that ended.
 
-    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent; one that ends
-    in an orderly way has to kill it, as Python waits for its children.
+    The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -60,15 +57,8 @@ def end_with_parent() -> None:
 def workers(number: int, goes_on: str) -> Iterator[ProcessPoolExecutor]:
     """Start fresh processes for tasks, none of which is left behind, however this one ends.
 
-    On an error every child that was
-    started meanwhile is killed.
-
-    Args:
-        number: how many.
-        goes_on: what to do after one was killed, such as "--resume goes on".
-
-    Raises:
-        UserError: one was killed.
+    On an error every child that was started meanwhile is killed. Raises UserError where one was killed, and says what
+    `goes_on`.
     """
     others = multiprocessing.active_children()
     with ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), end_with_parent) as pool:

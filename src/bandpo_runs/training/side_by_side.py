@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
-import queue
 import re
 import threading
 import warnings
@@ -45,11 +45,7 @@ class Job:
 
 
 def plan(
-    scene: str,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    output: Path,
-    overrides: Mapping[str, Any] | None = None,
+    scene: str, methods: Sequence[str], seeds: Sequence[int], output: Path, overrides: Mapping[str, Any] | None = None
 ) -> list[Job]:
     """Plan the runs of a comparison, seed by seed, so that whole seeds are done first.
 
@@ -78,13 +74,8 @@ def plan(
     jobs = []
     for seed in seeds:
         for name, rule in rules.items():
-            node = {
-                "scene": scene,
-                "seed": seed,
-                "save_every": 10,
-                "output": str(output / scene / name / f"seed-{seed}"),
-                "trust_region": rule,
-            }
+            node = {"scene": scene, "seed": seed, "save_every": 10, "trust_region": rule}
+            node["output"] = str(output / scene / name / f"seed-{seed}")
             jobs.append(Job(name, build(merge(node, overrides or {}))))
     return jobs
 
@@ -144,12 +135,8 @@ def run_all(
         listener.start()
         starts = sorted({(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in left})
         _gather([pool.submit(_warm, *start, messages) for start in starts])
-        _gather(
-            [
-                pool.submit(_train, job.config, (job.folder / "config.yaml").exists(), command, i, messages)
-                for i, job in enumerate(left)
-            ]
-        )
+        there = [(job.folder / "config.yaml").exists() for job in left]
+        _gather([pool.submit(_train, left[i].config, there[i], command, i, messages) for i in range(len(left))])
         messages.put(None)
         listener.join()
     return [job.folder for job in jobs]
@@ -162,15 +149,10 @@ def _gather(futures) -> None:
 
 
 def _listen(messages, jobs, on_row, say) -> None:
-    while True:
-        try:
-            message = messages.get()
-        except (EOFError, OSError, queue.Empty):
-            return
-        if message is None:
-            return
-        where, what = message
-        say(what) if where is None else on_row(jobs[where], what)
+    with contextlib.suppress(EOFError, OSError):  # of a manager that has ended
+        while (message := messages.get()) is not None:
+            where, what = message
+            say(what) if where is None else on_row(jobs[where], what)
 
 
 def _warm(p_work: float, seed: int, messages) -> None:
@@ -182,13 +164,10 @@ def _train(config: RunConfig, resume: bool, command: str, index: int, messages) 
     _quiet()
     from .on_trl import run
 
-    run(
-        config,
-        resume=resume,
-        command=command,
-        on_row=lambda row: messages.put((index, row)),
-        say=lambda text: messages.put((None, text)),
-    )
+    def say(text: str) -> None:
+        messages.put((None, text))
+
+    run(config, resume=resume, command=command, on_row=lambda row: messages.put((index, row)), say=say)
 
 
 def _quiet() -> None:
