@@ -94,7 +94,7 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     console.print(f"{in_words(config.objective)}; {config.steps_per_round} steps a batch")
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
     if sent := sent_away(config.trainer):
-        line = f"This run sends out, with the logins of this machine: {'; '.join(sent)}."
+        line = f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}."
         console.print(line, style="yellow", soft_wrap=True)
     from ..training.on_trl import run  # slow: it brings TRL
 
