@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bandpo_runs.toy.task import END, LENGTH, MAX_COMPLETION, PAD, SYMBOLS
+from bandpo_runs.toy import END, LENGTH, MAX_COMPLETION, PAD, SYMBOLS
 
 # What `fresh_model` leaves at Qwen2's defaults, and its number of heads; a test holds both models together.
 _HEADS, _NORM_EPS, _ROPE_BASE = 4, 1e-6, 10_000.0

@@ -43,7 +43,7 @@ def test_a_seed_alone_has_the_curve_that_it_has_among_others():
 
 def test_a_rule_alone_has_the_curve_that_it_has_beside_others():
     rules = {"Band-KL 0.05": demo.RULES["Band-KL 0.05"]}
-    alone = torch.stack([each.right for each in demo.train(rules, [3, 5], 8, 4)], -1)
+    alone = torch.stack([right for right, _ in demo.train(rules, [3, 5], 8, 4)], -1)
     torch.testing.assert_close(alone[0], measured(seeds=[3, 5], rounds=4).curves[-1], rtol=1e-4, atol=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_used_once_the_rules_tie():
 def test_a_run_that_never_gets_half_right_counts_as_all_rounds_and_is_told():
     short = measured(rounds=2)
     assert short.until_half().unique().tolist() == [2]
-    assert short.notes()[-1] == "32 runs never got half right; each counts as 2 rounds."
+    assert short.notes()[-1] == "32 runs never got half right, which counts as 2 rounds."
 
 
 def test_the_curves_stand_where_their_values_are():

@@ -12,12 +12,12 @@ from typer import Argument, Option, Typer
 
 from bandpo.errors import UserError
 from bandpo_runs import cli
-from bandpo_runs.cli.arguments import Command, count, several
+from bandpo_runs.cli.shared import count, several
 
-app = Typer()
+app = Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command(cls=Command)
+@app.command()
 def bench(
     contest: Annotated[Path, Argument(metavar="CONTEST", help="a YAML file")],
     output: Annotated[

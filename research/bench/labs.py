@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from bandpo.errors import nearest
 from bandpo.losses.objective import Objective
-from bandpo_runs.toy.model import warm_start
+from bandpo_runs.toy import warm_start
 from research.fast_lab import Row, learnable, train
 from research.lab_settings import Settings
 

@@ -14,7 +14,6 @@ from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.trust_regions import Tilt
 from bandpo_runs import toy
-from bandpo_runs.toy import model as lab_model
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.side_by_side import plan
 from research import fast_lab
@@ -65,7 +64,7 @@ def test_trees_of_prefixes_are_the_transformer_of_transformers(tmp_path):
     folders, expected, models = [], [], []
     batches = [responses(64), responses(32, seed=1)]
     for i, (prompts, tokens, _) in enumerate(batches):
-        model = lab_model.fresh_model(i)
+        model = toy.fresh_model(i)
         toy.save_start(tmp_path / str(i), model, {})
         logits = model(input_ids=torch.cat([prompts, tokens], 1)[:, :-1]).logits[:, toy.LENGTH :]
         expected.append(logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0])
@@ -93,7 +92,7 @@ def test_samples_have_the_models_probabilities(start):
     """The first two tokens of 20,000 completions of one prompt, against all 400 probabilities; and their logps."""
     weights, count = load_weights([start]), 20_000
     prompt = torch.tensor([[1, 2, 3, 4, toy.EQUALS]])
-    model = lab_model.fresh_model(0)
+    model = toy.fresh_model(0)
     with torch.no_grad():
         for head in (weights["lm_head.weight"], model.lm_head.weight):
             head *= 3  # untrained, it is so even that another temperature would not be seen
@@ -192,7 +191,7 @@ def test_two_rounds_of_trls_batches_give_trls_weights_and_rows(start, tmp_path, 
 def half_taught(tmp_path_factory):
     """The folder of a model that knows how to answer, so that a few of its answers are right."""
     folder = tmp_path_factory.mktemp("fast") / "half-taught"
-    taught = lab_model._supervised(toy.WarmStart(0.3, 0, batch=32), 100, lambda text: None)
+    taught = toy._supervised(toy.WarmStart(0.3, 0, batch=32), 100, lambda text: None)
     toy.save_start(folder, taught, {})
     return folder
 

@@ -36,7 +36,7 @@ TWO_FAMILIES: list[dict[str, Any]] = [
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
-    toy.save_start(toy.WarmStart(0.01, 0).folders[0], toy.fresh_model(0), {"p_work": 0.8})
+    toy.save_start(toy.WarmStart(0.01, 0).folder, toy.fresh_model(0), {"p_work": 0.8})
 
 
 def made(world: Any = TINY, learner: Any = CLIP, seeds=range(2)):

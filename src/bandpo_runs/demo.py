@@ -1,7 +1,4 @@
-"""Many small runs at once under four rules, with a verdict, curves and a page: what `bandpo demo` shows.
-
-Read in this order: `train` is the experiment, `Result` what was measured, then words, curves and the page.
-"""
+"""Many small runs at once under four rules: the experiment (`train`), its `Result`, and their text, curves and page."""
 
 from __future__ import annotations
 
@@ -14,9 +11,11 @@ import torch
 from torch import Tensor
 
 from bandpo import Band, Clip, Region, group_advantages, policy_loss
+from bandpo.errors import counted
 
 from .reports.content_security import POLICY
 
+Round = tuple[Tensor, list[float]]
 # The last rule is the one that the others are compared with.
 RULES: dict[str, Region] = {
     "GRPO": Clip(0.2, 0.2),
@@ -50,23 +49,13 @@ def setting(rules: int, seeds: int, uses: int, rounds: int) -> str:
     )
 
 
-class Round(NamedTuple):
-    """The share of right answers that is expected, (rules, seeds), and of tokens clipped in the round before."""
-
-    right: Tensor
-    clipped: list[float]
-
-
-def rounds_of(uses: int) -> int:
-    """Return how many rounds to train: fewer where each answer is used for more steps."""
-    return 10 + 88 // uses
-
-
 def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: int) -> Iterator[Round]:
-    """Train one policy for each rule and seed, all in one tensor, and yield `rounds` + 1 times.
+    """Train one policy for each rule and seed, all in one tensor.
 
     A round samples 16 answers to each of 8 questions and uses each of them `uses` times, in 4 minibatches. A seed fixes
     the first policy and all random numbers, so the rules see the same ones. No run depends on another.
+    Before each round and at the end it yields the expected share of right answers, (rules, seeds), and the share of
+    tokens that each rule clipped in the round before.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     shape = len(rules), len(seeds)
@@ -83,7 +72,7 @@ def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: 
     for number in range(rounds + 1):
         table = (shared + own).detach().log_softmax(-1)
         p = table.exp()
-        yield Round((p[..., 0, WORK] * p[..., 1:, RIGHT].prod(-1) + p[..., 0, GUESS] * LUCK).mean(-1), clipped)
+        yield (p[..., 0, WORK] * p[..., 1:, RIGHT].prod(-1) + p[..., 0, GUESS] * LUCK).mean(-1), clipped
         if number == rounds:
             return
         chance = torch.stack([torch.rand(QUESTIONS, ANSWERS, LENGTH + 1, generator=g) for g in generators])
@@ -116,11 +105,6 @@ def _log_probabilities(table: Tensor, answers: Tensor) -> Tensor:
     return table.gather(-1, answers.unsqueeze(-1)).squeeze(-1)
 
 
-def means_of(history: Sequence[Round]) -> Tensor:
-    """Return the mean curves so far, (rules, rounds done + 1)."""
-    return torch.stack([each.right.mean(-1) for each in history], -1)
-
-
 class Mean(NamedTuple):
     """A mean and half of its 95% interval."""
 
@@ -148,8 +132,8 @@ class Result(NamedTuple):
 
     @classmethod
     def of(cls, rules: Mapping[str, Region], uses: int, rounds: Sequence[Round]) -> Result:
-        clipped = torch.tensor([each.clipped for each in rounds[1:]]).T
-        return cls([*rules], uses, torch.stack([each.right for each in rounds], -1), clipped)
+        right, clipped = zip(*rounds, strict=True)
+        return cls([*rules], uses, torch.stack(right, -1), torch.tensor(clipped[1:]).T)
 
     def until_half(self) -> Tensor:
         """Return the rounds that each run needs until half of its answers are right, (rules, seeds); all, if never."""
@@ -170,11 +154,10 @@ class Result(NamedTuple):
         *others, last = self.until_half()
         differences = {name: mean_of(own - last) for name, own in zip(self.names, others, strict=False)}
         ties = [name for name, mean in differences.items() if abs(mean.value) <= mean.half]
-        told = [
-            f"{Mean(abs(mean.value), mean.half)} {'fewer' if mean.value > 0 else 'more'} than {name}"
-            for name, mean in differences.items()
-            if name not in ties
-        ]
+        told = []
+        for name, (value, half) in differences.items():
+            if name not in ties:
+                told.append(f"{Mean(abs(value), half)} {'fewer' if value > 0 else 'more'} than {name}")
         told += [f"a tie with {' and '.join([', '.join(ties[:-1]), ties[-1]] if ties[1:] else ties)}"] if ties else []
         return (
             f"With each answer used {times(self.uses)}, {self.names[-1]} needs {mean_of(last)} rounds until half of "
@@ -183,7 +166,7 @@ class Result(NamedTuple):
 
     def notes(self) -> list[str]:
         """Describe the numbers and their limits."""
-        late = int((self.curves < 0.5).all(-1).sum())
+        late, last = int((self.curves < 0.5).all(-1).sum()), self.curves.shape[-1] - 1
         notes = [
             "± is a 95% interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds "
             "0. Clipped tokens are counted at the last step of each round.",
@@ -192,7 +175,7 @@ class Result(NamedTuple):
         if self.clipped.mean(-1).max() < 0.001:
             notes.insert(0, "No rule clips even one token in a thousand here, so there is little that could differ.")
         if late:
-            notes.append(f"{late} runs never got half right; each counts as {self.curves.shape[-1] - 1} rounds.")
+            notes.append(f"{counted(late, 'run')} never got half right, which counts as {last} rounds.")
         return notes
 
 
@@ -220,65 +203,49 @@ def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: 
     return [*lines, f"{'':6}+{'-' * columns}", f"{'':6} 0{end:>{columns - 1}}", f"{'':7}{legend}   * several"]
 
 
-COLOURS = (("#b4451f", "#f0885c"), ("#9a6a00", "#e0b040"), ("#0b7a5e", "#43c7a0"), ("#2457c5", "#86abff"))
-_DASHES = ("", "1 5", "7 6", "")
-_STYLE = """:root{color-scheme:light dark;--paper:#fcfcfa;--ink:#1d2125;--soft:#59616a;--rule:#dcdbd4}
-@media(prefers-color-scheme:dark){:root{--paper:#15181b;--ink:#e4e4df;--soft:#a2a9b0;--rule:#3a4046}}
-body{margin:0;background:var(--paper);color:var(--ink);font:1.0625rem/1.55 system-ui,sans-serif}
-main{max-width:46rem;margin:0 auto;padding:2rem 1.25rem 4rem}
-h1{font-size:clamp(1.5rem,1.1rem + 2vw,2.1rem);line-height:1.2;margin:0 0 .75rem;text-wrap:balance}
-h2{font-size:1.15rem;margin:2.5rem 0 .5rem}p{margin:0 0 .9rem}.soft,figcaption{color:var(--soft);font-size:.9rem}
+COLOURS = ("#d9622b", "#ad8100", "#1a9a76", "#4f7fe8")  # legible on white and on black
+_STYLE = """:root{color-scheme:light dark;--soft:#59616a;--rule:#dcdbd4}
+@media(prefers-color-scheme:dark){:root{--soft:#a2a9b0;--rule:#3a4046}}
+body{max-width:46rem;margin:0 auto;padding:2rem 1.25rem 4rem;font:1.0625rem/1.55 system-ui,sans-serif}
+h1{font-size:clamp(1.5rem,1.1rem + 2vw,2.1rem);line-height:1.2;text-wrap:balance}h2{font-size:1.15rem}
 figure{margin:2rem 0;display:grid;grid-template-columns:auto 1fr;gap:0 .5rem}
-figure svg{display:block;width:100%;height:20rem;border:solid var(--rule);border-width:0 0 1px 1px}
-.axis{display:flex;justify-content:space-between;color:var(--soft);font-size:.8rem}
-.up{flex-direction:column;text-align:right;margin:-.6rem 0}.across,figcaption,.key{grid-column:2}
+figure svg{width:100%;height:20rem;border:solid var(--rule);border-width:0 0 1px 1px}
+.axis{display:flex;justify-content:space-between}.up{flex-direction:column;text-align:right;margin:-.6rem 0}
+.across,figcaption,.key{grid-column:2}.axis,figcaption,thead{color:var(--soft);font-size:.85rem}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;list-style:none;padding:0;margin:.6rem 0;font-size:.9rem}
-.key svg{display:inline-block;width:1.9rem;height:.6rem;border:0;margin-right:.4rem}
-path,line{fill:none;stroke-linecap:round;stroke-width:2.25px;vector-effect:non-scaling-stroke}polygon{opacity:.15}
+path,line{fill:none;stroke-width:2.25px;vector-effect:non-scaling-stroke}polygon{opacity:.15}
 .half{stroke:var(--soft);stroke-width:1px;stroke-dasharray:2 3}
 .scroll{overflow-x:auto}table{border-spacing:0;font-variant-numeric:tabular-nums;font-size:.95rem}
-th,td{padding:.4rem 0 .4rem 1.25rem;text-align:right;border-bottom:1px solid var(--rule);font-weight:400}
-th:first-child{padding-left:0;text-align:left}thead th{color:var(--soft);font-size:.85rem;vertical-align:bottom}
-td,tbody th{white-space:nowrap}
-@media(max-width:30rem){th,td{padding-left:.6rem}}
-code{font:.9rem ui-monospace,Menlo,monospace}"""
+th,td{padding:.4rem 0 .4rem .9rem;text-align:right;border-bottom:1px solid var(--rule);font-weight:400}
+:is(th,td):first-child{padding-left:0;text-align:left}td{white-space:nowrap}"""
 
 
 def page(result: Result, command: str) -> str:
     """Return the result as one HTML file that loads nothing."""
     means, halves = mean_of(result.curves.transpose(1, 2))
-    last, until = means.shape[1] - 1, result.until_half().mean(-1)
-    curves, key = [], []
-    for i, (name, mean, half) in enumerate(zip(result.names, means.tolist(), halves.tolist(), strict=True)):
-        points = [*enumerate(zip(mean, half, strict=True))]
-        upper = [f"{x},{100 * (1 - m - h):.2f}" for x, (m, h) in points]
-        lower = [f"{x},{100 * (1 - m + h):.2f}" for x, (m, h) in reversed(points)]
-        line = "M" + "L".join(f"{x},{100 * (1 - m):.2f}" for x, m in enumerate(mean))
-        look = f'stroke="var(--c{i})" stroke-dasharray="{_DASHES[i]}"'
-        curves.append(f'<polygon points="{" ".join(upper + lower)}" fill="var(--c{i})"/><path d="{line}" {look}/>')
-        sample = f'<svg viewBox="0 0 30 10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" {look}/></svg>'
-        key.append(f"<li>{sample}{html.escape(name)}</li>")
-    head, *rows = [[html.escape(cell) for cell in row] for row in result.rows()]
-    body = "".join(f'<tr><th scope="row">{r[0]}</th>{"".join(f"<td>{c}</td>" for c in r[1:])}</tr>' for r in rows)
-    light, dark = (";".join(f"--c{i}:{pair[k]}" for i, pair in enumerate(COLOURS)) for k in (0, 1))
-    style = f"{_STYLE}\n:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    each = [f"{mean:.1f} with {name}" for name, mean in zip(result.names, until.tolist(), strict=True)]
-    title = f"Rounds until half are right: {', '.join(reversed(each))}"
-    again = "" if result.uses == 1 else "<p>The same with each answer used once: <code>bandpo demo --uses 1</code></p>"
+    last, curves, key = means.shape[1] - 1, "", ""
+    for colour, name, mean, half in zip(COLOURS, result.names, 100 * means, 100 * halves, strict=True):
+        upper, middle, lower = ([f"{x},{100 - y:.2f}" for x, y in enumerate(mean + k * half)] for k in (1, 0, -1))
+        area = f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{colour}"/>'
+        curves = f'{area}<path d="M{"L".join(middle)}" stroke="{colour}"/>{curves}'
+        key += f'<li><b style="color:{colour}">&#9644;</b> {html.escape(name)}</li>'
+    head, *rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in result.rows()]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    each = [f"{mean:.1f} with {name}" for name, mean in zip(result.names, result.until_half().mean(-1), strict=True)]
+    title = html.escape(f"Rounds until half are right: {', '.join(reversed(each))}")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width,initial-scale=1">
-<title>{html.escape(title)}</title><style>{style}</style></head><body><main>
-<h1>{html.escape(title)}</h1><p>{html.escape(result.verdict())}</p>
+<title>{title}</title><style>{_STYLE}</style></head><body>
+<h1>{title}</h1><p>{html.escape(result.verdict())}</p>
 <figure><div class="axis up"><span>100%</span><span>50%</span><span>0%</span></div>
 <svg viewBox="0 0 {last} 100" preserveAspectRatio="none" role="img" aria-label="Share of right answers by round">
-<line class="half" x1="0" y1="50" x2="{last}" y2="50"/>{"".join(reversed(curves))}</svg>
-<div class="axis across"><span>0</span><span>{last} rounds</span></div><ul class="key">{"".join(key)}</ul>
+<line class="half" x1="0" y1="50" x2="{last}" y2="50"/>{curves}</svg>
+<div class="axis across"><span>0</span><span>{last} rounds</span></div><ul class="key">{key}</ul>
 <figcaption>Share of right answers: mean over seeds, with its 95% interval.</figcaption></figure>
-<div class="scroll"><table><thead><tr>{"".join(f'<th scope="col">{cell}</th>' for cell in head)}</tr></thead>
-<tbody>{body}</tbody></table></div>
+<div class="scroll"><table><thead><tr>{head.replace("td>", "th>")}</tr></thead><tbody>{body}</tbody></table></div>
 <h2>The task</h2><p>{html.escape(TASK)}</p>
 <p>{setting(result.curves.shape[0], result.curves.shape[1], result.uses, last)}</p>
 <h2>What the numbers are</h2>{"".join(f"<p>{html.escape(note)}</p>" for note in result.notes())}
-<h2>Again</h2><p><code>{html.escape(command)}</code></p>{again}
-</main></body></html>
+<h2>Again</h2><p><code>{html.escape(command)}</code></p>
+</body></html>
 """

@@ -1,18 +1,17 @@
-"""Progress of a long command: whole lines, and how far it has come."""
+"""Output of a long command: whole lines, tables, and how far it has come."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich import progress
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Column, Table
 
 from bandpo.errors import printable
-
-_WIDE = 100_000
 
 
 class _Console(Console):
@@ -24,17 +23,22 @@ class _Console(Console):
 
 
 def lines(*, stderr: bool = False) -> Console:
-    """Return the console for a command's output.
-
-    Brackets in a label or a path are theirs; where nobody watches no line is wrapped.
-    """
+    """Return the console of a command, which shows brackets as they are and wraps no line that is piped."""
     console = _Console(highlight=False, markup=False, stderr=stderr)
     if not console.is_terminal:
-        console.width = _WIDE
+        console.width = 100_000
     return console
 
 
 console = lines()
+
+
+def grid(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1, **look: Any) -> Table:
+    """Return a table whose columns are aligned to the right from number `left` on."""
+    table = Table(*(Column(head, justify="left" if i < left else "right") for i, head in enumerate(heads)), **look)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 class Progress:
@@ -44,36 +48,30 @@ class Progress:
         self, unit: str, total: int | None = None, done: int = 0, *, title: str = "", pause: float = 30.0,
         console: Console = console,
     ) -> None:  # fmt: skip
-        """Start the count at `done` of `total` (None: not known).
-
-        `pause` is the time between two lines, in seconds.
-        """
+        """Start the count at `done` of `total`; None is unknown. Lines are `pause` seconds apart."""
         self.unit, self.total, self.before, self.console = unit, total, done, console
         self.title = f"{title}: " if title else ""
         self.pause = 0.1 if console.is_terminal else pause
         self.began = self.told = time.monotonic()
         self.bar = progress.Progress(
-            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[note]}"), progress.TimeElapsedColumn(),
-            console=console, transient=True, disable=not console.is_terminal,
+            "{task.description}", progress.BarColumn(), progress.MofNCompleteColumn(), "{task.fields[note]}",
+            progress.TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task(self.title + unit, total=total, completed=done, note="")
 
     def update(self, done: int, note: str = "") -> None:
+        """Show the count, a note and the time left, unless something was shown just now."""
         now = time.monotonic()
         if now - self.told < self.pause:
             return
         self.told = now
-        left = ""
         if self.total is not None and done > self.before:  # rich's own time left would count what was there as done now
             minutes = (self.total - done) * (now - self.began) / (done - self.before) / 60
-            left = f"about {minutes:.1f} min left"
-        note = ", ".join(filter(None, (note, left)))
-        if self.console.is_terminal:
-            self.bar.update(self.task, completed=done, note=note, total=self.total)
-            return
-        of = "" if self.total is None else f"of {self.total:,} "
-        self.console.print(", ".join(filter(None, (f"{self.title}{done:,} {of}{self.unit}", note))))
+            note = ", ".join(filter(None, (note, f"about {minutes:.1f} min left")))
+        self.bar.update(self.task, completed=done, note=note)
+        if not self.console.is_terminal:
+            of = "" if self.total is None else f"of {self.total:,} "
+            self.console.print(", ".join(filter(None, (f"{self.title}{done:,} {of}{self.unit}", note))))
 
     def __enter__(self) -> Progress:
         self.bar.start()

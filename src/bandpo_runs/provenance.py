@@ -26,23 +26,22 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def hardware(gpu: bool) -> str:
-    """Name the processor that does the work, for rows of measurements."""
+    """Name the processor that does the work."""
     if gpu:
         return torch.cuda.get_device_name()
-    names = Path("/proc/cpuinfo")
-    lines = names.read_text(encoding="utf-8").splitlines() if names.is_file() else []
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     return f"{name}, {os.cpu_count()} cores"
 
 
 def source_commit() -> str | None:
-    """Return the commit of the source tree that bandpo runs from, if any."""
-    here = Path(__file__).resolve().parent
+    """Return the commit of the source tree that bandpo runs from; None outside of a repository that tracks it."""
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, timeout=5
-        )
+        for command in ["ls-files", "--error-unmatch", __file__], ["describe", "--always", "--dirty"]:
+            done = subprocess.run(
+                ["git", *command], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True
+            )
     except (OSError, subprocess.SubprocessError):
         return None
-    tracked = subprocess.run(["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, timeout=5)
-    return done.stdout.strip() if done.returncode == 0 and tracked.returncode == 0 else None
+    return done.stdout.strip()

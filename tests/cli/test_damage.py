@@ -1,21 +1,18 @@
-"""Whatever lies in a file, a command ends with a result or one line that names the file: damage of every kind, over all
-commands that read it. And whatever happens to what is written, nothing half is left."""
+"""Whatever is in a file, a command that reads it ends with a result or one line that names the file.
+
+Whatever happens to a file that is written, no half of it is left.
+"""
 
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from bandpo.errors import UserError
 from bandpo_runs.cli import main
-from bandpo_runs.data import question_sets
 from bandpo_runs.data.questions import Question
-from bandpo_runs.evals.draw import evaluate
 from bandpo_runs.evals.grades import grade_folder
 from bandpo_runs.evals.recording import Evaluation
 from bandpo_runs.evals.samples import Sample, Sampling
@@ -128,13 +125,13 @@ def test_garbage_is_one_line(here, capsys, name, garbage):
         check(capsys, args, name, refused=not whole)
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "nothing", "loop"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "nothing"])
 @pytest.mark.parametrize("name", READERS)
 def test_what_is_no_file_is_one_line(here, capsys, name, kind):
     path = Path(name)
     path.unlink()
     make = {"pipe": os.mkfifo, "folder": Path.mkdir, "nothing": lambda path: None}
-    make |= {"device": lambda path: path.symlink_to("/dev/zero"), "loop": lambda path: path.symlink_to(path.name)}
+    make |= {"device": lambda path: path.symlink_to("/dev/zero")}
     make[kind](path)
     for args in READERS[name]:
         check(capsys, args, name)
@@ -196,12 +193,7 @@ def test_a_field_of_another_type_is_one_line(here, capsys, name, value):
 
 YAML = {
     "a key twice": ("rounds: 1\nscene: tail\nrounds: 2\n", "key 'rounds' is there twice"),
-    "a key twice, deeper": ("data:\n  size: 1\n  size: 2\n", "key 'size' is there twice"),
     "an alias in itself": ("a: &a [*a]\n", "nested more than 100 deep"),
-    "aliases as deep": (
-        "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 200)),
-        "nested more than 100 deep",
-    ),
     "an object": ("a: !!python/object/apply:os.system [touch ran]\n", "is not YAML: could not determine a constructor"),
     "a day": ("a: 2024-13-45\n", "is not YAML: month must be"),
     "a large number": ("a: " + "9" * 5000 + "\n", "is not YAML: Exceeds the limit"),
@@ -228,114 +220,7 @@ def test_yaml_that_will_not_do_is_one_line(here, capsys, text, message):
     assert not Path("ran").exists()
 
 
-TEXTS = [
-    "!!bool maybe",
-    "!!timestamp foo",
-    "!!int ''",
-    "!!int '-'",
-    "!!float ''",
-    "[" * 10_000,
-    "&a [*a]",
-    "{a: 1, a: 2}",
-    '"\\ud800"',
-    '"\\0"',
-    "9" * 5000,
-    "2024-13-45",
-    "{",
-    "\0",
-    "a\ud800",
-]
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_yaml_on_the_command_line_is_one_line(here, capsys, text):
-    commands = [
-        ["train", "scene=tail", f"rounds={text}"],
-        ["train", "scene=tail", "rounds=1", f"label={text}"] if len(text) < 3 else ["train", f"{text}=1"],
-        ["train", f"output={text}", "scene=tail"],
-        ["lab", "--methods", text],
-        ["lab", "--methods", f"{{type: band, delta: {text}}}"],
-        ["explain", f"{{type: band, delta: {text}}}"],
-        ["figures", "--capped", f"{{type: capped, region: {text}}}"],
-        ["doctor", f"a={text}"],
-        ["verl", "verl.yaml", "--plan", f"trust_region.delta={text}"],
-        ["eval", "m", "--data", f"reasoning-gym:chain_sum:min_terms={text}"],
-        ["data", "prepare", "reasoning-gym:chain_sum", "--option", f"min_terms={text}"],
-        ["report", text],
-        ["score", text],
-        ["compare", text, "eval"],
-        ["table", text],
-    ]
-    for args in commands:
-        code = main(args)
-        err = capsys.readouterr().err
-        assert code in (1, 2) or args[0] == "doctor", args
-        assert err.count("\n") == 1 or args[0] == "doctor", (args, err)
-
-
-def test_a_score_needs_all_of_the_questions(here, capsys):
-    """A missing line gave the score of the others, and said nothing."""
-    path = Path("eval/prompts.jsonl")
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    for args in (["score", "eval"], ["table", "eval"]):
-        assert main(args) == 2
-        assert "prompts.jsonl: the questions of 'made' are not those that were asked" in capsys.readouterr().err
-    path.write_text(path.read_text() + '{"data":"made","prompt":3,"content":"another","answer":"4"}\n')
-    assert main(["score", "eval"]) == 2
-    assert "are not those that were asked" in capsys.readouterr().err
-
-
-def test_reading_the_questions_of_a_run_executes_nothing_of_it(here, monkeypatch):
-    """The reward of its config was imported from the working directory."""
-    Path("evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n\ndef reward(): ...\n")
-    Path("data.jsonl").write_text("".join(json.dumps({"prompt": f"{i}?", "answer": str(i)}) + "\n" for i in range(9)))
-    node = {"rounds": 1, "model": "m", "reward": "evil:reward", "data": {"source": "file", "path": "data.jsonl"}}
-    node["data"]["eval_size"] = 4
-    node["trainer"] = {"per_device_train_batch_size": 2, "steps_per_generation": 1, "num_generations": 2}
-    Path("run/config.yaml").write_text(yaml.safe_dump(node))
-    before = list(sys.path)
-    assert len(question_sets.read("run").questions) == 4
-    assert not Path("ran").exists()
-    assert sys.path == before
-    with pytest.raises(UserError, match=r"scorer must be one of .*got 'evil:reward'"):
-        evaluate("m", ["run"])
-    assert not Path("ran").exists()
-
-
-def test_a_question_longer_than_any_model_reads_is_refused_at_once(here, capsys):
-    """One of ten million characters took more than a minute, to end in a traceback."""
-    Path("data.jsonl").write_text(json.dumps({"prompt": "7 " * 5_000_000, "answer": "7"}) + "\n")
-    assert main(["eval", "m", "--data", "data.jsonl"]) == 2
-    assert "--data data: question 1 has 10,000,000 characters" in capsys.readouterr().err
-
-
 # ---- writing
-
-
-def test_a_device_is_written_to_and_a_link_stays(here, capsys):
-    """As root, `-o /dev/null` replaced the device for the whole machine; so here it is one of our own."""
-    device = Path("/dev/null")
-    if os.geteuid() == 0:
-        device = here / "device"
-        try:
-            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-            device.write_bytes(b"")
-        except OSError:
-            pytest.skip("no device can be made here")
-    Path("null").symlink_to(device)
-    Path("target.html").write_text("old")
-    Path("page.html").symlink_to("target.html")
-    for command in (["report", "run"], ["table", "eval"]):
-        for output in (str(device), "null", "page.html"):
-            assert main([*command, "-o", output]) == 0
-        assert Path("page.html").is_symlink()
-        assert "<html" in Path("target.html").read_text() or command[0] == "table"
-    assert device.is_char_device()
-    assert Path("null").is_symlink()
-    assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
-
-
-PLANNED = str(Path(__file__).parents[2] / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml")
 
 
 def full(*arguments):
@@ -367,27 +252,6 @@ def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, capsys
     assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("args", [["table", "eval"], ["--help"], ["verl", PLANNED, "--plan"]])
-def test_output_to_a_full_disk_is_one_line_and_output_to_nobody_none(here, args):
-    command = [sys.executable, "-c", "import sys; from bandpo_runs.cli import main; sys.exit(main())", *args]
-    with Path("/dev/full").open("w") as nowhere:
-        done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (2, "error: the output: No space left on device\n")
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_fault_of_ours_keeps_its_traceback_and_asks_for_a_report(here, monkeypatch):
-    monkeypatch.setattr(page, "in_short", None)
-    with pytest.raises(TypeError, match="not callable") as caught:
-        main(["report", "run"])
-    assert "fault of bandpo itself" in caught.value.__notes__[0]
-
-
 @pytest.mark.parametrize(
     "setting",
     ["trainer.hub_token=hf_abc", "trainer.model_init_kwargs={token: hf_abc}",
@@ -408,3 +272,34 @@ def test_the_report_blanks_a_secret_that_is_in_the_files(here):
     page = Path("report.html").read_text()
     assert "hf_abc" not in page
     assert "trainer.hub_token=***" in page
+
+
+@pytest.mark.parametrize(
+    "text", ["!!bool maybe", "[" * 10_000, "&a [*a]", "{a: 1, a: 2}", '"\\ud800"', "9" * 5000, "{"]
+)
+def test_yaml_on_the_command_line_is_one_line(here, capsys, text):
+    for args in (
+        ["train", "scene=tail", f"rounds={text}"],
+        ["explain", f"{{type: band, delta: {text}}}"],
+        ["eval", "m", "--data", f"reasoning-gym:chain_sum:min_terms={text}"],
+        ["report", text],
+    ):
+        assert main(args) == 2, args
+        assert capsys.readouterr().err.count("\n") == 1, args
+
+
+def test_a_device_is_written_to_and_a_link_stays(here):
+    """As root, `-o /dev/null` replaced the device for the whole machine; so here it is one of our own."""
+    device = here / "device"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        device.write_bytes(b"")
+    except OSError:
+        pytest.skip("no device can be made here")
+    Path("target").write_text("old")
+    Path("page").symlink_to("target")
+    for output in ("device", "page"):
+        assert main(["table", "eval", "-o", output]) == 0
+    assert device.is_char_device()
+    assert Path("page").is_symlink()
+    assert Path("target").read_text() != "old"

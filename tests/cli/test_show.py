@@ -13,14 +13,8 @@ from bandpo_runs.training.side_by_side import plan
 
 
 def test_a_line_has_what_the_row_has():
-    row = {
-        "round": 3,
-        "reward": 0.25,
-        "lab/work": 0.5,
-        "entropy": 1.2345,
-        "clip/fraction": 0.0123,
-        "clip/tail_high_share": 0.6,
-    }
+    row = {"round": 3, "reward": 0.25, "lab/work": 0.5, "entropy": 1.2345, "clip/fraction": 0.0123}
+    row["clip/tail_high_share"] = 0.6
     assert show_training._line(row, 30) == (
         "round  3 of 30  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail 60 %"
     )
@@ -60,9 +54,7 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
         for job in jobs:
             job.folder.mkdir(parents=True)
             (job.folder / "config.yaml").write_text(job.config.to_yaml())
-            rows = [
-                {"step": 64 * r, "round": r, "reward": 0.1 * r, "lab/work": 0.1 * r, "entropy": 1.0} for r in (1, 2)
-            ]
+            rows = [{"step": 64 * r, "round": r, "reward": 0.1 * r, "lab/work": 0.1 * r, "entropy": 1} for r in (1, 2)]
             (job.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             facts = {
                 "label": job.config.label, "method": job.name, "seed": job.config.seed, "scene": "tail", "rounds": 2,

@@ -42,20 +42,6 @@ READING = [
     ["doctor", "run/metrics.jsonl"],
     ["eval", "run", "-n", "1", "--max-tokens", "2", "--scorer", "exact", "-o", "graded"],
     ["eval", "run/model", "--data", "run", "-n", "1", "--max-tokens", "2", "--scorer", "exact", "-o", "other"],
-    [
-        "eval",
-        "run/model",
-        "--data",
-        "run/config.yaml",
-        "-n",
-        "1",
-        "--max-tokens",
-        "2",
-        "--scorer",
-        "exact",
-        "-o",
-        "more",
-    ],
     ["score", "graded"],
     ["compare", "graded", "other"],
     ["table", "graded", "other"],
@@ -126,17 +112,6 @@ def test_trust_imports_it(here, capsys, args):
         assert ("X(eps=0.1)" if "verl" in args[1] else "X(0.1)") in shown
 
 
-def test_two_rules_under_one_label_are_two_where_neither_is_loaded(here, tmp_path, capsys):
-    for name, eps in (("one", 0.1), ("two", 0.2)):
-        (tmp_path / name).mkdir()
-        for file in ("run.json", "metrics.jsonl"):
-            (tmp_path / name / file).write_text((here / "run" / file).read_text())
-        node = {"trust_region": {"type": "evilmod:X", "eps": eps}}
-        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(node))
-    assert main(["report", str(tmp_path)]) == 2
-    assert "label 'Mine' stands for another objective" in capsys.readouterr().err
-
-
 @pytest.fixture
 def model(tmp_path, monkeypatch):
     """A model whose folder has code in every place that transformers knows, and a recipe that trains it."""
@@ -197,8 +172,8 @@ def test_a_recipe_that_sends_data_out_is_said_before_it_starts(tmp_path, capsys,
     recipe.make(tmp_path)
     for trainer, line in (
         ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"], "run_name": "[bold]"},
-         "This run sends out, with the logins of this machine: the model to the Hugging Face hub, as evil/x (public, "
-         "unless the account says otherwise; at every checkpoint and at the end); the log to wandb.\nIT STARTS\n"),
+         "This run may send data to other machines, with the logins of this one: push_to_hub=True, "
+         "hub_model_id=evil/x, report_to=['wandb'].\nIT STARTS\n"),
         ({}, " steps a batch\nIT STARTS\n"),
     ):  # fmt: skip
         monkeypatch.chdir(tmp_path)

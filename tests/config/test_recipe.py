@@ -13,7 +13,7 @@ from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
 from bandpo.losses.notation import short_node
 from bandpo_runs import config
-from bandpo_runs.config.recipe import FIXED, RESERVED, build, load, merge
+from bandpo_runs.config.recipe import FIXED, RESERVED, build, load
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.side_by_side import plan
 
@@ -22,7 +22,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 
 @pytest.fixture
 def node(tmp_path):
-    return recipe.node(tmp_path, tmp_path / "run")
+    return recipe.node(tmp_path, tmp_path / "run", trust_region={"type": "band", "divergence": "kl", "delta": 0.05})
 
 
 @pytest.fixture
@@ -56,12 +56,6 @@ def test_an_unknown_key_is_an_error_that_suggests_the_nearest(write, node, setti
     assert "\n" not in str(caught.value)
 
 
-def test_a_misspelt_key_is_named_before_the_one_that_is_then_missing(node):
-    node["ronuds"] = node.pop("rounds")
-    with pytest.raises(UserError, match="unknown key 'ronuds', did you mean 'rounds'"):
-        build(node)
-
-
 @pytest.mark.parametrize(
     ("setting", "start"),
     [
@@ -78,10 +72,7 @@ def test_a_misspelt_key_is_named_before_the_one_that_is_then_missing(node):
         ("trainer.learning_rate=fast", "trainer.learning_rate: "),
         ("trainer.num_generations=4.5", "trainer.num_generations: "),
         ("trainer.bf16=maybe", "trainer.bf16: "),
-        (
-            "trust_region=0.05",
-            "trust_region: 0.05 is not a trust region; a rule is written Band('kl', 0.05)",
-        ),
+        ("trust_region=0.05", "trust_region: 0.05 is not a trust region; a rule is written Band('kl', 0.05)"),
         ("trust_region.delta=-1", "trust_region: delta "),
         ("trust_region.delta=wide", "trust_region: delta "),
         ("trust_region.divergence=klx", "trust_region: divergence must be one of ['chi2', "),
@@ -101,22 +92,19 @@ def test_a_wrong_value_is_an_error_that_names_the_key_and_the_value(write, node,
     [
         (["trainer.num_generations=3"], "must be a multiple of num_generations = 3"),
         (["trainer.gradient_accumulation_steps=3"], "gradient_accumulation_steps = 3"),
-        (
-            ["trainer.gradient_accumulation_steps=0"],
-            "gradient_accumulation_steps must be a positive number, got 0",
-        ),
+        (["trainer.gradient_accumulation_steps=0"], "gradient_accumulation_steps must be a positive number, got 0"),
         (["trainer.steps_per_generation=null"], "trainer.steps_per_generation must be a positive number, got None"),
-        (["scene=tail"], "scene is 'tail': the lab's model, data and reward go together"),
-        (["reward=lab"], "reward is 'lab' and scene is None: the lab's model"),
+        (["scene=tail"], "scene is 'tail'; set all of model, data.source and reward, or none of them for the lab"),
+        (["reward=lab"], "reward is 'lab' and scene is None; set all"),
         (["data.source=lab"], "data.path is set, but data.source 'lab' does not use it"),
-        (["data.source=lab", "data.path=null"], "data.source is 'lab' and scene is None: the lab's model"),
+        (["data.source=lab", "data.path=null"], "data.source is 'lab' and scene is None; set all"),
         (["data.task=chain_sum"], "data.task is set, but data.source 'file' does not use it"),
         (["data.path=null"], "data.path is missing; data.source 'file' needs it"),
         (["data.source=reasoning_gym", "data.path=null"], "data.task is missing"),
         (["data.template='{prompts}'"], "data.template: String should match pattern '\\{prompt\\}', got '{prompts}'"),
-        (["trainer.eval_strategy=steps"], "data.eval_size is 0, so there is nothing for trainer.eval_strategy"),
-        (["trainer.eval_on_start=true"], "data.eval_size is 0"),
-        (["data.eval_path=lab"], "data.eval_path is set, but nothing evaluates on it"),
+        (["trainer.eval_strategy=steps"], "trainer.eval_strategy or eval_on_start needs data.eval_size"),
+        (["trainer.eval_on_start=true"], "trainer.eval_strategy or eval_on_start needs data.eval_size"),
+        (["data.eval_path=lab"], "data.eval_path needs trainer.eval_strategy and eval_steps"),
         (["data.eval_path=lab", "data.eval_size=1"], "data.eval_size and eval_path are two sets"),
     ],
 )
@@ -126,20 +114,13 @@ def test_settings_that_cannot_go_together_are_an_error_that_names_them(write, no
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("key", RESERVED)
-def test_a_trainer_key_that_bandpo_sets_itself_is_refused_with_its_replacement(node, key):
-    node["trainer"][key] = 1
-    with pytest.raises(UserError) as caught:
-        build(node)
-    assert str(caught.value) == f"trainer.{key} is set by {RESERVED[key]}; remove it"
-
-
-@pytest.mark.parametrize("key", FIXED)
-def test_a_trainer_key_that_would_break_a_promise_is_refused_with_the_reason(node, key):
+@pytest.mark.parametrize("key", [*RESERVED, *FIXED])
+def test_a_trainer_key_that_bandpo_sets_is_refused_with_the_reason(node, key):
     node["trainer"][key] = True
     with pytest.raises(UserError) as caught:
         build(node)
-    assert str(caught.value) == f"trainer.{key} cannot be set, got True: {FIXED[key]}; leave it out"
+    fixed = f"trainer.{key} cannot be set, got True: {FIXED.get(key)}; leave it out"
+    assert str(caught.value) == (fixed if key in FIXED else f"trainer.{key} is set by {RESERVED[key]}; remove it")
 
 
 def test_reserved_trainer_keys_exist_and_their_replacements_too():
@@ -154,7 +135,7 @@ def test_reserved_trainer_keys_exist_and_their_replacements_too():
         ("- 1", "must hold settings by name, got [1]"),
         ("1: 2", "must hold settings by name, got {1: 2}"),
         ("", "must hold settings by name, got None"),
-        ("rounds: [", "cannot be read: "),
+        ("rounds: [", "r.yaml is not YAML: "),
         ("base: r.yaml", "is its own base"),
         ("base: 5", "r.yaml must be the name of a recipe or a list of names, got 5"),
         ("base: gone.yaml", "r.yaml has it as base"),
@@ -189,30 +170,18 @@ def test_an_override_that_sets_nothing_is_an_error_that_shows_it(write, node, te
 def test_a_number_may_be_written_as_yaml_reads_it_as_text(write, node):
     node["trainer"]["learning_rate"] = "1e-3"
     assert isinstance(yaml.safe_load("1e-3"), str)
-    found = load(write("r.yaml", node), ["trust_region.delta=5e-2", "trainer.beta=1e-4"])
-    assert found.trainer["learning_rate"] == 1e-3
-    assert found.trainer["beta"] == 1e-4
-    assert found.region == Band("kl", 0.05)
+    found = load(write("r.yaml", node), ["trust_region.delta=6e-2", "trainer.beta=1e-4"])
+    assert (found.trainer["learning_rate"], found.trainer["beta"]) == (1e-3, 1e-4)
+    assert found.objective.trust_region == Band("kl", 0.06)
 
 
 def test_overrides_reach_into_nodes_and_leave_the_rest(write, node):
     node["trust_region"] = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
-    settings = ["trust_region.eps_high=0.28", "trainer.num_generations=8", "data.options={}", "rounds=7", "label=mine"]
+    settings = ["trust_region.eps_high=0.28", "trainer.num_generations=8", "rounds=5", "rounds=7", "label=mine"]
     found = load(write("r.yaml", node), settings)
-    assert found.region == Clip(0.2, 0.28)
+    assert found.objective.trust_region == Clip(0.2, 0.28)
     assert found.trainer == {**build(node).trainer, "num_generations": 8}
     assert (found.rounds, found.label) == (7, "mine")
-
-
-def test_a_later_override_wins(write, node):
-    assert load(write("r.yaml", node), ["seed=1", "seed=2"]).seed == 2
-
-
-def test_without_a_rule_in_the_recipe_an_override_changes_the_default_rule(write, node):
-    path = write("r.yaml", node)
-    assert load(path, ["trust_region.delta=0.1"]).region == Band("kl", 0.1)
-    clip = ["trust_region.type=clip", "trust_region.eps_low=0.2", "trust_region.eps_high=0.3"]
-    assert load(path, clip).region == Clip(0.2, 0.3)
 
 
 def test_a_rule_may_be_an_objective(write, node):
@@ -220,7 +189,6 @@ def test_a_rule_may_be_an_objective(write, node):
     node["trust_region"] = {"type": "objective", "trust_region": clip, "apply": ["mask", "clip"]}
     found = load(write("r.yaml", node), ["trust_region.trust_region.eps_high=0.28", "trust_region.dual_clip=3"])
     assert found.objective == Objective(Clip(0.2, 0.28), apply=("mask", "clip"), dual_clip=3.0)
-    assert found.region == Clip(0.2, 0.28)
     assert build(yaml.safe_load(found.to_yaml())).objective == found.objective
     with pytest.raises(UserError, match=r"^trust_region: dual_clip must be None for apply = 'weight'"):
         load(write("r.yaml", node), ["trust_region.dual_clip=3", "trust_region.apply=weight"])
@@ -241,13 +209,7 @@ def test_a_base_is_a_start_of_which_the_recipe_changes_what_it_names(write, node
 def test_a_rule_replaces_that_of_the_base_whole(write, node):
     write("base.yaml", {**node, "trust_region": {"type": "band", "divergence": "tv", "delta": 0.3}})
     found = load(write("top.yaml", "base: base.yaml\ntrust_region: {type: band, delta: 0.1}"))
-    assert found.region == Band("kl", 0.1)  # not tv, which the base has
-
-
-def test_merging_leaves_its_arguments_alone():
-    base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
-    assert merge(base, over) == {"a": {"b": 1, "c": 2}}
-    assert (base, over) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+    assert found.objective.trust_region == Band("kl", 0.1)  # not tv, which the base has
 
 
 def test_a_scene_of_the_lab_sets_what_the_recipe_does_not():
@@ -330,6 +292,7 @@ def test_the_resolved_recipe_loads_back_to_an_equal_config(write, tmp_path, chan
 
 
 def test_the_resolved_recipe_says_what_was_left_to_the_defaults(node):
+    del node["trust_region"]
     written = yaml.safe_load(build(node).to_yaml())
     assert written["trust_region"] == {"type": "band", "divergence": "kl", "delta": 0.05}
     assert written["label"] == "Band-KL 0.05"
@@ -346,27 +309,18 @@ FILES = sorted(  # those of `bandpo train`
 )
 
 
-def test_there_are_recipes():
-    assert {path.parent.name for path in FILES} >= {"lab", "trl", "smollm2"}
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_recipe_is_the_method_of_its_name(path):
     found = load(path)
-    assert found.region == objective(path.stem).trust_region
+    assert found.objective.trust_region == objective(path.stem).trust_region
     assert path.stem in found.output
     assert found.steps_per_round > 1  # otherwise no rule acts
-
-
-def test_no_two_recipes_write_to_the_same_folder():
-    outputs = [load(path).output for path in FILES]
-    assert len(set(outputs)) == len(outputs)
 
 
 @pytest.mark.parametrize("folder", ["lab", "trl", "smollm2"])
 def test_the_recipes_of_a_folder_differ_in_nothing_but_the_rule(folder):
     first, *others = (load(path) for path in FILES if path.parent.name == folder)
-    assert others
+    assert len({config.output for config in (first, *others)}) == 1 + len(others) > 1
     for other in others:
         assert {key for key, value in other if value != getattr(first, key)} == {"label", "trust_region", "output"}
 
@@ -386,23 +340,12 @@ def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}="
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "train.jsonl").write_text('{"prompt": "a b", "answer": 7}\n{"prompt": "c d", "answer": "8"}\n')
-    found = load(
-        RECIPES / "trl" / "band-kl.yaml",
-        [
-            f"model={tmp_path / 'model'}",
-            f"data.path={tmp_path / 'train.jsonl'}",
-            f"output={tmp_path / 'run'}",
-            "rounds=1",
-            "trainer.num_generations=4",
-            "trainer.per_device_train_batch_size=2",
-            "trainer.gradient_accumulation_steps=1",
-            "trainer.steps_per_generation=4",
-            "trainer.max_completion_length=6",
-            "trainer.activation_checkpointing=false",
-            "trainer.bf16=false",
-            "trainer.use_cpu=true",
-        ],
-    )
+    sizes = {"num_generations": 4, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1,
+             "steps_per_generation": 4, "max_completion_length": 6, "activation_checkpointing": "false",
+             "bf16": "false", "use_cpu": "true"}  # fmt: skip
+    settings = [f"model={tmp_path / 'model'}", f"data.path={tmp_path / 'train.jsonl'}", f"output={tmp_path / 'run'}"]
+    settings += ["rounds=1", *(f"trainer.{key}={value}" for key, value in sizes.items())]
+    found = load(RECIPES / "trl" / "band-kl.yaml", settings)
     built = []
     make = on_trl.BandPOTrainer
 

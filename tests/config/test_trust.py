@@ -42,19 +42,18 @@ def test_a_mapping_of_the_trainer_is_no_text(node, key):
     ("key", "value", "message"),
     [
         ("model_init_kwargs", {"trust_remote_code": True},
-         "trainer.model_init_kwargs.trust_remote_code cannot be set, got True: only what can load no code is handed "
-         "on, which is dtype, attn_implementation"),
+         "trainer.model_init_kwargs.trust_remote_code cannot be set, got True: it could load code"),
         ("model_init_kwargs", {"dtype": "float32", "use_kernels": True}, "model_init_kwargs.use_kernels cannot be set"),
         ("model_init_kwargs", {"attn_implementation": "kernels-community/flash-attn2"},
          "trainer.model_init_kwargs.attn_implementation must be one of eager, sdpa, flex_attention, got "
-         "'kernels-community/flash-attn2': bandpo runs no code from a repository"),
+         "'kernels-community/flash-attn2'"),
         ("model_init_kwargs", {"attn_implementation": {"": "evil/kernel"}}, "attn_implementation must be one of eager"),
         ("model_init_kwargs", {"dtype": ["float32"]}, "dtype must be one of auto, float32, bfloat16, float16, got ['f"),
         ("generation_kwargs", {"custom_generate": "evil/repository"},
          "trainer.generation_kwargs.custom_generate cannot be set, got 'evil/repository'"),
-        ("generation_kwargs", {"top_pp": 0.9}, "can load no code is handed on, did you mean 'top_p'?"),
-        ("accelerator_config", {"splitbatches": True}, "got True: only what can load no code is handed on"),
-        ("gradient_checkpointing_kwargs", {"context_fn": "evil:f"}, "which is use_reentrant, preserve_rng_state"),
+        ("generation_kwargs", {"top_pp": 0.9}, "it could load code, did you mean 'top_p'?"),
+        ("accelerator_config", {"splitbatches": True}, "cannot be set, got True: it could load code"),
+        ("gradient_checkpointing_kwargs", {"context_fn": "evil:f"}, "context_fn cannot be set"),
         ("transformers_continuous_batching_config", {"page_size": 1}, "page_size cannot be set"),
     ],
 )  # fmt: skip
@@ -82,28 +81,15 @@ def test_what_is_harmless_is_handed_on(node):
     ("trainer", "sent"),
     [
         ({}, []),
-        ({"report_to": "none", "hub_model_id": "me/x", "hub_strategy": "end", "log_completions_hub_repo": "me/c"}, []),
-        ({"report_to": None, "vllm_mode": "server", "deepspeed": {"wandb": {"enabled": False}}}, []),
-        ({"push_to_hub": True},
-         ["the model to the Hugging Face hub, as checkpoints in your account (public, unless the account says "
-          "otherwise; at every checkpoint and at the end)"]),
-        ({"push_to_hub": True, "hub_model_id": "evil/x", "hub_private_repo": False, "hub_strategy": "end"},
-         ["the model to the Hugging Face hub, as evil/x (public; at the end)"]),
-        ({"push_to_hub": True, "hub_model_id": "me/x", "hub_private_repo": True, "report_to": ["wandb", "mlflow"]},
-         ["the model to the Hugging Face hub, as me/x (private; at every checkpoint and at the end)",
-          "the log to wandb", "the log to mlflow"]),
-        ({"report_to": "trackio", "trackio_space_id": "evil/s"},
-         ["the log to trackio (space evil/s of the Hugging Face hub)"]),
-        ({"report_to": "all"}, ["the log to every tracker that is installed"]),
-        ({"log_completions": True, "log_completions_hub_repo": "evil/c"},
-         ["the completions to the Hugging Face hub, as the data set evil/c"]),
-        ({"deepspeed": {"wandb": {"enabled": True}}}, ["the log to wandb, by DeepSpeed"]),
-        ({"use_vllm": True, "vllm_mode": "server"}, ["prompts and weights to the vLLM server 0.0.0.0:8000"]),
-        ({"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://evil:1"},
-         ["prompts and weights to the vLLM server http://evil:1"]),
+        ({"report_to": "none", "push_to_hub": False}, []),
+        ({"report_to": None, "vllm_mode": "server"}, []),
+        ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"]},
+         ["push_to_hub=True", "hub_model_id=evil/x", "report_to=['wandb']"]),
+        ({"log_completions_hub_repo": "evil/c"}, ["log_completions_hub_repo=evil/c"]),
+        ({"vllm_server_base_url": "http://evil:1"}, ["vllm_server_base_url=http://evil:1"]),
     ],
 )  # fmt: skip
-def test_where_a_run_would_send_data_is_known(node, trainer, sent):
+def test_settings_that_send_data_away_are_listed(node, trainer, sent):
     node["trainer"] |= trainer
     assert sent_away(build(node).trainer) == sent
 

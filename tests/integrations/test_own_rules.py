@@ -155,7 +155,7 @@ def test_a_recipe_takes_it_and_its_run_keeps_the_node(module):
     with pytest.raises(ValueError, match=unknown):
         trust_region({"type": f"{module}:Evened", "facto": 2.0})
     config = build({"trust_region": node})
-    assert config.region == sys.modules[module].Evened(1.25)
+    assert config.objective.trust_region == sys.modules[module].Evened(1.25)
     node["trust_region"]["factor"] = 1.25  # a resolved recipe says every number
     assert yaml.safe_load(config.to_yaml())["trust_region"] == node
     with pytest.raises(UserError, match=f"trust_region: trust region type '{module}:Evend': .* has no Region 'Evend'"):

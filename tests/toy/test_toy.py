@@ -20,8 +20,7 @@ from bandpo.errors import UserError
 from bandpo.integrations import trainers_that_run
 from bandpo.losses.nodes import method, methods
 from bandpo_runs import toy
-from bandpo_runs.toy import model as lab_model
-from bandpo_runs.training.side_by_side import estimate, plan, run_all
+from bandpo_runs.training.side_by_side import plan, run_all
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +57,6 @@ def test_reward_is_exact_match_after_the_first_a(completion, right):
     assert toy.reward([""], [ids(completion)], ["c"]) == [right]
 
 
-def test_reward_logs_the_share_that_works():
-    logged = {}
-    toy.reward(
-        [""] * 4, [ids(t) for t in ("A c <end>", "a A c <end>", "p A a <end>", "<end>")], ["c"] * 4, logged.__setitem__
-    )
-    assert logged == {"lab/work": 0.5}
-
-
 def test_a_share_of_the_rewards_is_inverted_where_the_rows_say_so():
     assert "flip" not in toy.prompts(1, seed=0)[0]
     rows = toy.prompts(4000, seed=0, flip=0.05)
@@ -86,7 +77,7 @@ def test_the_tokenizer_gives_one_token_per_symbol():
 
 def test_demonstrations_are_right_up_to_slips_in_a_quarter_of_the_steps():
     start = toy.WarmStart(0.005, seed=0, batch=4096)
-    ((prompts, completions, works),) = lab_model._demonstrations(start, 1)
+    ((prompts, completions, works),) = toy._demonstrations(start, 1)
     works = works[:, 0]
     assert 0.45 < works.float().mean() < 0.55
     symbols, long = prompts[works, :4], completions[works]
@@ -114,10 +105,7 @@ def cache(tmp_path_factory):
 
 
 def test_the_tail_scene_shows_its_effect_in_15_rounds(cache, tmp_path):
-    """P(work) under Band over 3 times GRPO's; early clips are in the tail: over half under GRPO, under 20 % under Band.
-
-    The thresholds are those of the design of the task; measured over five seeds in benchmarks/lab.csv.
-    """
+    """Band learns to work, GRPO not yet; over half of GRPO's early clips are rare tokens, and under 20 % of Band's."""
     jobs = plan("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 15})
     said = []
     run_all(jobs, workers=2, command="test", on_row=lambda job, row: None, say=said.append)
@@ -140,10 +128,7 @@ def test_the_tail_scene_shows_its_effect_in_15_rounds(cache, tmp_path):
 def test_a_plan_pairs_methods_by_seed(tmp_path):
     jobs = plan("storm", ["grpo", "{type: clip, eps_low: 0.2, eps_high: .inf}"], [0, 2], tmp_path, {"rounds": 3})
     assert [(job.name, job.config.seed) for job in jobs] == [
-        ("grpo", 0),
-        ("clip-0.2-inf", 0),
-        ("grpo", 2),
-        ("clip-0.2-inf", 2),
+        (name, seed) for seed in (0, 2) for name in ("grpo", "clip-0.2-inf")
     ]
     assert {job.config.trainer["learning_rate"] for job in jobs} == {4e-4}
     assert {job.config.rounds for job in jobs} == {3}
@@ -166,12 +151,6 @@ def test_a_plan_names_what_is_wrong_with_a_method(tmp_path, methods, named):
         plan("tail", methods, [0], tmp_path)
 
 
-def test_a_method_in_words_is_the_same_rule_as_its_node(tmp_path):
-    (word,), (node,) = (plan("tail", [m], [0], tmp_path) for m in ("clip:0.2:1", "{type: clip, eps_high: 1.0}"))
-    assert (word.name, word.config) == (node.name, node.config)
-    assert word.config.trust_region == {"type": "clip", "eps_low": 0.2, "eps_high": 1.0}
-
-
 def test_resuming_a_comparison_with_other_settings_is_refused(tmp_path):
     (job,) = plan("tail", ["grpo"], [0], tmp_path)
     job.folder.mkdir(parents=True)
@@ -180,10 +159,12 @@ def test_resuming_a_comparison_with_other_settings_is_refused(tmp_path):
     (job.folder / "run.json").write_text(json.dumps(facts))
     again = {"command": "", "workers": 1, "on_row": lambda job, row: None, "say": lambda text: None}
     other = plan("tail", ["grpo"], [0], tmp_path, {"trainer": {"learning_rate": 1e-3}})
-    with pytest.raises(UserError, match=r"other settings \(trainer.learning_rate\)"):
-        run_all(other, resume=True, **again)
-    with pytest.raises(UserError, match="--resume"):
-        run_all([job], resume=False, **again)
+    for jobs, resume, message in (
+        (other, True, r"other settings \(trainer.learning_rate\)"),
+        ([job], False, "--resume"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run_all(jobs, resume=resume, **again)
     assert run_all([job], resume=True, **again) == [job.folder]
 
 
@@ -194,15 +175,8 @@ def test_every_method_is_planned_with_its_own_rule(tmp_path):
     jobs = plan("tail", names, [0], tmp_path)
     assert [job.name for job in jobs] == names
     assert len({job.config.objective for job in jobs}) == len({job.config.label for job in jobs}) == len(names)
-    no_clip = next(job.config.region for job in jobs if job.name == "no-clip")
+    no_clip = next(job.config.objective.trust_region for job in jobs if job.name == "no-clip")
     assert no_clip.bounds(torch.zeros(1)).log_high.item() == math.inf
-
-
-def test_the_estimate_grows_with_the_work_and_shrinks_with_the_cores(cache, tmp_path):
-    jobs = plan("tail", ["grpo", "band-kl"], [0, 1], tmp_path, {"rounds": 10})
-    more = plan("tail", ["grpo", "band-kl"], [0, 1], tmp_path, {"rounds": 20})
-    assert estimate(more, 1) - estimate(jobs, 1) == pytest.approx(4 * 10 * toy.SCENES["tail"].seconds_per_round)
-    assert estimate(jobs, 2) < estimate(jobs, 1)
 
 
 # ---- the cache of warm starts
@@ -210,18 +184,16 @@ def test_the_estimate_grows_with_the_work_and_shrinks_with_the_cores(cache, tmp_
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """A warm start that takes no time, a cache of its own, and other temporary files; what was trained."""
+    """A warm start that takes no time, and a cache of its own; returns what was trained."""
     trained = []
 
     def supervised(start, steps, say):
         trained.append(steps)
         return toy.fresh_model(start.seed)
 
-    monkeypatch.setattr(lab_model, "_supervised", supervised)
-    monkeypatch.setattr(lab_model, "_skill", lambda model, seed: {"p_work": 0.005, "right_if_work": 0.4})
+    monkeypatch.setattr(toy, "_supervised", supervised)
+    monkeypatch.setattr(toy, "_skill", lambda model, seed: {"p_work": 0.005, "right_if_work": 0.4})
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(lab_model.tempfile, "tempdir", str(tmp_path / "tmp"))
     return trained
 
 
@@ -232,15 +204,10 @@ def contents(folder):
 DAMAGE = {
     "model cut off": ("model.safetensors", lambda content: content[:1000]),
     "model garbled": ("model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
-    "no model": ("model.safetensors", None),
     "no tokenizer": ("tokenizer.json", None),
-    "config of another model": ("config.json", lambda content: content.replace(b"192", b"196")),
     "no skill": ("skill.json", None),
-    "skill empty": ("skill.json", lambda content: b""),
     "skill cut off": ("skill.json", lambda content: content[:20]),
-    "skill without hashes": ("skill.json", lambda content: b'{"p_work": 0.005}'),
     "skill a list": ("skill.json", lambda content: b"[1]"),
-    "skill no text": ("skill.json", lambda content: b"\xff\xfe"),
     "skill without end": ("skill.json", lambda content: b"[" * 100_000),
 }
 
@@ -257,10 +224,7 @@ def test_what_is_damaged_in_the_cache_is_made_again(quick, name, change):
     said = []
     assert toy.warm_start(0.005, 0, said.append) == (folder, skill)
     assert contents(folder) == before
-    assert said == [
-        f"the warm start in {folder} is damaged; it is made again",
-        "warm start of seed 0: 600 steps, once for all runs",
-    ]
+    assert said[0] == f"the warm start in {folder} is damaged; it is made again"
     assert toy.warm_start(0.005, 0, said.append) == (folder, skill)
     assert quick == [600, 600]
 
@@ -279,7 +243,7 @@ def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab_model, "save_start", interrupted)
+        patch.setattr(toy, "save_start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             toy.warm_start(0.005, 0)
     folder, _ = toy.warm_start(0.005, 0)
@@ -288,81 +252,38 @@ def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, mon
 
 
 @pytest.mark.parametrize(
-    ("names", "problem"),
+    ("names", "place"),
     [
         ({"BANDPO_CACHE": "{tmp}/file"}, "{tmp}/file/lab: Not a directory"),
-        ({"BANDPO_CACHE": "", "HOME": "/dev/null"}, "/dev/null/.cache/bandpo/lab: Not a directory"),
         ({"BANDPO_CACHE": "", "XDG_CACHE_HOME": "/proc/no"}, "/proc/no: No such file or directory"),
-        ({"BANDPO_CACHE": "", "HOME": ""}, "the home folder is unknown"),
+        ({"BANDPO_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "{tmp}/file"}, "{tmp}/file/.cache/bandpo/lab: Not a dir"),
     ],
 )
-def test_where_the_cache_cannot_be_written_a_temporary_folder_is_taken_before_any_work(
-    quick, monkeypatch, tmp_path, names, problem
-):
+def test_a_cache_that_cannot_be_written_is_told_before_any_work(quick, monkeypatch, tmp_path, names, place):
     (tmp_path / "file").touch()
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     for name, value in names.items():
         monkeypatch.setenv(name, value.format(tmp=tmp_path))
-    said = []
-    folder, skill = toy.warm_start(0.005, 0, said.append)
-    assert folder.is_relative_to(tmp_path / "tmp")
-    problem = problem.format(tmp=tmp_path)
-    assert said == [
-        f"the cache cannot be written ({problem}); the warm start goes to {folder.parent} instead",
-        "warm start of seed 0: 600 steps, once for all runs",
-    ]
-    assert toy.warm_start(0.005, 0, said.append) == (folder, skill)  # as every worker of a comparison does
-    assert len(said) == 2
-    assert quick == [600]
-
-
-def test_a_cache_that_can_only_be_read_is_read(quick, monkeypatch):
-    made = toy.warm_start(0.005, 0)
-
-    def read_only(file, **named):
-        raise PermissionError(13, "Permission denied", str(file))
-
-    monkeypatch.setattr(lab_model, "locked", read_only)
-    assert toy.warm_start(0.005, 0) == made
-
-
-def test_without_any_place_to_write_nothing_is_trained(quick, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(lab_model.tempfile, "tempdir", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"needs a folder that can be written .*file/lab: Not a.* set BANDPO_CACHE"):
+    with pytest.raises(UserError) as caught:
         toy.warm_start(0.005, 0)
+    said = str(caught.value)
+    assert said.startswith(f"the lab cannot keep its warm start: {place.format(tmp=tmp_path)}")
+    assert said.endswith("; set BANDPO_CACHE to a folder for it")
     assert quick == []
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="has no users")
-def test_a_temporary_folder_of_somebody_else_is_not_used(quick, monkeypatch, tmp_path):
-    monkeypatch.setenv("BANDPO_CACHE", "/dev/null")
-    (tmp_path / "tmp" / "bandpo-12345").mkdir()
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(UserError, match="needs a folder that can be written"):
-        toy.warm_start(0.005, 0)
-
-
 def test_who_finds_another_process_at_the_same_warm_start_waits_for_it(quick, monkeypatch):
-    supervised, met = lab_model._supervised, threading.Event()
+    supervised, met = toy._supervised, threading.Event()
 
     def slow(start, steps, say):
         assert met.wait(60)
         return supervised(start, steps, say)
 
-    monkeypatch.setattr(lab_model, "_supervised", slow)
+    monkeypatch.setattr(toy, "_supervised", slow)
     with ThreadPoolExecutor(2) as pool:  # the lock does not tell threads from processes
         tell = lambda text: met.set() if text.endswith("; waiting for it") else None  # noqa: E731
         first, second = [pool.submit(toy.warm_start, 0.005, 0, tell) for _ in range(2)]
         assert first.result() == second.result()
     assert quick == [600]
-
-
-def test_training_the_warm_start_shows_how_far_it_is():
-    said = []
-    lab_model._supervised(toy.WarmStart(0.005, 3, batch=2), 250, said.append)
-    assert said == ["warm start of seed 3: 100 of 250 steps", "warm start of seed 3: 200 of 250 steps"]
 
 
 # ---- ended from outside
@@ -377,21 +298,14 @@ if __name__ == "__main__":
 
 
 def alive(session):
-    """The processes of a session, with their states."""
-    found = {}
+    """List the processes of a session."""
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):  # it has just ended
                 state, _, _, its = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(its) == session and state != "Z":
-                    found[int(entry.name)] = state
+                found += [entry.name] * (int(its) == session and state != "Z")
     return found
-
-
-def command_line(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    return ""  # it has just ended
 
 
 def until(condition, seconds=300):
@@ -407,7 +321,7 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monk
     """By TERM while a second one is refused, then by KILL; and it comes to its end, with every round once."""
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
     start = toy.WarmStart(toy.SCENES["storm"].p_work, 0)
-    toy.save_start(start.folders[0], toy.fresh_model(0), {"p_work": 0.3, "right_if_work": 0.4, "steps": 600})
+    toy.save_start(start.folder, toy.fresh_model(0), {"p_work": 0.3, "right_if_work": 0.4, "steps": 600})
     script = tmp_path / "start.py"
     script.write_text(STOPPED)
     command = [sys.executable, "-P", str(script), "lab", "--scene", "storm", "--methods", "grpo,band-kl"]
@@ -429,8 +343,6 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monk
     first.terminate()
     _, errors = first.communicate()
     assert (first.returncode, errors) == (143, "ended by SIGTERM; the same command with --resume goes on\n")
-    # Python's own tracker of resources ends a moment after the process whose end it waits for.
-    assert all("resource_tracker" in text for pid in alive(first.pid) if (text := command_line(pid)))
     until(lambda: not alive(first.pid), seconds=20)
 
     before = sum(map(rows, runs))

@@ -515,7 +515,7 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
 
 def test_the_lab_trains_on_its_own_model_and_reward(tmp_path, monkeypatch):
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
-    folder = toy.WarmStart(toy.SCENES["tail"].p_work, 0).folders[0]
+    folder = toy.WarmStart(toy.SCENES["tail"].p_work, 0).folder
     skill = {"p_work": 0.005, "right_if_work": 0.4, "steps": 600}
     toy.save_start(folder, toy.fresh_model(0), skill)
     sizes = {"per_device_train_batch_size": 16, "steps_per_generation": 4, "num_generations": 8, "num_iterations": 2}

@@ -1,9 +1,9 @@
-"""Commands that measure models: `bandpo eval`, `score`, `compare` and `table`."""
+"""Commands that measure models, `bandpo eval`, `score`, `compare` and `table`, and those that prepare their data."""
 
 from __future__ import annotations
 
+import functools
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,135 +12,117 @@ from typer import Argument, Context, Option, Typer
 from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
-from .arguments import Command, count, seconds, setting, several
-from .width import width, wrapped
+from .app import app
+from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
-app = Typer()
-MODEL = (
-    "a model's folder or hub id; the folder of a run of bandpo train or lab; its name on a server; lab: the start of "
-    "the lab's tail scene"
-)
-DATA = (
-    "aime24,aime25,amc23,gsm8k-test; a .parquet, .jsonl, .json or .csv file of {prompt, answer}; "
-    "reasoning-gym:TASK:option=value:size=128; a recipe or a run (its held-out rows); lab [default: those of the run, "
-    "or of the lab]"
-)
-BACKEND = "auto: a server if --base-url is given, else vLLM if it is installed, else transformers"
-URL = "of a server that speaks OpenAI's protocol, e.g. http://localhost:8000/v1; its key is $OPENAI_API_KEY"
-BODY = "more fields of a request to a server; null leaves a field out: top_k=null,max_completion_tokens=4096"
-TEMPLATE = "around a problem: paper, plain, boxed, or text with {prompt} [default: paper for AIME, AMC]"
-SCORERS = "math, dapo-strict, exact, last-number, reasoning-gym or lab [default: what the evaluation was made with]"
-LOG = "the log of the run that made LABEL (metrics.jsonl, or verl's file logger), to look for a collapse in"
-RESULTS = "a folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet, .eval; LABEL=PATH names it"
-COLUMN = "of a file: the column of the prompt, problem, response, answer, score, extracted answer or data"
 COLUMNS = (
-    "A file of answers has one in a row, or a problem with its answers in lists; question and score at least. Columns "
-    "are found by usual names, or by --column, as in --column score=ok. Files of verl's trainer.validation_data_dir, "
-    "lighteval's details, lm-eval's samples, inspect_ai's logs, verifiers' rollouts and, with --column "
-    "score=REWARD_FUNCTION, TRL's log_completions are read as they are: docs/evaluate.md."
+    "A result is the folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet, or .eval of "
+    "inspect_ai. A file has one answer in a row, or one problem with its answers in lists. It needs a problem and a "
+    "score; columns with usual names are found, and others are named by --column. The roles are prompt, problem, "
+    "response, answer, score, extracted and data. Files of verl, lighteval, lm-eval, inspect_ai and verifiers are read "
+    "as they are, and those of TRL's log_completions with --column score=REWARD_FUNCTION: docs/evaluate.md."
 )
-
-
-def pair(text: str) -> tuple[str, str]:
-    role, equals, name = text.partition("=")
-    if not (role and equals and name):
-        raise ValueError(f"must be ROLE=COLUMN, got {text!r}")
-    return role, name
-
-
+Backend = Literal["auto", "vllm", "transformers", "openai"]
 Format = Literal["markdown", "latex", "html", "json"]
-Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)]
-Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation, or of the file]")]
-Columns = Annotated[list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help=COLUMN)]
-Drop = Annotated[bool, Option("--drop-incomplete", help="of a file: leave out problems with fewer answers than most")]
-Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help=LOG)]
+Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help="Folders of bandpo eval, or files of answers.")]
+Result = functools.partial(Argument, help="Folder of bandpo eval, or file of answers; LABEL=PATH names it.")
+Scorer = Annotated[str | None, Option(help="Scorer whose grades are used. [default: the one of the evaluation]")]
+Columns = Annotated[
+    list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role.")
+]
+Drop = Annotated[bool, Option("--drop-incomplete", help="Leave out problems that have fewer answers than most.")]
+Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help="Log of LABEL's run, to look for a collapse.")]
+Template = Annotated[str | None, Option(help="Text around a problem: paper, plain, boxed, or a text with {prompt}.")]
+Copies = Annotated[Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")]
 
 
-@app.command("eval", cls=Command)
+@app.command("eval")
 def evaluate(
     ctx: Context,
-    model: Annotated[str, Argument(metavar="MODEL", help=MODEL)],
-    data: Annotated[list[str] | None, several("NAME", DATA)] = None,
-    n: Annotated[int, Option("-n", parser=count, help="samples for each question")] = 32,
-    temperature: Annotated[float, Option(help="0 is greedy, with -n 1")] = 1.0,
-    top_p: Annotated[float, Option(help="the likeliest tokens of this probability together")] = 1.0,
-    top_k: Annotated[int, Option(help="the likeliest tokens; -1: all")] = -1,
-    max_tokens: Annotated[int, Option(parser=count, help="where an answer is cut")] = 4096,
-    seed: Annotated[int, Option(help="of the samples")] = 0,
-    backend: Annotated[Literal["auto", "vllm", "transformers", "openai"], Option(help=BACKEND)] = "auto",
-    base_url: Annotated[str | None, Option(metavar="URL", help=URL)] = None,
-    concurrency: Annotated[int, Option(parser=count, help="requests to it at once")] = 32,
-    timeout: Annotated[float | None, Option(parser=seconds, help="seconds for one answer [default: 3600]")] = None,
-    body: Annotated[list[Any] | None, several("FIELD=VALUE", BODY, setting)] = None,
-    batch_size: Annotated[int | None, Option(parser=count, help="with transformers [default: 64, CPU 32]")] = None,
-    limit: Annotated[int | None, Option(parser=count, help="the first questions of each data set")] = None,
-    no_chat: Annotated[bool, Option("--no-chat", help="send a question as it is, without the chat template")] = False,
-    template: Annotated[str | None, Option(help=TEMPLATE)] = None,
-    copies: Annotated[Path | None, Option("--from", help="a copy of the hub's data sets on disk")] = None,
-    scorer: Annotated[str | None, Option(help="see bandpo score [default: the one that fits the data]")] = None,
-    label: Annotated[str | None, Option(help="its name in tables [default: its path, or the rule of a run]")] = None,
-    output: Annotated[Path | None, Option("-o", "--output", help="folder [default: runs/eval/NAME]")] = None,
+    model: Annotated[str, Argument(metavar="MODEL", help="Folder, hub id, run, name on a server, or lab.")],
+    data: Annotated[list[str] | None, several("NAME", "Data sets. [default: those of the run, or of the lab]")] = None,
+    n: Annotated[int, Option("-n", parser=count, help="Samples for each question.")] = 32,
+    temperature: Annotated[float, Option(help="Temperature of sampling; 0 with -n 1 is greedy.")] = 1.0,
+    top_p: Annotated[float, Option(help="Sample from the likeliest tokens of this total probability.")] = 1.0,
+    top_k: Annotated[int, Option(help="Sample from this many likeliest tokens; -1 takes all.")] = -1,
+    max_tokens: Annotated[int, Option(parser=count, help="Length at which an answer is cut.")] = 4096,
+    seed: Annotated[int, Option(help="Seed of the samples.")] = 0,
+    backend: Annotated[Backend, Option(help="Engine; auto takes the server, else vLLM, else transformers.")] = "auto",
+    base_url: Annotated[str | None, Option(metavar="URL", help="Server that speaks OpenAI's protocol.")] = None,
+    concurrency: Annotated[int, Option(parser=count, help="Requests to the server at the same time.")] = 32,
+    timeout: Annotated[float | None, Option(parser=seconds, help="Seconds for one answer. [default: 3600]")] = None,
+    body: Annotated[list[Any] | None, several("FIELD=VALUE", "Fields to add to a request.", setting)] = None,
+    batch_size: Annotated[int | None, Option(parser=count, help="Samples in one batch. [default: 64; CPU: 32]")] = None,
+    limit: Annotated[int | None, Option(parser=count, help="Use only the first questions of each data set.")] = None,
+    no_chat: Annotated[bool, Option("--no-chat", help="Send a question without the model's chat template.")] = False,
+    template: Template = None,
+    copies: Copies = None,
+    scorer: Annotated[str | None, Option(help="Scorer of answers. [default: the one that fits the data]")] = None,
+    label: Annotated[str | None, Option(help="Name in tables. [default: the rule of a run, or the path]")] = None,
+    output: Annotated[Path | None, Option("-o", "--output", help="Folder. [default: runs/eval/NAME]")] = None,
 ) -> None:
-    """Draw answers from a model, and score them.
+    """Sample answers from a model, and score them.
 
-    Draw answers to every question, append them to a folder as they come, and score them. The same command goes on
-    where it was stopped or killed; with a larger -n it draws the samples that are missing.
+    Answers are appended to a folder as they come, and scored. If it is stopped or killed, the same command continues;
+    with a larger -n it samples what is missing.
+
+    MODEL may be a folder of weights, an id of the Hugging Face hub, a folder of bandpo train or lab, the name of a
+    model on a server, or lab for the start of the lab's tail scene.
+
+    A data set is aime24, aime25, amc23 or gsm8k-test, a .parquet, .jsonl, .json or .csv file of {prompt, answer},
+    reasoning-gym:TASK:option=value:size=128, a recipe or a run with held-out rows, or lab.
+
+    The key of a server is $OPENAI_API_KEY. In --body, null leaves a field out: top_k=null,max_completion_tokens=4096.
     """
     from ..data.question_sets import read
     from ..evals import draw
     from .show_evals import score_and_show
 
     folder = draw.evaluate(
-        model,
-        data or [],
-        draw.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
+        model, data or [], draw.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
         draw.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
-        read=partial(read, limit=limit, chat=not no_chat, template=template, copies=copies),
-        output=output,
-        scorer=scorer,
-        label=label,
-        command=ctx.obj,
-    )
+        read=functools.partial(read, limit=limit, chat=not no_chat, template=template, copies=copies),
+        output=output, scorer=scorer, label=label, command=ctx.obj,
+    )  # fmt: skip
     score_and_show([str(folder)])
     print(folder)
 
 
-@app.command(cls=Command, epilog=COLUMNS)
+@app.command(epilog=COLUMNS)
 def score(
     results: Results,
-    scorer: Annotated[str | None, Option(help=SCORERS)] = None,
-    k: Annotated[
-        list[int] | None, several("K", "of pass@K and maj@K [default: the number of samples]", count, "-k")
-    ] = None,
+    scorer: Annotated[str | None, Option(help="Scorer of answers. [default: the one of the evaluation]")] = None,
+    k: Annotated[list[int] | None, several("K", "Values of k in pass@k. [default: all samples]", count, "-k")] = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
-    as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Grade answers, and print what they say.
+    """Grade answers, and print the scores.
 
-    Grade the samples that have no grade yet, and print mean@n, pass@k, maj@k and best@k with their intervals, lengths,
-    and the shares of answers that were cut or could not be read.
+    It grades the samples that have no grade yet, and prints mean@n, pass@k, maj@k and best@k with intervals, the
+    lengths, and the shares of answers that were cut or could not be read. A scorer is lab, math, exact, last-number,
+    dapo-strict or reasoning-gym.
     """
     from .show_evals import score_and_show
 
     score_and_show(results, scorer, k or [], as_json, _columns(results, column, drop_incomplete), drop_incomplete)
 
 
-@app.command(cls=Command, epilog=COLUMNS)
+@app.command(epilog=COLUMNS)
 def compare(
-    a: Annotated[str, Argument(metavar="A", help=RESULTS)],
-    b: Annotated[str, Argument(metavar="B", help="another one")],
-    k: Annotated[int | None, Option("-k", parser=count, help="pass@K [default: mean@n, of all samples]")] = None,
+    a: Annotated[str, Result(metavar="A")],
+    b: Annotated[str, Result(metavar="B")],
+    k: Annotated[int | None, Option("-k", parser=count, help="Compare pass@k. [default: mean@n]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
-    as_json: Annotated[bool, Option("--json", help="print plain data, as shares instead of points")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare two checkpoints, with intervals.
 
-    Compare two evaluations on the problems that both answered, data set by data set and on average, and say what would
-    settle it.
+    It compares the problems that both answered, for each data set and on average, and says how many samples would
+    settle the question.
     """
     from ..evals.results import read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
@@ -154,12 +136,14 @@ def compare(
         print(wrapped(comparison_text(one, other, comparisons, k, width())))
 
 
-@app.command(cls=Command, epilog=COLUMNS)
+@app.command(epilog=COLUMNS)
 def table(
     results: Results,
-    output: Annotated[Path | None, Option("-o", "--output", help="write to this file instead")] = None,
-    form: Annotated[Format | None, Option("--format", help="[default: by the file's name, or markdown]")] = None,
-    k: Annotated[int | None, Option("-k", parser=count, help="of pass@K [default: the number of samples]")] = None,
+    output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
+    form: Annotated[
+        Format | None, Option("--format", help="Format. [default: by the file's name, or markdown]")
+    ] = None,
+    k: Annotated[int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
     column: Columns = None,
@@ -167,8 +151,8 @@ def table(
 ) -> None:
     """Print results in the layout of the paper's Table 1.
 
-    Methods by data sets, mean@n with its interval and pass@k, the best in bold. Label MODEL / METHOD puts METHOD under
-    the heading MODEL; evaluations with one label are training runs of one method.
+    Rows are methods and columns are data sets, with mean@n, its interval and pass@k; the best is bold. The label
+    MODEL / METHOD puts METHOD under the heading MODEL. Evaluations of one label are training runs of one method.
     """
     from ..evals.results import read_results, split_label
     from ..reports.table import FORMATS, make_table
@@ -196,3 +180,56 @@ def _columns(texts: list[str], pairs: list[tuple[str, str]] | None, drop_incompl
         option = "--column" if pairs else "--drop-incomplete"
         raise UserError(f"{option} is for a file of answers, got only folders of bandpo eval: {', '.join(texts)}")
     return dict(pairs or ())
+
+
+data = Typer(name="data", help="Prepare data sets, or list the known ones.")
+app.add_typer(data)
+
+
+@data.command()
+def prepare(
+    names: Annotated[list[str], Argument(metavar="NAME", help="Data sets to prepare.")],
+    output: Annotated[Path, Option("-o", "--output", help="Folder for the files.")],
+    copies: Copies = None,
+    template: Template = None,
+    tokenizer: Annotated[str | None, Option(metavar="MODEL", help="Model that counts a prompt's tokens.")] = None,
+    max_prompt_tokens: Annotated[int, Option(parser=count, help="Drop prompts with more tokens.")] = 1024,
+    against: Annotated[list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")] = None,
+    as_published: Annotated[bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")] = False,
+    size: Annotated[int | None, Option(parser=count, help="Rows to take, or items of a task to make.")] = None,
+    prompt: Annotated[str | None, Option(metavar="COLUMN", help="Column of problems. [default: prompt]")] = None,
+    answer: Annotated[str | None, Option(metavar="COLUMN", help="Column of answers. [default: answer]")] = None,
+    answer_from: Annotated[
+        Literal["hashes", "box"] | None, Option(help="Take answers from solutions: after ####, or in \\boxed{}.")
+    ] = None,
+    config: Annotated[str | None, Option(help="Configuration of a data set of the hub.")] = None,
+    split: Annotated[str | None, Option(help="Split of a data set of the hub. [default: train]")] = None,
+    evaluation: Annotated[bool, Option("--evaluation", help="Prepare an evaluation set; it drops fewer rows.")] = False,
+    option: Annotated[list[Any] | None, Option(parser=setting, metavar="KEY=VALUE", help="Option of a task.")] = None,
+) -> None:
+    """Make Parquet files that verl and TRL read, with a report.
+
+    A data set is paper (all five files of the paper), another name of bandpo data list, reasoning-gym:TASK, a .jsonl,
+    .json, .csv or .parquet file, or ORG/NAME of the Hugging Face hub. The options from --prompt on describe data that
+    bandpo does not know; the column a.b is field b of column a. report.md says what was dropped and changed, and
+    docs/evaluate.md says why. A finished file is not made again.
+    """
+    from ..data.preparation import Settings, prepare
+    from ..data.sources import find
+
+    read = functools.partial(
+        find, prompt=prompt, answer=answer, config=config, split=split, size=size, options=dict(option or []),
+        evaluation=evaluation, answer_from=answer_from,
+    )  # fmt: skip
+    settings = Settings(template, tokenizer, max_prompt_tokens, tuple(against or ()), as_published, copies)
+    say = functools.partial(print, flush=True)
+    prepare([source for name in names for source in read(name)], output, settings, say=say)
+    print(output / "report.md")
+
+
+@data.command("list")
+def known() -> None:
+    """List the known data sets, and their rows."""
+    from ..data.sources import listing
+
+    print(wrapped(listing(), column=19))

@@ -1,55 +1,41 @@
-"""Commands that draw and explain: `bandpo report`, `explain` and `figures`."""
+"""Commands that explain rules and look at runs: `explain`, `methods`, `figures`, `watch`, `report`, `calibrate`."""
 
 from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from typer import Argument, Option, Typer
+from typer import Argument, Option
 
 from bandpo.errors import UserError
 
-from .arguments import RULES, Command, Trust, objective, page, probability, region, several
-from .width import width, wrapped
+from .app import app
+from .shared import RULES, Json, Page, Trust, minutes, objective, probability, region, seconds, several, width, wrapped
 
-app = Typer()
-RUNS = (
-    "folders of runs (of bandpo, or TRL's output_dir), or files: metrics.jsonl, verl's file logger (.jsonl), TRL's "
-    "trainer_state.json; LABEL=PATH names its method, and several of one label are runs of it"
+LOGS = (
+    "A run is the folder of bandpo train or lab, TRL's output_dir, or a log: metrics.jsonl, trainer_state.json of TRL, "
+    "or a .jsonl file of verl's file logger. LABEL=PATH gives it a name in the output."
 )
+Among = Literal["all", "tail", "positive", "negative"]
+Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of runs.")]
 
 
-@app.command(cls=Command)
-def report(
-    runs: Annotated[list[str], Argument(metavar="RUNS", help=RUNS)],
-    output: Annotated[Path, Option("-o", "--output", parser=page, metavar="<path>", help="file")] = Path("report.html"),
-    baseline: Annotated[str | None, Option(help="label to compare with [default: what begins with GRPO]")] = None,
-    trust: Trust = False,
-) -> None:
-    """Compare runs and logs on one self-contained HTML page.
-
-    It shows curves, final numbers and a verdict in words, from what bandpo, TRL and verl log.
-    """
-    from ..reports.page import write_report
-
-    print(write_report(runs, output, baseline=baseline, trust=trust))
-
-
-@app.command(cls=Command, epilog=f"Methods are gspo, cispo, clip-higher and others: bandpo methods. {RULES}")
+@app.command(epilog=RULES)
 def explain(
-    rule: Annotated[Any, Argument(parser=objective, metavar="RULE", help="a method or a rule")],
-    p: Annotated[list[float] | None, several("P", "old probabilities [default: 0.001 to 0.99]", probability)] = None,
-    vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="another one, and what differs")] = None,
+    rule: Annotated[str, Argument(metavar="RULE", help="Method or rule to explain.")],
+    p: Annotated[list[float] | None, several("P", "Old probabilities. [default: 0.001 to 0.99]", probability)] = None,
+    vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="Second rule, to show the differences.")] = None,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
     from bandpo.explain import explain
     from bandpo.integrations import trainers_that_run
 
-    trainers = [trainers_that_run(value) for value in (rule, vs) if value is not None]
     try:
-        print(wrapped(explain(rule, p or [], vs, width())))
-    except ValueError as error:  # a rule that has no bounds by p alone
+        first = objective(rule)
+        trainers = [trainers_that_run(value) for value in (first, vs) if value is not None]
+        print(wrapped(explain(first, p or [], vs, width())))
+    except ValueError as error:  # a rule that does not exist, or has no bounds by p alone
         raise UserError(str(error)) from error
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
     for name, runs in zip(names, trainers, strict=False):
@@ -61,11 +47,11 @@ def explain(
             print(wrapped(f"  not in {', '.join(names)}: {why}"))
 
 
-@app.command(cls=Command)
+@app.command()
 def methods() -> None:
-    """List all methods by name, and how rules are written.
+    """List all methods, and how to write a rule.
 
-    Of each its paper on arXiv, the average over tokens of its objective, and what it allows a token.
+    Each row has a name, the paper on arXiv, the average over tokens in the objective, and what a token may do.
     """
     from bandpo.losses.nodes import methods as every_method
     from bandpo.losses.notation import allowed
@@ -88,17 +74,17 @@ def methods() -> None:
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 
-@app.command(cls=Command, epilog=RULES)
+@app.command(epilog=RULES)
 def figures(
-    output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/figures"),
-    only: Annotated[list[str] | None, several("NAME", "some figures [default: all three]")] = None,
-    regions: Annotated[list[Any] | None, several("RULE", "in variation and ratio", region)] = None,
-    pair: Annotated[list[Any] | None, several("RULE", "the two in regions-3d", region)] = None,
+    output: Annotated[Path, Option("-o", "--output", help="Folder for the figures.")] = Path("runs/figures"),
+    only: Annotated[list[str] | None, several("NAME", "Figures to draw. [default: all three]")] = None,
+    regions: Annotated[list[Any] | None, several("RULE", "Rules in variation and ratio.", region)] = None,
+    pair: Annotated[list[Any] | None, several("RULE", "Two rules in regions-3d.", region)] = None,
 ) -> None:
     """Draw the paper's figures of trust regions, for any rules.
 
-    Draw regions-3d, variation and ratio, which are Fig. 1a, 1b and 2 of the paper, as PDF, SVG and PNG, and print their
-    captions. The default rules are the paper's.
+    Figures regions-3d, variation and ratio are Fig. 1a, 1b and 2 of the paper, and the default rules are the paper's.
+    Each is written as PDF, SVG and PNG, and its caption is printed.
     """
     from ..reports.figures import PAIR, PAPER, write_figures
 
@@ -109,3 +95,78 @@ def figures(
     for path, caption in drawn:
         print(f"{path}.pdf .svg .png\n  {caption}")
     print(output)
+
+
+@app.command(epilog=LOGS)
+def watch(
+    runs: Runs,
+    html: Annotated[Path | None, Page(help="Page to write, which reloads itself.")] = None,
+    every: Annotated[float, Option(parser=seconds, metavar="SECONDS", help="Time between two looks.")] = 2.0,
+    silent: Annotated[
+        float,
+        Option(parser=minutes, metavar="MINUTES", help="Time without a new line after which a run counts as stopped."),
+    ] = 10.0,
+    once: Annotated[bool, Option("--once", help="Show the runs once and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Follow running training: rewards, clip rates, collapse.
+
+    It only reads the logs. It ends when all runs have ended, or with Ctrl-C.
+    """
+    from .show_watch import watch_and_show
+
+    watch_and_show(runs, html=html, every=every, silent=60 * silent, once=once or as_json, as_json=as_json)
+
+
+@app.command(epilog=LOGS)
+def report(
+    runs: Runs,
+    output: Annotated[Path, Page("-o", "--output", help="Page to write.")] = Path("report.html"),
+    baseline: Annotated[str | None, Option(help="Label to compare with. [default: what begins with GRPO]")] = None,
+    trust: Trust = False,
+) -> None:
+    """Compare runs on one self-contained HTML page.
+
+    It shows curves, final numbers and a verdict in words. Several runs of one label are runs of one method.
+    """
+    from ..reports.page import write_report
+
+    print(write_report(runs, output, baseline=baseline, trust=trust))
+
+
+def column(whose: str) -> Any:
+    """Return an option that names a column of a file of tokens."""
+    return Option(metavar="COLUMN", help=f"Column of {whose}. [default: found by name]")
+
+
+@app.command(epilog=RULES)
+def calibrate(
+    files: Annotated[list[Path], Argument(metavar="FILES", help="Files of a run's tokens: .jsonl or .parquet.")],
+    rate: Annotated[float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")] = None,
+    match: Annotated[Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")] = None,
+    among: Annotated[Among, Option(help="Tokens to count; tail is p <= 0.2, the others go by the sign of A.")] = "all",
+    cut: Annotated[bool, Option("--cut", help="Count only tokens that lose their gradient.")] = False,
+    rule: Annotated[list[Any] | None, several("RULE", "Rules to calibrate. [default: seven]", region)] = None,
+    parameter: Annotated[list[str] | None, several("FIELD", "Fields of the rule to set, such as delta.")] = None,
+    old: Annotated[str | None, column("old log-probabilities")] = None,
+    new: Annotated[str | None, column("current log-probabilities")] = None,
+    advantage: Annotated[str | None, column("advantages")] = None,
+    response: Annotated[str | None, column("names of responses")] = None,
+    mask: Annotated[str | None, column("the mask, which is 1 in a response")] = None,
+    clip_map: Annotated[Path | None, Page("--map", help="Page to write, which shows the stopped tokens.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the radius or epsilon that fits a run, from its tokens.
+
+    For each rule, it finds the number that stops a given share of the tokens, or as many as another rule. It prints
+    95 % intervals over responses, and the settings to paste. A file has a row for each token, or one for each
+    response with lists; it needs columns of old and of current log-probabilities (docs/run.md). The default rules are
+    bands, clips, DCPO and RIPO.
+    """
+    from .show_calibration import calibrate_and_show
+
+    columns = {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask}
+    calibrate_and_show(
+        files, columns, as_json=as_json, clip_map=clip_map, rules=rule, rate=rate, match=match, among=among, cut=cut,
+        parameter=parameter or [],
+    )  # fmt: skip

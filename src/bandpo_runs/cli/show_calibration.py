@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from bandpo.errors import UserError
-from bandpo.losses.nodes import objective
-from bandpo.losses.notation import label_of_objective
-from bandpo.losses.objective import Method
-from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.rules import Clip
 
-from ..progress import console
+from ..progress import console, grid
 from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate
 from ..reports.tokens import Tokens, read_tokens
 from ..statistics.intervals import LEVEL
@@ -31,83 +25,58 @@ _AMONG = {
 
 
 def calibrate_and_show(
-    files: Sequence[Path], columns: Mapping[str, str | None], rules: Sequence[Any] | None, *, as_json: bool,
-    clip_map: Path | None = None, match: Any = None, rate: float | None = None, **options: Any,
+    files: Sequence[Path], columns: Mapping[str, str | None], *, as_json: bool, clip_map: Path | None,
+    rules: Sequence[Any] | None, match: Any, rate: float | None, **options: Any,
 ) -> None:  # fmt: skip
     """Run `bandpo calibrate`."""
     if rate is not None and match is not None:
         raise UserError("--rate and --match exclude each other; leave out one")
     if options["parameter"] and len(rules or []) != 1:
         raise UserError(f"--parameter is a field of one rule; --rule must give one, got {len(rules or [])}")
-    options |= {"rules": [_region(rule) for rule in rules]} if rules else {}
+    options |= {"rules": rules} if rules else {}
     tokens = read_tokens(files, columns)
-    match = None if match is None else _region(match)
     found = calibrate(tokens, rate=rate, match=match, **options)
     if clip_map is not None:
-        from ..reports.clip_map import clip_map as map_of  # drawing takes a second to load
-        from ..reports.clip_map import write_clip_map
+        from ..reports import clip_map as maps  # drawing takes a second to load
 
-        to_match = [] if rate is not None else [match or Clip(0.2, 0.2)]
-        regions = [*to_match, *(one.region for one in found.rules if one.region is not None)]
-        maps = [map_of(tokens, region, among=found.among, cut=found.cut) for region in regions]
-        write_clip_map(clip_map, maps, "cut" if found.cut else "outside", found.warnings, _answer(found))
+        regions = [] if rate is not None else [match or Clip(0.2, 0.2)]
+        regions += [one.region for one in found.rules if one.region is not None]
+        drawn = [maps.clip_map(tokens, region, among=found.among, cut=found.cut) for region in regions]
+        maps.write_clip_map(clip_map, drawn, "cut" if found.cut else "outside", found.warnings, _answer(found))
     if as_json:
-        print(json.dumps(_data(files, tokens, found), indent=2, allow_nan=False))
-    else:
-        _show(files, tokens, found)
-        if clip_map is not None:
-            print(clip_map)
-
-
-def _region(value: Any) -> Region:
-    found = value.objective if isinstance(value, Method) else objective(value)
-    if found.ratio != "token":
-        name = value.title if isinstance(value, Method) else label_of_objective(found)
-        raise UserError(f"{name} has one ratio for a response; a number is found for rules of a token's ratio")
-    return found.trust_region
-
-
-def _data(files: Sequence[Path], tokens: Tokens, found: Calibration) -> dict[str, Any]:
-    def plain(value: Any) -> Any:
-        if isinstance(value, Found | Calibration | Measured):
-            return {name: plain(each) for name, each in vars(value).items() if name != "region"}
-        if isinstance(value, tuple):
-            return [*map(plain, value)]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **plain(found)}
+        data = {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **vars(found)}
+        fields = lambda value: {name: each for name, each in vars(value).items() if name != "region"}  # noqa: E731
+        finite = json.loads(json.dumps(data, default=fields), parse_constant=lambda name: None)
+        print(json.dumps(finite, indent=2))
+        return
+    _show(files, tokens, found)
+    if clip_map is not None:
+        print(clip_map)
 
 
 def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:
     of = "" if found.responses is None else f" of {found.responses:,} responses"
     names = ", ".join(f"{name} ({role})" for role, name in tokens.columns.items())
     console.print(f"{found.tokens:,} tokens{of} in {', '.join(map(str, files))}; columns {names}.", style="dim")
-    console.print(_answer(found), soft_wrap=True)
-    for warning in found.warnings:
-        console.print(f"Note: {warning}", soft_wrap=True)
-    table = Table("rule", "number", f"{100 * LEVEL:.0f} % interval")
-    for name in ("cut" if found.cut else "outside", "above", "below", "rare of these"):
-        table.add_column(name, justify="right")
-    if (reference := found.reference) is not None:
-        table.add_row(reference.label, "", "", *_cells(reference), style="dim")
-    nodes = []
+    console.print("\n".join([_answer(found), *(f"Note: {warning}" for warning in found.warnings)]), soft_wrap=True)
+    rows = [] if found.reference is None else [[found.reference.label, "", "", *_cells(found.reference)]]
     for one in found.rules:
         if one.measured is None:
-            table.add_row(one.label, f"{one.parameter}: none", "", "", "", "", "")
+            rows.append([one.label, f"{one.parameter}: none"])
         else:
-            nodes += [one.measured.node] if one.measured.node is not None else []
-            table.add_row(one.label, f"{_fields(one)} = {one.value:.6g}", _interval(one), *_cells(one.measured))
-    console.print(table)
+            rows.append([one.label, f"{_fields(one)} = {one.value:.6g}", _interval(one), *_cells(one.measured)])
+    heads = ("rule", "number", f"{100 * LEVEL:.0f} % interval", "cut" if found.cut else "outside")
+    console.print(grid((*heads, "above", "below", "rare of these"), rows, left=3))
     for one in found.rules:
         for note in (*one.notes, *([f"not found: {one.why}."] if one.why else [])):
             console.print(f"{one.label}, {_fields(one)}: {note}", soft_wrap=True)
-    if nodes:
-        console.print("To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:")
-        for node in nodes:
-            console.print(f"  trust_region: {_node(node)}", soft_wrap=True)
-        console.print(f"TRL   BandPOConfig(trust_region={json.dumps(nodes[0])}, ...)", soft_wrap=True)
+    if nodes := [one.measured.node for one in found.rules if one.measured and one.measured.node is not None]:
+        lines = ["To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:"]
+        lines += [f"  trust_region: {_node(node)}" for node in nodes]
+        lines += [f"TRL   BandPOConfig(trust_region={json.dumps(nodes[0])}, ...)"]
         verl = f"'+actor_rollout_ref.actor.policy_loss.trust_region={_node(nodes[0])}'"
-        console.print(f"verl  {verl}, with the other lines of docs/verl.md", soft_wrap=True)
+        lines += [f"verl  {verl}, with the other lines of docs/verl.md"]
+        console.print("\n".join(lines), soft_wrap=True)
     what = "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log."
     if found.cut:
         what = "Cut: outside its interval on the side to which its advantage drives it, so without a gradient."
@@ -130,7 +99,7 @@ def _answer(found: Calibration) -> str:
         rare = "" if found.among == "tail" else f" ({_share(reference.rare)} of these are rare, p <= {TAIL})"
         words = f"At your ratios {reference.label} {verb} {_share(reference.rate)} of {_AMONG[found.among]}{rare}."
     if (first := next((one for one in found.rules if one.value is not None), None)) is None:
-        return f"{words} None of the rules has a number that does the same."
+        return f"{words} No number of any of the rules does the same."
     name = first.label.rpartition(" ")[0] or first.label
     spread = "" if first.interval is None else f" ({100 * LEVEL:.0f} % interval {_interval(first)})"
     return f"{words} {name} {verb} as many at {_fields(first)} = {first.value:.6g}{spread}."
@@ -139,16 +108,8 @@ def _answer(found: Calibration) -> str:
 def _interval(one: Found) -> str:
     if one.interval is None:
         return "-"
-    low, high = (_outwards(*end) for end in zip(one.interval, (math.floor, math.ceil), strict=True))
-    return f"{low:g} to {'none' if math.isinf(high) else f'{high:g}'}"
-
-
-def _outwards(end: float, way: Callable[[float], int]) -> float:
-    """Round to three digits, so that the interval does not shrink."""
-    if not 0 < end < math.inf:
-        return end
-    step = 10.0 ** (math.floor(math.log10(end)) - 2)
-    return float(f"{way(end / step + (1e-9 if way is math.floor else -1e-9)) * step:.3g}")
+    low, high = one.interval
+    return f"{low:.3g} to {'none' if math.isinf(high) else f'{high:.3g}'}"
 
 
 def _cells(one: Measured) -> list[str]:

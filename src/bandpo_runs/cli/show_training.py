@@ -39,11 +39,11 @@ def compare_and_show(
 
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     with locked(output / scene / ".lock"):
-        labels = list(dict.fromkeys(job.config.label for job in jobs))
+        labels = ", ".join(dict.fromkeys(str(job.config.label) for job in jobs))
         seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
         console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
         console.print(
-            f"{len(jobs)} runs ({', '.join(map(str, labels))}; seeds {', '.join(map(str, seeds))}), {workers} at once: "
+            f"{len(jobs)} runs ({labels}; seeds {', '.join(map(str, seeds))}), {workers} at once: "
             f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
         )
         console.print(
@@ -58,9 +58,8 @@ def compare_and_show(
         with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
 
             def on_row(job: Job, row: dict[str, Any]) -> None:
-                while heads:
-                    console.print(heads.pop())
-                console.print(_lab_row(job, row), soft_wrap=True)
+                console.print("\n".join([*heads, _lab_row(job, row)]), soft_wrap=True)
+                heads.clear()
                 done[job.folder] = row["round"]
                 progress.update(sum(done.values()))
 
@@ -69,8 +68,7 @@ def compare_and_show(
         page = output / f"report-{scene}.html"
         write_page(report, page)
         others = f"Other scenes: --scene {', '.join(sorted(SCENES.keys() - {scene}))}."
-        for line in (*(line for _, lines in report.verdicts for line in lines), *report.limits, others):
-            console.print(line)
+        console.print("\n".join([*(line for _, lines in report.verdicts for line in lines), *report.limits, others]))
         console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
         print(page)  # alone on its line, whole, for eyes and for scripts
 
@@ -79,33 +77,24 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
     """Run `bandpo train`."""
     console.quiet = not processes.is_first()
     try:
-        _train_and_show(recipe, settings, resume, command)
+        _train(recipe, settings, resume, command)
     except UserError:
         if not processes.is_first():  # an error of all is said once: the end of the first process ends the others
             time.sleep(_PATIENCE)
         raise
 
 
-def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
-    look_in_working_directory()  # for a rule or a reward of one's own
-    if recipe is None and not any(text.partition("=")[0] in ("model", "scene") for text in settings):
-        raise UserError(
-            "no recipe is given, and no model: name one with model=..., or take the lab's tiny one with scene=tail; a "
-            "recipe is, for example, recipes/lab/band-kl.yaml"
-        )
+def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
+    look_in_working_directory()  # for a rule or a reward of the user
     config = load(recipe, settings)
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
-    console.print(
-        Text.assemble(
-            (str(config.label), "bold"),
-            f" on {config.model}, {config.rounds} rounds of {config.steps_per_round} steps, in {config.output}",
-        )
-    )
+    steps = f"{config.rounds} rounds of {config.steps_per_round} steps"
+    console.print(Text.assemble((str(config.label), "bold"), f" on {config.model}, {steps}, in {config.output}"))
     console.print(f"{in_words(config.objective)}; {config.steps_per_round} steps a batch")
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
     if sent := sent_away(config.trainer):
-        line = f"This run sends out, with the logins of this machine: {'; '.join(sent)}."
+        line = f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}."
         console.print(line, style="yellow", soft_wrap=True)
     from ..training.on_trl import run  # slow: it brings TRL
 
@@ -121,31 +110,35 @@ def _train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, c
         print(folder)
 
 
-_LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"
+_LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"  # of at most 80 columns
 
 
 def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
-    """Return a row of at most 80 columns."""
-
-    def cell(key: str, digits: int, scale: float = 1) -> str:
-        value = row.get(key)
-        return "-" if value is None else f"{scale * value:.{digits}f}"
-
-    shares = [cell("reward", 3), cell("lab/work", 3), cell("entropy", 2)]
-    shares += [cell("clip/fraction", 2, 100), cell("clip/tail_high_share", 0, 100)]
+    shares = [_cell(row, "reward"), _cell(row, "lab/work"), _cell(row, "entropy", 2)]
+    shares += [_cell(row, "clip/fraction", 2, 100), _cell(row, "clip/tail_high_share", 0, 100)]
     now = f"{row['round']}/{job.config.rounds}"
     return _LAB_ROW.format(str(job.config.label or job.name), job.config.seed, now, *shares)
 
 
 def _line(row: Mapping[str, Any], rounds: int) -> str:
-    def part(name: str, key: str, scale: float = 1, unit: str = "", digits: int = 3) -> str:
-        value = row.get(key)
-        return f"  {name} {'-' if value is None else f'{scale * value:.{digits}f}{unit}'}" if key in row else ""
+    parts = [f"round {row['round']:{len(str(rounds))}d} of {rounds}"]
 
-    now = f"round {row['round']:{len(str(rounds))}d} of {rounds}"
+    def add(name: str, key: str, digits: int = 3, scale: float = 1, unit: str = "") -> None:
+        parts.extend([f"{name} {_cell(row, key, digits, scale)}{unit}"] if key in row else [])
+
+    add("held-out reward", "eval/reward")
     if any(key.startswith("eval/") for key in row):
-        shown = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
-        said = "".join(part(" ".join(key.split("/")[1::2]), key) for key in shown)
-        return f"{now}{part('held-out reward', 'eval/reward')}{said}"
-    now += part("reward", "reward") + part("work", "lab/work") + part("entropy", "entropy", digits=2)
-    return now + part("clip", "clip/fraction", 100, " %", 2) + part("tail", "clip/tail_high_share", 100, " %", 0)
+        for key in row:
+            if key.startswith("val-core/") and "/best@" not in key:
+                add(" ".join(key.split("/")[1::2]), key)
+        return "  ".join(parts)
+    add("reward", "reward")
+    add("work", "lab/work")
+    add("entropy", "entropy", 2)
+    add("clip", "clip/fraction", 2, 100, " %")
+    add("tail", "clip/tail_high_share", 0, 100, " %")
+    return "  ".join(parts)
+
+
+def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -> str:
+    return "-" if (value := row.get(key)) is None else f"{scale * value:.{digits}f}"

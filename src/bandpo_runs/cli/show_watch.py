@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,16 @@ import numpy as np
 from rich.cells import cell_len
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from bandpo.errors import UserError
 
-from ..progress import console
+from ..progress import console, grid
 from ..reports.runs import number, percent_of
 from ..reports.watching import PANELS, Seen, Watch, write_page
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
-_BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=*#"
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST_LINE = 60  # columns of a curve
 _PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
 # The columns of the table of several runs; from the end of them go those for which there is no room.
@@ -33,41 +32,34 @@ _COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "rad
 
 def watch_and_show(
     given: Sequence[str], *, html: Path | None = None, every: float = 2.0, silent: float, once: bool = False,
-    as_json: bool = False, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+    as_json: bool = False,
 ) -> None:  # fmt: skip
-    """Run `bandpo watch`. `clock` tells the time, and `sleep` lets it pass."""
+    """Run `bandpo watch`."""
     watch = Watch(given, silent)
-    seen = watch.look(clock())
+    seen = watch.look(time.time())
     if once and (missing := [run for run in seen if run.state == "waiting"]):
         raise UserError(f"{missing[0].label}: nothing to show; {' '.join(missing[0].notes) or 'no line is in its log'}")
     if as_json:
         print(json.dumps([_data(run) for run in seen], indent=2, allow_nan=False))
     elif once:
         console.print(view(seen))
-    if once:
-        if html is not None:
-            write_page(html, seen, clock(), refresh=None)
-        return
     try:
-        _follow(watch, seen, html, every, clock, sleep)
+        if not once:
+            _follow(watch, seen, html, every)
     except KeyboardInterrupt as end:
         if end.args:  # a signal, and no Ctrl-C
             raise
     if html is not None:
-        write_page(html, watch.look(clock()), clock(), refresh=None)
+        write_page(html, watch.look(time.time()), time.time(), refresh=None)
 
 
-def _follow(
-    watch: Watch, seen: list[Seen], html: Path | None, every: float, clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> None:  # fmt: skip
+def _follow(watch: Watch, seen: list[Seen], html: Path | None, every: float) -> None:
     """Show the runs until all are finished.
 
     A terminal gets a view that is drawn again and again, other output a line a row.
     """
     told: dict[str, Any] = {}
-    on_page: dict[str, Any] = {}
-    began = clock()
+    began = time.time()
     screen = Live(console=console, auto_refresh=False, vertical_overflow="crop")
     with screen if console.is_terminal and not console.is_dumb_terminal else nullcontext():
         if html is not None:
@@ -79,34 +71,31 @@ def _follow(
             for run in seen if not screen.is_started else []:
                 if told.get(run.label) != now[run.label]:
                     console.print(_line(run), soft_wrap=True)
+            if html is not None and now != told:
+                write_page(html, seen, time.time())
             told = now
-            if html is not None and now != on_page:
-                write_page(html, seen, clock())
-                on_page = now
             if watch.complete and all(run.ended for run in seen):
                 return
-            sleep(max(every, _PAUSE * (clock() - began)))
-            began = clock()
+            time.sleep(max(every, _PAUSE * (time.time() - began)))
+            began = time.time()
             seen = watch.look(began)
 
 
 def view(seen: Sequence[Seen], width: int | None = None) -> Group:
     """Return the text of the terminal."""
     width = width or (console.width if console.is_terminal else 100)
-    parts = _one(seen[0], width) if len(seen) == 1 else _several(seen, width)
-    return Group(*parts)
+    return Group(*(_one(seen[0], width) if len(seen) == 1 else _several(seen, width)))
 
 
 def _one(run: Seen, width: int) -> list[Any]:
     lines = [Text(run.label, "bold"), _standing(run), *_words(run), Text()]
     wide = min(_MOST_LINE, width - 30)
     for name, panel in PANELS.items():
-        if math.isnan(value := panel.last(run)):
+        if math.isnan(panel.last(run)):
             continue
         indent = "  " if name in ("above", "below") else ""
         curve = _curve(panel.curve(run), wide) if wide >= 8 else ""
-        told = _number(value) + percent_of(panel.unit)
-        lines.append(Text.assemble(f"{indent + name:<15}{told:>10}   ", (curve, "cyan")))
+        lines.append(Text.assemble(f"{indent + name:<15}{_with_unit(name, run):>10}   ", (curve, "cyan")))
     return lines
 
 
@@ -122,15 +111,12 @@ def _several(seen: Sequence[Seen], width: int) -> list[Any]:
     for name in _COLUMNS:
         values = [PANELS[name].last(run) for run in seen]
         if not all(map(math.isnan, values)):
-            columns.append([name + ", %" * bool(percent_of(PANELS[name].unit)), *map(_number, values)])
+            columns.append([name + ", %" * bool(percent_of(PANELS[name].unit)), *map(number, values)])
     while len(columns) > 3 and sum(2 + max(map(cell_len, column)) for column in columns) > width:
         columns.pop()
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for i, (head, *_) in enumerate(columns):
-        table.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
-    for row in zip(*(column[1:] for column in columns), strict=True):
-        table.add_row(*(Text(text, _STYLES.get(text, "") if i == 2 else "") for i, text in enumerate(row)))
-    lines: list[Any] = [table]
+    heads, *rows = zip(*columns, strict=True)
+    cells = [[Text(text, _STYLES.get(text, "")) for text in row] for row in rows]
+    lines: list[Any] = [grid(heads, cells, left=3, box=None, pad_edge=False, padding=(0, 1))]
     for run in seen:
         if run.state not in ("running", "finished") or run.collapse is not None or run.notes:
             lines += [Text(), Text.assemble((f"{run.label}: ", "bold"), _standing(run)), *_words(run)]
@@ -154,10 +140,14 @@ def _words(run: Seen) -> list[Text]:
 def _line(run: Seen) -> str:
     parts = [run.label, run.now]
     for name in ("reward", "entropy", "clipped", "tail share", "radius"):
-        if not math.isnan(value := PANELS[name].last(run)):
-            parts.append(f"{name} {_number(value)}{percent_of(PANELS[name].unit)}")
+        if not math.isnan(PANELS[name].last(run)):
+            parts.append(f"{name} {_with_unit(name, run)}")
     parts += [run.standing] if run.state != "running" else []
     return "  ".join([*parts, *([run.word] if run.collapsed else []), *run.notes])
+
+
+def _with_unit(name: str, run: Seen) -> str:
+    return number(PANELS[name].last(run)) + percent_of(PANELS[name].unit)
 
 
 def _data(run: Seen) -> dict[str, Any]:
@@ -173,16 +163,11 @@ def _curve(y: np.ndarray, width: int) -> str:
     """Draw the values as blocks in at most so many columns; blank if unknown."""
     means = [part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan
              for part in np.array_split(y, min(width, len(y)))]  # fmt: skip
-    blocks = _BLOCKS if console.encoding.lower().startswith("utf") else _PLAIN
     low, high = np.nanmin(means), np.nanmax(means)
-    spread, top = high - low or 1.0, len(blocks) - 1
-    return "".join(" " if math.isnan(mean) else blocks[round((mean - low) / spread * top)] for mean in means)
-
-
-def _number(value: float) -> str:
-    return number(value).replace("–", "-")  # noqa: RUF001  (for terminals that have ASCII only)
+    spread, top = high - low or 1.0, len(_BLOCKS) - 1
+    return "".join(" " if math.isnan(mean) else _BLOCKS[round((mean - low) / spread * top)] for mean in means)
 
 
 def _short(text: str, most: int) -> str:
-    """Return the beginning and the end of a name, which holds the seed."""
+    """Return the beginning and the end of a name; the end holds the seed."""
     return text if len(text) <= most else f"{text[: most - 9]}..{text[-7:]}"

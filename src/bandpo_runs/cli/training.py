@@ -1,108 +1,155 @@
-"""Commands that train: `bandpo lab`, `train`, `verl`, and the `doctor` of such runs."""
+"""Commands that train: `bandpo demo`, `lab`, `train` and `verl`, and the `doctor` of such runs."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, Context, Option, Typer
+from typer import Argument, Context, Option
 
 from bandpo.errors import UserError
 
-from .arguments import Command, Trust, count, seed_list, several
-from .width import wrapped
+from .app import app
+from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
 
-app = Typer()
-METHODS = (
-    "grpo, clip-higher, band-kl, band-tv, band-chi2, band-relaxed, dcpo, no-clip, clip-wide, gspo and others "
-    "(docs/methods.md), or rules such as clip:0.2:1 or '{type: clip, eps_high: 1.0}' "
-    "[default: grpo,clip-higher,clip-wide,band-kl]"
-)
-
+_COLOURS = ("31", "35", "32", "1;34")  # those that are legible on black and on white
+METHODS = "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
 
-@app.command(cls=Command)
+@app.command()
+def demo(
+    ctx: Context,
+    uses: Annotated[int, Option(parser=count, metavar="N", help="How often each answer is used.")] = 8,
+    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Seeds: 8 or more, or a list.")] = "64",
+    out: Annotated[Path, Page("-o", "--out", help="Page to write.")] = Path("runs/demo.html"),
+) -> None:
+    """Compare four rules on a tiny task, in 20 seconds.
+
+    It trains 64 seeds under each rule, draws their curves, and ends with a verdict with intervals, and a page. It
+    needs torch alone. Rules only act where an answer is used several times: try --uses 1.
+    """
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch says so at its import; no NumPy is needed
+    import torch
+
+    from .. import demo as experiment
+    from ..files.writing import write_atomically
+
+    torch.set_num_threads(1)  # these tensors are small: threads would wait for one another
+    if len(seeds) < 8:
+        raise UserError(f"--seeds must be at least 8, for an interval; got {len(seeds)}")
+    rules, columns = experiment.RULES, min(width(), 80)
+    rounds = 10 + 88 // uses  # fewer where each answer is used for more steps
+
+    def say(*paragraphs: str) -> None:
+        print("\n".join(textwrap.fill(text, columns, break_on_hyphens=False) for text in paragraphs))
+
+    say(experiment.TASK, experiment.setting(len(rules), len(seeds), uses, rounds))
+    # Somebody watches, on a terminal that moves its cursor and is high enough.
+    live = sys.stdout.isatty() and shutil.get_terminal_size().lines > 18
+    live = live and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print("" if live else f"{'round':>7}" + "".join(f"{name:>16}" for name in rules), flush=True)
+    history: list[Any] = []
+    for done in experiment.train(rules, seeds, uses, rounds):
+        history.append(done)
+        means = torch.stack([right.mean(-1) for right, _ in history], -1)
+        if live:
+            # Written over the lines of the last time, past what keeps control characters from a terminal.
+            lines = experiment.plot([*rules], means, rounds, columns, _COLOURS)
+            stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+            stream.write((f"\x1b[{len(lines)}A" if history[1:] else "") + "".join(f"{x}\x1b[K\n" for x in lines))
+            stream.flush()
+        elif (len(history) - 1) % max(rounds // 10, 1) == 0 or len(history) > rounds:
+            print(f"{len(history) - 1:>7}" + "".join(f"{value:>16.1%}" for value in means[:, -1]), flush=True)
+    result = experiment.Result.of(rules, uses, history)
+    print("", *("{:16}{:>24}{:>22}{:>18}".format(*row) for row in result.rows()), "", sep="\n")
+    say(result.verdict(), "", *result.notes())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, experiment.page(result, ctx.obj).encode())
+    if uses > 1:
+        say("The same with each answer used once: bandpo demo --uses 1")
+    print(f"page: {out}")
+
+
+@app.command(epilog=RULES)
 def lab(
     ctx: Context,
-    scene: Annotated[
-        Literal["tail", "storm", "both"], Option(help="what a clip costs, what it protects, or both at once")
-    ] = "tail",
+    scene: Annotated[Literal["tail", "storm", "both"], Option(help="Task to train on.")] = "tail",
     methods: Annotated[list[str] | None, several("RULE", METHODS)] = None,
-    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="how many, or which [default: 2]")] = None,
-    rounds: Annotated[
-        int | None, Option(help="of samples and steps [default: 30 in tail, 64 in storm, 64 in both]")
-    ] = None,
-    lr: Annotated[
-        float | None, Option(help="learning rate [default: 5e-6 in tail, 4e-4 in storm, 1e-4 in both]")
-    ] = None,
-    jobs: Annotated[int | None, Option(parser=count, help="runs at once [default: the cores of this machine]")] = None,
-    output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/lab"),
-    tokens: Annotated[bool, Option("--tokens", help="write all tokens too, for bandpo calibrate")] = False,
-    go_on: Annotated[
-        bool, Option("--no-stop-if-not-finite", help="go on with weights or rewards that are not finite")
-    ] = False,
-    resume: Annotated[bool, Option("--resume", help="go on with an interrupted comparison")] = False,
+    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Number of seeds, or a list.")] = "2",
+    rounds: Annotated[int | None, Option(help="Rounds of sampling and training. [default: the scene's]")] = None,
+    lr: Annotated[float | None, Option(help="Learning rate. [default: the scene's]")] = None,
+    jobs: Annotated[int | None, Option(parser=count, help="Runs at the same time. [default: all cores]")] = None,
+    output: Annotated[Path, Option("-o", "--output", help="Folder for the runs and the report.")] = Path("runs/lab"),
+    tokens: Annotated[bool, Option("--tokens", help="Write every token too, for bandpo calibrate.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue an interrupted comparison.")] = False,
 ) -> None:
-    """Train a tiny model under several rules; see why they differ.
+    """Train a tiny model under several rules, and compare them.
 
-    The same model on the same task under each clipping rule, and a report; no GPU, no download. Scene tail shows what
-    a clip costs a rare good strategy, storm what it protects; in both a rare strategy can be lost.
+    The same model learns the same task under each rule; a report follows. It needs no GPU and no download. Scene tail
+    shows what a clip costs a rare good strategy. Scene storm shows what a clip protects. Scene both can lose a rare
+    strategy.
     """
     from .show_training import compare_and_show
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    trainer: dict[str, Any] = {} if lr is None else {"learning_rate": lr}
-    overrides: dict[str, Any] = {"trainer": trainer} | ({} if rounds is None else {"rounds": rounds})
+    overrides: dict[str, Any] = {"trainer": {} if lr is None else {"learning_rate": lr}}
+    overrides |= {} if rounds is None else {"rounds": rounds}
     overrides |= {"tokens_share": 1.0} if tokens else {}
-    overrides |= {"stop_if_not_finite": False} if go_on else {}
-    compare_and_show(scene, methods, seeds or [0, 1], output, overrides, jobs or cores, resume, ctx.obj)
+    compare_and_show(scene, methods, seeds, output, overrides, jobs or cores, resume, ctx.obj)
 
 
-@app.command(cls=Command)
+@app.command()
 def train(
     ctx: Context,
-    recipe: Annotated[str | None, Argument(metavar="RECIPE", help="a YAML file")] = None,
-    settings: Annotated[list[str] | None, Argument(metavar="key=value", help="instead of the recipe's")] = None,
-    resume: Annotated[bool, Option("--resume", help="go on after the last checkpoint of the run in `output`")] = False,
+    recipe: Annotated[str | None, Argument(metavar="RECIPE", help="YAML file with the settings of the run.")] = None,
+    settings: Annotated[
+        list[str] | None, Argument(metavar="key=value", help="Settings that change the recipe.")
+    ] = None,
+    resume: Annotated[bool, Option("--resume", help="Continue from the last checkpoint in the run's folder.")] = False,
 ) -> None:
     """Train one model under one rule, from a recipe.
 
-    A recipe is a YAML file such as recipes/trl/band-kl.yaml; any setting can be given as key=value,
-    e.g. trust_region.delta=0.1 trainer.learning_rate=1e-6.
+    A recipe is a YAML file such as recipes/trl/band-kl.yaml. Any setting can be given as key=value, such as
+    trust_region.delta=0.1 trainer.learning_rate=1e-6.
 
-    Several processes: torchrun --nproc-per-node N -m bandpo train ..., or accelerate launch --multi_gpu
-    --num_processes N -m bandpo train ... (on CPUs too, with trainer.use_cpu); they share the recipe's batch, so that
-    per_device_train_batch_size stays that of all together.
+    To use several processes: torchrun --nproc-per-node N -m bandpo train ..., or accelerate launch --multi_gpu
+    --num_processes N -m bandpo train .... They share the recipe's batch: per_device_train_batch_size is that of all
+    processes together. On CPUs add trainer.use_cpu=true.
     """
     from ..training import processes
-
-    processes.end_with_launcher()  # before the slow imports
-    from .show_training import train_and_show
 
     settings = settings or []
     if recipe is not None and "=" in recipe and not Path(recipe).exists():
         recipe, settings = None, [recipe, *settings]
-    if recipe is None and not settings:
-        raise UserError("no recipe is given; try bandpo train recipes/lab/band-kl.yaml, or bandpo lab to compare rules")
+    if recipe is None and not any(text.startswith(("model=", "scene=")) for text in settings):
+        raise UserError("no recipe is given; add one, such as recipes/lab/band-kl.yaml, or model=..., or scene=tail")
+    processes.end_with_launcher()  # before the slow imports
+    from .show_training import train_and_show
+
     return train_and_show(recipe, settings, resume, ctx.obj)
 
 
-@app.command(cls=Command)
+@app.command()
 def verl(
-    recipe: Annotated[str, Argument(metavar="RECIPE", help="a YAML file")],
-    settings: Annotated[list[str] | None, Argument(metavar="RECIPE|key=value", help="what is laid on it")] = None,
-    command: Annotated[bool, Option("--print", help="print the command instead of starting it")] = False,
-    plan: Annotated[bool, Option("--plan", help="print an estimate of memory and time instead of starting")] = False,
+    recipe: Annotated[str, Argument(metavar="RECIPE", help="YAML file with the settings of the run.")],
+    settings: Annotated[
+        list[str] | None, Argument(metavar="RECIPE|key=value", help="Recipes and settings on top.")
+    ] = None,
+    command: Annotated[bool, Option("--print", help="Print the command instead of starting it.")] = False,
+    plan: Annotated[bool, Option("--plan", help="Estimate memory and time instead of starting.")] = False,
 ) -> None:
     """Start a run on verl from a recipe, or show its command.
 
-    The recipe is one such as recipes/paper/qwen2.5-3b/band-kl.yaml. Further recipes are laid on the first; any setting
-    can be given as key=value, e.g. variant=public trust_region.delta=0.1 data.train_files=[data/a.parquet], and what
-    verl's own YAML does not have as +key=value.
+    A recipe is a YAML file such as recipes/paper/qwen2.5-3b/band-kl.yaml. Later recipes and settings win, such as
+    variant=public trust_region.delta=0.1 data.train_files=[data/a.parquet]. A key that verl's own YAML does not have
+    is written +key=value.
     """
     from bandpo.trust_regions.nodes import own_type
 
@@ -121,19 +168,22 @@ def verl(
         run.start()
 
 
-@app.command(cls=Command)
+@app.command()
 def doctor(
-    arguments: Annotated[list[str] | None, Argument(metavar="FILE|key=value", help="what is to be checked")] = None,
-    no_ray: Annotated[bool, Option("--no-ray", help="do not look into a Ray worker")] = False,
-    as_json: Annotated[bool, Option("--json", help="the findings, for scripts")] = False,
+    arguments: Annotated[
+        list[str] | None, Argument(metavar="FILE|key=value", help="Settings or logs to check.")
+    ] = None,
+    no_ray: Annotated[bool, Option("--no-ray", help="Skip the check in a Ray worker.")] = False,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> int:
     """Check the installation, the settings of a run, or its log.
 
-    Without arguments: what is installed, and whether verl knows the loss, here and in a Ray worker. With settings of
-    verl (overrides, or outputs/.../.hydra/config.yaml) or of TRL's GRPOConfig (YAML, JSON, key=value, or a .py script,
-    which is read and not run): what does nothing, or something else than it says. With a log (metrics.jsonl, TRL's
-    trainer_state.json, a .jsonl of verl's file logger): whether the clip acts. Exit code 1: a problem.
+    Without arguments, it checks what is installed, and whether verl knows the loss, here and in a Ray worker. Given
+    settings, it finds those without effect and those that do something else than they say. Settings of verl are
+    key=value or outputs/.../.hydra/config.yaml. Settings of TRL are key=value, YAML, JSON, or a .py script, which is
+    read and not run. Given a log (metrics.jsonl, trainer_state.json of TRL, a .jsonl file of verl's file logger), it
+    says whether the clip acts. The exit code is 1 if there is a problem.
     """
     from ..training.doctor import examine
 

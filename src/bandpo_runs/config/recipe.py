@@ -1,7 +1,4 @@
-"""The typed description of a run: a recipe (YAML) with `key=value` overrides becomes a `RunConfig`, and back.
-
-A recipe may name another one as its `base`, or a `scene` of the lab; it then only holds what differs.
-"""
+"""Description of a run: a recipe (YAML) with `key=value` overrides becomes a checked `RunConfig`, and back."""
 
 from __future__ import annotations
 
@@ -20,21 +17,15 @@ from bandpo.files import parse_yaml, read_yaml, shortened
 from bandpo.losses.nodes import method_or_objective, objective
 from bandpo.losses.notation import label_of_objective, short_node
 from bandpo.losses.objective import Method, Objective
-from bandpo.trust_regions.base import Region
-from bandpo_runs.toy import SCENES
 
-from .secrets import secret_in
-from .trust import check_mappings
+from ..toy import SCENES
+from .trust import check_mappings, secret_in
 
 DEFAULT_RULE = {"type": "band", "divergence": "kl", "delta": 0.05}
-# The keys of `data` that each source reads.
-_ROWS = {"source", "template", "chat", "size", "eval_size", "eval_path"}
-_USED = {
-    "lab": {"source", "eval_path"},
-    "file": {*_ROWS, "path", "prompt", "answer"},
-    "hub": {*_ROWS, "path", "split", "prompt", "answer"},
-    "reasoning_gym": {*_ROWS, "task", "options"},
-}
+# The keys of `data` that each source reads, besides `source` and `eval_path`.
+_ROWS = {"template", "chat", "size", "eval_size"}
+_FILE = {*_ROWS, "path", "prompt", "answer"}
+_USED = {"lab": set[str](), "file": _FILE, "hub": {*_FILE, "split"}, "reasoning_gym": {*_ROWS, "task", "options"}}
 
 
 class _Node(pydantic.BaseModel):
@@ -45,18 +36,16 @@ class DataConfig(_Node):
     """Sources of prompts and answers.
 
     Attributes:
-        source: `lab` (the running sum), `file` (JSON lines, CSV or Parquet at `path`), `hub` (data set `path` of the
-            Hugging Face hub), or `reasoning_gym` (`task` with its `options`).
+        source: `lab`, `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), or `reasoning_gym`.
         path: file or hub name.
         split: of a hub data set.
         prompt: column with the prompt: text, or chat messages.
         answer: column with the answer that rewards compare with.
         template: text with {prompt} in it, e.g. instructions around the question.
         chat: send a text prompt as one user message through the model's chat template.
-        task: name of a reasoning_gym task.
-        options: its settings.
+        task, options: name and settings of a reasoning_gym task.
         size: rows to use or to generate; None takes all of a file.
-        eval_size: rows held out from them for evaluation, the last ones.
+        eval_size: how many of the last rows are held out for evaluation.
         eval_path: other data to evaluate on in training, as for `bandpo eval --data`: `aime24,aime25`, a file, `lab`.
     """
 
@@ -79,7 +68,7 @@ class DataConfig(_Node):
         if key and getattr(self, key) is None:
             raise ValueError(f"{key} is missing; data.source {self.source!r} needs it")
         for name, field in type(self).model_fields.items():
-            if name not in _USED[self.source] and getattr(self, name) != field.default:
+            if name not in {"source", "eval_path", *_USED[self.source]} and getattr(self, name) != field.default:
                 raise ValueError(f"{name} is set, but data.source {self.source!r} does not use it")
         if self.eval_size and self.eval_path is not None:
             raise ValueError("eval_size and eval_path are two sets to evaluate on; keep one")
@@ -90,21 +79,18 @@ class RunConfig(_Node):
     """One training run.
 
     Attributes:
-        label: the name of the rule in reports; default: made from `trust_region`.
+        label: the name of the rule in reports; made from `trust_region` by default.
         scene: `tail`, `storm` or `both` of the lab, which sets what is not set here; None for a real model.
         model: a Hugging Face model name or a local folder; `lab` is the lab's own.
-        data: see `DataConfig`.
-        reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` with TRL's
-            signature.
-        trust_region: the node of the rule, or of an objective. A recipe may name a method or have a short word, such as
-            band:kl:0.05, whose objective it becomes.
-        rounds: generate, then learn, so many times.
+        reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` for TRL.
+        trust_region: the node of a rule or an objective. A recipe may also name a method, or write band:kl:0.05.
+        rounds: how often to generate and learn.
         seed: of everything.
         output: the folder of the run.
-        save_every: rounds between checkpoints, 0 for none but the final model.
+        save_every: rounds between checkpoints; 0 saves the final model alone.
         threads: of torch on the CPU, in each process; None leaves them.
-        tokens_share: of the responses so many have their tokens written to `tokens/` in the folder of the run, which
-            `bandpo calibrate` and `bandpo report` read; None for none.
+        tokens_share: share of the responses whose tokens are written to `tokens/`, for `bandpo calibrate` and `report`;
+            None for none.
         stop_if_not_finite: end at the first weight or reward that is not finite; see `BandPOConfig`.
         trainer: any field of TRL's GRPOConfig, except those that could run code (`trust.ALLOWED`). The batch sizes per
             device are those of all processes together: however many they are, a step takes the same batch.
@@ -128,18 +114,13 @@ class RunConfig(_Node):
 
     @property
     def method(self) -> str | None:
-        """Return the name of the recipe's method; a stored configuration has its objective alone."""
+        """Return the name of the recipe's method, which a stored configuration does not have."""
         return self._method
 
     @property
     def objective(self) -> Objective:
-        """Return the objective to maximise: of a rule's node the paper's objective, with that rule."""
+        """Return the objective to maximise; for a rule it is the paper's objective with that rule."""
         return objective(self.trust_region)
-
-    @property
-    def region(self) -> Region:
-        """Return the rule of the objective."""
-        return self.objective.trust_region
 
     @property
     def steps_per_round(self) -> int:
@@ -166,21 +147,13 @@ class RunConfig(_Node):
     def _together(self) -> RunConfig:
         for name, value in (("model", self.model), ("data.source", self.data.source), ("reward", self.reward)):
             if (value == "lab") != (self.scene is not None):
-                raise ValueError(
-                    f"{name} is {value!r} and scene is {self.scene!r}: the lab's model, data and reward go together; "
-                    "set model, data.source and reward, or none of them"
-                )
+                together = "set all of model, data.source and reward, or none of them for the lab"
+                raise ValueError(f"{name} is {value!r} and scene is {self.scene!r}; {together}")
         evaluates = self.trainer.get("eval_on_start") or self.trainer.get("eval_strategy", "no") not in ("no", None)
         if evaluates and not self.data.eval_size and self.data.eval_path is None:
-            raise ValueError(
-                "data.eval_size is 0, so there is nothing for trainer.eval_strategy or eval_on_start; set it, or "
-                "data.eval_path"
-            )
+            raise ValueError("trainer.eval_strategy or eval_on_start needs data.eval_size or data.eval_path")
         if self.data.eval_path is not None and not evaluates:
-            raise ValueError(
-                "data.eval_path is set, but nothing evaluates on it; set trainer.eval_strategy and eval_steps, or "
-                "eval_on_start"
-            )
+            raise ValueError("data.eval_path needs trainer.eval_strategy and eval_steps, or trainer.eval_on_start")
         return self
 
     def to_yaml(self) -> str:
@@ -191,17 +164,12 @@ class RunConfig(_Node):
 # The trainer's settings that have a key of their own here.
 RESERVED = {
     "output_dir": "output",
-    "seed": "seed",
-    "max_steps": "rounds",
-    "num_train_epochs": "rounds",
-    "save_steps": "save_every",
-    "save_strategy": "save_every",
-    "epsilon": "trust_region",
-    "epsilon_high": "trust_region",
-    "trust_region": "trust_region",
     "resume_from_checkpoint": "--resume",
     "generation_batch_size": "trainer.steps_per_generation",
-    "shuffle_dataset": "seed",
+    **dict.fromkeys(("seed", "shuffle_dataset"), "seed"),
+    **dict.fromkeys(("max_steps", "num_train_epochs"), "rounds"),
+    **dict.fromkeys(("save_steps", "save_strategy"), "save_every"),
+    **dict.fromkeys(("epsilon", "epsilon_high", "trust_region"), "trust_region"),
 }
 # The trainer's settings that must keep their defaults.
 FIXED = {
@@ -209,7 +177,6 @@ FIXED = {
     "all_metrics": "the report reads all of them",
     "logging_nan_inf_filter": "a loss that is not finite must show",
     "trust_remote_code": "bandpo never runs code from a model repository",
-    # With these a run could not be resumed exactly.
     "save_only_model": "resuming needs whole checkpoints",
     "ignore_data_skip": "resuming goes on with the next prompts",
     "enable_jit_checkpoint": "a checkpoint must be where the next step generates",
@@ -223,16 +190,14 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a recipe, apply `a.b=value` overrides (values are YAML), and check every key and type.
 
     Raises:
-        UserError: a file that is missing or is not a mapping, an unknown key (with the nearest known one), a wrong
-            type, or settings that cannot go together. The message names the key.
+        UserError: a missing file, an unknown key, a wrong type, or settings that exclude each other.
     """
     node = read_recipe(Path(recipe)) if recipe is not None else {}
-    has_rule = "trust_region" in node
     if any(text.startswith("trust_region") for text in overrides):
         node.pop("label", None)  # it named the other rule
     for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
+        key, _, value = text.partition("=")
+        if not key or key == text:
             raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
         target = node
         *parents, last = key.split(".")
@@ -241,14 +206,11 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
             if not isinstance(target, dict):
                 raise UserError(f"{key} cannot be set: {parent} is {target!r}, not a mapping")
         target[last] = parse_yaml(value, f"the value of {key}")
-    rule: Any = node.get("trust_region")
-    if not has_rule and isinstance(rule, dict) and "type" not in rule:  # trust_region.delta=0.1: of the default rule
-        node["trust_region"] = {**DEFAULT_RULE, **rule}
     return build(node)
 
 
 def build(node: Mapping[str, Any]) -> RunConfig:
-    """Build a checked `RunConfig` from a plain mapping; raises UserError as `load`."""
+    """Build a checked `RunConfig` from a plain mapping; raises UserError as `load` does."""
     scene = node.get("scene", "tail" if node.get("model", "lab") == "lab" else None)
     if isinstance(scene, str) and scene in SCENES:
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
@@ -302,28 +264,21 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         close = nearest(path.name, [each.name for each in path.parent.glob("*.y*ml")])
         base = f"; {above[-1]} has it as base" if above else ""
         raise UserError(f"recipe {path.absolute()} does not exist{close}{base}")
-    try:
-        node = read_yaml(path)
-    except UserError as error:
-        raise UserError(f"recipe {path} cannot be read: {error}") from None
+    node = read_yaml(path)
     if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
         raise UserError(f"recipe {path} must hold settings by name, got {shortened(node)}")
     bases = node.pop("base", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise UserError(f"base of {path} must be the name of a recipe or a list of names, got {bases!r}")
-    out: dict[str, Any] = {}
-    for base in bases:
-        out = merge(out, read_recipe(path.parent / base, (*above, path.resolve())))
-    return merge(out, node)
+    below = [read_recipe(path.parent / base, (*above, path.resolve())) for base in bases]
+    return functools.reduce(merge, [*below, node], {})
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
     if (secret := secret_in(settings)) is not None:
-        raise UserError(
-            f"trainer.{secret} looks like a secret, and the run's files would hold it for everyone who reads them; "
-            "remove it, and log in with `hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
-        )
+        instead = "remove it, and log in with `hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
+        raise UserError(f"trainer.{secret} looks like a secret, which the run's files would hold; {instead}")
     model, given = _trainer(), {}
     for key, value in settings.items():
         if key in RESERVED:

@@ -1,4 +1,4 @@
-"""The folder of a run: what ran (`run.json`), with which settings (`config.yaml`), and whether it came to its end."""
+"""The folder of a run: what ran (`run.json`), with which settings (`config.yaml`), and whether it is finished."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_info(folder: Path) -> Info:
 
 
 def check_same_run(folder: Path, config: RunConfig) -> None:
-    """Raise UserError unless the folder holds a run of this configuration; its place may differ, and what ends it."""
+    """Raise UserError unless the folder holds a run of this configuration; `output` may differ."""
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"{folder} holds no run to resume (no config.yaml); start one without --resume")

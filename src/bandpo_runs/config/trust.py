@@ -1,7 +1,8 @@
-"""Limits of a stranger's recipe or model, and the places to which a run would send its data."""
+"""Limits of a stranger's recipe or model: no code runs, no secret is shown, and what is sent is said."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,31 +34,18 @@ ALLOWED: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def check_mappings(trainer: Mapping[str, Any]) -> None:
-    """Refuse what could load code in the mappings among the trainer's settings.
-
-    Raises:
-        UserError: a key or a value that is not in `ALLOWED`.
-    """
+    """Raise UserError for a key or a value in the trainer's mappings that is not in `ALLOWED`."""
     for key, allowed in ALLOWED.items():
         for name, given in (trainer.get(key) or {}).items():
             if name not in allowed:
-                known = f", which is {', '.join(allowed)}" if len(allowed) <= 8 else nearest(str(name), list(allowed))
-                raise UserError(
-                    f"trainer.{key}.{name} cannot be set, got {given!r}: only what can load no code is handed on{known}"
-                )
+                close = nearest(str(name), list(allowed))
+                raise UserError(f"trainer.{key}.{name} cannot be set, got {given!r}: it could load code{close}")
             if allowed[name] and given not in allowed[name]:
-                raise UserError(
-                    f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {given!r}: bandpo runs no "
-                    "code from a repository"
-                )
+                raise UserError(f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {given!r}")
 
 
 def check_attention(config: Any) -> None:
-    """Refuse the configuration of a model whose attention is a kernel of the hub: transformers would run its code.
-
-    Raises:
-        ValueError: it names such a kernel.
-    """
+    """Raise ValueError for a model whose attention is a kernel of the hub: transformers would run its code."""
     parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))]
     for part in parts:
         kernel = getattr(part, "_attn_implementation", None)
@@ -68,27 +56,43 @@ def check_attention(config: Any) -> None:
             )
 
 
+# Settings with which a run sends its data, its weights or its log to other machines.
+_SENDING = ("push_to_hub", "hub_model_id", "report_to", "log_completions_hub_repo", "trackio_space_id",
+            "vllm_server_host", "vllm_server_base_url")  # fmt: skip
+
+
 def sent_away(trainer: Mapping[str, Any]) -> list[str]:
-    """Say what leaves this machine in training with these settings, and where it goes, as far as is known here."""
-    sent: list[str] = []
-    if trainer.get("push_to_hub"):
-        name = trainer.get("hub_model_id") or "checkpoints in your account"
-        private = trainer.get("hub_private_repo")
-        seen = "public, unless the account says otherwise" if private is None else "private" if private else "public"
-        when = "at the end" if trainer.get("hub_strategy") == "end" else "at every checkpoint and at the end"
-        sent.append(f"the model to the Hugging Face hub, as {name} ({seen}; {when})")
-    if trainer.get("log_completions") and (name := trainer.get("log_completions_hub_repo")):
-        sent.append(f"the completions to the Hugging Face hub, as the data set {name}")
-    given = trainer.get("report_to", "none")
-    for name in given if isinstance(given, list) else [given]:
-        if name not in ("none", None):
-            space = trainer.get("trackio_space_id") if name == "trackio" else None
-            to = "every tracker that is installed" if name == "all" else str(name)
-            sent.append(f"the log to {to}" + (f" (space {space} of the Hugging Face hub)" if space else ""))
-    for name, value in (trainer.get("deepspeed") or {}).items():
-        if isinstance(value, Mapping) and value.get("enabled") and name in ("wandb", "comet", "tensorboard"):
-            sent.append(f"the log to {name}, by DeepSpeed")
-    if trainer.get("use_vllm") and trainer.get("vllm_mode") == "server":
-        host, port = trainer.get("vllm_server_host", "0.0.0.0"), trainer.get("vllm_server_port", 8000)
-        sent.append(f"prompts and weights to the vLLM server {trainer.get('vllm_server_base_url') or f'{host}:{port}'}")
-    return sent
+    """Return the settings with which a run may send data to other machines."""
+    return [f"{key}={trainer[key]}" for key in _SENDING if trainer.get(key) not in (None, False, [], "none", ["none"])]
+
+
+# eos_token and pad_token are none.
+_CLEARLY = r"(?:hub|auth|access|api|bearer)_token|api_?key|access_?key|secret(?:_?key)?|passw(?:or)?d"
+_NAME = rf"(?:(?:[\w.-]*[._-])?(?:{_CLEARLY})|(?:[\w.]*\.)?token)"
+_SECRET = re.compile(_NAME, re.I)
+# key=value in a command, and what a URL has before its @.
+_IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\s]+(?=@)", re.I)
+
+
+def secret_in(node: Any, above: str = "") -> str | None:
+    """Return the first setting that looks like a secret, by its name or as a URL with a password."""
+    for key, value in node.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            if found := secret_in(value, f"{name}."):
+                return found
+        elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s]+@", value)):
+            return name
+    return None
+
+
+def blanked(node: Any) -> Any:
+    """Replace what looks like a secret by ***, for pages and files that others read."""
+    if isinstance(node, Mapping):
+        return {
+            key: "***" if isinstance(value, str) and value and _SECRET.fullmatch(str(key)) else blanked(value)
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [blanked(each) for each in node]
+    return _IN_TEXT.sub(lambda found: f"{found[1] or ''}***", node) if isinstance(node, str) else node

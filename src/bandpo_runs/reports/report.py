@@ -13,7 +13,7 @@ import numpy as np
 
 from bandpo.trust_regions.nodes import not_loaded
 
-from ..config.secrets import blanked
+from ..config.trust import blanked
 from .clip_map import ClipMap, maps_of
 from .reading import Run
 from .runs import (

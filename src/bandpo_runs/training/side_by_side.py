@@ -97,7 +97,7 @@ def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
 def estimate(jobs: Sequence[Job], workers: int) -> float:
     """Estimate the seconds of the runs, from measurements on one core; warm starts in the cache are free."""
     starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
-    fresh = sum(not any(folder.exists() for folder in WarmStart(*start).folders) for start in starts)
+    fresh = sum(not WarmStart(*start).folder.exists() for start in starts)
     rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
     return (fresh * _WARM_START + rounds) / max(1, min(workers, len(jobs))) + _IMPORT
 

@@ -1,15 +1,22 @@
-"""The lab's tiny model and its warm start, which is trained once for all runs and kept in the user's cache."""
+"""The lab: a toy task, and a tiny model that half-knows how to work step by step, to see rules differ in minutes.
+
+Running sum: the prompt is four symbols of an alphabet of 16 and `=`, the answer their sum modulo 16. A completion
+answers at once (`A` answer, end: a blind guess, right 1 in 16) or writes the running sums first (`s2 s3 s4 A` answer,
+end). The warm start knows both, writes a first working symbol with a small probability, and slips in a quarter of its
+steps, so that working is right in about 40 %. The reward is 1 for a right answer. How fast the rare first token may
+grow is what the clipping rule decides.
+
+The warm start is trained once for all runs and kept in the user's cache.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +25,116 @@ from torch import Tensor
 
 from bandpo.errors import UserError
 
-from ..files.locks import locked
-from .task import ANSWER, BASE, END, EQUALS, LENGTH, MAX_COMPLETION, PAD, SLIP, SYMBOLS, reward
+from .files.locks import locked
+
+BASE, LENGTH = 16, 4
+ANSWER, END, EQUALS, PAD = BASE, BASE + 1, BASE + 2, BASE + 3
+SYMBOLS = [*"abcdefghijklmnop", "A", "<end>", "=", "<pad>"]
+MAX_COMPLETION = LENGTH + 2
+SLIP = 0.25
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A starting point and settings of training on it.
+
+    Attributes:
+        p_work: how often the warm start works step by step.
+        question: what the scene asks.
+        seconds_per_round: on one core (research/log.md), for the estimate before the start.
+        defaults: of the run configuration.
+        flip: share of the rewards that are inverted.
+    """
+
+    p_work: float
+    question: str
+    seconds_per_round: float
+    defaults: dict[str, Any] = field(hash=False)
+    flip: float = 0.0
+
+
+def _scene(p_work: float, question: str, seconds: float, rounds: int, *, flip: float = 0.0, **trainer: Any) -> Scene:
+    common = {
+        "max_completion_length": MAX_COMPLETION,
+        "loss_type": "dapo",
+        "lr_scheduler_type": "constant",
+        "activation_checkpointing": False,
+        "use_cpu": True,
+        "bf16": False,
+        "per_device_train_batch_size": 64,
+        "logging_steps": trainer["steps_per_generation"] * trainer["num_iterations"],
+        **trainer,
+    }
+    defaults = {
+        "model": "lab",
+        "data": {"source": "lab"},
+        "reward": "lab",
+        "rounds": rounds,
+        "threads": 1,
+        "trainer": common,
+    }
+    return Scene(p_work, question, seconds, defaults, flip)
+
+
+SCENES = {
+    # 64 prompts x 16 completions a round, 16 minibatches x 4 epochs: the clip must bind inside a round.
+    "tail": _scene(
+        0.005, "what a clip costs a rare good strategy", 2.3, 30,
+        learning_rate=5e-6, num_generations=16, steps_per_generation=16, num_iterations=4,
+    ),
+    # 16 prompts x 8 completions a round, 2 minibatches x 8 epochs: small noisy batches used many times.
+    "storm": _scene(
+        0.3, "does a clip protect a skill from small noisy batches used many times?", 0.4, 64,
+        learning_rate=4e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
+    ),
+    # 4 prompts x 8 completions a round, as often as in storm, and some rewards wrong, without which all runs learn:
+    # found by research/measurements/fast_lab_search.py.
+    "both": _scene(
+        0.01, "does a rare strategy live through small noisy batches used many times?", 0.2, 64,
+        learning_rate=1e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
+        per_device_train_batch_size=16, flip=0.05,
+    ),
+}  # fmt: skip
+
+
+def prompts(count: int, seed: int, flip: float = 0.0) -> list[dict[str, Any]]:
+    """Make rows `{prompt, answer}`, the same for every rule; with the `flip` that `reward` is told, if any."""
+    symbols = torch.randint(0, BASE, (count, LENGTH), generator=torch.Generator().manual_seed(1000 + seed))
+    answers = symbols.sum(1) % BASE
+    more = {"flip": flip} if flip else {}
+    return [
+        {"prompt": " ".join([*(SYMBOLS[i] for i in row), "="]), "answer": SYMBOLS[answer], **more}
+        for row, answer in zip(symbols.tolist(), answers.tolist(), strict=True)
+    ]
+
+
+def reward(
+    completions: list[str],
+    completion_ids: list[list[int]],
+    answer: list[str],
+    log_metric: Callable[[str, float], None] | None = None,
+    flip: list[float] | None = None,
+    **columns: Any,
+) -> list[float]:
+    """Return 1 if the right answer and the end follow the first `A`, else 0; logs how many completions work.
+
+    Of each reward `flip` is the probability that it is inverted, by torch's own random numbers, which a run's seed
+    sets and its checkpoints keep; how many were right is logged then.
+    """
+    if log_metric is not None:
+        log_metric("lab/work", sum(ids[0] < BASE for ids in completion_ids) / len(completion_ids))
+    wanted = [SYMBOLS.index(a) for a in answer]
+    right = [
+        float(ANSWER in ids and ids[(at := ids.index(ANSWER)) + 1 : at + 3] == [symbol, END])
+        for ids, symbol in zip(completion_ids, wanted, strict=True)
+    ]
+    if flip is None:
+        return right
+    if log_metric is not None:
+        log_metric("lab/right", sum(right) / len(right))
+    return [
+        abs(value - (x < share)) for value, x, share in zip(right, torch.rand(len(right)).tolist(), flip, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -34,59 +149,45 @@ class WarmStart:
     version: int = 2
 
     @property
-    def folders(self) -> list[Path]:
-        """List the folders that may keep the model.
-
-        They are in the cache, or where that cannot be written, among the temporary files.
-        """
+    def folder(self) -> Path:
+        """Return the folder that keeps the model, in $BANDPO_CACHE or the user's cache."""
         key = hashlib.sha256(json.dumps([asdict(self), torch.__version__]).encode()).hexdigest()[:16]
-        return [root / "lab" / key for root in (_cache(), _temporary()) if root is not None]
-
-
-def _cache() -> Path | None:
-    """Return $BANDPO_CACHE, or the user's cache folder, if the user has a home."""
-    if named := os.environ.get("BANDPO_CACHE"):
-        return Path(named)
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared) / "bandpo"
-    try:
-        return Path.home() / ".cache" / "bandpo" if os.environ.get("HOME") != "" else None
-    except RuntimeError:
-        return None
-
-
-def _temporary() -> Path | None:
-    """Return a folder of this user's among the temporary files; anybody may have made one of that name."""
-    own = os.getuid() if hasattr(os, "getuid") else 0
-    folder = Path(tempfile.gettempdir()) / f"bandpo-{own}"
-    return folder if not folder.exists() or folder.lstat().st_uid == own else None
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "bandpo")
+        return Path(os.environ.get("BANDPO_CACHE") or cache).expanduser() / "lab" / key
 
 
 def warm_start(
     p_work: float, seed: int, say: Callable[[str], None] = lambda text: None
 ) -> tuple[Path, dict[str, float]]:
-    """Train, or find in the cache, the start of a scene; returns its folder (model, tokenizer) and its measured skill.
+    """Train, or find in the cache, the start of a scene.
 
-    Where working is right in fewer than 30 % of the attempts the skill was not acquired (it appears abruptly, at a step
-    that depends on the seed): it is trained again with 300 steps more, up to 1500, and `steps` says how many it took.
+    Where working is right in fewer than 30 % of the attempts, the skill was not acquired: it appears abruptly, at a
+    step that depends on the seed. It is then trained again with 300 steps more, up to 1500. Damaged files are made
+    again. A process that finds another one at the same start waits for it.
 
-    What is damaged in the cache is made again. A process that finds another one at it waits.
+    Returns:
+        The folder with model and tokenizer, and the measured skill; its `steps` are those that it took.
 
     Raises:
-        UserError: neither the cache nor the folder for temporary files can be written.
+        UserError: the cache cannot be written.
     """
     start = WarmStart(p_work, seed)
-    for folder in start.folders:
-        if (skill := _kept(folder)) is not None:
-            return folder, skill
-    with contextlib.ExitStack() as held:
-        folder = _writable(start.folders, held, say)
-        if (skill := _kept(folder)) is None:  # nobody has made it while we waited
-            if folder.exists() or folder.is_symlink():
-                say(f"the warm start in {folder} is damaged; it is made again")
-                # Before the work: what cannot be removed is found out now.
-                shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
-            skill = _make(start, folder, say)
+    folder = start.folder
+    if (skill := _kept(folder)) is not None:
+        return folder, skill
+    lock = folder.with_name(f".{folder.name}.lock")
+    try:
+        with locked(lock, waiting=lambda text: say(f"{text}; waiting for it")):
+            if (skill := _kept(folder)) is None:  # nobody has made it while we waited
+                if folder.exists():
+                    say(f"the warm start in {folder} is damaged; it is made again")
+                    shutil.rmtree(folder)
+                skill = _make(start, folder, say)
+    except OSError as error:
+        place = error.filename or folder
+        raise UserError(
+            f"the lab cannot keep its warm start: {place}: {error.strerror}; set BANDPO_CACHE to a folder for it"
+        ) from error
     return folder, skill
 
 
@@ -107,35 +208,6 @@ def _hashes(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def _writable(folders: list[Path], held: contextlib.ExitStack, say: Callable[[str], None]) -> Path:
-    """Return the first folder that can be made, tried before the work and not after it; its lock is ours then."""
-    problems = [] if _cache() is not None else ["the home folder is unknown"]
-    for folder in folders:
-        try:
-            held.enter_context(
-                locked(folder.with_name(f".{folder.name}.lock"), waiting=lambda text: say(f"{text}; waiting for it"))
-            )
-            part = _part(folder)
-            shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-            part.mkdir()
-            (part / "space").write_bytes(bytes(1 << 20))  # more than the model takes
-            shutil.rmtree(part)
-        except OSError as error:
-            problems.append(f"{error.filename or folder.parent}: {error.strerror}")
-        else:
-            if problems:
-                say(f"the cache cannot be written ({problems[0]}); the warm start goes to {folder.parent} instead")
-            return folder
-    raise UserError(
-        f"the warm start of the lab needs a folder that can be written ({'; '.join(problems)}); set BANDPO_CACHE to one"
-    )
-
-
-def _part(folder: Path) -> Path:
-    """Return the folder of an unfinished model."""
-    return folder.with_name(f".{folder.name}.part")
-
-
 def _make(start: WarmStart, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
     from transformers.utils import logging
 
@@ -151,7 +223,8 @@ def _make(start: WarmStart, folder: Path, say: Callable[[str], None]) -> dict[st
                 break
     finally:
         torch.set_num_threads(threads)
-    part = _part(folder)
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     save_start(part, model, skill)
     part.replace(folder)
     return skill
