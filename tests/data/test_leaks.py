@@ -38,8 +38,7 @@ def test_a_planted_leak_is_found_however_it_is_written(make, copies, tmp_path):
     assert entry["dropped"] == {"holds a problem of aime24": 4}
     assert [row["extra_info"]["index"] for row in rows_of(tmp_path / "out/dapo-math-17k.parquet")] == [4, 5]
     shown = entry["examples"]["holds a problem of aime24"][0]
-    assert (shown["row"], shown["evaluation_row"], shown["share"]) == (0, 27, 1.0)
-    assert LEAKED["problem"].startswith(shown["holds"][:100])
+    assert f"evaluation row 27, share 1.00, holds `{LEAKED['problem'][:100]}" in shown
 
 
 def test_a_short_problem_is_held_by_the_same_words_only():

@@ -40,7 +40,7 @@ def test_the_same_problem_in_another_writing_is_a_duplicate(make, tmp_path):
     outcome, _ = make(path)
     assert [row["extra_info"]["index"] for row in rows_of(tmp_path / "out/own.parquet")] == [0, 2, 3]
     assert outcome["own"]["dropped"] == {"duplicate": 1}
-    assert outcome["own"]["examples"]["duplicate"][0]["of_row"] == 0
+    assert outcome["own"]["examples"]["duplicate"][0].endswith("of row 0")
 
 
 def test_of_problems_with_contradicting_answers_none_is_trained_on(make, copies, tmp_path):
@@ -67,8 +67,7 @@ def test_a_training_file_does_not_repeat_the_one_before_it(make, copies, tmp_pat
     put(copies, "math-levels-3-5", [math(problem(seed), answer, 5, 0) for seed, answer in again])
     outcome, _ = make("paper")
     assert outcome["math-levels-3-5"]["dropped"] == {
-        "same problem as in dapo-math-17k": 1,
-        "same problem as in dapo-math-17k, with another answer": 1,
+        "same problem as in dapo-math-17k": 2,
         "holds a problem of aime24": 1,
     }
 
@@ -122,7 +121,7 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(make, tmp_path, token
     entry = outcome["own"]
     assert entry["dropped"] == {"prompt longer than 16 tokens": 2}
     assert counts == [6, 15, 16]
-    assert [e["tokens"] for e in entry["examples"]["prompt longer than 16 tokens"]] == [17, 33]
+    assert [e[-9:] for e in entry["examples"]["prompt longer than 16 tokens"]] == ["tokens 17", "tokens 33"]
 
 
 def test_long_evaluation_prompts_stay(make, tokenizer):

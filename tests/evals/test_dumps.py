@@ -17,7 +17,6 @@ from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
 from bandpo_runs.evals.dumps import NAMES, read_dump
-from bandpo_runs.evals.texts import texts_of
 from bandpo_runs.statistics.estimators import pass_at_k
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
@@ -168,14 +167,14 @@ REFUSED = {
     "no question": (
         [{"text": "a", "correct": 1}],
         {},
-        "has no column of questions; looked for prompt, question, problem, input, query; it has text, correct. "
-        "--column prompt=COLUMN names it, or problem=COLUMN what names the problem",
+        "has no column of the prompt; looked for prompt, question, problem, input, query; it has text, correct. "
+        "--column prompt=COLUMN names it",
     ),
     "no score": (
         [{"prompt": "a", "x": 1}],
         {},
-        "has no column of scores (1 or true where the response is right); looked for acc, correct, is_correct, score, "
-        "scores, reward; it has prompt, x. --column score=COLUMN names it, or --scorer math grades the responses",
+        "has no column of the score; looked for acc, correct, is_correct, score, scores, reward; it has prompt, x. "
+        "--column score=COLUMN names it, or --scorer math grades the responses",
     ),
     "misspelt": (
         [{"prompt": "a", "is_right": 1}],
@@ -188,26 +187,21 @@ REFUSED = {
         "row 2: 'score' is 0.5; 1 or true (right), or 0, -1 or false (wrong), is expected",
     ),
     "a word": ([{"prompt": "a", "score": "good"}], {}, "row 1: 'score' is 'good'; 1 or true"),
-    "not finite": ([{"prompt": "a", "score": "nan"}], {}, "row 1: 'score' is 'nan'; 1 or true"),
     "infinite, of verl": ([{"input": "a", "gts": "b", "score": float("inf")}], {}, "row 1: 'score' is inf; 1 or true"),
+    "a column, of verl": ([{"input": "a", "gts": "b", "score": 1}], {"data": "x"}, "--column data is for other files"),
     "none": ([{"prompt": "a", "score": 1}, {"prompt": "b"}], {}, "row 2: 'score' is missing"),
     "no prompt": ([{"prompt": "a", "score": 1}, {"score": 1}], {}, "row 2: 'prompt' is missing"),
-    "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers; expec"),
-    "no answers": ([{"prompt": "a", "score": []}], {}, "row 1: 'score' is missing"),
+    "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers, expec"),
     "lists": ([{"prompt": "a", "score": [1, 0], "pred": ["7"]}], {}, "row 1: 'pred' has 1 values, 'score' has 2"),
     "empty": ([], {}, "empty; expected an answer a row"),
     "which metric": (details(em=np.max, f1=np.max), {}, "has the metrics ['em', 'f1']; --column score=NAME says which"),
-    "no metric": (
-        details(em_x=np.max),
+    "no metric": (details(em_x=np.max), {"score": "em"}, "no metric 'em' (--column score=em), did you mean 'em_x'?"),
+    "no share": (
+        details(em=np.max),
         {"score": "em"},
-        "no metric 'em' (--column score=em), did you mean 'em_x'?; it",
+        "row 1: 'score' is '1.0 for 4 responses'",
     ),
-    "no share": (details(em=np.max), {"score": "em"}, "for 4 responses, which does not say how many of them are right"),
-    "no share of lighteval": (
-        details(**{"avg@n:n=4": lambda row: 0.3}),
-        {},
-        "avg@n:n=4 is 0.3 for 4 responses, which does not say how many of them are right",
-    ),
+    "a part of lighteval": (details(**{"avg@n:n=4": lambda row: 0.3}), {}, "row 1: 'score' is '0.3 for 4 responses'"),
     "no details": ([{"doc": {}, "model_response": {}, "metric": {"em": 1}}], {}, ": not as lighteval writes it"),
 }
 
@@ -223,19 +217,10 @@ def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, ca
 
 def test_a_scorer_needs_responses_and_right_answers(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"prompt": "a", "score": 1, "response": "b"}])
-    with pytest.raises(
-        UserError, match=r"no column of right answers; looked for gts, answer, .* --column answer=COLUMN names"
-    ):
+    with pytest.raises(UserError, match=r"no column of the answer; looked for gts, answer, .* --column answer=COLUMN"):
         read_dump(path, {}, "math")
-    with pytest.raises(
-        UserError, match=r"a\.jsonl has no column of responses; looked for .*\. --column response=COLUMN names it"
-    ):
-        read_dump(write(path, [{"prompt": "a", "text": "b", "gold": "7"}]), {}, "math")
     with pytest.raises(UserError, match=r"scorer must be one of math, .*, got 'maths', did you mean 'math'"):
         read_dump(path, {}, "maths")
-    Path(tmp_path / "a.txt").write_text("a")
-    with pytest.raises(UserError, match=r"a\.txt must end in one of \['\.csv', '\.json', '\.jsonl', '\.parquet'\]"):
-        read_dump(tmp_path / "a.txt")
 
 
 def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, capsys):
@@ -276,14 +261,6 @@ def test_answers_that_could_not_be_read_are_told(tmp_path, capsys, unread, told)
     out = " ".join("".join(capsys.readouterr()).split())
     assert ("the scorer math read no answer in 22% of the samples, which count as wrong" in out) == told
     assert "best@k" not in out  # of which no line is shown
-
-
-def test_a_file_that_says_itself_what_is_right_counts_nothing_unread_as_wrong(tmp_path, capsys):
-    path = write(tmp_path / "a.jsonl", [{"prompt": f"{i}", "score": 1, "pred": None} for i in range(4)])
-    assert main(["score", str(path)]) == 0
-    out = "".join(capsys.readouterr())
-    assert "unparsed" in out
-    assert "read no answer" not in out
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "table"])
@@ -342,9 +319,6 @@ SEVEN = {
     "parts that are texts": [{"role": "assistant", "content": ["Answer: ", "7"]}],
     "a list of conversations": [TURNS],
     "as lm-eval has it": [["Answer: 7"]],
-    "JSON": json.dumps(TURNS),
-    "Python": repr(TURNS),
-    "Python, in another order": "[{'tool_calls': None, 'content': 'Answer: 7', 'role': 'assistant'}]",
     "JSON that is no message": '{"content": "x", "Answer": "7"}\nAnswer: 7',
     "a reply of a server": {"id": "x", "choices": [{"index": 0, "message": MESSAGE}]},
     "a completion of a server": {"choices": [{"text": "Answer: 7"}]},
@@ -378,19 +352,14 @@ def test_a_scorer_of_texts_compares_with_the_text_as_it_is(tmp_path):
     np.testing.assert_array_equal(graded.score, [[1.0]])
 
 
-def test_conversations_in_parquet_and_csv_are_those_of_json_lines(tmp_path):
+def test_conversations_in_parquet_are_those_of_json_lines(tmp_path):
     rows = [
         {"prompt": f"{i}", "completion": [{"role": "assistant", "content": f"Answer: {i}"}], "answer": "1"}
         for i in range(3)
     ]
-    for name in ("a.jsonl", "a.parquet", "a.csv"):
+    for name in ("a.jsonl", "a.parquet"):
         (graded,), _ = read_dump(write(tmp_path / name, rows), {}, "math")
         np.testing.assert_array_equal(graded.score, [[0.0], [1.0], [0.0]])
-
-
-def test_long_answers_without_an_end_are_read_in_no_time():
-    for text in (" " * 300_000, "[" * 300_000, "{'" * 300_000):
-        assert texts_of(text, "a cell") == [text]
 
 
 SEVERAL = {
@@ -421,11 +390,9 @@ def test_a_list_of_answers_has_a_sample_in_each(tmp_path, name):
             "7",
             "'completion' has a message with the part {'type': ",
         ),
-        ("[{'role': 'assistant' 'content': '7'}]", "7", "messages that became text and cannot be read"),
         ([], "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
         (None, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
         (math.nan, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
-        ({"choices": 2}, "7", "row 1: 'completion' is {'choices': 2}; text, chat messages"),
         ("7", ["7", "8"], "row 1: 'answer' is ['7', '8']: answer has several values, where one is expected"),
         ("7", None, "row 1: 'answer' is None: no answer"),
         (
@@ -477,12 +444,9 @@ def test_samples_of_lm_eval_are_a_data_set_for_each_filter(tmp_path):
         np.testing.assert_array_equal(each.score, RIGHT[:, j, None])
         np.testing.assert_array_equal(each.parsed, RIGHT[:, j, None])
     assert graded[0].prompt_ids == graded[1].prompt_ids
-    (one,), by = read_dump(path, {"score": "exact_match,flexible-extract"})
-    assert (one.data, by) == ("gsm8k flexible-extract", "lm-eval's exact_match,flexible-extract")
-    np.testing.assert_array_equal(one.score, RIGHT[:, 1, None])
-    (here,), by = read_dump(path, {}, "math")  # GSM8K's right answers stand behind ####; each text is graded once
-    assert (here.data, by) == ("gsm8k", "math")
-    np.testing.assert_array_equal(here.score, RIGHT[:, 0, None])
+    here, by = read_dump(path, {}, "math")  # GSM8K's right answers stand behind ####
+    assert ([each.data for each in here], by) == ([each.data for each in graded], "math")
+    np.testing.assert_array_equal(here[0].score, RIGHT[:, 0, None])
 
 
 def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
@@ -495,7 +459,7 @@ def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
     (graded,), by = read_dump(path)
     assert (graded.data, by, graded.answers) == ("answers", "lm-eval's acc", None)
     np.testing.assert_array_equal(graded.score[:, 0], [0, 1, 0, 1])
-    with pytest.raises(UserError, match=r"row 1: 'resps' is .*, likelihoods and no texts to grade"):
+    with pytest.raises(UserError, match=r"row 1: 'response' is .*; text, chat messages"):
         read_dump(path, {}, "math")
     write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
     with pytest.raises(UserError, match=r"has the metrics \['exact_match', 'math_verify'\]; --column score=NAME"):
@@ -625,17 +589,12 @@ def test_incomplete_problems_are_left_out_on_request_and_that_is_told(tmp_path, 
         read_dump(Path("c.jsonl"), drop_incomplete=True)
 
 
-def test_a_blank_at_the_end_of_a_column_is_taken_off_in_csv_and_shown_elsewhere(tmp_path):
+def test_a_blank_at_the_end_of_a_column_is_taken_off_in_csv(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("prompt, score\na,1\nb, 0\n")
     (graded,), by = read_dump(path)
     np.testing.assert_array_equal(graded.score, [[1], [0]])
     assert by == "column 'score'"
-    path.write_text("prompt,right, right\na,1,1\n")
-    with pytest.raises(UserError, match="it has prompt, right, ' right'"):
-        read_dump(path)
-    with pytest.raises(UserError, match="it has prompt, ' score', ''"):
-        read_dump(write(tmp_path / "a.jsonl", [{"prompt": "a", " score": 1, "": 2}]))
 
 
 def test_the_page_names_the_columns_that_are_looked_for():

@@ -11,8 +11,7 @@ import pytest
 
 from bandpo.errors import UserError
 from bandpo_runs.data.questions import Question, fingerprint
-from bandpo_runs.evals.folder import read_graded, read_samples
-from bandpo_runs.evals.recording import Evaluation
+from bandpo_runs.evals.folder import Evaluation, read_graded, read_samples
 from bandpo_runs.evals.samples import Sample, Sampling, seed_of
 from bandpo_runs.files.writing import Appender
 
@@ -47,7 +46,6 @@ def draw(folder, sampling=SAMPLING, questions=QUESTIONS, facts=FACTS, most=None)
             if count == most:
                 return False
             evaluation.add(answer(question, sample, seed))
-        evaluation.finish()
     return True
 
 
@@ -92,7 +90,7 @@ KILLS = r"""
 import os, random, signal, sys, time
 from pathlib import Path
 import test_folder as t
-from bandpo_runs.evals import recording as kept
+from bandpo_runs.evals import folder as kept
 
 class Slow:
     def __init__(self, file): self.file = file
@@ -153,7 +151,6 @@ def test_processes_killed_at_random_moments_lose_and_double_nothing(whole, folde
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 50
     assert (folder / "samples.jsonl").read_bytes() == whole
-    assert json.loads((folder / "eval.json").read_bytes())["finished"]
 
 
 def test_a_folder_killed_before_it_says_what_it_is_begins_again(folder, whole):
@@ -168,7 +165,6 @@ def test_what_is_there_is_not_drawn_again(folder):
     assert not draw(folder, most=5)
     first = lines(folder)
     assert len(first) == 5
-    assert not json.loads((folder / "eval.json").read_bytes())["finished"]
     assert draw(folder)
     assert lines(folder)[:5] == first
     assert {tuple(row[k] for k in ("data", "prompt", "sample")) for row in lines(folder)} == {
@@ -176,11 +172,6 @@ def test_what_is_there_is_not_drawn_again(folder):
     }
     with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation, pytest.raises(ValueError, match="already"):
         evaluation.add(answer(QUESTIONS[0], 0, 1))
-
-
-def test_an_unfinished_evaluation_does_not_call_itself_finished(folder):
-    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation, pytest.raises(ValueError, match="12 samples"):
-        evaluation.finish()
 
 
 def test_the_time_is_that_of_all_parts(folder):
@@ -200,9 +191,9 @@ def test_the_time_is_that_of_all_parts(folder):
 OTHER = {
     "model": (
         {"facts": {**FACTS, "model": "n", "weights": "v"}},
-        "model: 'm' there, 'n' now; weights: the model's files have changed",
+        "model: 'm' there, 'n' now; other weights",
     ),
-    "weights": ({"facts": {**FACTS, "weights": "v"}}, "weights: the model's files have changed"),
+    "weights": ({"facts": {**FACTS, "weights": "v"}}, "other weights"),
     "back end": ({"facts": {**FACTS, "backend": "vllm"}}, "backend: 'transformers' there, 'vllm' now"),
     "temperature": ({"sampling": replace(SAMPLING, temperature=0.5)}, "sampling.temperature: 1.0 there, 0.5 now"),
     "seed": ({"sampling": replace(SAMPLING, seed=1)}, "sampling.seed: 0 there, 1 now"),
@@ -211,9 +202,9 @@ OTHER = {
         {"sampling": replace(SAMPLING, top_p=0.9, top_k=5)},
         "sampling.top_k: -1 there, 5 now; sampling.top_p: 1.0 there, 0.9 now",
     ),
-    "questions": ({"questions": [*QUESTIONS[:2], replace(QUESTIONS[2], answer="7")]}, "data.b: other questions"),
-    "data gone": ({"questions": QUESTIONS[:2]}, "data.b: in it, but not asked for now"),
-    "more data": ({"questions": [*QUESTIONS, Question("c", 0, "?", "!")]}, "data.c: not in it"),
+    "questions": ({"questions": [*QUESTIONS[:2], replace(QUESTIONS[2], answer="7")]}, "other data.b"),
+    "data gone": ({"questions": QUESTIONS[:2]}, "other data.b"),
+    "more data": ({"questions": [*QUESTIONS, Question("c", 0, "?", "!")]}, "other data.c"),
 }
 
 
@@ -294,7 +285,7 @@ def test_a_damaged_file_is_refused_with_the_line(folder, damage, message):
 def test_samples_of_nobody_knows_what_are_refused(folder):
     draw(folder)
     (folder / "eval.json").unlink()
-    with pytest.raises(UserError, match=r"holds samples, but no eval\.json"):
+    with pytest.raises(UserError, match=r"holds no evaluation \(no eval\.json\)"):
         draw(folder)
 
 
@@ -307,7 +298,7 @@ def test_samples_of_nobody_knows_what_are_refused(folder):
         ({"seed": 10**20}, "seed must be 0 or more, and below"),
         ({"temperature": -1.0}, "temperature must be 0 or more, and finite, got -1.0"),
         ({"temperature": float("nan")}, "temperature must be 0 or more, and finite, got nan"),
-        ({"temperature": 0.0}, "n must be 1, got 32"),
+        ({"temperature": 0.0}, "n must be 1 at temperature 0, .*, got 32"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
         ({"top_k": 0}, r"top_k must be -1 \(all\) or from 1 to 2\^31, got 0"),
         ({"max_tokens": 0}, r"max_tokens must be at least 1, and below 2\^31, got 0"),
@@ -355,7 +346,6 @@ def test_graded_samples_are_arrays_in_the_order_of_questions_and_samples(folder)
     with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
         for sample in rows[::-1]:
             evaluation.add(sample)
-        evaluation.finish()
     grades(folder, rows[1:] + rows[:1])
     a, b = read_graded(folder)
     assert (a.data, b.data) == ("a", "b")

@@ -1,6 +1,5 @@
 """Samples from transformers: what a seed fixes, and the model's own probabilities."""
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -11,8 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo.errors import UserError
 from bandpo_runs import toy
-from bandpo_runs.evals.backends.base import Request
-from bandpo_runs.evals.backends.server import Server
+from bandpo_runs.evals.backends.base import Request, opens_thinking
 from bandpo_runs.evals.backends.transformers import SeededChoice, Transformers
 from bandpo_runs.evals.samples import Sampling
 
@@ -113,17 +111,6 @@ def test_settings_that_come_with_a_model_do_not_hold(home, engine, tmp_path):
     assert model.generation_config.top_k == 1  # they are the model's again
 
 
-def test_a_model_that_a_training_broke_is_not_scored(home, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(home / "model")
-    with torch.no_grad():
-        model.lm_head.weight[3, 2] = math.nan
-    model.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(home / "model").save_pretrained(tmp_path)
-    said = rf"{tmp_path} has weights that are not finite \(1, first lm_head.weight\)"
-    with pytest.raises(UserError, match=said):
-        Transformers(str(tmp_path))
-
-
 def test_every_end_token_of_the_model_ends_an_answer(home):
     model = AutoModelForCausalLM.from_pretrained(home / "model")
     model.generation_config.eos_token_id = [toy.END, toy.ANSWER]
@@ -173,15 +160,13 @@ def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
     ("end", "opened"),
     [("<think>\n", True), ("[THINK]", True), ("<think>\n\n</think>\n\n", False), ("", False), ("<think>a", False)],
 )
-def test_it_is_known_whether_the_prompt_opens_the_thinking(home, end, opened):
+def test_it_is_known_whether_the_prompt_opens_the_thinking(end, opened):
     tokenizer = toy.tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + (
         "{% if add_generation_prompt %}" + end + "{% endif %}"
     )
-    engine = Transformers(AutoModelForCausalLM.from_pretrained(home / "model"), tokenizer)
-    assert engine.opens_thinking([{"role": "user", "content": "a b ="}]) == opened
-    assert engine.opens_thinking("a b =" + end) == opened
-    assert Server("m", "http://localhost:1/v1").opens_thinking("a b =" + end) == opened
-    assert not Server("m", "http://localhost:1/v1").opens_thinking([{"role": "user", "content": "a" + end}])
+    assert opens_thinking([{"role": "user", "content": "a b ="}], tokenizer) == opened
+    assert opens_thinking("a b =" + end, tokenizer) == opens_thinking("a b =" + end, None) == opened
+    assert not opens_thinking([{"role": "user", "content": "a" + end}], None)  # of a server
     tokenizer.chat_template = None
-    assert not engine.opens_thinking([{"role": "user", "content": "a" + end}])  # it is refused where it is rendered
+    assert not opens_thinking([{"role": "user", "content": "a" + end}], tokenizer)  # it is refused where it is rendered

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Option, Typer
 
-from .arguments import Command, count, setting, several
+from .arguments import Command, count, several
 from .width import wrapped
 
 app = Typer(name="data", help="Prepare data sets, or list the known ones.")
 NAMES = (
-    "paper (all five files of the paper), another name of `bandpo data list`, reasoning-gym:TASK, a .jsonl, .json, "
-    ".csv or .parquet file, or ORG/NAME of the hub"
+    "paper (all five files of the paper), another name of `bandpo data list`, a .jsonl, .json, .csv or .parquet file, "
+    "or ORG/NAME of the hub"
 )
 TEMPLATE = "around a problem: paper, plain, boxed, or a text with {prompt} [default: paper for known data, else plain]"
 ANSWER_FROM = "answers are solutions: take what stands behind the last ####, or in the last \\boxed{}"
@@ -34,7 +34,7 @@ def prepare(
     as_published: Annotated[
         bool, Option("--as-published", help="only count answers like 033, duplicates and leaks")
     ] = False,
-    size: Annotated[int | None, Option(parser=count, help="the first rows; of a task: items [default: 1000]")] = None,
+    size: Annotated[int | None, Option(parser=count, help="the first rows")] = None,
     prompt: Annotated[str | None, Option(metavar="COLUMN", help="problems: text or messages [default: prompt]")] = None,
     answer: Annotated[
         str | None, Option(metavar="COLUMN", help="answers; a.b: field b of column a [default: answer]")
@@ -43,20 +43,19 @@ def prepare(
     config: Annotated[str | None, Option(help="of the hub's data set")] = None,
     split: Annotated[str | None, Option(help="of it [default: train]")] = None,
     evaluation: Annotated[bool, Option("--evaluation", help=EVALUATION)] = False,
-    option: Annotated[list[Any] | None, Option(parser=setting, metavar="KEY=VALUE", help="for reasoning_gym")] = None,
 ) -> None:
     """Make Parquet files that verl and TRL read, with a report.
 
-    From data sets of the Hugging Face hub, copies of them on disk, your files or reasoning_gym tasks; report.md says
-    what was dropped and changed. Finished files are not made again. docs/evaluate.md says what is checked and why. The
-    options from --prompt on are for data that bandpo does not know.
+    From data sets of the Hugging Face hub, copies of them on disk, or your files; report.md says what was dropped and
+    changed. docs/evaluate.md says what is checked and why. The options from --prompt on are for data that bandpo does
+    not know.
     """
     from ..data.preparation import Settings, prepare
     from ..data.sources import find
 
     read = functools.partial(
-        find, prompt=prompt, answer=answer, config=config, split=split, size=size, options=dict(option or []),
-        evaluation=evaluation, answer_from=answer_from,
+        find, prompt=prompt, answer=answer, config=config, split=split, size=size, evaluation=evaluation,
+        answer_from=answer_from,
     )  # fmt: skip
     settings = Settings(template, tokenizer, max_prompt_tokens, tuple(against or ()), as_published, copies)
     say = functools.partial(print, flush=True)
