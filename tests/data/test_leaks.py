@@ -89,13 +89,6 @@ def test_against_takes_names_and_files(make, copies, tmp_path):
     }
 
 
-def test_as_published_counts_leaks_and_keeps_them(make, copies):
-    put(copies, "dapo-math-17k", [dapo(problem(5), "1", 0)])
-    outcome, _ = make("dapo-math-17k", "aime24", as_published=True)
-    assert outcome["dapo-math-17k"]["kept_though"] == {"holds a problem of aime24": 1}
-    assert outcome["dapo-math-17k"]["rows"] == 1
-
-
 def test_who_holds_nothing_against_training_rows_is_told(make):
     _, said = make("dapo-math-17k")
     assert any(line.startswith("training rows are not held against evaluation sets") for line in said)

@@ -131,5 +131,9 @@ def test_gsm8k_is_evaluated_on_its_test(copies):
 def test_what_is_not_one_set_of_questions_with_answers_is_refused(tmp_path):
     with pytest.raises(UserError, match="row 2: no answer; its answer is None"):
         evaluation_set(own(tmp_path, [{"prompt": "x", "answer": 1}, {"prompt": "x", "answer": None}]))
+    path = own(tmp_path, [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["7"]}])
+    found = evaluation_set(path)
+    assert answers(found) == ["proof", "7"]
+    assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
     with pytest.raises(UserError, match="paper is 3 evaluation sets"):
         evaluation_set("paper")

@@ -1,7 +1,5 @@
 """Rows of files, of copies on disk, of the hub and of reasoning_gym."""
 
-import json
-
 import datasets
 import huggingface_hub
 import pyarrow
@@ -11,22 +9,6 @@ from published import aime25, amc23, gsm8k, problem, put, rows_of
 
 from bandpo.errors import UserError
 from bandpo_runs.data import readers
-
-
-@pytest.mark.parametrize("ending", [".csv", ".json", ".jsonl", ".parquet"])
-def test_any_kind_of_file_will_do(make, tmp_path, ending):
-    path = tmp_path / f"own{ending}"
-    if ending == ".csv":
-        path.write_text("prompt,answer\nHow many?,007\n")
-    elif ending == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.table({"prompt": ["How many?"], "answer": ["007"]}), path)
-    else:
-        row = {"prompt": "How many?", "answer": "007"}
-        path.write_text(json.dumps([row] if ending == ".json" else row))
-    make(str(path))
-    assert [(r["prompt"][0]["content"], r["answer"]) for r in rows_of(tmp_path / "out/own.parquet")] == [
-        ("How many?", "007")
-    ]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Rows to train on: what every kind of file gives, what is held out, and in which order."""
 
 import json
-import sys
 
 import huggingface_hub
 import pyarrow
@@ -66,7 +65,7 @@ def test_every_kind_of_file_gives_the_same_rows(prepared, name):
 
 
 def test_text_in_csv_stays_text_and_may_hold_commas_quotes_and_lines(prepared):
-    rows, _, _ = prepared('prompt,answer\n"1, 2\n""3""",007\nb,NA\nc,\nd,1e5\n', "rows.csv")
+    rows, _, _ = prepared('prompt, answer\n"1, 2\n""3""",007\nb,NA\nc,\nd,1e5\n', "rows.csv")
     assert {row["prompt"]: row["answer"] for row in rows} == {'1, 2\n"3"': "007", "b": "NA", "c": "", "d": "1e5"}
 
 
@@ -294,19 +293,6 @@ def test_a_task_that_cannot_be_made_is_named(prepared, gym, data, message):
     assert "\n" not in str(caught.value)
 
 
-def test_without_reasoning_gym_the_message_says_what_to_install(prepared, monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(UserError, match=r"pip install 'bandpo\[reasoning-gym\]'"):
-        prepared(**CHAIN_SUM)
-
-
 def test_the_scorer_of_reasoning_gym_needs_its_rows(prepared):
     with pytest.raises(UserError, match=r"reward 'reasoning-gym' needs data.source 'reasoning_gym', got 'file'"):
         prepared(numbered(6), reward="reasoning-gym")
-
-
-def test_only_the_scene_with_wrong_rewards_tells_the_reward_of_them():
-    for scene, found in toy.SCENES.items():
-        rows, _, _ = rows_and_reward(build({"scene": scene, "rounds": 1}))
-        assert rows.column_names == ["prompt", "answer", *(["flip"] if scene == "both" else [])]
-        assert found.flip == (0.05 if scene == "both" else 0)

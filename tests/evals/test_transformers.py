@@ -45,19 +45,19 @@ def test_an_answer_does_not_depend_on_who_shares_its_batch(engine, monkeypatch):
     assert drawn(engine, other, sampling) != one_way
 
 
+def nucleus(p):
+    """The likeliest tokens that together have half of the probability."""
+    least = np.sort(p)[::-1][np.sort(p)[::-1].cumsum().searchsorted(0.5)]
+    return np.where(p >= least, p, 0) / p[p >= least].sum()
+
+
 @pytest.mark.parametrize(
     ("sampling", "chances"),
     [
         (Sampling(max_tokens=1), lambda p: p),
         (Sampling(max_tokens=1, temperature=2.0), lambda p: p**0.5 / (p**0.5).sum()),
         (Sampling(max_tokens=1, top_k=3), lambda p: np.where(p >= np.sort(p)[-3], p, 0) / np.sort(p)[-3:].sum()),
-        (
-            Sampling(max_tokens=1, top_p=0.5),
-            lambda p: (
-                (kept := np.where(p >= np.sort(p)[::-1][np.sort(p)[::-1].cumsum().searchsorted(0.5)], p, 0))
-                / kept.sum()
-            ),
-        ),
+        (Sampling(max_tokens=1, top_p=0.5), nucleus),
     ],
     ids=["plain", "temperature", "top_k", "top_p"],
 )

@@ -151,7 +151,6 @@ def _make(
     return account
 
 
-# ----------------------------------------------------------------------------------------------------------- selection
 EXAMPLES = 3  # of each finding, for the report
 _CONTRADICTION = "same problem with different answers"
 
@@ -266,7 +265,6 @@ def token_counter(name: str) -> Callable[[Messages], int]:
     return lambda prompt: len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False))
 
 
-# ---------------------------------------------------------------------------------------------------------------- file
 SCHEMA = pyarrow.schema(
     {
         "data_source": pyarrow.string(),
@@ -320,7 +318,6 @@ def account_of(path: Path) -> dict[str, Any] | None:
         return None
 
 
-# -------------------------------------------------------------------------------------------------------------- report
 def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
     """Write what became of every row of the files in a folder, as Markdown."""
     text = ["# Prepared data", "", "| file | read | rows | dropped | put right | SHA-256 |", "|---" * 6 + "|"]

@@ -129,8 +129,7 @@ def evaluate(
     if not data and found.data is None:
         raise UserError("--data is missing; only the folder of a run and the lab have data of their own")
     sets = [read(each) for each in data or [str(found.data)]]
-    by_name = {each.name: each for each in sets}
-    if len(by_name) < len(sets):
+    if len({each.name for each in sets}) < len(sets):
         raise UserError(f"--data names one data set twice, got {', '.join(each.name for each in sets)}")
     if scorer is None and len({each.scorer for each in sets}) > 1:
         said = ", ".join(f"{each.name} by {each.scorer}" for each in sets)

@@ -1,4 +1,4 @@
-"""The folder of an evaluation: what was asked, what came back, how it was graded. It may be killed at any byte.
+"""The folder of an evaluation: what was asked, what came back, how it was graded.
 
     eval.json            what ran: model, back end, sampling, data sets, versions, times
     prompts.jsonl        a question a line
@@ -7,8 +7,8 @@
 
 A sample that ended in an `error` has no grade and is wrong, until a later line of samples.jsonl stands for it.
 
-A line is a fact once its newline is there. A process that is killed leaves at most one line without it, at the end:
-whoever goes on cuts it off. So no sample is lost but the one that was being written, and none is there twice.
+A process may be killed at any byte. A line is a fact once its newline is there; whoever goes on cuts off one without,
+so that no other sample is lost, and none is there twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from ..files.writing import Appender, write_atomically
 from ..statistics.estimators import Graded
 from .samples import Key, Sample, Sampling, seed_of
 
-# ------------------------------------------------------------------------------------- what the files of a folder hold
 _open = pydantic.with_config(pydantic.ConfigDict(extra="allow"))
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
 _Some = Annotated[int, pydantic.Field(ge=1, lt=2**31)]
@@ -103,7 +102,6 @@ class GradeRow(_Prompt):
     status: str
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
 def read_facts(folder: Path) -> Facts:
     """Read eval.json."""
     path = folder / "eval.json"
@@ -130,8 +128,7 @@ def read_questions(folder: Path, facts: Facts) -> list[Question]:
 
 def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
     """Read the whole lines of samples.jsonl, in the order of the questions."""
-    path = folder / "samples.jsonl"
-    facts = facts or read_facts(folder)
+    path, facts = folder / "samples.jsonl", facts or read_facts(folder)
     order, n = list(facts["data"]), facts["sampling"]["n"]
     rows = {name: data["rows"] for name, data in facts["data"].items()}
     lines = read_json_lines(path, SampleRow, ended=True).rows
@@ -169,7 +166,6 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
     Raises:
         UserError: samples or grades are missing, or a file is damaged.
     """
-    folder = Path(folder)
     facts = read_facts(folder)
     scorer = scorer or facts["scorer"]
     n = facts["sampling"]["n"]
@@ -212,7 +208,6 @@ def _graded(
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- writing
 class Evaluation:
     """An evaluation folder, open for writing: new, or where its last process left it.
 
