@@ -27,7 +27,6 @@ NOT_RUN = {
     "bandpo eval Qwen": "the model is on the hub",
     "bandpo data prepare paper": "the data are on the hub",
     "bandpo data prepare my.csv": "the file is the reader's",
-    "bandpo data prepare reasoning-gym": "needs the extra reasoning-gym",
     "bandpo train recipe.yaml": "the recipe is the reader's",
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml variant": "needs eight GPUs",
     "bandpo verl recipes/paper/r1": "needs eight GPUs",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
-import pyarrow.parquet
 import pytest
+from published import own, rows_of
 
-from bandpo.errors import UserError, counted
+from bandpo.errors import counted
 from bandpo_runs.cli import main
-from bandpo_runs.data import evaluation_set, readers
 from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold
 from bandpo_runs.data.preparation import account_of
 
@@ -23,29 +21,21 @@ INSIDE, UNSEEN, BOXED = (
 READ = [
     (" 34 ", "34", []),
     (34, "34", []),
-    (0.5, "0.5", []),
     (None, "", []),
     (float("nan"), "", []),
-    (["34"], "34", [INSIDE]),
     (["34", 34], "34", [INSIDE]),
     ('["34"]', "34", [INSIDE]),
-    ("['34']", "34", [INSIDE]),
     (r'["\\frac{1}{2}"]', r"\frac{1}{2}", [INSIDE]),
     ({"ground_truth": "34", "style": "rule"}, "34", [INSIDE]),
-    ({"answer": 34, "solution": "so"}, "34", [INSIDE]),
     ({"label": "34", "other": None}, "34", [INSIDE]),
     ("{'ground_truth': '34', 'style': 'rule'}", "34", [INSIDE]),
-    ('{"target": ["34"]}', "34", [INSIDE]),
     ("[]", "", [INSIDE]),
     ("[1, 2]", "[1, 2]", []),  # an interval
-    ("[[1, 2], [3, 4]]", "[[1, 2], [3, 4]]", []),
     ("{1, 2}", "{1, 2}", []),
     (r"\{1, 2\}", r"\{1, 2\}", []),
     ("34\u200b", "34", [UNSEEN]),
     ("\ufeff34", "34", [UNSEEN]),
     ("1\u00a0000", "1 000", [UNSEEN]),
-    ("thir\u00adty", "thirty", [UNSEEN]),
-    ("\u202a34\u202c", "34", [UNSEEN]),
     ("\u2066-7\u2069", "-7", [UNSEEN]),
     ("\u00bd \u03c0", "\u00bd \u03c0", []),
     (r"\boxed{34}", "34", [BOXED]),
@@ -94,36 +84,26 @@ def test_the_answer_of_a_solution_stands_behind_its_last_mark(text, after, answe
     assert read_gold(text, after)[0] == answer
 
 
-SOLUTION = "answer is a whole solution"
+SOLUTION, OPTION = "answer is a whole solution", "bandpo data prepare --answer-from"
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        *(
-            (text, "answer is a placeholder (proof, notfound, nan, None)")
-            for text in ("proof", "NotFound", "nan", "NONE")
-        ),
+        ("proof", "answer is a placeholder (proof, notfound, nan, None)"),
+        ("NaN", "answer is a placeholder (proof, notfound, nan, None)"),
         ("array(['34'], dtype=object)", "answer is a list or mapping written as text"),
         ("{'answer': 34", "answer is a list or mapping written as text"),
         ("[{'a': 1}\n {'a': 2}]", "answer is a list or mapping written as text"),
-        (
-            "She sold 4.\n#### 4",
-            f"{SOLUTION}; bandpo data prepare --answer-from hashes takes what stands behind its ####",
-        ),
-        (
-            r"We get $\boxed{3}$.",
-            rf"{SOLUTION}; bandpo data prepare --answer-from box takes what its last \boxed{{}} holds",
-        ),
+        ("She sold 4.\n#### 4", f"{SOLUTION}; {OPTION} hashes takes what stands behind its ####"),
+        (r"We get $\boxed{3}$.", rf"{SOLUTION}; {OPTION} box takes what its last \boxed{{}} holds"),
         ("There are 12 of them. So she has 5 left at the end.", SOLUTION),
         ("1" * 501, "answer of more than 500 characters"),
         ("1" * 500, None),
         ("none of them", None),
         ("D. Velocity", None),
         ("x = 5 or x = -3", None),
-        ("Mrs. Brown", None),
         (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", None),
-        ("[1, 2)", None),
         ("{1, 2}", None),
     ],
 )
@@ -133,34 +113,23 @@ def test_a_right_answer_that_nobody_can_give_is_told(text, fault):
 
 def prepared(tmp_path, rows, *options):
     """The rows made, and the account of the file, or the exit status where nothing is made."""
-    path = tmp_path / "own.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    status = main(["data", "prepare", str(path), "-o", str(tmp_path / "out"), *options])
-    if status:
+    made = tmp_path / "out/own.parquet"
+    if status := main(["data", "prepare", own(tmp_path, rows), "-o", str(made.parent), *options]):
         return status, None
-    return pyarrow.parquet.read_table(tmp_path / "out/own.parquet").to_pylist(), account_of(
-        tmp_path / "out/own.parquet"
-    )
+    return rows_of(made), account_of(made)
 
 
 def test_messages_that_end_with_the_solution_are_cut_at_the_last_question(tmp_path):
-    turns = [
-        ("system", "brief"),
-        ("user", "Find 0."),
-        ("assistant", "of what?"),
-        ("user", "Of x."),
-        ("assistant", "It is 0"),
-    ]
-    messages = [{"role": role, "content": content} for role, content in turns]
+    said = ("system", "brief"), ("user", "Find 0."), ("assistant", "of what?"), ("user", "Of x."), ("assistant", "0")
+    messages = [{"role": role, "content": content} for role, content in said]
     whole = [{"role": "user", "content": "Find 9."}]
-    rows, entry = prepared(
-        tmp_path, [{"messages": messages, "answer": 0}, {"messages": whole, "answer": 9}], "--prompt", "messages"
-    )
+    given = [{"messages": messages, "answer": 0}, {"messages": whole, "answer": 9}]
+    rows, entry = prepared(tmp_path, given, "--prompt", "messages")
     assert [row["prompt"] for row in rows] == [messages[:-1], whole]
-    assert entry["corrected"] == {"messages behind the last user message taken off": 1}
-    (example,) = entry["examples"]["messages behind the last user message taken off"]
-    assert example == {"row": 0, "problem": "Of x.", "began": "It is 0"}
-    assert "- 1 x messages behind the last user message taken off" in (tmp_path / "out/report.md").read_text()
+    what = "messages behind the last user message taken off"
+    assert entry["corrected"] == {what: 1}
+    assert entry["examples"][what] == ["row 0, problem `Of x.`, `0`"]
+    assert f"- 1 x {what}" in (tmp_path / "out/report.md").read_text()
 
 
 @pytest.mark.parametrize("write", [json.dumps, repr])
@@ -172,7 +141,7 @@ def test_messages_in_a_cell_of_csv_are_messages(tmp_path, write):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["prompt", "answer"], [write(messages), "7"], ["[1, 2] has which mean?", "1.5"]])
     assert main(["data", "prepare", str(path), "-o", str(tmp_path)]) == 0
-    rows = pyarrow.parquet.read_table(tmp_path / "own.parquet").to_pylist()
+    rows = rows_of(tmp_path / "own.parquet")
     assert [row["prompt"] for row in rows] == [messages[:1], [{"role": "user", "content": "[1, 2] has which mean?"}]]
     entry = account_of(tmp_path / "own.parquet")
     assert entry["corrected"] == {"messages read out of text": 1, "messages behind the last user message taken off": 1}
@@ -191,7 +160,7 @@ def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path,
         "no answer": 1,
     }
     assert entry["corrected"] == {INSIDE: 1, UNSEEN: 1}
-    assert entry["examples"]["answer has several values, where one is expected"][0]["answer"] == '["3", "4"]'
+    assert entry["examples"]["answer has several values, where one is expected"][0].endswith('answer `["3", "4"]`')
     out = capsys.readouterr().out
     for what, count in entry["dropped"].items():
         assert f"{count} {what}" in out
@@ -203,10 +172,8 @@ def test_solutions_are_refused_with_the_option_that_takes_the_answer_out(tmp_pat
     solutions = [{"prompt": f"Find {i}.", "answer": f"She sold {i} clips.\n#### {i}"} for i in range(3)]
     assert prepared(tmp_path, solutions) == (2, None)
     error = capsys.readouterr().err
-    assert (
-        "of 3 rows none is left (3 answer is a whole solution; bandpo data prepare --answer-from hashes takes" in error
-    )
-    assert r"an answer is 'She sold 0 clips.\n#### 0'" in error
+    assert f"of 3 rows none is left (3 answer is a whole solution; {OPTION} hashes takes" in error
+    assert "e.g. row 0, problem `Find 0.`, answer `She sold 0 clips. #### 0`" in error
     rows, entry = prepared(tmp_path, solutions, "--answer-from", "hashes")
     assert [row["answer"] for row in rows] == ["0", "1", "2"]
     assert entry["dropped"] == {}
@@ -214,37 +181,11 @@ def test_solutions_are_refused_with_the_option_that_takes_the_answer_out(tmp_pat
     rows, entry = prepared(tmp_path, boxed, "--answer-from", "box")
     assert [row["answer"] for row in rows] == ["3"]
     assert entry["dropped"] == {"no answer": 1}
-    assert main(["data", "prepare", "aime24", "-o", str(tmp_path / "o"), "--answer-from", "box"]) == 2
-    assert "--answer-from does not go with aime24: it is for data that bandpo does not know" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--evaluation", "--as-published"])
-def test_of_an_evaluation_set_a_doubtful_answer_stays_and_is_told(tmp_path, option):
-    rows, entry = prepared(
-        tmp_path, [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["1", "2"]}], option
-    )
+def test_as_published_a_doubtful_answer_stays_and_is_told(tmp_path):
+    rows = [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["1", "2"]}]
+    rows, entry = prepared(tmp_path, rows, "--as-published")
     assert [row["answer"] for row in rows] == ["proof"]
     assert entry["kept_though"] == {"answer is a placeholder (proof, notfound, nan, None)": 1}
-    assert entry["dropped"] == {"answer has several values, where one is expected": 1}
     assert len(entry["warnings"]) == 2
-
-
-def test_questions_to_evaluate_on_have_one_answer_each(tmp_path):
-    path = Path(tmp_path / "own.jsonl")
-    path.write_text('{"prompt": "x", "answer": "proof"}\n{"prompt": "y", "answer": ["7"]}\n')
-    found = evaluation_set(str(path))
-    assert [question.answer for question in found.questions] == ["proof", "7"]
-    assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
-    path.write_text('{"prompt": "x", "answer": ["7", "8"]}\n')
-    with pytest.raises(UserError, match=r"row 1: answer has several values, where one is expected: \['7', '8'\]"):
-        evaluation_set(str(path))
-
-
-def test_answers_of_a_task_of_reasoning_gym_are_those_of_the_task(tmp_path, monkeypatch):
-    items = [
-        {"question": f"x{i}", "answer": answer} for i, answer in enumerate(['["a", "b"]', "None", "It is. " * 200])
-    ]
-    monkeypatch.setattr(readers, "reasoning_gym_items", lambda *_: (items, lambda text, item: 1.0))
-    assert main(["data", "prepare", "reasoning-gym:own", "-o", str(tmp_path), "--size", "3"]) == 0
-    rows = pyarrow.parquet.read_table(tmp_path / "own.parquet").to_pylist()
-    assert [row["answer"] for row in rows] == [item["answer"].strip() for item in items]

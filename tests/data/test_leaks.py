@@ -38,8 +38,7 @@ def test_a_planted_leak_is_found_however_it_is_written(make, copies, tmp_path):
     assert entry["dropped"] == {"holds a problem of aime24": 4}
     assert [row["extra_info"]["index"] for row in rows_of(tmp_path / "out/dapo-math-17k.parquet")] == [4, 5]
     shown = entry["examples"]["holds a problem of aime24"][0]
-    assert (shown["row"], shown["evaluation_row"], shown["share"]) == (0, 27, 1.0)
-    assert LEAKED["problem"].startswith(shown["holds"][:100])
+    assert f"evaluation row 27, share 1.00, holds `{LEAKED['problem'][:100]}" in shown
 
 
 def test_a_short_problem_is_held_by_the_same_words_only():
@@ -88,13 +87,6 @@ def test_against_takes_names_and_files(make, copies, tmp_path):
         "holds a problem of aime24": 1,
         f"holds a problem of {path}": 1,
     }
-
-
-def test_as_published_counts_leaks_and_keeps_them(make, copies):
-    put(copies, "dapo-math-17k", [dapo(problem(5), "1", 0)])
-    outcome, _ = make("dapo-math-17k", "aime24", as_published=True)
-    assert outcome["dapo-math-17k"]["kept_though"] == {"holds a problem of aime24": 1}
-    assert outcome["dapo-math-17k"]["rows"] == 1
 
 
 def test_who_holds_nothing_against_training_rows_is_told(make):

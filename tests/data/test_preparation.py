@@ -12,10 +12,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import recipe
-from published import BEFORE, BEHIND, PLACES, amc23, dapo, gsm8k, own, problem, put, rows_of
+import yaml
+from published import BEFORE, BEHIND, PLACES, dapo, dapo_raw, math, own, problem, put, rows_of
 
 from bandpo.errors import UserError
-from bandpo_runs import progress
+from bandpo_runs import progress, toy
 from bandpo_runs.cli import main
 from bandpo_runs.config.recipe import build
 from bandpo_runs.data.preparation import Settings, account_of, prepare
@@ -29,17 +30,10 @@ from bandpo_runs.files.locks import locked
 
 def test_paper_gives_the_five_files_that_its_recipes_read(make, tmp_path):
     make("paper")
-    base = recipe_data()
-    wanted = {Path(name).name for name in [*base["train_files"], *base["val_files"]]}
-    assert {path.name for path in (tmp_path / "out").glob("*.parquet")} == wanted
-    assert {Path(name).parent for name in [*base["train_files"], *base["val_files"]]} == {Path("data/paper")}
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted([*wanted, "report.md"])
-
-
-def recipe_data():
-    import yaml
-
-    return yaml.safe_load((Path(__file__).parents[2] / "recipes" / "paper" / "base.yaml").read_text())["data"]
+    base = yaml.safe_load((Path(__file__).parents[2] / "recipes/paper/base.yaml").read_text())["data"]
+    wanted = [Path(name) for name in [*base["train_files"], *base["val_files"]]]
+    assert {path.parent for path in wanted} == {Path("data/paper")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*(path.name for path in wanted), "report.md"}
 
 
 def test_keys_answers_and_origins(make, tmp_path):
@@ -62,12 +56,9 @@ def test_keys_answers_and_origins(make, tmp_path):
     assert files["math-levels-3-5"][0]["extra_info"] == {
         "split": "train",
         "index": 2,
-        "id": "train/algebra/2.json",
         "problem": problem(402),
         "source": "nlile/hendrycks-MATH-benchmark",
     }
-    assert files["dapo-math-17k"][3]["extra_info"]["id"] == "0d8dee8a-3"
-    assert files["aime2024"][3]["extra_info"]["id"] == "63"
 
 
 def test_one_schema_for_all_files_so_that_they_can_be_laid_together(make, tmp_path):
@@ -90,6 +81,132 @@ def test_a_run_on_trl_reads_the_file_as_it_is(make, tmp_path):
     by_problem = {row["prompt"][0]["content"]: row["answer"] for row in rows}
     assert by_problem[BEFORE + problem(305) + BEHIND] == "5"
     assert rows[0]["extra_info"]["problem"] in rows[0]["prompt"][0]["content"]  # other columns go to the reward
+
+
+# ---- which rows make a file
+
+
+def test_a_hundredfold_data_set_becomes_one(make, copies, tmp_path):
+    rows = [dapo_raw(problem(i), str(i), i) for i in range(9)]
+    put(copies, "dapo-math-17k-raw", [row for _ in range(100) for row in rows])
+    outcome, _ = make("dapo-math-17k-raw")
+    entry = outcome["dapo-math-17k-raw"]
+    assert (entry["read"], entry["rows"], entry["dropped"]) == (900, 9, {"duplicate": 891})
+    prepared = rows_of(tmp_path / "out/dapo-math-17k-raw.parquet")
+    assert [row["answer"] for row in prepared] == [str(i) for i in range(9)]
+    assert prepared[0]["prompt"] == [{"role": "user", "content": BEFORE + problem(0) + BEHIND}]
+
+
+def test_a_conversation_is_all_that_the_user_says(make, tmp_path):
+    """The last message of several is no problem of its own, and one before it can be an evaluation problem."""
+
+    def talk(*said):
+        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+        return {"prompt": messages, "answer": "1"}
+
+    held = own(tmp_path, [{"prompt": problem(9), "answer": "1"}], "held.jsonl")
+    rows = [talk(problem(1), "7", "Sure?"), talk(problem(2), "7", "Sure?"), talk(problem(1), "8", "Sure?")]
+    first = own(tmp_path, [*rows, talk(problem(9), "7", "Sure?"), talk(problem(3))], "first.jsonl")
+    second = own(tmp_path, [talk(problem(2), "7", "Sure?"), talk(problem(4), "7", "Sure?")], "second.jsonl")
+    outcome, _ = make(first, second, against=(held,))
+    assert outcome["first"]["dropped"] == {"duplicate": 1, f"holds a problem of {held}": 1}
+    assert outcome["second"]["dropped"] == {"same problem as in " + first: 1}
+
+
+def test_the_same_problem_in_another_writing_is_a_duplicate(make, tmp_path):
+    texts = ["Find $x+1$ now.", " find  $X + 1$\nnow.", "Find $x-1$ now.", "Find $x+1$ now!"]
+    path = own(tmp_path, [{"prompt": text, "answer": "1"} for text in texts])
+    outcome, _ = make(path)
+    assert [row["extra_info"]["index"] for row in rows_of(tmp_path / "out/own.parquet")] == [0, 2, 3]
+    assert outcome["own"]["dropped"] == {"duplicate": 1}
+    assert outcome["own"]["examples"]["duplicate"][0].endswith("of row 0")
+
+
+def test_of_problems_with_contradicting_answers_none_is_trained_on(make, copies, tmp_path):
+    answers = {1: ["5", "5"], 2: ["5", "6"], 3: ["5", "6", "6", "5"], 4: ["4"]}
+    rows = [dapo(problem(seed), answer, seed) for seed, each in answers.items() for answer in each]
+    put(copies, "dapo-math-17k", rows)
+    outcome, _ = make("dapo-math-17k")
+    kept = [row["extra_info"]["problem"] for row in rows_of(tmp_path / "out/dapo-math-17k.parquet")]
+    assert kept == [problem(1), problem(4)]
+    assert outcome["dapo-math-17k"]["dropped"] == {"same problem with different answers": 6, "duplicate": 1}
+
+
+def test_answers_that_only_look_different_do_not_contradict(make, copies):
+    answers = [r"\frac{1}{2}", r"$\dfrac{1}{2}$", r"\tfrac{1}{ 2}", r"\left( 1 \right)", "(1)"]
+    seeds = [1, 1, 1, 2, 2]
+    rows = [math(problem(seed), answer, 5, i) for i, (seed, answer) in enumerate(zip(seeds, answers, strict=True))]
+    put(copies, "math-levels-3-5", rows)
+    outcome, _ = make("math-levels-3-5")
+    assert outcome["math-levels-3-5"]["dropped"] == {"duplicate": 3}
+
+
+def test_a_training_file_does_not_repeat_the_one_before_it(make, copies, tmp_path):
+    again = [(300, "0"), (301, "7"), (9, "1"), (409, "1")]
+    put(copies, "math-levels-3-5", [math(problem(seed), answer, 5, 0) for seed, answer in again])
+    outcome, _ = make("paper")
+    assert outcome["math-levels-3-5"]["dropped"] == {
+        "same problem as in dapo-math-17k": 2,
+        "holds a problem of aime24": 1,
+    }
+
+
+def test_as_published_counts_duplicates_and_keeps_them(make, copies, tmp_path):
+    put(copies, "dapo-math-17k", [dapo(problem(1), a, i) for i, a in enumerate(["5", "5", "6"])])
+    entry = make("dapo-math-17k", as_published=True)[0]["dapo-math-17k"]
+    assert (entry["rows"], entry["dropped"]) == (3, {})
+    assert entry["kept_though"] == {"duplicate": 1, "same problem with different answers": 1}
+
+
+def test_of_an_evaluation_set_only_what_cannot_be_asked_or_graded_is_dropped(make, tmp_path):
+    answers = ["1", "1", "2", "proof", "", ["3", "4"]]
+    rows = [{"prompt": problem(1), "answer": answer} for answer in answers]
+    outcome, _ = make(own(tmp_path, [*rows, {"prompt": "", "answer": "1"}]), columns={"evaluation": True})
+    gone = {"no answer": 1, "answer has several values, where one is expected": 1, "no problem": 1}
+    assert (outcome["own"]["rows"], outcome["own"]["dropped"]) == (4, gone)
+    assert outcome["own"]["kept_though"].items() >= {"duplicate": 1, "same problem with different answers": 2}.items()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """The lab's, with a chat template; text that it does not know is one token a word."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made = toy.tokenizer()
+    made.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %} a a a{% endif %}"
+    )
+    made.save_pretrained(folder)
+    return folder
+
+
+def test_prompts_that_are_too_long_are_dropped_and_counted(make, tmp_path, tokenizer):
+    lengths = [3, 12, 13, 14, 30]
+    path = own(tmp_path, [{"prompt": " ".join(["a", "b", "0"] * 10)[: 2 * n - 1], "answer": "1"} for n in lengths])
+    outcome, _ = make(path, tokenizer=str(tokenizer), max_prompt_tokens=16)
+    from transformers import AutoTokenizer
+
+    counter = AutoTokenizer.from_pretrained(tokenizer)
+    counts = []
+    for row in rows_of(tmp_path / "out/own.parquet"):
+        counts.append(len(counter.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)))
+    entry = outcome["own"]
+    assert entry["dropped"] == {"prompt longer than 16 tokens": 2}
+    assert counts == [6, 15, 16]
+    assert [e[-9:] for e in entry["examples"]["prompt longer than 16 tokens"]] == ["tokens 17", "tokens 33"]
+
+
+def test_long_evaluation_prompts_stay(make, tokenizer):
+    outcome, said = make("aime24", tokenizer=str(tokenizer), max_prompt_tokens=5)
+    assert outcome["aime2024"]["rows"] == 30
+    assert "  found and kept: 30 prompt longer than 5 tokens" in said
+
+
+def test_a_tokenizer_that_cannot_count_is_named(make, tmp_path):
+    toy.tokenizer().save_pretrained(tmp_path / "bare")
+    with pytest.raises(UserError, match=r"^--tokenizer .*bare has no chat template"):
+        make("aime24", tokenizer=str(tmp_path / "bare"))
+    with pytest.raises(UserError, match=r"^--tokenizer .*nothing cannot be loaded: "):
+        make("aime24", tokenizer=str(tmp_path / "nothing"))
 
 
 # ---- the report
@@ -119,110 +236,53 @@ def test_a_folder_can_be_filled_bit_by_bit(make, tmp_path):
     ]
 
 
-# ---- again, and after a kill
-
-
-def state(folder):
-    return {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.glob("*.parquet")}
-
-
-def test_finished_files_are_not_made_again(make, tmp_path):
-    make("paper")
-    before, report = state(tmp_path / "out"), (tmp_path / "out/report.md").read_bytes()
-    _, said = make("paper")
-    assert state(tmp_path / "out") == before
-    assert (tmp_path / "out/report.md").read_bytes() == report
-    assert sum("is finished" in line for line in said) == 5
-    assert sum(line.startswith("warning: ") for line in said) == 3  # what is wrong is said each time
-
-
-def made(said):
-    return {line.partition(":")[0] for line in said if ": reading " in line}
-
-
-@pytest.mark.parametrize(
-    ("settings", "again"),
-    [
-        ({"template": "boxed"}, {"aime24", "aime25", "amc23", "dapo-math-17k", "math-levels-3-5"}),
-        ({"as_published": True}, {"aime24", "aime25", "amc23", "dapo-math-17k", "math-levels-3-5"}),
-        ({"max_prompt_tokens": 7}, set()),  # without a tokenizer it changes nothing
-        ({"against": ("gsm8k-test",)}, {"dapo-math-17k", "math-levels-3-5"}),
-    ],
-)
-def test_what_other_settings_change_is_made_again(make, copies, settings, again):
-    put(copies, "gsm8k-test", [gsm8k(problem(3), "-3")])
-    make("paper")
-    assert made(make("paper", **settings)[1]) == again
-
-
-def test_what_changed_or_broke_on_disk_is_made_again(make, copies, tmp_path):
-    make("paper")
-    put(copies, "amc23", [amc23(problem(500 + i), "1.0", i) for i in range(40)])
-    assert made(make("paper")[1]) == {"amc23", "dapo-math-17k", "math-levels-3-5"}
-    with (tmp_path / "out/aime2025.parquet").open("ab") as file:
-        file.write(b"x")
-    assert made(make("paper")[1]) == {"aime25"}
-    (tmp_path / "out/math-levels-3-5.parquet").unlink()
-    assert made(make("paper")[1]) == {"math-levels-3-5"}
-    assert made(make("paper")[1]) == set()
-    put(copies, "dapo-math-17k", [dapo(problem(410), "1", 0)])  # which the other training file repeats no more
-    assert made(make("paper")[1]) == {"dapo-math-17k", "math-levels-3-5"}
-
+# ---- after a kill
 
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-import pyarrow.parquet
-from bandpo_runs.data import preparation, selection
+from bandpo_runs.data import preparation
 from bandpo_runs.data.sources import find
 
-def dying(original, count, first=lambda *args: None):
+def dying(original, count):
     left = [count]
     def call(*args, **kwargs):
         left[0] -= 1
         if not left[0]:
-            first(*args)
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*args, **kwargs)
     return call
 
-def run(point, count, folder):
-    if point == "reading":
-        selection.problem_of = dying(selection.problem_of, count)
-    if point == "writing":
-        half = lambda table, path, *rest: Path(path).write_bytes(b"PAR1 and then nothing")
-        pyarrow.parquet.write_table = dying(pyarrow.parquet.write_table, count, half)
-    if point == "replacing":
-        Path.replace = dying(Path.replace, count)
-    preparation.prepare(find("paper"), Path(folder), preparation.Settings(copies=Path(sys.argv[1])))
-
 for point, count, folder in json.loads(sys.argv[2]):
     child = os.fork()
     if not child:
-        run(point, count, folder)
+        home, name = (preparation, "problem_of") if point == "reading" else (Path, "replace")
+        setattr(home, name, dying(getattr(home, name), count))
+        preparation.prepare(find("paper"), Path(folder), preparation.Settings(copies=Path(sys.argv[1])))
         os._exit(0)
     print(os.WTERMSIG(os.waitpid(child, 0)[1]))
 """
 # Where a run dies, at which call, and how many files there are then.
-DEATHS = [("reading", 35, 1), ("writing", 3, 2), ("replacing", 1, 0), ("replacing", 4, 3), ("replacing", 6, 5)]
+DEATHS = [("reading", 35, 1), ("replacing", 1, 0), ("replacing", 4, 3), ("replacing", 6, 5)]
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_whole_files_and_goes_on(make, copies, tmp_path):
+def test_a_killed_run_leaves_whole_files_and_can_be_repeated(make, copies, tmp_path):
+    def state(folder):
+        return {path.name: path.read_bytes() for path in Path(folder).glob("*.parquet")}
+
     make("paper", output=tmp_path / "whole")
-    whole = {name: data for name, (data, _) in state(tmp_path / "whole").items()}
+    whole = state(tmp_path / "whole")
     runs = [(point, count, str(tmp_path / f"{point}-{count}")) for point, count, _ in DEATHS]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(copies), json.dumps(runs)], check=True, capture_output=True, text=True
     )
     assert done.stdout.split() == [str(int(signal.SIGKILL))] * len(runs), done.stderr
-    for (_, _, folder), (point, count, files) in zip(runs, DEATHS, strict=True):
-        found = state(Path(folder))
-        assert len(found) == files, (point, count)
-        assert all(data == whole[name] for name, (data, _) in found.items())
-        _, said = make("paper", output=Path(folder))
-        assert len(made(said)) == 5 - files
-        assert {name: data for name, (data, _) in state(Path(folder)).items()} == whole
+    for (_, _, folder), (_, _, files) in zip(runs, DEATHS, strict=True):
+        assert len(state(folder)) == files
+        assert state(folder).items() <= whole.items()
+        make("paper", output=Path(folder))
+        assert state(folder) == whole
         assert not [path.name for path in Path(folder).iterdir() if path.name.startswith(".")]
 
 
@@ -232,10 +292,10 @@ def test_a_folder_that_another_process_prepares_into_is_refused(make, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# ---- data of one's own
+# ---- other data
 
 
-def test_columns_of_ones_own(make, tmp_path):
+def test_other_columns(make, tmp_path):
     rows = [{"question": problem(i), "meta": {"gold": i + 0.5}, "id": "x"} for i in range(3)]
     path = own(tmp_path, rows)
     outcome, _ = make(path, columns={"prompt": "question", "answer": "meta.gold", "split": "dev"})
@@ -246,7 +306,7 @@ def test_columns_of_ones_own(make, tmp_path):
     assert outcome["own"]["warnings"] == []
 
 
-def test_messages_of_ones_own_stay(make, tmp_path):
+def test_messages_stay(make, tmp_path):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": problem(1)}]
     path = own(tmp_path, [{"prompt": messages, "answer": 3}])
     make(path)
@@ -257,33 +317,20 @@ def test_messages_of_ones_own_stay(make, tmp_path):
         make(path, template="boxed")
 
 
-def test_rows_without_a_problem_or_an_answer_are_dropped_and_said(make, tmp_path):
-    rows = [{"prompt": problem(0), "answer": 1}, {"prompt": " ", "answer": 1}, {"prompt": problem(2), "answer": None}]
-    outcome, said = make(own(tmp_path, [*rows, {"prompt": None, "answer": 1}]))
-    assert outcome["own"]["dropped"] == {"no problem": 2, "no answer": 1}
-    assert "warning: " in "".join(said)
-
-
 # ---- mistakes
 
 
 def test_other_mistakes(make, copies, tmp_path):
     with pytest.raises(UserError, match=r"template must be one of .* or a text with"):
         make("aime24", template="no place")
-    with pytest.raises(
-        UserError, match=r"no files train\*\.parquet .* in .*nowhere/HuggingFaceH4/aime_2024; --from takes a"
-    ):
-        make("aime24", copies=tmp_path / "nowhere")
     (copies / PLACES["aime24"]).unlink()
-    with pytest.raises(UserError, match=r"no files train\*\.parquet .* in .*/HuggingFaceH4/aime_2024; --from"):
+    with pytest.raises(UserError, match=r"no files train\*\.parquet .* in .*/HuggingFaceH4/aime_2024; --from takes a"):
         make("aime24")
-    (tmp_path / "a").mkdir()
-    one, other = own(tmp_path, [{"prompt": "x", "answer": 1}]), own(tmp_path / "a", [{"prompt": "x", "answer": 1}])
     make("aime25")
     with pytest.raises(UserError, match=r"aime2025\.parquet would be written over itself"):
         make(str(tmp_path / "out/aime2025.parquet"))
-    with pytest.raises(UserError, match=r"two of the data sets would be written to own\.parquet"):
-        make(one, other)
+    with pytest.raises(UserError, match=r"two of the data sets would be written to aime2025\.parquet"):
+        make("aime25", "aime25")
 
 
 # ---- the command line
@@ -300,19 +347,11 @@ def test_the_command_prepares_and_says_what_it_did(copies, tmp_path, capsys):
     assert said.endswith(f"{out / 'report.md'}\n")
 
 
-def test_the_command_takes_columns_and_options(tmp_path, capsys):
-    pytest.importorskip("reasoning_gym")
+def test_the_command_takes_columns(tmp_path):
     path = own(tmp_path, [{"q": problem(1), "a": "08"}])
-    out = str(tmp_path / "out")
     columns = ["--prompt", "q", "--answer", "a", "--evaluation"]
-    assert main(["data", "prepare", path, "-o", out, *columns]) == 0
+    assert main(["data", "prepare", path, "-o", str(tmp_path / "out"), *columns]) == 0
     assert rows_of(tmp_path / "out/own.parquet")[0]["answer"] == "08"
-    task = ["data", "prepare", "reasoning-gym:chain_sum", "-o", out, "--size", "3"]
-    assert main([*task, "--option", "min_terms=2", "--option", "max_terms=2"]) == 0
-    assert all(row["answer"] for row in rows_of(tmp_path / "out/chain_sum.parquet"))
-    capsys.readouterr()
-    assert main([*task, "--option", "min_terms"]) == 2
-    assert "must be KEY=VALUE, got 'min_terms'" in capsys.readouterr().err
 
 
 def test_progress_is_shown_while_rows_are_read(copies, tmp_path, capsys, monkeypatch):

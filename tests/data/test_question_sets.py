@@ -1,4 +1,4 @@
-"""Questions to evaluate on: of files, of a task, of what a recipe holds out, of the lab."""
+"""Questions to evaluate on: of data sets and files, of a task, of what a recipe holds out, of the lab."""
 
 import json
 import re
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import recipe
 import yaml
+from published import BEFORE, BEHIND, gsm8k, own, problem, put
 
 from bandpo.errors import UserError
 from bandpo_runs import config, toy
-from bandpo_runs.data import question_sets
+from bandpo_runs.data import evaluation_set, question_sets
 from bandpo_runs.data.rows import rows_and_reward
 
 
@@ -87,3 +88,52 @@ def test_questions_of_the_lab_are_not_those_of_training():
     assert (len(found.questions), found.scorer) == (128, "lab")
     trained = {row["prompt"] for seed in range(3) for row in toy.prompts(2000, seed)}
     assert sum(q.content in trained for q in found.questions) < 128 * 3 * 2000 / 16**4 * 2 + 5
+
+
+def contents(found):
+    return [question.content[0]["content"] for question in found.questions]
+
+
+def answers(found):
+    return [question.answer for question in found.questions]
+
+
+def test_an_evaluation_set_by_name(copies):
+    found = evaluation_set("aime24", copies=copies)
+    assert (found.name, found.scorer, len(found.questions), found.warnings) == ("aime24", "math", 30, [])
+    question = found.questions[1]
+    assert question.content == [{"role": "user", "content": f"{BEFORE} {problem(1)} {BEHIND}"}]
+    assert (question.answer, question.more) == ("25", {"data_source": "aime_2024"})
+    assert contents(evaluation_set("aime24", copies=copies, template="boxed"))[1].startswith(problem(1))
+
+
+def test_an_evaluation_set_from_a_prepared_file_has_the_same_questions(make, copies, tmp_path):
+    make("aime24", "dapo-math-17k")
+    path = str(tmp_path / "out/aime2024.parquet")
+    assert evaluation_set(path).name == "aime2024"
+    for template in (None, "boxed"):
+        found, known = (
+            evaluation_set(path, template=template),
+            evaluation_set("aime24", copies=copies, template=template),
+        )
+        assert [vars(q) | {"data": ""} for q in found.questions] == [vars(q) | {"data": ""} for q in known.questions]
+    found = evaluation_set(str(tmp_path / "out/dapo-math-17k.parquet"), template="plain")
+    assert contents(found)[0] == problem(300)
+
+
+def test_gsm8k_is_evaluated_on_its_test(copies):
+    put(copies, "gsm8k-test", [gsm8k(problem(3), "-3")])
+    found = evaluation_set("gsm8k", copies=copies)
+    assert (found.name, answers(found)) == ("gsm8k-test", ["-3"])
+    assert found.warnings == ["gsm8k-test: 1 row, expected 1,319"]
+
+
+def test_what_is_not_one_set_of_questions_with_answers_is_refused(tmp_path):
+    with pytest.raises(UserError, match="row 2: no answer; its answer is None"):
+        evaluation_set(own(tmp_path, [{"prompt": "x", "answer": 1}, {"prompt": "x", "answer": None}]))
+    path = own(tmp_path, [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["7"]}])
+    found = evaluation_set(path)
+    assert answers(found) == ["proof", "7"]
+    assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
+    with pytest.raises(UserError, match="paper is 3 evaluation sets"):
+        evaluation_set("paper")

@@ -36,23 +36,17 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
     assert "Tiny on rows (12): 48 samples (4 a prompt) by transformers, into out" in printed.out
     assert re.search(r"mean@4 +│ +\d", printed.out)
     assert printed.out.splitlines()[-1] == "out"
-    lengths = sorted(sample.tokens for sample in read_samples(Path("out")))
-    mean, median = sum(lengths) / 48, (lengths[23] + lengths[24]) / 2
-    assert f"mean {mean:.1f}, median {median:g}, longest {lengths[-1]}" in printed.out
-    assert "drawn with replacement; the paper prints best@k" in " ".join(printed.out.split())
+    samples = {sample.key: sample for sample in read_samples(Path("out"))}
+    assert f"longest {max(sample.tokens for sample in samples.values())}" in printed.out
     facts = read_facts(Path("out"))
-    assert facts["finished"]
     assert facts["command"].startswith("bandpo eval ")
     assert (facts["label"], facts["dtype"], facts["scorer"]) == ("Tiny", "float32", "exact")
     assert facts["data"]["rows"]["rows"] == 12
     (graded,) = read_graded(Path("out"))
-    assert graded.score.shape == (12, 4)
-    samples = {sample.key: sample for sample in read_samples(Path("out"))}
-    answers = [row["answer"] for row in toy.prompts(12, 0)]
-    for p in range(12):
-        for i in range(4):
-            assert graded.score[p, i] == (samples["rows", p, i].text.strip() == answers[p])
-            assert graded.answers[p, i] == samples["rows", p, i].text.strip()
+    texts = [[samples["rows", p, i].text.strip() for i in range(4)] for p in range(12)]
+    assert graded.answers.tolist() == texts
+    for row, said, score in zip(toy.prompts(12, 0), texts, graded.score, strict=True):
+        assert score.tolist() == [text == row["answer"] for text in said]
 
     before = {path: path.read_bytes() for path in Path("out").iterdir() if path.name != "eval.json"}
     assert ask(home, "out", "-n", "4", "--label", "Tiny") == 0  # again: all is there
@@ -64,14 +58,14 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
 
 KILLED = """
 import os, signal, sys
-from bandpo_runs.evals import recording
+from bandpo_runs.evals import folder
 from bandpo_runs.cli import main
-add = recording.Evaluation.add
+add = folder.Evaluation.add
 def stop(self, sample):
     add(self, sample)
     if len(self.done) == 21:
         os.kill(os.getpid(), signal.SIGKILL)
-recording.Evaluation.add = stop
+folder.Evaluation.add = stop
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -100,23 +94,6 @@ def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys)
     ]
 
 
-def test_an_interrupted_evaluation_says_how_to_go_on(home, here, capsys, monkeypatch):
-    add = draw.Evaluation.add
-
-    def interrupted(self, sample):
-        add(self, sample)
-        if len(self.done) == 21:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(draw.Evaluation, "add", interrupted)
-    assert ask(home, "out", "-n", "4") == 130
-    assert capsys.readouterr().err.startswith("interrupted; the same command goes on\nbandpo eval ")
-    monkeypatch.undo()
-    monkeypatch.chdir(here)
-    assert ask(home, "out", "-n", "4") == 0
-    assert "21 of them are there" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
@@ -141,19 +118,9 @@ def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
         url = fake.url.replace("http://", "http://me:p4ssw0rd@") + "?key=s3cr3t-key"
         assert ask(home, "out", "-n", "1", f"--base-url={url}", "--timeout", "60") == 0
         assert "content_filter: 6 samples, cut by the server's content filter\n" in capsys.readouterr().out
-        assert {path.partition("?")[2] for path in fake.paths} == {"key=s3cr3t-key"}
     written = b"".join(path.read_bytes() for path in Path("out").iterdir())
-    assert b"p4ssw0rd" not in written
-    assert b"s3cr3t" not in written
+    assert not [secret for secret in (b"p4ssw0rd", b"s3cr3t") if secret in written]
     assert re.search(r"://\*\*\*@localhost:[0-9]+/v1\?key=\*\*\*'? --timeout 60", read_facts(Path("out"))["command"])
-    assert ask(home, "out2", "--base-url", url) == 2  # nobody is there any more
-    error = capsys.readouterr().err
-    assert "p4ssw0rd" not in error
-    assert "s3cr3t" not in error
-    assert "://***@localhost" in error
-    for option in ("--timeout=60", "--body=seed=null"):
-        assert main(["eval", str(home / "model"), "--data", "lab", option]) == 2
-        assert f"{option.partition('=')[0]} is for a server" in capsys.readouterr().err
 
 
 LONG = {"error": {"code": "context_length_exceeded", "message": "16 tokens"}}
@@ -167,9 +134,10 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
     def script(body, count):
         if body["prompt"] == first and not up:
             return 200, {"error": {"message": "out of memory"}}
-        if body["prompt"] == second:
-            return 400, LONG
-        return 200, completion(choices=[CHOICE | {"text": whole[body["prompt"]]}])
+        return (400, LONG) if body["prompt"] == second else (200, completion(choices=[right(body)]))
+
+    def right(body):
+        return CHOICE | {"text": whole[body["prompt"]]}
 
     with Fake(script) as fake:
         options = ["-n", "2", "--base-url", fake.url, "--concurrency", "4"]
@@ -178,11 +146,8 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
         assert re.search(r"mean@2 +│ +83.33 ", out)  # 20 of 24
         assert re.search(r"error: 2 samples, no answer from the server; the same bandpo eval .*out of memory", out)
         assert re.search(r"refused: 2 samples, refused by the server. For example: 400 .*16 tokens", out)
-        assert "another --scorer" not in out
         kinds = [sample.finish for sample in read_samples(Path("out"))]
         assert kinds == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
-        assert main(["score", "out"]) == 0
-        assert "error: 2 samples" in capsys.readouterr().out
 
         asked = len(fake.asked)
         assert ask(home, "out", *options) == 0  # as before: they fail again, and that is no news
@@ -201,9 +166,6 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
         assert len(fake.asked) == asked
     grades = Path("out/grades-exact.jsonl").read_text().splitlines()
     assert len(grades) == len(set(grades)) == 24
-    assert json.loads(Path("out/samples.jsonl").read_text().splitlines()[-1]).keys() == {
-        *("data", "prompt", "sample", "seed", "text", "tokens", "finish")
-    }
 
 
 def test_a_failure_has_no_grade_whatever_the_scorer(home, here, monkeypatch, capsys):
@@ -222,9 +184,7 @@ def test_a_count_that_is_missing_leaves_the_lengths_out(home, here, capsys):
     with Fake(lambda body, count: (200, completion(usage=None)) if count == 2 else 200) as fake:
         assert ask(home, "out", "-n", "1", "--base-url", fake.url) == 0
     assert "longest" not in capsys.readouterr().out
-    assert sum(sample.tokens is None for sample in read_samples(Path("out"))) == 1
-    (graded,) = read_graded(Path("out"))
-    assert graded.tokens is None
+    assert read_graded(Path("out"))[0].tokens is None
 
 
 def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(home, here, capsys):
@@ -235,14 +195,11 @@ def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(ho
         options = ["-n", "1", "--base-url", fake.url]
         assert ask(home, "out", *options) == 2
         assert "sent with the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0" in capsys.readouterr().err
-        assert ask(home, "out", *options, "--body", "seed=null,max_tokens=null,logit_bias={7: 1}") == 0
-        assert "at temperature 1; scorer exact" in capsys.readouterr().out
-        assert read_facts(Path("out"))["body"] == {"seed": None, "max_tokens": None, "logit_bias": {"7": 1}}
+        assert ask(home, "out", *options, "--body", "seed=null,logit_bias={7: 1}") == 0
+        assert read_facts(Path("out"))["body"] == {"seed": None, "logit_bias": {"7": 1}}
         assert fake.asked[-1]["logit_bias"] == {"7": 1}
         assert ask(home, "out", "-n", "2", "--base-url", fake.url, "--body", "seed=null") == 2
-        assert "body: {'seed': None, 'max_tokens': None, 'logit_bias': {'7': 1}} there, {'seed': None} now" in (
-            capsys.readouterr().err
-        )
+        assert "body: {'seed': None, 'logit_bias': {'7': 1}} there, {'seed': None} now" in capsys.readouterr().err
 
 
 def say(home, texts, *options, scorer="math", **fields):
@@ -279,49 +236,29 @@ def test_where_nothing_is_right_it_is_told_what_the_other_scorers_find(home, her
         assert 8 * result["results"][0]["mean@2"]["value"] == int(count)
 
 
-def test_where_no_scorer_finds_anything_none_is_offered(home, here, capsys):
-    assert say(home, ["five"]) == 0
-    assert (
-        "0 of 8 right by math, 0 by dapo-strict, 0 by last-number, 0 by exact: look at some in out/samples.jsonl"
-        in (capsys.readouterr().out)
-    )
-
-
 def test_whether_the_prompts_open_the_thinking_is_kept(home, here):
     rows = [{"prompt": f"{row['prompt']}<think>", "answer": row["answer"]} for row in toy.prompts(2, 0)]
     Path("thinking.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with Fake(lambda body, count: 200) as fake:
-        url = ["-n", "1", "--base-url", fake.url]
-        assert ask(home, "out", *url) == 0
-        assert read_facts(Path("out"))["thinking"] is None
-        for _ in range(2):  # the second finds all there
-            assert ask(home, "opened", *url, data="thinking.jsonl") == 0
-            assert read_facts(Path("opened"))["thinking"] == "opened"
+        for data, thinking in ((None, None), ("thinking.jsonl", "opened"), ("thinking.jsonl", "opened")):
+            assert ask(home, thinking or "out", "-n", "1", "--base-url", fake.url, data=data) == 0
+            assert read_facts(Path(thinking or "out"))["thinking"] == thinking
 
 
 # ---- models
 
 
-def test_a_model_may_be_given_as_the_run_that_made_it(home, here):
+def test_a_model_may_be_given_as_the_run_that_made_it(home, here, capsys):
     run = here / "runs" / "mine"
     run.mkdir(parents=True)
-    facts = {"label": "Band-KL 0.05", "seed": 0, "learning_rate": 1e-5, "finished": False}
-    (run / "run.json").write_text(json.dumps(facts))
-    (run / "checkpoints" / "checkpoint-8").mkdir(parents=True)
-    (run / "checkpoints" / "checkpoint-12").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"is not finished; its last checkpoint is runs/mine/checkpoints/checkpoint-12"):
-        draw.find_model("runs/mine")
-    (run / "model").mkdir()
-    found = draw.find_model("runs/mine")
-    assert (found.path, found.name, found.label, found.data) == ("runs/mine/model", "mine", "Band-KL 0.05", "runs/mine")
-    with pytest.raises(UserError, match=r"runs is neither a model .* the runs below it are runs/mine"):
-        draw.find_model("runs")
-    local = draw.find_model(str(home / "model"))
-    assert (local.path, local.label) == (str(home / "model"), "model")
-    hub = draw.find_model("Qwen/Qwen2.5-0.5B")
-    assert (hub.path, hub.name, hub.label) == ("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")
-    served = draw.find_model("org/name", "http://localhost:1/v1")
-    assert (served.path, served.name) == ("org/name", "name")
+    (run / "run.json").write_text(json.dumps({"label": "Band", "seed": 0, "learning_rate": 1e-5, "finished": False}))
+    assert draw.find_model("runs/mine") == draw.Model("runs/mine/model", "mine", "Band", "runs/mine")
+    assert main(["eval", "runs/mine", "--data", "lab"]) == 2
+    assert "model 'runs/mine/model' (this folder does not exist) cannot be loaded: " in capsys.readouterr().err
+    path = str(home / "model")
+    assert draw.find_model(path) == draw.Model(path, "model", "model")
+    assert draw.find_model("Qwen/Qwen2.5-0.5B") == draw.Model("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")
+    assert draw.find_model("org/name", "http://localhost:1/v1") == draw.Model("org/name", "name", "org/name")
 
 
 def test_weights_are_told_apart(home, tmp_path):
@@ -344,14 +281,18 @@ def test_weights_are_told_apart(home, tmp_path):
 
 MISTAKES = {
     "no data": ([], "--data is missing"),
-    "data twice": (["--data", "rows.jsonl,rows.jsonl"], "--data names rows twice"),
+    "data twice": (["--data", "rows.jsonl,rows.jsonl"], "--data names one data set twice, got rows, rows"),
     "scorers": (["--data", "rows.jsonl", "--data", "lab"], "graded differently (rows by math, lab by lab)"),
     "scorer": (["--data", "lab", "--scorer", "mth"], "scorer must be one of math, dapo-strict, exact"),
     "url": (["--data", "lab", "--backend", "openai"], "needs the server's address: --base-url"),
     "back end": (["--data", "lab", "--backend", "transformers", "--base-url", "u"], "--base-url is for backend openai"),
     "vllm": (["--data", "lab", "--backend", "vllm"], "backend vllm needs the package vllm, which is not installed"),
+    "timeout": (["--data", "lab", "--timeout", "60"], "--timeout is for backend openai, got backend transformers"),
     "batch": (["--data", "lab", "--base-url", "u", "--batch-size", "8"], "--batch-size is for backend transformers"),
-    "greedy": (["--data", "lab", "--temperature", "0"], "n must be 1, got 32"),
+    "greedy": (
+        ["--data", "lab", "--temperature", "0"],
+        "n must be 1 at temperature 0, where",
+    ),
 }
 
 
@@ -394,10 +335,6 @@ def test_scores_as_a_table_and_for_scripts(home, here, capsys):
     (graded,) = read_graded(Path("a"))
     assert first["results"][0]["mean@4"]["value"] == pytest.approx(graded.score.mean())
     assert first["results"][0]["pass@4"]["value"] == pytest.approx(graded.score.max(1).mean())
-    assert main(["score", "a", "b", "-k", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "pass@2" in out
-    assert "pass@4" not in out
     assert main(["score", "a", "-k", "3"]) == 0
     of_3 = float(pass_at_k(4, graded.score.sum(1), 3).mean())
     assert re.search(rf"pass@3 +│ +{100 * of_3:.2f} ", capsys.readouterr().out)

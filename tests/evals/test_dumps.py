@@ -16,8 +16,7 @@ import pytest
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
-from bandpo_runs.evals.dumps import NAMES, read_dump
-from bandpo_runs.evals.texts import texts_of
+from bandpo_runs.evals.dumps import read_dump
 from bandpo_runs.statistics.estimators import pass_at_k
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
@@ -45,34 +44,24 @@ def problems():
 def details(**metrics):
     """As lighteval writes its details: the fields of its Doc and ModelResponse that are read here, and some others."""
     return [
-        {
-            "doc": {
-                "query": f"problem {i}",
-                "choices": ["1", "7"],
-                "gold_index": [1],
-                "task_name": "aime24",
-                "id": str(i),
-            },
-            "metric": {name: float(f(RIGHT[i])) for name, f in metrics.items()},
-            "model_response": {"input": "...", "text": TEXTS[i], "output_tokens": [[1, 2]] * 4, "logprobs": []},
-        }
+        {"doc": {"query": f"problem {i}", "choices": ["1", "7"], "gold_index": [1], "task_name": "aime24", "id": "1"},
+         "metric": {name: float(f(RIGHT[i])) for name, f in metrics.items()},
+         "model_response": {"input": "...", "text": TEXTS[i], "output_tokens": [[1, 2]] * 4, "logprobs": []}}
         for i in range(6)
-    ]
+    ]  # fmt: skip
 
 
 def write(path, rows):
     path = Path(path)
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     elif path.suffix == ".csv":
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)
     else:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        path.write_text(json.dumps(rows) if path.suffix == ".json" else "".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -168,46 +157,27 @@ REFUSED = {
     "no question": (
         [{"text": "a", "correct": 1}],
         {},
-        "has no column of questions; looked for prompt, question, problem, input, query; it has text, correct. "
-        "--column prompt=COLUMN names it, or problem=COLUMN what names the problem",
+        "no column of the prompt; looked for prompt, question, ",
     ),
-    "no score": (
-        [{"prompt": "a", "x": 1}],
-        {},
-        "has no column of scores (1 or true where the response is right); looked for acc, correct, is_correct, score, "
-        "scores, reward; it has prompt, x. --column score=COLUMN names it, or --scorer math grades the responses",
-    ),
+    "no score": ([{"prompt": "a", "x": 1}], {}, "names it, or --scorer math grades the responses"),
     "misspelt": (
         [{"prompt": "a", "is_right": 1}],
         {"score": "is_rihgt"},
-        "has no column 'is_rihgt' (--column score=is_rihgt), did you mean 'is_right'?; it has prompt, is_right",
+        "did you mean 'is_right'?; it has prompt",
     ),
-    "a part": (
-        [{"prompt": "a", "score": 1}, {"prompt": "b", "score": 0.5}],
-        {},
-        "row 2: 'score' is 0.5; 1 or true (right), or 0, -1 or false (wrong), is expected",
-    ),
+    "a part": ([{"prompt": "a", "score": 1}, {"prompt": "b", "score": 0.5}], {}, "row 2: 'score' is 0.5; 1 or true"),
     "a word": ([{"prompt": "a", "score": "good"}], {}, "row 1: 'score' is 'good'; 1 or true"),
-    "not finite": ([{"prompt": "a", "score": "nan"}], {}, "row 1: 'score' is 'nan'; 1 or true"),
     "infinite, of verl": ([{"input": "a", "gts": "b", "score": float("inf")}], {}, "row 1: 'score' is inf; 1 or true"),
+    "a column, of verl": ([{"input": "a", "gts": "b", "score": 1}], {"data": "x"}, "--column data is for other files"),
     "none": ([{"prompt": "a", "score": 1}, {"prompt": "b"}], {}, "row 2: 'score' is missing"),
     "no prompt": ([{"prompt": "a", "score": 1}, {"score": 1}], {}, "row 2: 'prompt' is missing"),
-    "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers; expec"),
-    "no answers": ([{"prompt": "a", "score": []}], {}, "row 1: 'score' is missing"),
+    "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers, expec"),
     "lists": ([{"prompt": "a", "score": [1, 0], "pred": ["7"]}], {}, "row 1: 'pred' has 1 values, 'score' has 2"),
     "empty": ([], {}, "empty; expected an answer a row"),
     "which metric": (details(em=np.max, f1=np.max), {}, "has the metrics ['em', 'f1']; --column score=NAME says which"),
-    "no metric": (
-        details(em_x=np.max),
-        {"score": "em"},
-        "no metric 'em' (--column score=em), did you mean 'em_x'?; it",
-    ),
-    "no share": (details(em=np.max), {"score": "em"}, "for 4 responses, which does not say how many of them are right"),
-    "no share of lighteval": (
-        details(**{"avg@n:n=4": lambda row: 0.3}),
-        {},
-        "avg@n:n=4 is 0.3 for 4 responses, which does not say how many of them are right",
-    ),
+    "no metric": (details(em_x=np.max), {"score": "em"}, "no metric 'em' (--column score=em), did you mean 'em_x'?"),
+    "no share": (details(em=np.max), {"score": "em"}, "row 1: 'score' is '1.0 for 4 responses'"),
+    "a part of lighteval": (details(**{"avg@n:n=4": lambda row: 0.3}), {}, "row 1: 'score' is '0.3 for 4 responses'"),
     "no details": ([{"doc": {}, "model_response": {}, "metric": {"em": 1}}], {}, ": not as lighteval writes it"),
 }
 
@@ -223,19 +193,10 @@ def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, ca
 
 def test_a_scorer_needs_responses_and_right_answers(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"prompt": "a", "score": 1, "response": "b"}])
-    with pytest.raises(
-        UserError, match=r"no column of right answers; looked for gts, answer, .* --column answer=COLUMN names"
-    ):
+    with pytest.raises(UserError, match=r"no column of the answer; looked for gts, answer, .* --column answer=COLUMN"):
         read_dump(path, {}, "math")
-    with pytest.raises(
-        UserError, match=r"a\.jsonl has no column of responses; looked for .*\. --column response=COLUMN names it"
-    ):
-        read_dump(write(path, [{"prompt": "a", "text": "b", "gold": "7"}]), {}, "math")
     with pytest.raises(UserError, match=r"scorer must be one of math, .*, got 'maths', did you mean 'math'"):
         read_dump(path, {}, "maths")
-    Path(tmp_path / "a.txt").write_text("a")
-    with pytest.raises(UserError, match=r"a\.txt must end in one of \['\.csv', '\.json', '\.jsonl', '\.parquet'\]"):
-        read_dump(tmp_path / "a.txt")
 
 
 def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, capsys):
@@ -249,10 +210,6 @@ def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, caps
     assert first["results"][0]["pass@2"]["value"] == pytest.approx(pass_at_k(4, RIGHT.sum(1), 2).mean())
     assert (first["source"], first["label"], first["scorer"]) == ("a.csv", "a", "column 'ok'")
     assert (second["source"], second["label"]) == ("b.parquet", "Best")
-    assert main(["score", "a.csv", *columns]) == 0
-    out = capsys.readouterr().out
-    assert "a in a.csv: 4 samples a prompt; scorer column 'ok'" in out
-    assert "temperature" not in out
     assert main(["compare", "a.csv", "b.parquet", *columns, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["results"]
     assert (found["prompts"], found["b"]) == (6, 1.0)
@@ -260,30 +217,11 @@ def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, caps
     assert main(["table", "a.csv", "b.parquet", *columns]) == 0
     assert f"{100 * RIGHT.mean():.1f}" in capsys.readouterr().out
     before = Path("a.csv").read_bytes()
-    for name in ("a.csv", str(tmp_path / "a.csv")):
-        assert main(["table", "A=a.csv", "b.parquet", *columns, "-o", name]) == 2
-        assert "--output must be another file than those that are read, a.csv, b.parquet" in capsys.readouterr().err
-        assert Path("a.csv").read_bytes() == before
+    assert main(["table", "A=a.csv", "b.parquet", *columns, "-o", str(tmp_path / "a.csv")]) == 2
+    assert "--output must be another file than those that are read, a.csv, b.parquet" in capsys.readouterr().err
+    assert Path("a.csv").read_bytes() == before
     assert main(["score", "a.csv", "-k", "5", *columns]) == 2
     assert "k must be from 1 to the 4 samples of a.csv, got 5" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("unread", "told"), [(1, False), (2, True)])
-def test_answers_that_could_not_be_read_are_told(tmp_path, capsys, unread, told):
-    texts = ["nothing at all"] * unread + ["So the result is \\boxed{7}."] * (9 - unread)
-    path = write(tmp_path / "a.jsonl", [{"prompt": f"{i}", "response": t, "gold": "7"} for i, t in enumerate(texts)])
-    assert main(["score", str(path), "--scorer", "math"]) == 0
-    out = " ".join("".join(capsys.readouterr()).split())
-    assert ("the scorer math read no answer in 22% of the samples, which count as wrong" in out) == told
-    assert "best@k" not in out  # of which no line is shown
-
-
-def test_a_file_that_says_itself_what_is_right_counts_nothing_unread_as_wrong(tmp_path, capsys):
-    path = write(tmp_path / "a.jsonl", [{"prompt": f"{i}", "score": 1, "pred": None} for i in range(4)])
-    assert main(["score", str(path)]) == 0
-    out = "".join(capsys.readouterr())
-    assert "unparsed" in out
-    assert "read no answer" not in out
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "table"])
@@ -291,30 +229,17 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         Path(name).mkdir()
-    for options in (["--column", "extracted=read"], ["--drop-incomplete"]):
-        assert main([command, "a", "Label=b", *options]) == 2
-        said = f"error: {options[0]} is for a file of answers, got only folders of bandpo eval: a, Label=b\n"
-        assert capsys.readouterr().err == said
     write("c.jsonl", answers())
-    assert main([command, "a", "c.jsonl", "--column", "score=correct"]) == 2  # of the file; and the folder is empty
-    assert "--column" not in capsys.readouterr().err
-    assert main([command, "c.jsonl", "c.jsonl", "--column", "scor=correct"]) == 2
-    assert "--column must name one of prompt, " in capsys.readouterr().err
-    assert main([command, "c.jsonl", "c.jsonl", "--column", "score"]) == 2
-    assert "must be ROLE=COLUMN, got 'score'" in capsys.readouterr().err
-
-
-def test_data_sets_with_other_numbers_of_samples_are_shown_beside_one_another(tmp_path, capsys):
-    path = tmp_path / "a.jsonl"
-    write(path, [{"prompt": x, "score": 1, "dataset": x} for x in "aab"])
-    assert main(["score", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert "2 or 1 samples a prompt" in out
-    assert "1 prompt " in out
-    assert main(["score", str(write(path, [{"prompt": "a", "score": 1}]))]) == 0
-    assert ": 1 sample a prompt;" in capsys.readouterr().out
-    assert "mean@2" in out
-    assert "mean@1" in out
+    folders = " is for a file of answers, got only folders of bandpo eval: a, Label=b"
+    for files, options, said in (
+        (["a", "Label=b"], ["--column", "extracted=read"], f"--column{folders}"),
+        (["a", "Label=b"], ["--drop-incomplete"], f"--drop-incomplete{folders}"),
+        (["a", "c.jsonl"], ["--column", "score=correct"], "a holds no evaluation"),
+        (["c.jsonl", "c.jsonl"], ["--column", "scor=correct"], "--column must name one of prompt, "),
+        (["c.jsonl", "c.jsonl"], ["--column", "score"], "must be ROLE=COLUMN, got 'score'"),
+    ):
+        assert main([command, *files, *options]) == 2
+        assert said in capsys.readouterr().err
 
 
 # ---- chat completions, and whatever else holds an answer
@@ -342,55 +267,28 @@ SEVEN = {
     "parts that are texts": [{"role": "assistant", "content": ["Answer: ", "7"]}],
     "a list of conversations": [TURNS],
     "as lm-eval has it": [["Answer: 7"]],
-    "JSON": json.dumps(TURNS),
-    "Python": repr(TURNS),
-    "Python, in another order": "[{'tool_calls': None, 'content': 'Answer: 7', 'role': 'assistant'}]",
     "JSON that is no message": '{"content": "x", "Answer": "7"}\nAnswer: 7',
     "a reply of a server": {"id": "x", "choices": [{"index": 0, "message": MESSAGE}]},
     "a completion of a server": {"choices": [{"text": "Answer: 7"}]},
     "a line of a batch": {"status_code": 200, "body": {"choices": [{"message": MESSAGE}]}},
     "Gemini's role": [{"role": "user", "content": "x"}, {"role": "model", "content": "Answer: 7"}],
 }
-GOLDS = ["7", 7, ["7"], '["7"]', {"ground_truth": "7", "style": "rule"}, {"answer": 7}, "{'answer': '7'}", "7\u200b"]
 
 
 @pytest.mark.parametrize("name", SEVEN)
-@pytest.mark.parametrize("scorer", ["math", "last-number", "dapo-strict"])
-def test_the_last_message_of_the_assistant_is_the_one_answer(tmp_path, name, scorer):
+def test_the_last_message_of_the_assistant_is_the_one_answer(tmp_path, name):
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": SEVEN[name], "answer": "7"}])
-    (graded,), _ = read_dump(path, {}, scorer)
-    np.testing.assert_array_equal(graded.score, [[1.0]])
-
-
-@pytest.mark.parametrize("gold", GOLDS, ids=repr)
-def test_a_right_answer_in_a_container_is_that_one(tmp_path, gold):
-    path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": [MESSAGE], "answer": gold}])
-    (graded,), _ = read_dump(path, {}, "math")
-    np.testing.assert_array_equal(graded.score, [[1.0]])
+    for scorer in ("math", "last-number", "dapo-strict"):
+        (graded,), _ = read_dump(path, {}, scorer)
+        np.testing.assert_array_equal(graded.score, [[1.0]])
 
 
 def test_a_scorer_of_texts_compares_with_the_text_as_it_is(tmp_path):
     text = "There are 12 of them. So she has 5 left at the end.\n#### 5"
-    path = write(
-        tmp_path / "a.jsonl", [{"prompt": "x", "completion": [{"role": "assistant", "content": text}], "gold": text}]
-    )
-    (graded,), _ = read_dump(path, {}, "exact")
-    np.testing.assert_array_equal(graded.score, [[1.0]])
-
-
-def test_conversations_in_parquet_and_csv_are_those_of_json_lines(tmp_path):
-    rows = [
-        {"prompt": f"{i}", "completion": [{"role": "assistant", "content": f"Answer: {i}"}], "answer": "1"}
-        for i in range(3)
-    ]
-    for name in ("a.jsonl", "a.parquet", "a.csv"):
-        (graded,), _ = read_dump(write(tmp_path / name, rows), {}, "math")
-        np.testing.assert_array_equal(graded.score, [[0.0], [1.0], [0.0]])
-
-
-def test_long_answers_without_an_end_are_read_in_no_time():
-    for text in (" " * 300_000, "[" * 300_000, "{'" * 300_000):
-        assert texts_of(text, "a cell") == [text]
+    row = {"prompt": "x", "completion": [{"role": "assistant", "content": text}], "gold": text}
+    for name in ("a.jsonl", "a.parquet"):
+        (graded,), _ = read_dump(write(tmp_path / name, [row]), {}, "exact")
+        np.testing.assert_array_equal(graded.score, [[1.0]])
 
 
 SEVERAL = {
@@ -409,33 +307,23 @@ def test_a_list_of_answers_has_a_sample_in_each(tmp_path, name):
     np.testing.assert_array_equal(graded.score, [[1.0, 0.0]])
 
 
-@pytest.mark.parametrize(
-    ("completion", "gold", "message"),
-    [
-        ([{"role": "user", "content": "7"}], "7", "row 1: 'completion' has no message of the assistant, but [{"),
-        ({"pred": "7"}, "7", "row 1: 'completion' is {'pred': '7'}; text, chat messages with one of the assistant, or"),
-        (["7", {"role": "assistant", "content": "7"}], "7", "row 1: 'completion' is ['7', {"),
-        ([[[-1.5, False]]], "7", "row 1: 'completion' is False; text, chat messages"),
-        (
-            [{"role": "assistant", "content": [{"type": "text"}]}],
-            "7",
-            "'completion' has a message with the part {'type': ",
-        ),
-        ("[{'role': 'assistant' 'content': '7'}]", "7", "messages that became text and cannot be read"),
-        ([], "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
-        (None, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
-        (math.nan, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
-        ({"choices": 2}, "7", "row 1: 'completion' is {'choices': 2}; text, chat messages"),
-        ("7", ["7", "8"], "row 1: 'answer' is ['7', '8']: answer has several values, where one is expected"),
-        ("7", None, "row 1: 'answer' is None: no answer"),
-        (
-            "7",
-            [{"role": "user", "content": "7"}],
-            "row 1: 'answer' is [{'content': '7', 'role': 'user'}]: answer is messages",
-        ),
-        ("7", "So it is.\n#### 7", "answer is a whole solution; bandpo data prepare --answer-from hashes"),
-    ],
-)
+USER, PART = [{"role": "user", "content": "7"}], [{"role": "assistant", "content": [{"type": "text"}]}]
+NO_ANSWER = [
+    (USER, "7", "row 1: 'completion' has no message of the assistant, but [{"),
+    ({"pred": "7"}, "7", "row 1: 'completion' is {'pred': '7'}; text, chat messages with one of the assistant, or"),
+    (["7", {"role": "assistant", "content": "7"}], "7", "row 1: 'completion' is ['7', {"),
+    ([[[-1.5, False]]], "7", "row 1: 'completion' is False; text, chat messages"),
+    (PART, "7", "'completion' has a message with the part {'type': "),
+    ([], "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
+    (math.nan, "7", "row 1: 'completion' is missing; --drop-incomplete leaves its problem out"),
+    ("7", ["7", "8"], "row 1: 'answer' is ['7', '8']: answer has several values, where one is expected"),
+    ("7", None, "row 1: 'answer' is None: no answer"),
+    ("7", USER, "row 1: 'answer' is [{'content': '7', 'role': 'user'}]: answer is messages"),
+    ("7", "So it is.\n#### 7", "answer is a whole solution; bandpo data prepare --answer-from hashes"),
+]
+
+
+@pytest.mark.parametrize(("completion", "gold", "message"), NO_ANSWER)
 def test_what_holds_no_answer_is_named_with_its_file_row_and_column(tmp_path, completion, gold, message):
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": completion, "answer": gold}])
     with pytest.raises(UserError) as raised:
@@ -450,22 +338,13 @@ def test_what_holds_no_answer_is_named_with_its_file_row_and_column(tmp_path, co
 def lm_eval(filters=("strict-match", "flexible-extract"), **more):
     """As lm-eval writes its samples: a row for each document and filter."""
     return [
-        {
-            "doc_id": i,
-            "doc": {"question": f"problem {i}", "answer": "So.\n#### 7"},
-            "target": "So.\n#### 7",
-            "arguments": {"gen_args_0": {"arg_0": f"Question: problem {i}", "arg_1": {"until": ["Q:"]}}},
-            "resps": [[TEXTS[i][j]]],
-            "filtered_resps": ["7" if RIGHT[i, j] else "[invalid]"],
-            "filter": kind,
-            "metrics": ["exact_match"],
-            "doc_hash": "a",
-            "exact_match": float(RIGHT[i, j]),
-            **more,
-        }
+        {"doc_id": i, "doc": {"question": f"problem {i}", "answer": "So.\n#### 7"}, "target": "So.\n#### 7",
+         "arguments": {"gen_args_0": {"arg_0": f"Question: problem {i}", "arg_1": {"until": ["Q:"]}}},
+         "resps": [[TEXTS[i][j]]], "filtered_resps": ["7" if RIGHT[i, j] else "[invalid]"], "filter": kind,
+         "metrics": ["exact_match"], "doc_hash": "a", "exact_match": float(RIGHT[i, j]), **more}
         for j, kind in enumerate(filters)
         for i in range(6)
-    ]
+    ]  # fmt: skip
 
 
 def test_samples_of_lm_eval_are_a_data_set_for_each_filter(tmp_path):
@@ -477,12 +356,9 @@ def test_samples_of_lm_eval_are_a_data_set_for_each_filter(tmp_path):
         np.testing.assert_array_equal(each.score, RIGHT[:, j, None])
         np.testing.assert_array_equal(each.parsed, RIGHT[:, j, None])
     assert graded[0].prompt_ids == graded[1].prompt_ids
-    (one,), by = read_dump(path, {"score": "exact_match,flexible-extract"})
-    assert (one.data, by) == ("gsm8k flexible-extract", "lm-eval's exact_match,flexible-extract")
-    np.testing.assert_array_equal(one.score, RIGHT[:, 1, None])
-    (here,), by = read_dump(path, {}, "math")  # GSM8K's right answers stand behind ####; each text is graded once
-    assert (here.data, by) == ("gsm8k", "math")
-    np.testing.assert_array_equal(here.score, RIGHT[:, 0, None])
+    here, by = read_dump(path, {}, "math")  # GSM8K's right answers stand behind ####
+    assert ([each.data for each in here], by) == ([each.data for each in graded], "math")
+    np.testing.assert_array_equal(here[0].score, RIGHT[:, 0, None])
 
 
 def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
@@ -495,7 +371,7 @@ def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
     (graded,), by = read_dump(path)
     assert (graded.data, by, graded.answers) == ("answers", "lm-eval's acc", None)
     np.testing.assert_array_equal(graded.score[:, 0], [0, 1, 0, 1])
-    with pytest.raises(UserError, match=r"row 1: 'resps' is .*, likelihoods and no texts to grade"):
+    with pytest.raises(UserError, match=r"row 1: 'response' is .*; text, chat messages"):
         read_dump(path, {}, "math")
     write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
     with pytest.raises(UserError, match=r"has the metrics \['exact_match', 'math_verify'\]; --column score=NAME"):
@@ -508,24 +384,16 @@ def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
 
 def inspect(scores):
     """As inspect_ai writes a log: two epochs of each of three problems."""
-    return {
-        "version": 2,
-        "status": "success",
-        "eval": {"task": "inspect_evals/aime"},
-        "samples": [
-            {
-                "id": i,
-                "epoch": epoch,
-                "input": [{"id": f"{epoch}{i}", "role": "user", "content": f"problem {i}"}] if i else "problem 0",
-                "target": "7",
-                "messages": [{"role": "user", "content": f"problem {i}"}],
-                "output": {"model": "m", "choices": [{"message": {"role": "assistant", "content": TEXTS[i][epoch]}}]},
-                "scores": {name: {"value": f(RIGHT[i, epoch]), "answer": "7"} for name, f in scores.items()},
-            }
-            for epoch in (0, 1)
-            for i in range(3)
-        ],
-    }
+    samples = [
+        {"id": i, "epoch": epoch, "target": "7",
+         "input": [{"id": f"{epoch}{i}", "role": "user", "content": f"problem {i}"}] if i else "problem 0",
+         "messages": [{"role": "user", "content": f"problem {i}"}],
+         "output": {"model": "m", "choices": [{"message": {"role": "assistant", "content": TEXTS[i][epoch]}}]},
+         "scores": {name: {"value": f(RIGHT[i, epoch]), "answer": "7"} for name, f in scores.items()}}
+        for epoch in (0, 1)
+        for i in range(3)
+    ]  # fmt: skip
+    return {"version": 2, "status": "success", "eval": {"task": "inspect_evals/aime"}, "samples": samples}
 
 
 def letter(right):
@@ -605,40 +473,18 @@ def test_incomplete_problems_are_left_out_on_request_and_that_is_told(tmp_path, 
     assert main(["score", "a.jsonl"]) == 2
     assert "'score' is missing; --drop-incomplete leaves its problem out" in capsys.readouterr().err
     write("b.jsonl", rows)
-    for command in (["score", "b.jsonl"], ["compare", "b.jsonl", "b.jsonl"], ["table", "b.jsonl"]):
-        assert main(command) == 2
-        assert "--drop-incomplete leaves out problems with fewer answers than most" in capsys.readouterr().err
     left_out = (
         "answers: left out 2 of 6 problems, which have fewer than 4 answers, and 4 answers beyond the first 4 of a "
         "problem"
     )
-    for command in (["score", "a.jsonl"], ["compare", "a.jsonl", "b.jsonl"], ["table", "a.jsonl", "b.jsonl"]):
+    for command in (["score", "b.jsonl"], ["compare", "a.jsonl", "b.jsonl"], ["table", "a.jsonl", "b.jsonl"]):
+        assert main(command) == 2
         assert main([*command, "--drop-incomplete"]) == 0
-        assert left_out in " ".join(capsys.readouterr().out.split())
+        out, err = capsys.readouterr()
+        assert "'score' is missing" in err or "leaves out problems with fewer answers than most" in err
+        assert command[0] == "score" or left_out in " ".join(out.split())
     assert main(["score", "a.jsonl", "b.jsonl", "--drop-incomplete", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert first["left_out"] == [left_out]
     assert first["results"][0]["prompts"] == second["results"][0]["prompts"] == 4
     assert first["results"][0]["mean@4"]["value"] == 0.5
-    write("c.jsonl", [{"prompt": "a", "score": []}])
-    with pytest.raises(UserError, match="problems of 'answers' have from 0 to 0 answers"):
-        read_dump(Path("c.jsonl"), drop_incomplete=True)
-
-
-def test_a_blank_at_the_end_of_a_column_is_taken_off_in_csv_and_shown_elsewhere(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("prompt, score\na,1\nb, 0\n")
-    (graded,), by = read_dump(path)
-    np.testing.assert_array_equal(graded.score, [[1], [0]])
-    assert by == "column 'score'"
-    path.write_text("prompt,right, right\na,1,1\n")
-    with pytest.raises(UserError, match="it has prompt, right, ' right'"):
-        read_dump(path)
-    with pytest.raises(UserError, match="it has prompt, ' score', ''"):
-        read_dump(write(tmp_path / "a.jsonl", [{"prompt": "a", " score": 1, "": 2}]))
-
-
-def test_the_page_names_the_columns_that_are_looked_for():
-    page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
-    for role, names in NAMES.items():
-        assert ", ".join(f"`{name}`" for name in names) in page, role

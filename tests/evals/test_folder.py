@@ -2,17 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
 from bandpo.errors import UserError
 from bandpo_runs.data.questions import Question, fingerprint
-from bandpo_runs.evals.folder import read_graded, read_samples
-from bandpo_runs.evals.recording import Evaluation
+from bandpo_runs.evals.folder import Evaluation, read_facts, read_graded, read_questions, read_samples
 from bandpo_runs.evals.samples import Sample, Sampling, seed_of
 from bandpo_runs.files.writing import Appender
 
@@ -22,16 +18,8 @@ QUESTIONS = [
     Question("b", 0, "3 + 3 =", "6"),
 ]
 SAMPLING = Sampling(n=4, max_tokens=8)
-FACTS = {
-    "label": "Tiny",
-    "model": "m",
-    "weights": "w",
-    "backend": "transformers",
-    "scorer": "exact",
-    "versions": {"torch": "2"},
-    "command": "bandpo eval it",
-    "started": "now",
-}
+FACTS = {"label": "Tiny", "model": "m", "weights": "w", "backend": "transformers", "scorer": "exact"}
+FACTS |= {"versions": {"torch": "2"}, "command": "bandpo eval it", "started": "now"}
 
 
 def answer(question, sample, seed):
@@ -47,7 +35,6 @@ def draw(folder, sampling=SAMPLING, questions=QUESTIONS, facts=FACTS, most=None)
             if count == most:
                 return False
             evaluation.add(answer(question, sample, seed))
-        evaluation.finish()
     return True
 
 
@@ -86,76 +73,6 @@ def test_cut_off_at_every_byte_it_goes_on_to_the_same_file(folder, monkeypatch):
         assert (folder / "samples.jsonl").read_bytes() == complete
 
 
-# Children of a process that has imported everything, so that a kill costs milliseconds. They write a few bytes at a
-# time: a real disk takes a line at once, so that few kills would fall within one.
-KILLS = r"""
-import os, random, signal, sys, time
-from pathlib import Path
-import test_folder as t
-from bandpo_runs.evals import recording as kept
-
-class Slow:
-    def __init__(self, file): self.file = file
-    def __getattr__(self, name): return getattr(self.file, name)
-    def write(self, content):
-        time.sleep(0.0002)
-        return self.file.write(content[: 1 + len(content) // 3])
-
-os.fsync = lambda file: None  # a killed process loses nothing without it either
-make = kept.Appender.__init__
-def init(self, *arguments):
-    make(self, *arguments)
-    self._file = Slow(self._file)
-kept.Appender.__init__ = init
-
-folder, rng = Path(sys.argv[1]), random.Random(0)
-path = folder / "samples.jsonl"
-began = time.monotonic()
-if (pid := os.fork()) == 0:
-    t.draw(folder.with_name("first"))
-    os._exit(0)
-os.waitpid(pid, 0)
-usual = time.monotonic() - began
-killed = 0
-while True:
-    began = time.monotonic()
-    pid = os.fork()
-    if not pid:
-        t.draw(folder)
-        os._exit(0)
-    if killed < 50:
-        time.sleep(rng.uniform(0, usual))
-        os.kill(pid, signal.SIGKILL)
-    if os.waitpid(pid, 0)[1] == 0:
-        if killed == 50:
-            break
-        usual = time.monotonic() - began  # it came to its end: kill sooner
-    else:
-        killed += 1
-    content = path.read_bytes() if path.exists() else b""
-    if content.count(b"\n") > 9:  # take some away, so that there is something left to do
-        path.write_bytes(b"".join(content.splitlines(keepends=True)[: rng.randrange(9)]))
-print(killed)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="has no fork")
-@pytest.mark.slow
-def test_processes_killed_at_random_moments_lose_and_double_nothing(whole, folder):
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", KILLS, str(folder)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == 50
-    assert (folder / "samples.jsonl").read_bytes() == whole
-    assert json.loads((folder / "eval.json").read_bytes())["finished"]
-
-
 def test_a_folder_killed_before_it_says_what_it_is_begins_again(folder, whole):
     folder.mkdir()
     (folder / "samples.jsonl").write_bytes(b"")
@@ -168,7 +85,6 @@ def test_what_is_there_is_not_drawn_again(folder):
     assert not draw(folder, most=5)
     first = lines(folder)
     assert len(first) == 5
-    assert not json.loads((folder / "eval.json").read_bytes())["finished"]
     assert draw(folder)
     assert lines(folder)[:5] == first
     assert {tuple(row[k] for k in ("data", "prompt", "sample")) for row in lines(folder)} == {
@@ -178,42 +94,31 @@ def test_what_is_there_is_not_drawn_again(folder):
         evaluation.add(answer(QUESTIONS[0], 0, 1))
 
 
-def test_an_unfinished_evaluation_does_not_call_itself_finished(folder):
-    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation, pytest.raises(ValueError, match="12 samples"):
-        evaluation.finish()
-
-
 def test_the_time_is_that_of_all_parts(folder):
     draw(folder, most=1)
     facts = json.loads((folder / "eval.json").read_bytes())
     (folder / "eval.json").write_text(json.dumps({**facts, "wall_seconds": 1000.0}))
-    draw(folder, facts={**FACTS, "started": "later"})
-    facts = json.loads((folder / "eval.json").read_bytes())
-    assert 1000 <= facts["wall_seconds"] < 1100
-    assert facts["started"] == "now"
-    draw(folder)  # nothing is left to draw
-    assert json.loads((folder / "eval.json").read_bytes())["wall_seconds"] == facts["wall_seconds"]
+    for _ in range(2):  # the second time nothing is left to draw
+        draw(folder, facts={**FACTS, "started": "later"})
+        facts = json.loads((folder / "eval.json").read_bytes())
+        assert 1000 <= facts["wall_seconds"] < 1100
+        assert facts["started"] == "now"
 
 
 # ---- refused
 
 OTHER = {
-    "model": (
-        {"facts": {**FACTS, "model": "n", "weights": "v"}},
-        "model: 'm' there, 'n' now; weights: the model's files have changed",
-    ),
-    "weights": ({"facts": {**FACTS, "weights": "v"}}, "weights: the model's files have changed"),
+    "model": ({"facts": {**FACTS, "model": "n", "weights": "v"}}, "model: 'm' there, 'n' now; other weights"),
+    "weights": ({"facts": {**FACTS, "weights": "v"}}, "other weights"),
     "back end": ({"facts": {**FACTS, "backend": "vllm"}}, "backend: 'transformers' there, 'vllm' now"),
-    "temperature": ({"sampling": replace(SAMPLING, temperature=0.5)}, "sampling.temperature: 1.0 there, 0.5 now"),
     "seed": ({"sampling": replace(SAMPLING, seed=1)}, "sampling.seed: 0 there, 1 now"),
     "fewer": ({"sampling": replace(SAMPLING, n=3)}, "sampling.n: 4 there, 3 now"),
     "two": (
         {"sampling": replace(SAMPLING, top_p=0.9, top_k=5)},
         "sampling.top_k: -1 there, 5 now; sampling.top_p: 1.0 there, 0.9 now",
     ),
-    "questions": ({"questions": [*QUESTIONS[:2], replace(QUESTIONS[2], answer="7")]}, "data.b: other questions"),
-    "data gone": ({"questions": QUESTIONS[:2]}, "data.b: in it, but not asked for now"),
-    "more data": ({"questions": [*QUESTIONS, Question("c", 0, "?", "!")]}, "data.c: not in it"),
+    "questions": ({"questions": [*QUESTIONS[:2], replace(QUESTIONS[2], answer="7")]}, "other data.b"),
+    "more data": ({"questions": [*QUESTIONS, Question("c", 0, "?", "!")]}, "other data.c"),
 }
 
 
@@ -231,21 +136,18 @@ def test_other_settings_are_refused_by_name_and_nothing_is_changed(folder, chang
 def test_another_precision_is_refused(folder):
     with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
         evaluation.record("dtype", "float32")
-    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
         evaluation.record("dtype", "float32")
         with pytest.raises(UserError, match="dtype: 'float32' there, 'bfloat16' now"):
             evaluation.record("dtype", "bfloat16")
 
 
-def test_a_model_that_was_moved_is_the_same_model(folder):
+def test_a_model_that_was_moved_is_the_same_model_unless_only_its_name_is_known(folder):
     draw(folder, most=5)
     assert draw(folder, facts={**FACTS, "model": "elsewhere/m"})
-
-
-def test_of_a_server_only_the_name_of_the_model_is_known(folder):
-    draw(folder, most=5, facts={**FACTS, "weights": None})
+    served = folder.with_name("served")
+    draw(served, most=5, facts={**FACTS, "weights": None})
     with pytest.raises(UserError, match=r"other settings \(model: 'm' there, 'n' now\)"):
-        draw(folder, facts={**FACTS, "weights": None, "model": "n"})
+        draw(served, facts={**FACTS, "weights": None, "model": "n"})
 
 
 def test_more_samples_are_added_to_those_that_are_there(folder, tmp_path):
@@ -259,18 +161,15 @@ def test_more_samples_are_added_to_those_that_are_there(folder, tmp_path):
 
 
 def test_one_process_writes_at_a_time(folder):
-    with (
-        Evaluation(folder, FACTS, SAMPLING, QUESTIONS),
-        pytest.raises(UserError, match=rf"another process \({os.getpid()}\) is writing to"),
-    ):
-        Evaluation(folder, FACTS, SAMPLING, QUESTIONS)
+    evaluation = Evaluation(folder, FACTS, SAMPLING, QUESTIONS)
+    with evaluation, pytest.raises(UserError, match=rf"another process \({os.getpid()}\) is writing to"):
+        draw(folder)
     assert draw(folder)
 
 
 DAMAGE = {
     "no JSON": (lambda rows: [rows[0], b"{", rows[1]], "line 2: corrupt: one JSON object is expected"),
     "no object": (lambda rows: [b"3"], "line 1: corrupt: one JSON object is expected"),
-    "columns": (lambda rows: [rows[0], b'{"data": "a"}'], "line 2: 'prompt' is missing"),
     "twice": (lambda rows: [rows[0], rows[1], rows[0]], "line 3: corrupt: sample ('a', 0, 0) is there twice"),
     "not asked for": (
         lambda rows: [rows[0].replace(b'"prompt":0', b'"prompt":5')],
@@ -294,7 +193,7 @@ def test_a_damaged_file_is_refused_with_the_line(folder, damage, message):
 def test_samples_of_nobody_knows_what_are_refused(folder):
     draw(folder)
     (folder / "eval.json").unlink()
-    with pytest.raises(UserError, match=r"holds samples, but no eval\.json"):
+    with pytest.raises(UserError, match=r"holds no evaluation \(no eval\.json\)"):
         draw(folder)
 
 
@@ -302,12 +201,9 @@ def test_samples_of_nobody_knows_what_are_refused(folder):
     ("changes", "message"),
     [
         ({"n": 0}, "n must be from 1 to 100,000, got 0"),
-        ({"n": 2**31}, "n must be from 1 to 100,000, got 2147483648"),
         ({"temperature": float("inf")}, "temperature must be 0 or more, and finite, got inf"),
-        ({"seed": 10**20}, "seed must be 0 or more, and below"),
-        ({"temperature": -1.0}, "temperature must be 0 or more, and finite, got -1.0"),
         ({"temperature": float("nan")}, "temperature must be 0 or more, and finite, got nan"),
-        ({"temperature": 0.0}, "n must be 1, got 32"),
+        ({"temperature": 0.0}, "n must be 1 at temperature 0, .*, got 32"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
         ({"top_k": 0}, r"top_k must be -1 \(all\) or from 1 to 2\^31, got 0"),
         ({"max_tokens": 0}, r"max_tokens must be at least 1, and below 2\^31, got 0"),
@@ -355,7 +251,6 @@ def test_graded_samples_are_arrays_in_the_order_of_questions_and_samples(folder)
     with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
         for sample in rows[::-1]:
             evaluation.add(sample)
-        evaluation.finish()
     grades(folder, rows[1:] + rows[:1])
     a, b = read_graded(folder)
     assert (a.data, b.data) == ("a", "b")
@@ -389,8 +284,7 @@ def test_what_was_written_is_read_back(folder):
     rows = [answer(q, i, seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
     assert read_samples(folder) == rows
     assert [{k: v for k, v in asdict(row).items() if v is not None} for row in rows] == lines(folder)
-    stored = [json.loads(line) for line in (folder / "prompts.jsonl").read_bytes().splitlines()]
-    assert [Question.of(row) for row in stored] == QUESTIONS
-    facts = json.loads((folder / "eval.json").read_bytes())
+    facts = read_facts(folder)
+    assert read_questions(folder, facts) == QUESTIONS
     assert facts["data"]["a"] == {"rows": 2, "sha256": fingerprint(QUESTIONS[:2])}
     assert facts["sampling"] == {"n": 4, "temperature": 1, "top_p": 1, "top_k": -1, "max_tokens": 8, "seed": 0}

@@ -76,11 +76,3 @@ def test_a_server_whose_answers_end_a_thinking_that_they_do_not_begin_opened_it(
     assert grades.thinking_in({"backend": "openai", "thinking": "opened"}, []) == "opened"
     assert grades.thinking_in({"backend": "vllm", "thinking": "opened"}, []) == "opened"
     assert grades.thinking_in({"backend": "vllm", "thinking": None}, samples_of(opened)) is None
-
-
-def test_the_scorer_is_told_of_the_thinking(monkeypatch):
-    seen = []
-    monkeypatch.setattr(grades, "grade", lambda *given, thinking: seen.append(thinking) or [])
-    for thinking in ("opened", None):
-        grades.grader_of("math", {}, "d", thinking)([], [])
-    assert seen == ["opened", None]

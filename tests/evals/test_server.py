@@ -89,7 +89,7 @@ def test_what_a_server_refuses_is_one_line(home, server):
     with pytest.raises(
         UserError, match=r"4\d\d .*top_k.*; sent with the prompt: .*top_k=-1, min_p=0.0, .*NAME=null leaves a"
     ):
-        ask(str(home / "model"), server, None)
+        ask(str(home / "model"), server, {})
     with pytest.raises(UserError, match=r"404 .*does it know the model .*, and does its address end in /v1\?"):
         ask(str(home / "model"), server.removesuffix("/v1"))
 
@@ -121,13 +121,14 @@ def test_what_passes_is_tried_again(failure):
 
 FAILURES = {
     "5xx": (500, {"retries": 1}, "http://localhost:[0-9]+/v1: 500 .*no.*; is it running, and is the address right?"),
-    "HTML": ((200, b"<html>hello</html>"), {}, "expected .*'<html>.*is the address right?"),
+    "HTML": ((200, b"<html>hello</html>"), {}, "got '<html>.*is the address right?"),
     "bad request": ((400, {"error": "odd"}), {}, "400 .*odd.*sent with the prompt: temperature=1.0, top_p=1.0, "
                     "max_tokens=5, seed=0, top_k=-1, min_p=0.0, repetition_penalty=1.0. --body NAME=null leaves"),
     "key": (401, {}, "set OPENAI_API_KEY to its key"),
     "come back tomorrow": ((429, {"error": "later"}, {"retry-after": "86400"}), {"retries": 1},
                            "429 .*later.*; it takes no more requests for now; the same command goes on later"),
     "slow": ("slow", {"timeout": 0.3, "retries": 0}, "no answer within 0.3 s; see --timeout"),
+    "gone": ("drop", {"retries": 0}, "v1: Connection error.*; is it running, and is the address right"),
 }  # fmt: skip
 
 
@@ -139,7 +140,6 @@ def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, opt
     assert not given
     assert "\n" not in str(error.value)
     assert len(fake.asked) <= 3 * 2  # questions and tries
-    assert len(fake.asked) == 1 or does != 401
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, opt
         (422, "refused", "422"),
         (401, "error", "401"),
         (500, "error", "500"),
-        ((200, completion(choices=[])), "error", "'choices'"),
+        ((200, completion(choices=[])), "error", "holds no answer"),
         ((200, {"error": {"message": "out of memory"}}), "error", "out of memory"),
         ((200, b'{"choices": "\xff"}'), "error", "can't decode byte 0xff"),
         ((200, completion(), {"Content-Encoding": "gzip"}), "error", "Connection error"),
@@ -199,48 +199,24 @@ def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_it
     prompts = [f"question {i}" for i in range(200)]
     with Fake(script) as fake:
         answers = Server("m", fake.url, retries=0, concurrency=3).draw(requests(1, prompts), Sampling())
-        with pytest.raises(UserError, match=r"503 .*failed one after the other; the same command goes on"):
+        with pytest.raises(UserError, match=r"503 .*; 5 questions failed in a row; the same command goes on"):
             given.update((request.key, answer) for request, answer in answers)
     assert sum(answer.error is None for answer in given.values()) == 20
     assert 25 <= len(fake.asked) == len(given) < 30
 
 
-def test_failures_among_answers_are_not_the_end():
-    prompts = [f"question {i}" for i in range(40)]
-    with Fake(lambda body, count: 200 if count % 3 == 0 else 503) as fake:
-        answers = drawn(Server("m", fake.url, retries=0, concurrency=2), requests(1, prompts), Sampling())
-    assert 20 < sum(answer.error is not None for answer in answers.values()) < 40
-
-
-def test_the_server_may_be_gone_at_once():
-    with pytest.raises(UserError, match=r"localhost:1/v1: Connection error.*; is it running, and is the address right"):
-        drawn(Server("m", "http://localhost:1/v1", retries=0), requests(1), Sampling())
-
-
-def test_chat_messages_come_back_with_text_reasoning_and_finish():
-    asked = [Request(r.key, [{"role": "user", "content": "hi"}], r.seed) for r in requests(1)]
-    with Fake(lambda body, count: (200, chat({"content": "4", "reasoning": "2 + 2"}, "length"))) as fake:
-        found = drawn(Server("m", fake.url), asked, Sampling())
-    assert set(found.values()) == {Drawn("4", 2, "length", "2 + 2")}
-
-
 SECRET = "sk-proj-" + "0123456789abcdef" * 8  # longer than what is quoted of a value
 
 
-@pytest.mark.parametrize("status", [400, 401, 500])
-def test_a_key_that_a_server_repeats_is_blanked_out(status, monkeypatch):
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+def test_a_key_that_a_server_repeats_or_that_stands_in_the_address_is_not_shown(status, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     script = lambda body, count: (status, {"error": {"message": f"wrong key: Bearer {SECRET}"}})  # noqa: E731
-    with Fake(script) as fake, pytest.raises(UserError, match=r"wrong key: Bearer \[key\]") as error:
-        drawn(Server("m", fake.url, retries=0), requests(1), Sampling(max_tokens=5))
-    assert SECRET not in str(error.value)
-
-
-def test_a_key_in_the_address_is_sent_as_it_stands_and_not_shown():
-    with Fake(lambda body, count: 403) as fake:
-        with pytest.raises(UserError, match=r"v1\?api-version=\*\*\*&key=\*\*\*: 403") as error:
-            drawn(Server("m", f"{fake.url}?api-version=2024-10-21&key={SECRET}"), requests(1), Sampling())
-        assert fake.paths == [f"/v1/completions?api-version=2024-10-21&key={SECRET}"]
+    with Fake(script) as fake:
+        server = Server("m", f"{fake.url}?api-version=2024-10-21&key={SECRET}", retries=0)
+        with pytest.raises(UserError, match=rf"v1\?api-version=\*\*\*&key=\*\*\*: {status} .*Bearer \[key\]") as error:
+            drawn(server, requests(1), Sampling(max_tokens=5))
+    assert set(fake.paths) == {f"/v1/completions?api-version=2024-10-21&key={SECRET}"}  # sent as it stands
     assert SECRET not in str(error.value)
 
 
@@ -312,18 +288,12 @@ NONSENSE = {
     "half": (json.dumps(completion()).encode()[:-20], "one JSON object is expected"),
     "a list": (b"[]", "got []"),
     "deep": (b"[" * 50_000, "nested more than"),
-    "choices null": (completion(choices=None), "'choices' is None"),
-    "choices missing": ({"usage": USAGE}, "'choices' is missing"),
-    "two choices": (completion(choices=[CHOICE, CHOICE]), "'choices'"),
-    "a choice null": (completion(choices=[None]), "'choices.0' is None"),
-    "text missing": (completion(choices=[{"index": 0}]), "holds no answer (finish_reason 'stop')"),
-    "text a number": (completion(choices=[CHOICE | {"text": 1}]), "'choices.0.text' is 1"),
-    "message a text": (chat("a"), "'choices.0.message' is 'a'"),
-    "content a number": (chat({"content": 3.5}), "part 3.5"),
-    "broken off": (
-        completion(choices=[CHOICE | {"finish_reason": "abort"}]),
-        "holds no answer (finish_reason 'abort')",
-    ),
+    "choices missing": {"usage": USAGE},
+    "two choices": completion(choices=[CHOICE, CHOICE]),
+    "text missing": completion(choices=[{"index": 0}]),
+    "text a number": completion(choices=[CHOICE | {"text": 1}]),
+    "content a number": chat({"content": 3.5}),
+    "broken off": completion(choices=[CHOICE | {"finish_reason": "abort"}]),
 }
 
 
@@ -331,8 +301,9 @@ def read(body):
     return read_reply(body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
-@pytest.mark.parametrize(("body", "said"), NONSENSE.values(), ids=NONSENSE)
-def test_a_reply_without_an_answer_is_an_error(body, said):
+@pytest.mark.parametrize("case", NONSENSE.values(), ids=NONSENSE)
+def test_a_reply_without_an_answer_is_an_error(case):
+    body, said = case if isinstance(case, tuple) else (case, f"the reply holds no answer: {json.dumps(case)}")
     with pytest.raises(UserError) as error:
         read(body)
     assert said in str(error.value)
@@ -344,9 +315,8 @@ def test_what_a_server_may_leave_out_or_add():
     assert read({"choices": [{"message": {}}], "error": None}) == Drawn("", None, "stop")
     for tokens in (None, "2", -2, 2.0, True, math.nan, 10**12):
         assert read(completion(usage={"completion_tokens": tokens})).tokens is None
-    ends = {"stop": "stop", "length": "length", "max_tokens": "length", "content_filter: SAFETY": "content_filter"}
-    for said, finish in ends.items():
-        assert read(completion(choices=[CHOICE | {"finish_reason": said}])) == Drawn("a", 2, finish)
+    for said in ("stop", "length", "content_filter"):
+        assert read(completion(choices=[CHOICE | {"finish_reason": said}])) == Drawn("a", 2, said)
 
 
 def test_reasoning_is_kept_apart_from_the_answer():

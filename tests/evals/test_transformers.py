@@ -1,6 +1,5 @@
 """Samples from transformers: what a seed fixes, and the model's own probabilities."""
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -11,8 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo.errors import UserError
 from bandpo_runs import toy
-from bandpo_runs.evals.backends.base import Request
-from bandpo_runs.evals.backends.server import Server
+from bandpo_runs.evals.backends.base import Request, opens_thinking
 from bandpo_runs.evals.backends.transformers import SeededChoice, Transformers
 from bandpo_runs.evals.samples import Sampling
 
@@ -47,19 +45,19 @@ def test_an_answer_does_not_depend_on_who_shares_its_batch(engine, monkeypatch):
     assert drawn(engine, other, sampling) != one_way
 
 
+def nucleus(p):
+    """The likeliest tokens that together have half of the probability."""
+    least = np.sort(p)[::-1][np.sort(p)[::-1].cumsum().searchsorted(0.5)]
+    return np.where(p >= least, p, 0) / p[p >= least].sum()
+
+
 @pytest.mark.parametrize(
     ("sampling", "chances"),
     [
         (Sampling(max_tokens=1), lambda p: p),
         (Sampling(max_tokens=1, temperature=2.0), lambda p: p**0.5 / (p**0.5).sum()),
         (Sampling(max_tokens=1, top_k=3), lambda p: np.where(p >= np.sort(p)[-3], p, 0) / np.sort(p)[-3:].sum()),
-        (
-            Sampling(max_tokens=1, top_p=0.5),
-            lambda p: (
-                (kept := np.where(p >= np.sort(p)[::-1][np.sort(p)[::-1].cumsum().searchsorted(0.5)], p, 0))
-                / kept.sum()
-            ),
-        ),
+        (Sampling(max_tokens=1, top_p=0.5), nucleus),
     ],
     ids=["plain", "temperature", "top_k", "top_p"],
 )
@@ -113,17 +111,6 @@ def test_settings_that_come_with_a_model_do_not_hold(home, engine, tmp_path):
     assert model.generation_config.top_k == 1  # they are the model's again
 
 
-def test_a_model_that_a_training_broke_is_not_scored(home, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(home / "model")
-    with torch.no_grad():
-        model.lm_head.weight[3, 2] = math.nan
-    model.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(home / "model").save_pretrained(tmp_path)
-    said = rf"{tmp_path} has weights that are not finite \(1, first lm_head.weight\)"
-    with pytest.raises(UserError, match=said):
-        Transformers(str(tmp_path))
-
-
 def test_every_end_token_of_the_model_ends_an_answer(home):
     model = AutoModelForCausalLM.from_pretrained(home / "model")
     model.generation_config.eos_token_id = [toy.END, toy.ANSWER]
@@ -173,15 +160,13 @@ def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
     ("end", "opened"),
     [("<think>\n", True), ("[THINK]", True), ("<think>\n\n</think>\n\n", False), ("", False), ("<think>a", False)],
 )
-def test_it_is_known_whether_the_prompt_opens_the_thinking(home, end, opened):
+def test_it_is_known_whether_the_prompt_opens_the_thinking(end, opened):
     tokenizer = toy.tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + (
         "{% if add_generation_prompt %}" + end + "{% endif %}"
     )
-    engine = Transformers(AutoModelForCausalLM.from_pretrained(home / "model"), tokenizer)
-    assert engine.opens_thinking([{"role": "user", "content": "a b ="}]) == opened
-    assert engine.opens_thinking("a b =" + end) == opened
-    assert Server("m", "http://localhost:1/v1").opens_thinking("a b =" + end) == opened
-    assert not Server("m", "http://localhost:1/v1").opens_thinking([{"role": "user", "content": "a" + end}])
+    assert opens_thinking([{"role": "user", "content": "a b ="}], tokenizer) == opened
+    assert opens_thinking("a b =" + end, tokenizer) == opens_thinking("a b =" + end, None) == opened
+    assert not opens_thinking([{"role": "user", "content": "a" + end}], None)  # of a server
     tokenizer.chat_template = None
-    assert not engine.opens_thinking([{"role": "user", "content": "a" + end}])  # it is refused where it is rendered
+    assert not opens_thinking([{"role": "user", "content": "a" + end}], tokenizer)  # it is refused where it is rendered

@@ -196,7 +196,7 @@ def prepare(
     max_prompt_tokens: Annotated[int, Option(parser=count, help="Drop prompts with more tokens.")] = 1024,
     against: Annotated[list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")] = None,
     as_published: Annotated[bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")] = False,
-    size: Annotated[int | None, Option(parser=count, help="Rows to take, or items of a task to make.")] = None,
+    size: Annotated[int | None, Option(parser=count, help="Use only the first rows.")] = None,
     prompt: Annotated[str | None, Option(metavar="COLUMN", help="Column of problems. [default: prompt]")] = None,
     answer: Annotated[str | None, Option(metavar="COLUMN", help="Column of answers. [default: answer]")] = None,
     answer_from: Annotated[
@@ -205,21 +205,20 @@ def prepare(
     config: Annotated[str | None, Option(help="Configuration of a data set of the hub.")] = None,
     split: Annotated[str | None, Option(help="Split of a data set of the hub. [default: train]")] = None,
     evaluation: Annotated[bool, Option("--evaluation", help="Prepare an evaluation set; it drops fewer rows.")] = False,
-    option: Annotated[list[Any] | None, Option(parser=setting, metavar="KEY=VALUE", help="Option of a task.")] = None,
 ) -> None:
     """Make Parquet files that verl and TRL read, with a report.
 
-    A data set is paper (all five files of the paper), another name of bandpo data list, reasoning-gym:TASK, a .jsonl,
-    .json, .csv or .parquet file, or ORG/NAME of the Hugging Face hub. The options from --prompt on describe data that
+    A data set is paper (all five files of the paper), another name of bandpo data list, a .jsonl, .json, .csv or
+    .parquet file, or ORG/NAME of the Hugging Face hub. The options from --prompt on describe data that
     bandpo does not know; the column a.b is field b of column a. report.md says what was dropped and changed, and
-    docs/evaluate.md says why. A finished file is not made again.
+    docs/evaluate.md says why.
     """
     from ..data.preparation import Settings, prepare
     from ..data.sources import find
 
     read = functools.partial(
-        find, prompt=prompt, answer=answer, config=config, split=split, size=size, options=dict(option or []),
-        evaluation=evaluation, answer_from=answer_from,
+        find, prompt=prompt, answer=answer, config=config, split=split, size=size, evaluation=evaluation,
+        answer_from=answer_from,
     )  # fmt: skip
     settings = Settings(template, tokenizer, max_prompt_tokens, tuple(against or ()), as_published, copies)
     say = functools.partial(print, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 import unicodedata
@@ -23,18 +24,18 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 
 def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
-    """Read the right answer that a cell holds, and say what was changed to get it.
+    """Read the right answer that a cell holds, and say what was changed to get it; "" where there is none.
 
     Args:
         value: text or a number; a mapping with one answer (`{"ground_truth": "34", "style": "rule"}`) or a list of one,
-            as such or written as JSON or by Python; None and NaN hold no answer, which is "".
-        after: `HASHES` or `BOX`: the answer is what stands behind the last of these marks; "" where there is none.
+            as such or written as JSON or by Python; None and NaN hold no answer.
+        after: `HASHES` or `BOX`: the answer is what stands behind the last of these marks.
 
     Raises:
         ValueError: no answer, or more than one, can be made out; the message is the reason.
     """
     text, inside = _one(value)
-    changes = ["answer taken out of a list or mapping"] if inside else []
+    changes = ["answer taken out of a list or mapping"] * inside
     if after == BOX:
         text = _last_box(text)[1]
     elif after is not None:
@@ -50,14 +51,12 @@ def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
 
 
 def gold_fault(text: str) -> str | None:
-    """Say why no answer can be held against this right answer; None where nothing speaks against it."""
+    """Say why no answer can be compared with this right answer; None where nothing speaks against it."""
     if text.casefold() in _PLACEHOLDERS:
         return "answer is a placeholder (proof, notfound, nan, None)"
     if _CONTAINER.match(text):
         return "answer is a list or mapping written as text"
-    if fault := solution_fault(text):
-        return fault
-    return f"answer of more than {LONGEST} characters" if len(text) > LONGEST else None
+    return solution_fault(text) or (f"answer of more than {LONGEST} characters" if len(text) > LONGEST else None)
 
 
 def solution_fault(text: str) -> str | None:
@@ -103,10 +102,8 @@ def unpack(text: str) -> Any:
     """Parse a list or mapping as JSON or Python writes it; else None."""
     if text.lstrip()[:1] not in ("[", "{"):
         return None
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # of a backslash, which is LaTeX here
@@ -116,17 +113,10 @@ def unpack(text: str) -> Any:
 
 
 def _visible(text: str) -> str:
-    """Remove zero-width spaces, byte order marks, soft hyphens and marks of direction.
-
-    Any space becomes a plain one.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    kinds = ((letter, unicodedata.category(letter)) for letter in text)
-    plain = (
-        " " if kind == "Zs" else letter for letter, kind in kinds if kind not in ("Cf", "Cc") or letter in "\t\n\r"
-    )
-    return "".join(plain)
+    """Remove characters without a width and marks of direction, and make every space a plain one."""
+    kinds = [(letter, unicodedata.category(letter)) for letter in text]
+    seen = [(letter, kind) for letter, kind in kinds if kind not in ("Cf", "Cc") or letter in "\t\n\r"]
+    return "".join(" " if kind == "Zs" else letter for letter, kind in seen)
 
 
 def _undressed(text: str) -> str:

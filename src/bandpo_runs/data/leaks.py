@@ -42,7 +42,7 @@ def _runs(text: list[str]) -> set[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Leak:
-    """A training row that holds an evaluation problem: which one, and how many of its runs of words are there."""
+    """An evaluation problem that a text holds, and the share of its runs of words that are there."""
 
     name: str
     row: int

@@ -1,9 +1,8 @@
 """`bandpo data prepare`: from a data set as it is published to a file to train on, with an account of every change.
 
 A file is made in one pass (`collect`: what is read, corrected, and dropped for which reason), cut to the longest
-prompt, and put into its place in one step. Its account, with the settings, lies in the Parquet file itself, so that a
-file with the same settings is not made again, and a run that was killed goes on with the file it was at. `report.md` is
-written from the accounts of all files in the folder.
+prompt, and put into its place in one step. Its account lies in the Parquet file itself, and `report.md` is written from
+the accounts of all files in the folder.
 
 One schema serves both trainers: verl reads `data_source`, `prompt`, `ability`, `reward_model` and `extra_info`; TRL
 reads `prompt` and `answer`, and gives the other columns to the reward.
@@ -11,11 +10,11 @@ reads `prompt` and `answer`, and gives the other columns to the reward.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,18 @@ import pyarrow.parquet
 
 from bandpo import __version__
 from bandpo.errors import UserError, counted
-from bandpo.files import shortened
 
 from ..files.locks import locked
 from ..files.writing import write_atomically
-from .leaks import Leaks
-from .problems import Problem, fault_warnings, messages_of, template_text
+from ..progress import Progress, lines
+from .leaks import Leaks, same_text
+from .problems import Messages, Problem, messages_of, problem_of, quoted, template_text, without_looks
 from .question_sets import evaluation_set
-from .questions import Content, fingerprint
-from .readers import file_hash, files_on_disk, open_source
-from .selection import Before, collect, measured, token_counter
-from .sources import Source, count_warnings
+from .readers import Rows, file_hash, open_source, value_at
+from .sources import SOURCES, Source, warnings_of
+
+_Say = Callable[[str], None]
+Earlier = dict[str, tuple[str, str]]  # by a problem's text: its answer, and the training file that has it
 
 
 @dataclass(frozen=True)
@@ -59,22 +59,12 @@ class Settings:
 
 
 def prepare(
-    sources: Sequence[Source],
-    output: Path,
-    settings: Settings | None = None,
-    *,
-    say: Callable[[str], None] = lambda line: None,
+    sources: Sequence[Source], output: Path, settings: Settings | None = None, *, say: _Say = lambda line: None
 ) -> dict[str, dict[str, Any]]:
-    """Make the files of some data sets, with report.md beside them; returns their accounts, by name of the file.
+    """Make the files of some data sets, with report.md beside them; return their accounts, by name of the file.
 
     Evaluation sets come first. Training rows are held against those of the same call, and against `settings.against`;
-    a training file also does not repeat the problems of the ones before it.
-
-    Args:
-        sources: what to prepare, as `find` gives it.
-        output: the folder; made if it is not there.
-        settings: see `Settings`.
-        say: is told what happens, in lines.
+    a training file also does not repeat the problems of the ones before it. `say` is told what happens, in lines.
 
     Raises:
         UserError: data that cannot be reached or read, or does not have the columns, in one line; or another process
@@ -86,114 +76,193 @@ def prepare(
         raise UserError(
             f"two of the data sets would be written to {twice}.parquet; prepare them into different folders"
         )
-    if settings.max_prompt_tokens < 1:
-        raise UserError(f"--max-prompt-tokens must be at least 1, got {settings.max_prompt_tokens}")
-    paths = {source.name: output / f"{source.file}.parquet" for source in sources}
+    count = token_counter(settings.tokenizer) if settings.tokenizer else lambda prompt: 0
     done: dict[str, dict[str, Any]] = {}
-    before = Before()
+    against = {name: name for name in settings.against}
+    leaks, earlier = Leaks([]), Earlier()
     with locked(output / ".lock"):
         for source in sorted(sources, key=lambda source: source.use != "evaluation"):
-            if source.use == "train" and not before.hashes:
-                own = {each.name: str(paths[each.name]) for each in sources if each.use == "evaluation"}
-                before = _held_against({name: name for name in settings.against} | own, settings, say)
-            account = _file(paths[source.name], source, settings, before, say)
-            done[source.file] = account
-            if source.use == "train":
-                before = before.and_then(source, paths[source.name])
-        accounts = {path: account_of(path) for path in sorted(output.glob("*.parquet"))}
-        report = _report({path: account for path, account in accounts.items() if account})
+            path = output / f"{source.file}.parquet"
+            if source.use == "train" and not earlier:
+                leaks = _leaks(against, settings.copies, say)
+            done[source.file] = _make(path, source, settings, leaks, earlier, count, say)
+            if source.use == "evaluation":
+                against[source.name] = str(path)
+        paths = sorted(output.glob("*.parquet"))
+        report = _report({path: account for path in paths if (account := account_of(path))})
         write_atomically(output / "report.md", report.encode())
     return done
 
 
-def _asked(content: Content) -> str:
-    """Return the question itself: a text, or the last message."""
-    return content if isinstance(content, str) else content[-1]["content"]
-
-
-def _held_against(against: Mapping[str, str], settings: Settings, say: Callable[[str], None]) -> Before:
+def _leaks(against: Mapping[str, str], copies: Path | None, say: _Say) -> Leaks:
     """Read the evaluation sets of these names."""
-    sets, hashes = [], []
+    sets: list[tuple[str, list[str]]] = []
     for name, place in against.items():
-        found = evaluation_set(place, template="plain", copies=settings.copies)
+        found = evaluation_set(place, template="plain", copies=copies)
         for warning in found.warnings:
             say(f"warning: {warning}")
-        sets.append((name, [_asked(question.content) for question in found.questions]))
-        hashes.append(fingerprint(found.questions))
+        contents = [question.content for question in found.questions]
+        sets.append((name, [text if isinstance(text, str) else text[-1]["content"] for text in contents]))
     if not sets:
         say("training rows are not held against evaluation sets; --against aime24,aime25,amc23 does that")
-    return Before(Leaks(sets), tuple(hashes))
+    return Leaks(sets)
 
 
-def _file(path: Path, source: Source, settings: Settings, before: Before, say: Callable[[str], None]) -> dict[str, Any]:
-    """Make one file, or find it finished; returns its account."""
+def _make(
+    path: Path,
+    source: Source,
+    settings: Settings,
+    leaks: Leaks,
+    earlier: Earlier,
+    count: Callable[[Messages], int],
+    say: _Say,
+) -> dict[str, Any]:
+    """Make one file, whole or not at all; return its account, and add the problems of a training file to `earlier`."""
     if source.kind == "file" and Path(source.hub).resolve() == path.resolve():
         raise UserError(f"{path} would be written over itself; choose another folder with -o")
-    wanted = _wanted(source, settings, before)
-    account = account_of(path)
-    if account and account.get("settings") == wanted:
-        say(f"{source.name}: {path} is finished, {counted(account['rows'], 'row')}")
-    else:
-        account = _made(path, source, settings, before, wanted, say)
-        say(f"{source.name}: {path}, {counted(account['rows'], 'row')} of {account['read']:,}")
-        for kind, counts in _counts(account).items():
-            say(f"  {kind.lower()}: {_listed(counts)}")
-    for warning in account["warnings"]:
+    say(f"{source.name}: reading {source.hub}")
+    template = template_text(settings.template, source.name in SOURCES)
+    rows, where = open_source(source, settings.copies)
+    problems, findings = collect(source, rows, leaks, earlier, as_published=settings.as_published)
+    prepared, stays = [], source.use == "evaluation"
+    for problem in problems:
+        row = _prepared(source, problem, template)
+        if (tokens := count(row["prompt"])) > settings.max_prompt_tokens:
+            counts = findings.kept_though if stays else findings.dropped
+            what = f"prompt longer than {settings.max_prompt_tokens} tokens"
+            findings.note(counts, what, problem, f"tokens {tokens}")
+            if not stays:
+                continue
+        prepared.append(row)
+        if not stays:
+            earlier.setdefault(same_text(problem.asked), (problem.answer, source.name))
+    if not prepared:
+        why = "; ".join([_listed(findings.dropped), *(f"e.g. {each[0]}" for each in findings.examples.values())])
+        raise UserError(f"{source.name}: of {counted(findings.read, 'row')} none is left ({why})")
+    warnings = warnings_of(source, findings.read, findings.kept_though + findings.dropped)
+    account = {"rows": len(prepared), **vars(findings), "warnings": warnings, "from": where, "version": __version__}
+    account["settings"] = {name: str(value) for name, value in vars(settings).items()}
+    _write(prepared, account, path)
+    say(f"{source.name}: {path}, {counted(len(prepared), 'row')} of {findings.read:,}")
+    for kind, counts in _counts(account).items():
+        say(f"  {kind.lower()}: {_listed(counts)}")
+    for warning in warnings:
         say(f"warning: {warning}")
     return account
 
 
-def _made(
-    path: Path, source: Source, settings: Settings, before: Before, wanted: Any, say: Callable[[str], None]
-) -> dict[str, Any]:
-    if settings.tokenizer is not None:
-        token_counter(settings.tokenizer)  # before anything is read: it may not be there
-    say(f"{source.name}: reading {source.hub}")
-    rows, where = open_source(source, settings.copies)
-    read, of_level, problems, findings = collect(source, rows, before, as_published=settings.as_published)
-    if not read:
-        raise UserError(f"{source.name} has no rows")
-    prepared = [_prepared(source, problem, wanted["template"]) for problem in problems]
-    prepared = measured(source, prepared, findings, settings.tokenizer, settings.max_prompt_tokens)
-    if not prepared:
-        shown = next((example for examples in findings.examples.values() for example in examples), {})
-        like = f"; an answer is {shortened(shown['answer'])}" if shown.get("answer") else ""
-        raise UserError(f"{source.name}: of {counted(read, 'row')} none is left ({_listed(findings.dropped)}){like}")
-    warnings = count_warnings(source, read, of_level if source.levels else None)
-    warnings += fault_warnings(source.name, findings.kept_though + findings.dropped)
-    account = {
-        "rows": len(prepared),
-        "read": read,
-        "dropped": dict(findings.dropped.most_common()),
-        "kept_though": dict(findings.kept_though.most_common()),
-        "corrected": dict(findings.corrected.most_common()),
-        "warnings": warnings,
-        "examples": findings.examples,
-        "from": where,
-        "version": __version__,
-        "settings": wanted,
-    }
-    _write(prepared, account, path)
-    return account
+EXAMPLES = 3  # of each finding, for the report
+_CONTRADICTION = "same problem with different answers"
 
 
-def _wanted(source: Source, settings: Settings, before: Before) -> dict[str, Any]:
-    """Collect all facts that a file depends on, by which a finished one is known.
+@dataclass
+class Findings:
+    """Record of the changes to a file's rows: counts, and the first few examples of each kind.
 
-    What the hub has now is not asked.
+    With `stays`, rows with a fault stay, if they can be used at all, and are counted in `kept_though`.
     """
-    node = {key: value for key, value in dataclasses.asdict(source).items() if key not in ("rows", "kept")}
-    wanted = {
-        "format": 3,  # of a file and of its account; another one is made again
-        "source": node,
-        "template": template_text(settings.template, source),
-        "tokenizer": settings.tokenizer,
-        "max_prompt_tokens": settings.max_prompt_tokens if settings.tokenizer else None,
-        "as_published": settings.as_published,
-        "held_against": list(before.hashes),
-        "copied": [file_hash(path) for path in files_on_disk(source, settings.copies) if path.is_file()],
-    }
-    return json.loads(json.dumps(wanted))
+
+    stays: bool
+    read: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    kept_though: Counter[str] = field(default_factory=Counter)
+    corrected: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, counts: Counter[str], what: str, problem: Problem, more: str = "") -> None:
+        """Count a finding; its example has the row's number, the problem's text and `more`."""
+        counts[what] += 1
+        examples = self.examples.setdefault(what, [])
+        if len(examples) < EXAMPLES:
+            examples.append(f"row {problem.index}, problem {quoted(problem.text)}{more and ', '}{more}")
+
+    def fault(self, what: str, problem: Problem, more: str) -> None:
+        """Count a row that is dropped, or stays with a fault."""
+        self.note(self.kept_though if self.stays else self.dropped, what, problem, more)
+
+
+def collect(
+    source: Source, rows: Rows, leaks: Leaks, earlier: Earlier, *, as_published: bool
+) -> tuple[list[Problem], Findings]:
+    """Select rows in one pass: those to keep, and why the others are not kept.
+
+    Of an evaluation set, and `as_published`, duplicates, leaks and doubtful answers stay, and are counted all the same.
+    """
+    findings = Findings(stays=source.use == "evaluation" or as_published)
+    first: dict[str, Problem | str] = {}  # by text: its first problem, or why none of them is kept
+    kept: dict[int, Problem] = {}
+    for index, row in enumerate(_counted(rows, source.name)):
+        findings.read = index + 1
+        if source.levels is not None and row.get("level") not in range(source.levels[0], source.levels[1] + 1):
+            findings.dropped["level outside {} to {}".format(*source.levels)] += 1
+            continue
+        problem = problem_of(source, row, index, padded=as_published)
+        if problem.fault is not None:
+            gold = f"answer {quoted(value_at(row, source.answer))}"
+            if not (findings.stays and problem.usable):
+                findings.note(findings.dropped, problem.fault, problem, gold)
+                continue
+            findings.fault(problem.fault, problem, gold)
+        for change, shown in problem.changes:
+            findings.note(findings.corrected, change, problem, shown)
+        if source.integers and not re.fullmatch(r"[-+]?[0-9]+", problem.answer):  # as scorers read one
+            more = f"answer {quoted(problem.answer)}"
+            findings.note(findings.kept_though, "answer is not an integer", problem, more)
+        text = same_text(problem.asked)
+        what, more = _objection(problem, leaks, earlier.get(text), first.get(text))
+        if what is not None:
+            findings.fault(what, problem, more)
+        if findings.stays or what is None:
+            kept[index] = problem
+            first.setdefault(text, problem)
+            continue
+        other = first.get(text)
+        if what == _CONTRADICTION and isinstance(other, Problem):  # nobody here can say which answer is right
+            findings.fault(what, other, f"answer {quoted(other.answer)}")
+            del kept[other.index]
+        if what != "duplicate":
+            first[text] = what
+    return list(kept.values()), findings
+
+
+def _objection(
+    problem: Problem, leaks: Leaks, earlier: tuple[str, str] | None, same: Problem | str | None
+) -> tuple[str | None, str]:
+    """Say what speaks against a row, with an example for the report; `same` is known of rows with the same text."""
+    answer = f"answer {quoted(problem.answer)}"
+    if earlier is not None:
+        return f"same problem as in {earlier[1]}", f"{answer}, there {quoted(earlier[0])}"
+    if isinstance(same, str):
+        return same, answer
+    if same is not None:
+        differs = without_looks(same.answer) != without_looks(problem.answer)
+        return _CONTRADICTION if differs else "duplicate", f"{answer}, of row {same.index}"
+    texts = dict.fromkeys([problem.text, problem.asked])
+    if leak := next(filter(None, map(leaks.find, texts)), None):
+        found = f"evaluation row {leak.row}, share {leak.share:.2f}, holds {quoted(leak.problem)}"
+        return f"holds a problem of {leak.name}", found
+    return None, ""
+
+
+def _counted(rows: Rows, title: str) -> Iterator[dict[str, Any]]:
+    """Yield the same rows, and count them on stderr."""
+    with Progress("rows", title=title, pause=10.0, console=lines(stderr=True)) as progress:
+        for count, row in enumerate(rows):
+            progress.update(count)
+            yield row
+
+
+def token_counter(name: str) -> Callable[[Messages], int]:
+    """Return a counter of prompt tokens, through the chat template, as verl and TRL count them."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:
+        raise UserError(f"--tokenizer {name} cannot be loaded: {' '.join(str(error).split())}") from error
+    if not tokenizer.chat_template:
+        raise UserError(f"--tokenizer {name} has no chat template, so prompts have no length; name the model to train")
+    return lambda prompt: len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False))
 
 
 SCHEMA = pyarrow.schema(
@@ -206,7 +275,6 @@ SCHEMA = pyarrow.schema(
             {
                 "split": pyarrow.string(),
                 "index": pyarrow.int64(),  # the row's number in its source, from 0
-                "id": pyarrow.string(),  # its name there
                 "problem": pyarrow.string(),  # without instructions
                 "source": pyarrow.string(),
             }
@@ -225,7 +293,6 @@ def _prepared(source: Source, problem: Problem, template: str) -> dict[str, Any]
         "extra_info": {
             "split": source.split,
             "index": problem.index,
-            "id": problem.identity,
             "problem": problem.text,
             "source": source.name if source.kind == "file" else source.hub,
         },
@@ -234,50 +301,42 @@ def _prepared(source: Source, problem: Problem, template: str) -> dict[str, Any]
 
 
 def _write(rows: list[dict[str, Any]], account: Mapping[str, Any], path: Path) -> None:
-    """Write the file whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    schema = SCHEMA.with_metadata({"bandpo": json.dumps(account)})
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), part)
-    with part.open("rb+") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        table = pyarrow.Table.from_pylist(rows, schema=SCHEMA.with_metadata({"bandpo": json.dumps(account)}))
+    except UnicodeEncodeError as error:  # of half a character, which no file can hold
+        raise UserError(f"{path}: {error}") from None
+    written = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, written)
+    write_atomically(path, written.getvalue().to_pybytes())
 
 
 def account_of(path: Path) -> dict[str, Any] | None:
-    """Read the account in a prepared file; None if there is no such file, it is damaged, or another program's."""
-    if not path.is_file():
-        return None
+    """Read the account in a prepared file; None if it is damaged, or another program's."""
     try:
         return json.loads((pyarrow.parquet.read_schema(path).metadata or {})[b"bandpo"])
     except (OSError, KeyError, ValueError, pyarrow.ArrowException):
         return None
 
 
-# -------------------------------------------------------------------------------------------------------------- report
 def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
     """Write what became of every row of the files in a folder, as Markdown."""
-    lines = [
-        "# Prepared data",
-        "",
-        "| file | read | rows | dropped | put right | SHA-256 |",
-        "|---|---|---|---|---|---|",
-    ]
+    text = ["# Prepared data", "", "| file | read | rows | dropped | put right | SHA-256 |", "|---" * 6 + "|"]
     for path, account in accounts.items():
         numbers = [account["read"], account["rows"], sum(account["dropped"].values())]
         numbers.append(sum(account["corrected"].values()))
-        lines.append(f"| {path.name} | {' | '.join(f'{each:,}' for each in numbers)} | `{file_hash(path)}` |")
+        text.append(f"| {path.name} | {' | '.join(f'{each:,}' for each in numbers)} | `{file_hash(path)}` |")
     for path, account in accounts.items():
         where = account["from"]
         files = [f"`{name}` ({digest[:12]})" for name, digest in where.get("files", {}).items()]
         hub = [f"{key} {value}" for key, value in where.items() if value is not None]
-        lines += ["", f"## {path.name}", "", f"From {', '.join(files or hub)}."]
-        lines += [line for warning in account["warnings"] for line in ("", f"**Warning**: {warning}.")]
+        text += ["", f"## {path.name}", "", f"From {', '.join(files or hub)}."]
+        text += [line for warning in account["warnings"] for line in ("", f"**Warning**: {warning}.")]
         for title, counts in _counts(account).items():
-            lines += ["", f"{title}:", ""]
+            text += ["", f"{title}:", ""]
             for what, count in counts.items():
-                lines.append(f"- {count:,} x {what}")
-                lines += [f"    - {_example(example)}" for example in account["examples"].get(what, ())]
-    return "\n".join(lines) + "\n"
+                text.append(f"- {count:,} x {what}")
+                text += [f"    - {example}" for example in account["examples"].get(what, ())]
+    return "\n".join(text) + "\n"
 
 
 def _counts(account: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -287,8 +346,3 @@ def _counts(account: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 def _listed(counts: Mapping[str, int]) -> str:
     return "; ".join(f"{count:,} {what}" for what, count in counts.items())
-
-
-def _example(example: Mapping[str, Any]) -> str:
-    quoted = {key: " ".join(str(value).replace("`", " ").split()) for key, value in example.items()}
-    return ", ".join(f"{key.replace('_', ' ')} `{text}`" for key, text in quoted.items())

@@ -13,16 +13,17 @@ from bandpo.files import parse_yaml, shortened
 
 from .. import toy
 from ..config.recipe import RunConfig, build, read_recipe
-from .problems import corrected, fault_warnings, messages_of, problem_of, template_text
+from .problems import messages_of, problem_of, template_text
 from .questions import Content, Question
-from .readers import open_source, value_at
+from .readers import open_source, reasoning_gym_items, value_at
 from .rows import read_rows
-from .sources import count_warnings, find
+from .sources import SOURCES, find, warnings_of
 
 # Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
 # of seed s + i.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
-LONGEST = 1_000_000  # characters of a question; to find the tokens of ten million takes more than a minute
+
+_Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class QuestionSet:
     questions: list[Question]
     scorer: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    warnings: Sequence[str] = ()
 
 
 def read(
@@ -47,7 +48,7 @@ def read(
     """Read the questions of one entry of --data.
 
     Args:
-        spec: what `evaluation_set` takes (`aime24`, a file, ...), with options for a task as in
+        spec: what `evaluation_set` takes (`aime24`, a file, ...); a task, with options, as in
             `reasoning-gym:chain_sum:min_terms=2:size=64`; a recipe or the folder of a run (its held-out rows); `lab`.
         limit: take the first so many.
         chat: send problems as messages; False: the text of a sole user message as it is.
@@ -61,18 +62,37 @@ def read(
     recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
     if spec == "lab":
         found = _lab()
+    elif spec.startswith("reasoning-gym:"):
+        found = _task(spec, template_text(template, known=False))
     elif recipe == path or recipe.is_file():
         # Without its rule: that has nothing to do with the questions, and may be a module to import.
         node = {key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}
         found = _held_out(build(node), spec)
     else:
-        found = _of_set(spec, template, copies)
+        found = evaluation_set(spec, template=template, copies=copies)
     questions = found.questions[:limit]
     return replace(found, questions=questions if chat else list(map(_as_text, questions)))
 
 
 def _lab() -> QuestionSet:
     return _distinct("lab", [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)], "lab")
+
+
+def _task(spec: str, template: str) -> QuestionSet:
+    """Make the questions of a reasoning_gym task."""
+    _, task, *settings = spec.split(":")
+    options: dict[str, Any] = {"seed": MADE_SEED, "size": MADE_SIZE}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
+        options[key] = parse_yaml(value, f"--data {spec}: {key}")
+    size = options.pop("size")
+    rows: list[Any] = []
+    for number, item in enumerate(reasoning_gym_items(task, size, options)[0]):
+        content = [{"role": "user", "content": template.replace("{prompt}", item["question"])}]
+        rows.append((content, item["answer"], {"item": number}))
+    return _distinct(task, rows, "reasoning-gym", {"task": task, "options": options, "items": size})
 
 
 def _held_out(config: RunConfig, name: str) -> QuestionSet:
@@ -101,94 +121,62 @@ def held_out_name(config: RunConfig) -> str:
     return str(config.data.task) if config.data.source == "reasoning_gym" else Path(config.data.path or "").stem
 
 
-def _of_set(spec: str, template: str | None, copies: Path | None) -> QuestionSet:
-    if not spec.startswith("reasoning-gym:"):
-        return evaluation_set(spec, template=template, copies=copies)
-    prefix, task, *settings = spec.split(":")
-    options: dict[str, Any] = {"seed": MADE_SEED, "size": MADE_SIZE}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
-        options[key] = parse_yaml(value, f"--data {spec}: {key}")
-    size = options.pop("size")
-    return evaluation_set(f"{prefix}:{task}", template=template, copies=copies, options=options, size=size)
-
-
-def evaluation_set(
-    name: str, *, template: str | None = None, copies: Path | None = None, **options: Any
-) -> QuestionSet:
+def evaluation_set(name: str, *, template: str | None = None, copies: Path | None = None) -> QuestionSet:
     """Read a data set to evaluate on, by its name or from a file: all of its problems, in order, as chat messages.
 
     Integers are written as usual (033 is 33). Nothing is dropped but repetitions.
 
     Args:
-        name: a known set (`aime24`, `aime25`, `amc23`, `gsm8k-test`; `gsm8k` is its test), `reasoning-gym:TASK`, a file
-            that `bandpo data prepare` wrote, any other file, or a name on the hub.
+        name: a known set (`aime24`, `aime25`, `amc23`, `gsm8k-test`; `gsm8k` is its test), a file that `bandpo data
+            prepare` wrote, any other file with the columns `prompt` and `answer`, or a name on the hub.
         template: the text around a problem, by name (`paper`, `plain`, `boxed`) or as a text with {prompt} in it. By
             default `paper` for a known set and `plain` for others; problems that are messages stay as they are.
         copies: folder with copies of the hub's data sets, each in its folder ORG/NAME, to be read instead of the hub.
-        options: columns and parts of other data, as for `sources.find`.
 
     Raises:
         UserError: it cannot be found or read, has a row without a problem or an answer, or two answers to a problem.
     """
-    found = find(name, **options)
+    found = find(name)
     found = [source for source in found if source.use == "evaluation"] if len(found) > 1 else found
     if len(found) != 1:
         raise UserError(f"{name} is {len(found)} evaluation sets ({', '.join(each.name for each in found)}); name one")
-    source, made = found[0], found[0].kind == "reasoning-gym"
-    text = template_text(template, source)
+    (source,) = found
+    text = template_text(template, source.name in SOURCES)
     read, where = open_source(source, copies)
     rows: list[tuple[Content, str, dict[str, Any]]] = []
     faults: Counter[str] = Counter()
     for index, row in enumerate(read):
         problem = problem_of(source, row, index)
-        if not problem.text.strip() or problem.fault == "no answer":
-            raise UserError(f"{name}: row {index + 1} has no {'answer' if problem.text.strip() else 'problem'}")
         if problem.fault is not None:
-            if not problem.answer:
-                raise UserError(f"{name}: row {index + 1}: {problem.fault}: {shortened(value_at(row, source.answer))}")
+            if not problem.usable:
+                got = shortened(value_at(row, source.answer))
+                raise UserError(f"{name}: row {index + 1}: {problem.fault}; its answer is {got}")
             faults[problem.fault] += 1
-        answer = corrected(problem.answer, padded=False)[0] if source.integers else problem.answer
         prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
         if isinstance(prepared, str):
             problem = replace(problem, text=prepared, messages=problem.messages if template is None else None)
-        identity = value_at(row, "extra_info.id") or problem.identity
-        more = {"id": identity, "data_source": row.get("data_source") or source.data_source}
-        rows.append((messages_of(source, problem, text), answer, {"item": index} if made else more))
+        key = row.get("data_source") or source.data_source
+        rows.append((messages_of(source, problem, text), problem.answer, {"data_source": key}))
     if not rows:
         raise UserError(f"{name} has no rows")
     label = source.name if source.kind == "hub" else source.file
-    warnings = [*count_warnings(source, len(rows)), *fault_warnings(name, faults)]
-    return _distinct(label, rows, "reasoning-gym" if made else "math", where, warnings)
+    return _distinct(label, rows, "math", where, warnings_of(source, len(rows), faults))
 
 
 def _distinct(
-    name: str,
-    rows: Iterable[tuple[Content, str, dict[str, Any]]],
-    scorer: str,
-    facts: Mapping[str, Any] | None = None,
-    warnings: Sequence[str] = (),
+    name: str, rows: _Rows, scorer: str, facts: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
 ) -> QuestionSet:
     """Keep each question once: a repeated one would count as independent in every interval."""
     known: dict[str, Question] = {}
     repeated = 0
     for content, answer, more in rows:
         question = Question(name, len(known), content, str(answer), more)
-        parts = [content] if isinstance(content, str) else [str(message.get("content")) for message in content]
-        if (size := sum(map(len, parts))) > LONGEST:
-            raise UserError(
-                f"--data {name}: question {len(known) + 1} has {size:,} characters, more than any model reads; at most "
-                f"{LONGEST:,} are taken"
-            )
         repeated += question.id in known
         first = known.setdefault(question.id, question)
         if first.answer != question.answer:
             answers = f"{first.answer!r} and {question.answer!r}"
             raise UserError(f"--data {name}: two answers, {answers}, to the question {content!r:.200}")
-    facts = {**(facts or {}), "repeated": repeated}
-    return QuestionSet(name, list(known.values()), scorer, facts, list(warnings))
+    return QuestionSet(name, list(known.values()), scorer, {**(facts or {}), "repeated": repeated}, warnings)
 
 
 def _as_text(question: Question) -> Question:

@@ -29,14 +29,13 @@ class Question:
 
     def row(self) -> dict[str, Any]:
         """Return the question as a line of prompts.jsonl has it."""
-        own = {"data": self.data, "prompt": self.prompt, "content": self.content, "answer": self.answer}
-        return {**own, **self.more}
+        return {name: value for name, value in vars(self).items() if name != "more"} | dict(self.more)
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Question:
         """Return the question in a line of prompts.jsonl."""
-        more = {key: value for key, value in row.items() if key not in ("data", "prompt", "content", "answer")}
-        return cls(row["data"], row["prompt"], row["content"], row["answer"], more)
+        own = {name: row[name] for name in ("data", "prompt", "content", "answer")}
+        return cls(**own, more={name: value for name, value in row.items() if name not in own})
 
 
 def fingerprint(questions: Iterable[Question]) -> str:

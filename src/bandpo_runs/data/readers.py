@@ -1,7 +1,4 @@
-"""The rows of a data set, as plain dictionaries: from the hub, a copy of it on disk, a file, or reasoning_gym.
-
-What cannot be read is named in one line.
-"""
+"""Rows of a data set as plain dictionaries: from the hub, a copy of it on disk, a file, or reasoning_gym."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import csv
 import hashlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from .sources import Source
 Rows = Iterator[dict[str, Any]]
 
 
-# --------------------------------------------------------------------------------------------------------------- files
 def value_at(row: Mapping[str, Any], path: str) -> Any:
     """Return row["a"]["b"] for "a.b".
 
@@ -38,16 +34,12 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def file_rows(path: Path, name: str | None = None) -> Rows:
-    """Read the rows of a file of JSON lines, JSON, CSV or Parquet.
-
-    Args:
-        path: the file; its ending says what is in it.
-        name: what to call it in errors.
+    """Read the rows of a file of JSON lines, JSON, CSV or Parquet, by its ending; `name` stands in errors.
 
     Raises:
         UserError: no such file, another ending, or a file that cannot be read; in the last case only when its rows are.
     """
-    name = name or f"{str(path)!r}"
+    name = name or repr(str(path))
     if not path.is_file():
         raise UserError(f"{name} is not a file")
     if path.suffix not in _READERS:
@@ -80,9 +72,7 @@ def _json_rows(path: Path) -> Rows:
 def _csv_rows(path: Path) -> Rows:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
-        names = [name.strip() for name in reader.fieldnames or ()]
-        if len(set(names)) == len(names):  # "prompt, score" has a blank that nobody means
-            reader.fieldnames = names
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]  # of "prompt, score"
         for row in reader:
             if None in row:
                 raise ValueError(f"line {reader.line_num} has more cells than the header")
@@ -103,58 +93,49 @@ _READERS: dict[str, Callable[[Path], Rows]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- the hub
-def hub_rows(
-    hub: str, config: str | None, split: str, *, stream: bool = False, then: str = "--from copies"
-) -> tuple[Rows, str | None]:
+def hub_rows(hub: str, config: str | None, split: str, then: str = "--from copies") -> tuple[Rows, str | None]:
     """Read the rows of a data set of the Hugging Face hub, and their commit.
 
-    Without `stream` it is downloaded into the hub's own cache first, which goes on where a download broke off. With
-    HF_HUB_OFFLINE=1 only that cache is read, and the commit is None.
+    It is downloaded into the hub's own cache, which goes on where a download broke off. With HF_HUB_OFFLINE=1 only that
+    cache is read, and the commit is None.
 
     Raises:
-        UserError: it cannot be reached or has no such part; the message names it and says how to use a copy on disk, by
-            the setting `then`.
+        UserError: it cannot be reached or has no such part; the message says how to use a copy on disk, by the setting
+            `then`.
     """
     from datasets import load_dataset
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    def failed(error: Exception) -> UserError:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return UserError(
-            f"{hub} cannot be loaded from the Hugging Face hub ({reason}). Where there is a network: `hf download "
-            f"{hub} --repo-type dataset --local-dir copies/{hub}`; then here: {then}"
-        )
-
-    def guarded(found: Any) -> Rows:
-        try:
-            yield from found
-        except Exception as error:
-            raise failed(error) from error
 
     try:
         revision = None
         if not HF_HUB_OFFLINE and not Path(hub).is_dir():
             # First, because it fails at once without a network, where load_dataset tries for half a minute.
             revision = HfApi().dataset_info(hub, timeout=20).sha
-        found: Any = load_dataset(hub, config, split=split, streaming=stream, revision=revision)
+        found: Any = load_dataset(hub, config, split=split, revision=revision)
+        return iter(found), revision
     except Exception as error:  # the hub's client has many ways to say no
-        raise failed(error) from error
-    return guarded(found), revision
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"{hub} cannot be loaded from the Hugging Face hub ({reason}). Where there is a network: `hf download "
+            f"{hub} --repo-type dataset --local-dir copies/{hub}`; then here: {then}"
+        ) from error
 
 
-def copied_files(source: Source, copies: Path) -> list[Path]:
-    """Find the files of a data set's split in copies of the hub, each in its folder ORG/NAME.
+def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
+    """List the files that a source is read from, in copies of the hub at ORG/NAME; none if it is downloaded.
 
     Raises:
         UserError: nothing of it is there; the message says where it was looked for.
     """
+    if source.kind == "file":
+        return [Path(source.hub)]
+    if copies is None:
+        return []
     folder = copies / source.hub
     # As datasets' own push_to_hub lays them out: CONFIG/SPLIT-*, or data/SPLIT-* where there is one configuration.
     for place in [folder / source.config] if source.config else [folder / "data", folder]:
-        found = sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file())
-        if found:
+        if found := sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file()):
             return found
     where = f"{source.config}/" if source.config else ""
     raise UserError(
@@ -163,19 +144,28 @@ def copied_files(source: Source, copies: Path) -> list[Path]:
     )
 
 
-# ------------------------------------------------------------------------------------------------------- reasoning_gym
+def open_source(source: Source, copies: Path | None) -> tuple[Rows, dict[str, Any]]:
+    """Return the rows of a source, at most its `size`, and their origin; from `copies`, if given, not the hub."""
+    if files := files_on_disk(source, copies):
+        rows = chain.from_iterable([file_rows(path) for path in files])
+        return islice(rows, source.size), {"files": {str(path): file_hash(path) for path in files}}
+    rows, commit = hub_rows(source.hub, source.config, source.split)
+    where = {"hub": source.hub, "config": source.config, "split": source.split, "commit": commit}
+    return islice(rows, source.size), where
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def reasoning_gym_items(
     task: str, size: int, options: Mapping[str, Any], name: str = "task"
 ) -> tuple[list[dict[str, Any]], Callable[[str, dict[str, Any]], float]]:
-    """Return the items of a reasoning_gym task, and its scorer.
+    """Return the items of a reasoning_gym task, with `question` and `answer`, and its scorer `score(text, item)`.
 
-    Items have `question` and `answer`; the scorer is `score(text, item)`.
-
-    Args:
-        task: its name there.
-        size: how many items.
-        options: of the task, its `seed` among them (default 0).
-        name: what to call the task in errors.
+    `options` of the task may have its `seed`, which is 0 by default; `name` stands in errors.
 
     Raises:
         UserError: reasoning_gym is not installed, or has no such task or option.
@@ -190,38 +180,3 @@ def reasoning_gym_items(
     except Exception as error:
         raise UserError(f"{name} {task!r} with options {options}: {' '.join(str(error).split())}") from error
     return list(made), made.score_answer
-
-
-# --------------------------------------------------------------------------------------------------------- any of them
-def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
-    """List the files that a source is read from; none if it is downloaded or made."""
-    if source.kind == "file":
-        return [Path(source.hub)]
-    return copied_files(source, copies) if copies is not None and source.kind == "hub" else []
-
-
-def open_source(source: Source, copies: Path | None) -> tuple[Rows, dict[str, Any]]:
-    """Return the rows of a source and their origin; the first `size` rows if the source has a size.
-
-    Args:
-        source: the data set.
-        copies: folder with copies of the hub's data sets, each in its folder ORG/NAME; None: the hub itself is read.
-    """
-    if source.kind == "reasoning-gym":
-        items, _ = reasoning_gym_items(source.hub, source.size or 0, source.options)
-        return iter(items), {"task": source.hub, "options": {"seed": 0, **source.options}, "items": source.size}
-    if files := files_on_disk(source, copies):
-        missing = next((path for path in files if not path.is_file()), None)
-        if missing is not None:
-            raise UserError(f"{str(missing)!r} is not a file")
-        hashes = {str(path): file_hash(path) for path in files}
-        return islice((row for path in files for row in file_rows(path)), source.size), {"files": hashes}
-    rows, commit = hub_rows(source.hub, source.config, source.split, stream=source.stream)
-    where = {"hub": source.hub, "config": source.config, "split": source.split, "commit": commit}
-    return islice(rows, source.size), where
-
-
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,9 +21,7 @@ from .readers import file_rows, hub_rows, reasoning_gym_items
 
 
 def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
-    """Read the rows and the reward, as `read_rows` does and more.
-
-    For `module:function` the module is imported, which runs what is in it.
+    """Read the rows as `read_rows` does, and the reward; for `module:function` the module is imported.
 
     Raises:
         UserError: as there, or there is no such reward.
@@ -59,7 +57,7 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
     if data.source == "reasoning_gym":
         rows, reward = _reasoning_gym(data, config)
     else:
-        rows = _columns(_load(data), data, config.reward)
+        rows = _from_table(data, config.reward)
     if data.size is not None:
         if len(rows) < data.size:
             raise UserError(
@@ -71,10 +69,9 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
         first = max(0, len(rows) - data.eval_size)
         held_out = rows.select(range(first, len(rows)))
         # A prompt that is held out must not be trained on, however often it occurs.
-        seen = {json.dumps(prompt) for prompt in held_out["prompt"]}
-        rows = rows.select(
-            [i for i, prompt in enumerate(rows["prompt"]) if i < first and json.dumps(prompt) not in seen]
-        )
+        prompts = [json.dumps(prompt) for prompt in rows["prompt"]]
+        seen = set(prompts[first:])
+        rows = rows.select([i for i, prompt in enumerate(prompts) if prompt not in seen])
     train = len(rows)
     if train < config.prompts_per_round:
         raise UserError(
@@ -87,7 +84,8 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
     return rows.select(order.tolist()), held_out, reward
 
 
-def _load(data: DataConfig) -> list[dict[str, Any]]:
+def _from_table(data: DataConfig, reward: str) -> Dataset:
+    """Read a file or a data set of the hub; rename its columns, and put a prompt into its template."""
     path = data.path or ""
     if data.source == "hub":
         rows = list(hub_rows(path, None, data.split, then="data.source=file data.path=FILE")[0])
@@ -95,40 +93,31 @@ def _load(data: DataConfig) -> list[dict[str, Any]]:
         rows = list(file_rows(Path(path), f"data.path {path!r}"))
     if not rows:
         raise UserError(f"data.path {path!r} has no rows")
-    return rows
-
-
-def _columns(rows: list[dict[str, Any]], data: DataConfig, reward: str) -> Dataset:
-    """Rename to `prompt` and `answer`, put the prompt into its template and, for chat, into a message."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     for key, name in (("prompt", data.prompt), ("answer", data.answer)):
         if name not in names:
-            raise UserError(f"data.{key}: column {name!r} is not in {data.path!r}, which has {names}")
+            raise UserError(f"data.{key}: column {name!r} is not in {path!r}, which has {names}")
     others = [name for name in names if name not in (data.prompt, data.answer, "prompt", "answer")]
     shaped = []
     for number, row in enumerate(rows, 1):
-        prompt, answer = row.get(data.prompt), row.get(data.answer)
+        where, prompt, answer = f"row {number} of {path!r}", row.get(data.prompt), row.get(data.answer)
         if not prompt or not isinstance(prompt, str | list):
-            raise UserError(f"row {number} of {data.path!r}: {data.prompt!r} must be text or messages, got {prompt!r}")
+            raise UserError(f"{where}: {data.prompt!r} must be text or messages, got {prompt!r}")
         if answer is None:
-            raise UserError(f"row {number} of {data.path!r}: {data.answer!r} is missing")
+            raise UserError(f"{where}: {data.answer!r} is missing")
+        if isinstance(answer, list | dict) and ":" not in reward:  # an imported reward may want all of it
+            try:
+                answer = read_gold(answer)[0]
+            except ValueError as error:
+                raise UserError(f"{where}: {data.answer!r} is {shortened(answer)}: {error}") from None
         prompt = _prompt(prompt, data) if isinstance(prompt, str) else prompt
-        if isinstance(answer, list | dict) and ":" not in reward:  # a reward of one's own may want all of it
-            answer = _one_answer(answer, f"row {number} of {data.path!r}: {data.answer!r}")
         shaped.append({"prompt": prompt, "answer": str(answer), **{name: row.get(name) for name in others}})
     if len({type(row["prompt"]) for row in shaped}) > 1:
-        raise UserError(f"data.path {data.path!r}: some prompts are text, others messages")
+        raise UserError(f"data.path {path!r}: some prompts are text, others messages")
     try:
         return Dataset.from_list(shaped, on_mixed_types="use_json")
     except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
-        raise UserError(f"data.path {data.path!r} does not fit a table: {' '.join(str(error).split())}") from error
-
-
-def _one_answer(value: Any, where: str) -> str:
-    try:
-        return read_gold(value)[0]
-    except ValueError as error:
-        raise UserError(f"{where} is {shortened(value)}: {error}") from None
+        raise UserError(f"data.path {path!r} does not fit a table: {' '.join(str(error).split())}") from error
 
 
 def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:

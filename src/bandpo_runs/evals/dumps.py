@@ -7,7 +7,6 @@ is where; of other files the names of columns tell it.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +24,7 @@ from ..data.readers import value_at
 from ..statistics.estimators import Graded
 from .formats import Row, known, rows_of
 from .grades import check_scorer, grader_of
-from .samples import Sample
-from .texts import texts_of
+from .samples import Sample, content_of
 
 # What each column is called, in the order in which names are looked for.
 NAMES = {
@@ -38,14 +36,11 @@ NAMES = {
     "extracted": ("pred", "extracted_answer"),
     "data": ("data_source", "dataset"),
 }
-_NEEDED = {
-    "prompt": ("questions", ", or problem=COLUMN what names the problem"),
-    "response": ("responses", ""),
-    "answer": ("right answers", ""),
-    "score": ("scores (1 or true where the response is right)", ", or --scorer math grades the responses"),
-}
-_WORDS = {"true": 1, "false": 0, "c": 1, "i": 0, "n": 0}  # the letters are inspect_ai's: correct, incorrect, no answer
+# The letters are inspect_ai's: correct, incorrect, no answer.
+_RIGHT: dict[str, float] = {"1": 1, "1.0": 1, "true": 1, "c": 1, "0": 0, "0.0": 0, "-1": 0, "-1.0": 0, "false": 0}
+_RIGHT |= {"i": 0, "n": 0}
 
+_EXPECTED = "text, chat messages with one of the assistant, or a list of such is expected"
 _Answers = list[tuple[Any, Any]]  # a score and what was read or, for a scorer, a text and the right answer
 
 
@@ -61,8 +56,7 @@ def read_dump(
 
     Args:
         path: the file, of JSON lines, JSON, CSV or Parquet, or a log of inspect_ai.
-        columns: names of columns by what they hold, one of `NAMES`; a.b is field b of column a. What is not named is
-            looked for by the names that are common.
+        columns: names of columns by role, one of `NAMES`; a.b is field b of column a. The others have usual names.
         scorer: grades the responses anew; None: the scores in the file hold.
         drop_incomplete: problems with fewer answers than most are left out, and answers beyond that number.
         say: is told what was left out.
@@ -71,111 +65,123 @@ def read_dump(
         UserError: no such file or column, a value that cannot be, or problems with different numbers of answers.
     """
     scorer = scorer and check_scorer(scorer)
-    rows, chosen, by = _rows(path, columns or {}, scorer)
+    rows, names, by = _rows(path, columns or {}, scorer)
+    problem, wanted = "problem" if "problem" in names else "prompt", "response" if scorer else "score"
     problems: dict[str, dict[str, _Answers]] = {}
     for number, row in enumerate(rows, 1):
         where = f"{path}, row {number}"
-        values = {role: value_at(row, name) for role, name in chosen.items()}
-        problem, wanted = "problem" if "problem" in chosen else "prompt", "response" if scorer else "score"
-        if values[problem] is None:
-            raise UserError(f"{where}: {chosen[problem]!r} is missing")
-        data = check_text(str(values.get("data") or "answers"), "the name")
-        answers = problems.setdefault(data, {}).setdefault(_hash(values[problem]), [])
-        missing = values[wanted] is None or values[wanted] != values[wanted]  # NaN, of a table
+        if row[problem] is None:
+            raise UserError(f"{where}: {names[problem]!r} is missing")
+        data = check_text(str(row.get("data") or "answers"), "the name")
+        answers = problems.setdefault(data, {}).setdefault(_hash(row[problem]), [])
         found: _Answers = []
-        if not missing:
-            found = _texts(values, chosen, where, scorer) if scorer else _scores(values, chosen, where)
+        if row[wanted] is not None and row[wanted] == row[wanted]:  # NaN, of a table
+            found = _texts(row, names, where, scorer) if scorer else _scores(row, names, where)
         if not found and not drop_incomplete:
-            raise UserError(f"{where}: {chosen[wanted]!r} is missing; --drop-incomplete leaves its problem out")
+            raise UserError(f"{where}: {names[wanted]!r} is missing; --drop-incomplete leaves its problem out")
         answers += found
     graded = []
     for data, of_data in problems.items():
-        even = _even(path, data, of_data, say) if drop_incomplete else of_data
+        even = _even(data, of_data, say) if drop_incomplete else of_data
         sizes = {len(answers) for answers in even.values()}
         if len(sizes) != 1 or sizes == {0}:
             raise UserError(
-                f"{path}: problems of {data!r} have from {min(sizes, default=0)} to {max(sizes, default=0)} answers; "
-                "expected as many for each (a problem that is twice in the data has twice as many). --drop-incomplete "
-                "leaves out problems with fewer answers than most"
+                f"{path}: problems of {data!r} have from {min(sizes)} to {max(sizes)} answers, expected as many for "
+                "each; --drop-incomplete leaves out problems with fewer answers than most"
             )
-        graded.append(_graded(data, even, scorer, scorer is not None or "extracted" in chosen))
+        graded.append(_graded(data, even, scorer, scorer is not None or "extracted" in names))
     return graded, by
 
 
-def _rows(path: Path, given: Mapping[str, str], scorer: str | None) -> tuple[Sequence[Row], dict[str, str], str]:
-    """Return the rows of a file, the column of each role, and who graded them."""
+def _rows(path: Path, given: Mapping[str, str], scorer: str | None) -> tuple[Sequence[Row], Mapping[str, str], str]:
+    """Return the rows of a file by role, the column of each role, and who graded them."""
     if role := next((role for role in given if role not in NAMES), None):
         raise UserError(f"--column must name one of {', '.join(NAMES)}, got {role!r}{nearest(role, list(NAMES))}")
     rows = rows_of(path)
     if not rows:
         raise UserError(f"{path}: empty; expected an answer a row")
-    form = known(path, rows, given.get("score"), scorer)
-    if form:
-        rows, by = form
-        given = {role: name for role, name in given.items() if role != "score"}
-        chosen = {role: role for role in NAMES if role in rows[0]}
-    else:
-        there = {role: next((name for name in names if name in rows[0]), None) for role, names in NAMES.items()}
-        chosen = {role: name for role, name in there.items() if name is not None}
-        by = f"column {given.get('score', chosen.get('score'))!r}"
-    names = [name if name and name == name.strip() else repr(name) for name in rows[0]]  # a blank at an end is shown
-    has = (", ".join(names[:20]) or "none") + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    if form := known(path, rows, given.get("score"), scorer):
+        if others := [role for role in given if role != "score"]:
+            raise UserError(f"{path} has known columns, and {form[1]}; --column {others[0]} is for other files")
+        return form[0], {role: role for role in form[0][0]}, scorer or form[1]
+    there = {role: next((name for name in names if name in rows[0]), None) for role, names in NAMES.items()}
+    names = {role: name for role, name in there.items() if name is not None} | dict(given)
+    has = ", ".join(list(rows[0])[:20]) + (f" and {len(rows[0]) - 20} more" if len(rows[0]) > 20 else "")
     for role, name in given.items():
         if name not in rows[0] and value_at(rows[0], name) is None:
             near = nearest(name, list(rows[0]))
             raise UserError(f"{path} has no column {name!r} (--column {role}={name}){near}; it has {has}")
-    chosen |= given
     needed = ["response", "answer"] if scorer else ["score"]
-    for role in needed if "problem" in chosen else ["prompt", *needed]:
-        if role not in chosen:
-            what, other = _NEEDED[role]
-            raise UserError(
-                f"{path} has no column of {what}; looked for {', '.join(NAMES[role])}; it has {has}. --column "
-                f"{role}=COLUMN names it{other}"
-            )
-    return rows, chosen, scorer or by
+    for role in needed if "problem" in names else ["prompt", *needed]:
+        if role not in names:
+            said = f"looked for {', '.join(NAMES[role])}; it has {has}. --column {role}=COLUMN names it"
+            hint = ", or --scorer math grades the responses" if role == "score" else ""
+            raise UserError(f"{path} has no column of the {role}; {said}{hint}")
+    by_role = [{role: value_at(row, name) for role, name in names.items()} for row in rows]
+    return by_role, names, scorer or f"column {names['score']!r}"
 
 
-def _texts(values: Row, chosen: Mapping[str, str], where: str, scorer: str) -> _Answers:
+def _texts(row: Row, names: Mapping[str, str], where: str, scorer: str) -> _Answers:
     """Return the texts in a row, each with the right answer; as it is written for a scorer of texts."""
-    value, where_gold = values["answer"], f"{where}: {chosen['answer']!r}"
-    is_text = isinstance(value, str) and scorer not in (*SCORERS, "last-number")
+    value = gold = row["answer"]
     try:
-        gold = value if is_text else read_gold(value)[0]
-        if fault := "no answer" if gold == "" else None if is_text else solution_fault(gold):
-            raise ValueError(fault)
+        if not isinstance(value, str) or scorer in (*SCORERS, "last-number"):
+            gold = read_gold(value)[0]
+            if fault := solution_fault(gold) or (None if gold else "no answer"):
+                raise ValueError(fault)
     except ValueError as error:
-        raise UserError(f"{where_gold} is {shortened(value)}: {error}") from None
-    return [(text, gold) for text in texts_of(values["response"], f"{where}: {chosen['response']!r}")]
+        raise UserError(f"{where}: {names['answer']!r} is {shortened(value)}: {error}") from None
+    return [(text, gold) for text in texts_of(row["response"], f"{where}: {names['response']!r}")]
 
 
-def _scores(values: Row, chosen: Mapping[str, str], where: str) -> _Answers:
+def texts_of(found: Any, where: str) -> list[str]:
+    """Read the text of each answer in a cell.
+
+    Messages are one conversation, hence one answer: the text of the last one of the assistant ("" where it only calls
+    tools). A list of anything else has an answer in each element, lists of lists too. A reply of a server that speaks
+    OpenAI's protocol has one in each of its choices.
+
+    Raises:
+        UserError: no answer can be made out; the message begins with `where` and has what was found.
+    """
+    if found is None or found != found:  # NaN is how some tables say nothing
+        return [""]
+    if isinstance(found, str | int | float) and not isinstance(found, bool):
+        return [str(found)]
+    if isinstance(found, Mapping) and "role" not in found:
+        for key in ("choices", "body", "message", "messages", "text"):  # of servers, of batches, and of vLLM
+            if found.get(key) is not None:
+                return texts_of(found[key], where)
+        if "content" in found:
+            return [content_of(found["content"], where)]
+    parts: list[Any] = [found] if isinstance(found, Mapping) else found if isinstance(found, list) else []
+    if parts and all(isinstance(part, Mapping) and "role" in part for part in parts):
+        said = [message for message in parts if message["role"] in ("assistant", "model")]
+        if not said:
+            raise UserError(f"{where} has no message of the assistant, but {shortened(parts)}; {_EXPECTED}")
+        return [content_of(said[-1].get("content"), where)]
+    if isinstance(found, list) and len({isinstance(part, Mapping) for part in parts}) < 2:
+        if parts and all(isinstance(part, Mapping) and "type" in part for part in parts):
+            return [content_of(parts, where)]
+        return [text for part in parts for text in texts_of(part, where)]
+    raise UserError(f"{where} is {shortened(found)}; {_EXPECTED}")
+
+
+def _scores(row: Row, names: Mapping[str, str], where: str) -> _Answers:
     """Return the scores in a row, 1.0 or 0.0, each with what was read."""
-    scores, read = _listed(values["score"]), _listed(values.get("extracted"))
-    if "extracted" not in chosen:
+    scores, read = (each if isinstance(each, list) else [each] for each in (row["score"], row.get("extracted")))
+    if "extracted" not in names:
         read = [None] * len(scores)
     if len(read) != len(scores):
-        lengths = f"{chosen['extracted']!r} has {len(read)} values, {chosen['score']!r} has {len(scores)}"
+        lengths = f"{names['extracted']!r} has {len(read)} values, {names['score']!r} has {len(scores)}"
         raise UserError(f"{where}: {lengths}")
-    right = []
-    for value in scores:
-        number = value
-        if isinstance(value, str):
-            try:
-                number = float(_WORDS.get(value.strip().lower(), value))
-            except ValueError:
-                number = math.nan
-        if not isinstance(number, int | float) or number not in (-1, 0, 1):
-            raise UserError(
-                f"{where}: {chosen['score']!r} is {shortened(value)}; 1 or true (right), or 0, -1 or false (wrong), is "
-                "expected; --scorer math grades the responses"
-            )
-        right.append(float(number > 0))
+    right = [_RIGHT.get(str(value).strip().lower()) for value in scores]
+    if None in right:
+        raise UserError(
+            f"{where}: {names['score']!r} is {shortened(scores[right.index(None)])}; 1 or true (right), or 0, -1 or "
+            "false (wrong), is expected; --scorer math grades the responses"
+        )
     return list(zip(right, read, strict=True))
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _hash(problem: Any) -> str:
@@ -184,19 +190,15 @@ def _hash(problem: Any) -> str:
     return Question("", 0, plain, "").id
 
 
-def _even(
-    path: Path, data: str, problems: Mapping[str, _Answers], say: Callable[[str], None]
-) -> Mapping[str, _Answers]:
+def _even(data: str, problems: Mapping[str, _Answers], say: Callable[[str], None]) -> Mapping[str, _Answers]:
     """Leave out problems with fewer answers than most, and answers beyond that number."""
-    sizes = Counter(len(answers) for answers in problems.values())
+    sizes = Counter(map(len, problems.values()))
     n = max(sizes, key=lambda size: (size > 0, sizes[size], size))
     kept = {key: answers[:n] for key, answers in problems.items() if len(answers) >= n}
-    beyond = sum(max(0, len(answers) - n) for answers in problems.values())
-    gone = len(problems) - len(kept)
-    facts = [f"{gone} of {len(problems)} problems, which have fewer than {n} answers"] if gone else []
-    facts += [f"{beyond} answers beyond the first {n} of a problem"] if beyond else []
-    if facts:
-        say(f"{data}: left out {', and '.join(facts)}")
+    if kept != problems:
+        beyond = sum(max(0, len(answers) - n) for answers in problems.values())
+        gone = f"{len(problems) - len(kept)} of {len(problems)} problems, which have fewer than {n} answers"
+        say(f"{data}: left out {gone}, and {beyond} answers beyond the first {n} of a problem")
     return kept
 
 
@@ -207,9 +209,8 @@ def _graded(data: str, problems: Mapping[str, _Answers], scorer: str | None, is_
         samples = [Sample(data, 0, 0, 0, text, 0, "stop") for text, _ in flat]
         grades = grader_of(scorer, {}, data)(samples, [Question(data, 0, "", gold) for _, gold in flat])
         flat = [(grade.score, grade.answer if grade.status == "ok" else None) for grade in grades]
-    read = np.empty(len(flat), dtype=object)
-    read[:] = [None if text in (None, "", "[INVALID]", "[invalid]") else str(text) for _, text in flat]
-    answers = read.reshape(shape)
+    read = [None if text in (None, "", "[INVALID]", "[invalid]") else str(text) for _, text in flat]
+    answers = np.array(read, object).reshape(shape)
     return Graded(
         data=data,
         score=np.array([score for score, _ in flat], np.float64).reshape(shape),

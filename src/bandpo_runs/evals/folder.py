@@ -1,4 +1,4 @@
-"""The folder of an evaluation: what was asked, what came back, how it was graded. It may be killed at any byte.
+"""The folder of an evaluation: what was asked, what came back, how it was graded.
 
     eval.json            what ran: model, back end, sampling, data sets, versions, times
     prompts.jsonl        a question a line
@@ -7,13 +7,16 @@
 
 A sample that ended in an `error` has no grade and is wrong, until a later line of samples.jsonl stands for it.
 
-A line is a fact once its newline is there. A process that is killed leaves at most one line without it, at the end:
-whoever goes on cuts it off. So no sample is lost but the one that was being written, and none is there twice.
+A process may be killed at any byte. A line is a fact once its newline is there; whoever goes on cuts off one without,
+so that no other sample is lost, and none is there twice.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -22,21 +25,21 @@ import pydantic
 from typing_extensions import TypedDict
 
 from bandpo.errors import UserError
-from bandpo.files import check_text, read_json, read_json_lines
+from bandpo.files import check_text, line_of, read_json, read_json_lines
 
 from ..data.questions import Question, fingerprint
+from ..files.writing import Appender, write_atomically
 from ..statistics.estimators import Graded
-from .samples import Key, Sample
+from .samples import Key, Sample, Sampling, seed_of
 
-# ------------------------------------------------------------------------------------- what the files of a folder hold
 _open = pydantic.with_config(pydantic.ConfigDict(extra="allow"))
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
-_Name = Annotated[str, pydantic.AfterValidator(lambda value: check_text(value, "the name"))]
+_Some = Annotated[int, pydantic.Field(ge=1, lt=2**31)]
 
 
 @_open
 class _Sampling(TypedDict):
-    n: Annotated[int, pydantic.Field(ge=1, lt=2**31)]
+    n: _Some
     temperature: pydantic.FiniteFloat
     max_tokens: _Count
     seed: NotRequired[_Count]
@@ -44,13 +47,13 @@ class _Sampling(TypedDict):
 
 @_open
 class _Data(TypedDict):
-    rows: Annotated[int, pydantic.Field(ge=1, lt=2**53)]
+    rows: _Some
     sha256: str
 
 
 @_open
 class Facts(TypedDict):
-    """eval.json, as far as it is read again; `recording` and `draw` write more."""
+    """eval.json, as far as it is read again; `Evaluation` and `draw` write more."""
 
     label: str
     model: str
@@ -60,26 +63,27 @@ class Facts(TypedDict):
     backend: NotRequired[str]
     body: NotRequired[dict[str, Any]]
     command: NotRequired[str]
-    thinking: NotRequired[str | None]
+    thinking: NotRequired[Literal["opened"] | None]
     wall_seconds: NotRequired[pydantic.FiniteFloat]
 
 
+class _Prompt(TypedDict):
+    data: Annotated[str, pydantic.AfterValidator(lambda value: check_text(value, "the name"))]
+    prompt: _Count
+
+
 @_open
-class _Question(TypedDict):
+class _Question(_Prompt):
     """A line of prompts.jsonl; what else is in it is for a scorer."""
 
-    data: _Name
-    prompt: _Count
     content: str | list[dict[str, Any]]
     answer: str
 
 
 @pydantic.with_config(pydantic.ConfigDict(extra="forbid"))
-class SampleRow(TypedDict):
+class SampleRow(_Prompt):
     """A line of samples.jsonl."""
 
-    data: _Name
-    prompt: _Count
     sample: _Count
     seed: _Count
     text: str
@@ -89,18 +93,15 @@ class SampleRow(TypedDict):
     error: NotRequired[str]
 
 
-class GradeRow(TypedDict):
+class GradeRow(_Prompt):
     """A line of grades-SCORER.jsonl."""
 
-    data: _Name
-    prompt: _Count
     sample: _Count
     score: Literal[0, 1]
     answer: str | None
     status: str
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
 def read_facts(folder: Path) -> Facts:
     """Read eval.json."""
     path = folder / "eval.json"
@@ -120,26 +121,23 @@ def read_questions(folder: Path, facts: Facts) -> list[Question]:
     for name in dict.fromkeys([*facts["data"], *(question.data for question in questions)]):
         own, known = [question for question in questions if question.data == name], facts["data"].get(name)
         whole = [question.prompt for question in own] == list(range(len(own)))
-        if known is None or len(own) != known["rows"] or fingerprint(own) != known["sha256"] or not whole:
+        if known is None or fingerprint(own) != known["sha256"] or len(own) != known["rows"] or not whole:
             raise UserError(f"{path}: the questions of {name!r} are not those that were asked, by eval.json")
     return questions
 
 
 def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
     """Read the whole lines of samples.jsonl, in the order of the questions."""
-    path = folder / "samples.jsonl"
-    facts = facts or read_facts(folder)
-    order = {name: i for i, name in enumerate(facts["data"])}
-    rows, n = {name: data["rows"] for name, data in facts["data"].items()}, facts["sampling"]["n"]
+    path, facts = folder / "samples.jsonl", facts or read_facts(folder)
+    order, n = list(facts["data"]), facts["sampling"]["n"]
+    rows = {name: data["rows"] for name, data in facts["data"].items()}
     lines = read_json_lines(path, SampleRow, ended=True).rows
-    samples = by_key(path, lines, lambda s: s.prompt < rows.get(s.data, 0) and s.sample < n)
-    return sorted(samples.values(), key=lambda s: (order[s.data], s.prompt, s.sample))
+    samples = _by_key(path, lines, lambda s: s.prompt < rows.get(s.data, 0) and s.sample < n)
+    return sorted(samples.values(), key=lambda s: (order.index(s.data), s.prompt, s.sample))
 
 
-def by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Sample], bool]) -> dict[Key, Sample]:
-    """Return the samples in the lines of a file, each once.
-
-    A later line stands for an earlier one that is an `error`.
+def _by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Sample], bool]) -> dict[Key, Sample]:
+    """Return the samples in the lines of a file, each once; a later line stands for an earlier one that is an `error`.
 
     Raises:
         UserError: a sample is not asked for, or there twice.
@@ -161,16 +159,13 @@ def grades_path(folder: Path, scorer: str) -> Path:
 
 
 def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
-    """Read scores and answers for the statistics, as arrays [prompts, samples] of each data set.
+    """Read scores and answers of a finished evaluation, as arrays [prompts, samples] of each data set.
 
-    Args:
-        folder: of a finished evaluation.
-        scorer: whose grades; None: the one that the evaluation was made with.
+    `scorer` is the one whose grades are read; None: the one that the evaluation was made with.
 
     Raises:
         UserError: samples or grades are missing, or a file is damaged.
     """
-    folder = Path(folder)
     facts = read_facts(folder)
     scorer = scorer or facts["scorer"]
     n = facts["sampling"]["n"]
@@ -183,10 +178,10 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
         )
     path = grades_path(folder, scorer)
     rows = read_json_lines(path, GradeRow, ended=True).rows if path.exists() else []
-    failed = {key: {"score": 0, "answer": None, "status": "error"} for key, s in samples.items() if s.finish == "error"}
-    grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows} | failed
-    missing = len(samples.keys() - grades.keys())
-    if missing:
+    grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows}
+    failed = {"score": 0, "answer": None, "status": "error"}
+    grades |= {key: failed for key, sample in samples.items() if sample.finish == "error"}
+    if missing := len(samples.keys() - grades.keys()):
         raise UserError(
             f"{path}: {missing} of {len(samples)} grades are missing; bandpo score {folder} --scorer {scorer}"
         )
@@ -211,3 +206,109 @@ def _graded(
         parsed=array(bool, lambda key: grades[key]["status"] == "ok"),
         prompt_ids=[question.id for question in questions],
     )
+
+
+class Evaluation:
+    """An evaluation folder, open for writing: new, or where its last process left it.
+
+    When an evaluation goes on, its questions, `SETTINGS` of its `facts`, and its sampling must be the same; only more
+    samples than before may be asked for.
+
+    Raises:
+        UserError: the folder holds another evaluation (the message names what differs) or is damaged, or another
+            process is writing to it.
+    """
+
+    SETTINGS = ("model", "weights", "backend", "scorer", "body")
+
+    def __init__(
+        self, folder: Path, facts: Mapping[str, Any], sampling: Sampling, questions: Sequence[Question]
+    ) -> None:
+        self.folder, self.sampling, self.questions = folder, sampling, questions
+        self.facts = {**facts, "sampling": asdict(sampling), "data": {}, "wall_seconds": 0.0}
+        for name in dict.fromkeys(question.data for question in questions):
+            own = [question for question in questions if question.data == name]
+            known = {"rows": len(own), "sha256": fingerprint(own)}
+            self.facts["data"][name] = known | facts.get("data", {}).get(name, {})
+        folder.mkdir(parents=True, exist_ok=True)
+        self._began, self._drew = time.monotonic(), False
+        self._file = Appender(folder / "samples.jsonl", SampleRow)
+        try:
+            self.done = self._begin_or_go_on()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _begin_or_go_on(self) -> dict[Key, str]:
+        if not self._file.rows:  # without samples nothing binds
+            lines = b"".join(line_of(question.row()) for question in self.questions)
+            write_atomically(self.folder / "prompts.jsonl", lines)
+        else:
+            stored: dict[str, Any] = {**read_facts(self.folder)}
+            self._check(stored)
+            lasting = ("started", "command", "wall_seconds", "dtype", "thinking")
+            self.facts |= {key: stored[key] for key in lasting if key in stored}
+        known, n = {(question.data, question.prompt) for question in self.questions}, self.sampling.n
+        samples = _by_key(self._file.path, self._file.rows, lambda s: s.key[:2] in known and s.sample < n)
+        self._write_facts()
+        return {key: sample.finish for key, sample in samples.items()}
+
+    def _check(self, stored: Mapping[str, Any]) -> None:
+        """Check for the same model, wherever it is, the same questions, the same sampling; only n may grow."""
+        before, now = self._settings(stored), self._settings(self.facts)
+        same = {key for key in {*before, *now} if before.get(key) == now.get(key)}
+        same |= {"sampling.n"} if (now["sampling.n"] > before["sampling.n"]) else set()
+        same |= {"model"} if "weights" in same and now["weights"] is not None else set()
+        if different := sorted({*before, *now} - same):
+            raise self._other(*((key, before.get(key), now.get(key)) for key in different))
+
+    def _settings(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {key: facts.get(key) for key in self.SETTINGS}
+        settings |= {f"sampling.{key}": value for key, value in facts["sampling"].items()}
+        return settings | {f"data.{name}": node["sha256"] for name, node in facts["data"].items()}
+
+    def _other(self, *different: tuple[str, Any, Any]) -> UserError:
+        hashes = {key for key, _, _ in different if key == "weights" or key.startswith("data.")}
+        said = [f"other {key}" if key in hashes else f"{key}: {a!r} there, {b!r} now" for key, a, b in different]
+        return UserError(
+            f"{self.folder} holds an evaluation with other settings ({'; '.join(said)}); repeat it with the same ones "
+            "(only n may grow), or choose another folder with -o"
+        )
+
+    def record(self, name: str, value: str | None) -> None:
+        """Record a fact that is known once a model is loaded; raise UserError if the samples there have another."""
+        known = self.facts.setdefault(name, value)
+        if known != value:
+            raise self._other((name, known, value))
+        self._write_facts()
+
+    def todo(self, finish: str | None = None) -> list[tuple[Question, int, int]]:
+        """List (question, sample, its seed) of all samples that are missing, or that ended in an "error"."""
+        return [
+            (question, sample, seed_of(self.sampling.seed, question, sample))
+            for question in self.questions
+            for sample in range(self.sampling.n)
+            if self.done.get((question.data, question.prompt, sample)) == finish
+        ]
+
+    def add(self, sample: Sample) -> None:
+        """Append a sample; it is there for good when this returns, were the process killed now."""
+        if self.done.get(sample.key, "error") != "error":
+            raise ValueError(f"sample {sample.key} is there already")
+        self._file.add({name: value for name, value in asdict(sample).items() if value is not None or name == "tokens"})
+        self.done[sample.key] = sample.finish
+        self._drew = True
+
+    def _write_facts(self) -> None:
+        write_atomically(self.folder / "eval.json", (json.dumps(self.facts, indent=2) + "\n").encode())
+
+    def __enter__(self) -> Evaluation:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._drew:  # a killed process leaves its time out
+                self.facts["wall_seconds"] += round(time.monotonic() - self._began, 1)
+                self._write_facts()  # while the folder is still ours
+        finally:
+            self._file.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,18 +24,16 @@ CHUNK = 512  # samples graded between two appends
 
 
 def check_scorer(scorer: str) -> str:
-    """Return the scorer if there is one of this name; raises UserError."""
+    """Return the scorer if there is one of this name; raise UserError otherwise."""
     if scorer not in GRADERS:
         raise UserError(f"scorer must be one of {', '.join(GRADERS)}, got {scorer!r}{nearest(scorer, list(GRADERS))}")
     return scorer
 
 
 def grade_folder(folder: Path, scorer: str | None = None) -> str:
-    """Grade the samples that have no grade yet, and append the grades to grades-SCORER.jsonl; returns the scorer.
+    """Grade the samples that have no grade yet, and append the grades to grades-SCORER.jsonl; return the scorer.
 
-    Args:
-        folder: of an evaluation, finished or not.
-        scorer: one of `GRADERS`; None: the evaluation's own.
+    `scorer` is one of `GRADERS`; None: the evaluation's own.
     """
     facts = read_facts(folder)
     scorer = check_scorer(scorer or facts["scorer"])
@@ -50,14 +49,8 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
             grader = grader_of(scorer, facts["data"][data], data, thinking)
             for first in range(0, len(waiting), CHUNK):
                 chunk = waiting[first : first + CHUNK]
-                grades = grader(chunk, [questions[sample.data, sample.prompt] for sample in chunk])
-                file.add(
-                    *(
-                        {"data": s.data, "prompt": s.prompt, "sample": s.sample}
-                        | {"score": g.score, "answer": g.answer, "status": g.status}
-                        for s, g in zip(chunk, grades, strict=True)
-                    )
-                )
+                grades = zip(chunk, grader(chunk, [questions[sample.key[:2]] for sample in chunk]), strict=True)
+                file.add(*({"data": s.data, "prompt": s.prompt, "sample": s.sample} | vars(g) for s, g in grades))
     return scorer
 
 
@@ -67,11 +60,10 @@ _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
     """Check that the prompts opened the thinking.
 
-    This is known of a model here, and of a server, whose template is not known, where most whole answers end a thinking
-    block that they do not begin.
+    This is known of a model here. Of a server it is likely where most whole answers end a block that they do not begin.
     """
     if facts.get("backend") != "openai" or facts.get("thinking"):
-        return "opened" if facts.get("thinking") == "opened" else None
+        return facts.get("thinking")
     ended = [s.text for s in samples if s.finish == "stop"]
     opened = sum(any(end in text and begin not in text for begin, end in THINKING) for text in ended)
     return "opened" if 2 * opened > len(ended) else None
@@ -80,17 +72,9 @@ def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal[
 def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Literal["opened"] | None = None) -> _Grader:
     """Return the grader of one data set's samples; `thinking` as for `rewards.grade`."""
     if scorer in SCORERS:
-        return lambda samples, questions: grade(
-            [s.text for s in samples], [q.answer for q in questions], scorer, thinking=thinking
-        )
-    if scorer == "exact":
-        return lambda samples, questions: [
-            Grade(score, s.text.strip()) for s, score in zip(samples, _scores(exact, samples, questions), strict=True)
-        ]
-    if scorer == "last-number":
-        return _last_numbers
-    if scorer == "lab":
-        return _lab
+        return lambda s, q: grade([each.text for each in s], [each.answer for each in q], scorer, thinking=thinking)
+    if scorer != "reasoning-gym":
+        return {"exact": _exact, "last-number": _last_numbers, "lab": _lab}[scorer]
     if "task" not in facts:
         raise UserError(f"scorer reasoning-gym is for questions of reasoning_gym, and {data} is not; give another one")
     items, score_answer = reasoning_gym_items(facts["task"], facts["items"], facts["options"])
@@ -103,34 +87,27 @@ def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Litera
     return by_task
 
 
-def _scores(reward: Callable[..., Sequence[float]], samples: Sequence[Sample], questions: Sequence[Question]):
-    return reward([s.text for s in samples], answer=[q.answer for q in questions])
+def _exact(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
+    scores = exact([s.text for s in samples], answer=[q.answer for q in questions])
+    return [Grade(score, s.text.strip()) for s, score in zip(samples, scores, strict=True)]
 
 
 def _last_numbers(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
-    out = []
-    for sample, score in zip(samples, _scores(last_number, samples, questions), strict=True):
-        number = read_number(sample.text)
-        # 7, 7.0 and 7.00 are one answer.
-        out.append(Grade(0.0, None, "unparsed") if number is None else Grade(score, format(number.normalize(), "f")))
-    return out
+    scores = last_number([s.text for s in samples], answer=[q.answer for q in questions])
+    read = [(score, read_number(s.text)) for s, score in zip(samples, scores, strict=True)]
+    # 7, 7.0 and 7.00 are one answer.
+    return [Grade(s, format(n.normalize(), "f")) if n is not None else Grade(0.0, None, "unparsed") for s, n in read]
 
 
 def _lab(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
-    """Grade with the lab's reward, which asks for tokens.
-
-    Those of a text are its letters; the end, which it does not have, is known.
-    """
+    """Grade with the lab's reward, which asks for tokens: the letters of a text, and its end, which is known."""
     ids = [
         [toy.SYMBOLS.index(letter) for letter in s.text if not letter.isspace()] + [toy.END] * (s.finish == "stop")
         for s in samples
     ]
     scores = toy.reward([s.text for s in samples], ids, [q.answer for q in questions])
-    out = []
-    for sample, score in zip(samples, scores, strict=True):
-        _, mark, after = sample.text.partition(toy.SYMBOLS[toy.ANSWER])
-        out.append(Grade(score, after.strip()) if mark else Grade(0.0, None, "unparsed"))
-    return out
+    parts = [(score, *s.text.partition(toy.SYMBOLS[toy.ANSWER])[1:]) for s, score in zip(samples, scores, strict=True)]
+    return [Grade(score, after.strip()) if mark else Grade(0.0, None, "unparsed") for score, mark, after in parts]
 
 
 # ------------------------------------------------------------------------------------------------- remarks on a folder
@@ -154,23 +131,18 @@ def unanswered(samples: Sequence[Sample]) -> Iterator[str]:
 def nothing_right(folder: Path, samples: Sequence[Sample], scorer: str) -> str | None:
     """Say why no sample of a folder is right by `scorer`: all answers are empty, or what other scorers find in them."""
     answers = [sample for sample in samples if sample.error is None]
-    if not answers:
-        return None
     if not any(sample.text.strip() for sample in answers):
         cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)
         why = f"{cut:,} were cut at --max-tokens, and {thought:,} have reasoning, which is not graded"
-        return f"all {len(answers):,} answers are empty; {why}"
+        return f"all {len(answers):,} answers are empty; {why}" if answers else None
     facts = read_facts(folder)
     by_key = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
     chosen = answers[:: -(-len(answers) // MOST)]  # evenly spread
     questions, thinking = [by_key[sample.key[:2]] for sample in chosen], thinking_in(facts, answers)
-    found = {}
-    for other in OTHERS:
-        if other != scorer:
-            try:
-                found[other] = sum(grade.score == 1 for grade in grader_of(other, {}, "", thinking)(chosen, questions))
-            except ValueError:  # last-number has no numbers to compare with, or math-verify is not installed
-                found[other] = 0
+    found = dict.fromkeys((other for other in OTHERS if other != scorer), 0)
+    for other in found:
+        with contextlib.suppress(ValueError):  # no numbers to compare with, or math-verify is not installed
+            found[other] = sum(g.score == 1 for g in grader_of(other, {}, "", thinking)(chosen, questions))
     best = max(found, key=found.__getitem__)
     hint = f"bandpo score {folder} --scorer {best}?" if found[best] else f"look at some in {folder / 'samples.jsonl'}"
     counts = ", ".join(f"{count:,} by {name}" for name, count in found.items())

@@ -1,8 +1,7 @@
 """Results read back: what one checkpoint did, from what was sampled and graded, and the log of the run that made it.
 
-A result is an evaluation folder (`bandpo eval`), or a file of answers that another program wrote (`dumps`). Its label
-is what comes before an = in front of the path, or the label of the evaluation; "MODEL / METHOD" puts METHOD under the
-heading MODEL. Results with the same label are runs of one method with other seeds.
+The label of a result is what comes before an = in front of its path, or that of the evaluation; "MODEL / METHOD" puts
+METHOD under the heading MODEL. Results with the same label are runs of one method with other seeds.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ Columns = Mapping[str, str]  # names of columns by what they hold
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Results of one checkpoint: its graded samples, data set by data set, the collapse in its run's log, if any, and
-    notes: what of a file was left out, or under which name it was compared."""
+    """Result of one checkpoint: its samples, data set by data set, and the collapse in its run's log, if any.
+
+    `notes` say what of a file was left out, or under which name it was compared.
+    """
 
     label: str
     source: Path
@@ -46,7 +47,6 @@ class Result:
         return self.label.rpartition(" / ")[2]
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
 def split_label(text: str) -> tuple[str | None, Path]:
     """Split "LABEL=PATH" or "PATH"; an existing path is a path, = or not."""
     label, equals, path = text.partition("=")
@@ -64,42 +64,31 @@ def read_results(
 ) -> list[Result]:
     """Read results by `read_result`, with the logs of the runs that made their models.
 
-    Args:
-        texts: as for `read_result`.
-        scorer: see there.
-        columns: see there.
-        drop_incomplete: see there.
-        logs: LABEL=PATH, the log of a run; without it the log next to the model is read, if there is one.
+    `logs` are LABEL=PATH, the log of a run; without it the log next to the model is read, if there is one.
 
     Raises:
         UserError: nothing there, not finished, not graded, or damaged; or a log of a label that no result has.
     """
-    pairs = [text.partition("=") for text in logs]
-    for label, _, path in pairs:
+    of_label: dict[str, str] = {}
+    for label, _, path in (text.partition("=") for text in logs):
         if not (label and path):
             raise UserError(f"--log must be LABEL=PATH, got {label!r}")
-    of_label = {label: Path(path) for label, _, path in pairs}
+        of_label[label] = path
     results = [read_result(text, scorer, columns, drop_incomplete) for text in texts]
     labels = dict.fromkeys(result.label for result in results)
     if unused := [label for label in of_label if label not in labels]:
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
-    found = [of_label.get(result.label) or _log_of(result.source) for result in results]
-    return [
-        r if log is None else replace(r, collapse=collapse_of(read_log(log)))
-        for r, log in zip(results, found, strict=True)
-    ]
+    found = [(result, of_label.get(result.label) or _log_of(result.source)) for result in results]
+    return [replace(result, collapse=log and collapse_of(read_log(Path(log)))) for result, log in found]
 
 
 def read_result(
     text: str, scorer: str | None = None, columns: Columns | None = None, drop_incomplete: bool = False
 ) -> Result:
-    """Read "PATH" or "LABEL=PATH", without a log.
+    """Read "PATH" or "LABEL=PATH", an evaluation folder or a file of answers, without a log.
 
-    Args:
-        text: an evaluation folder, or a file of answers.
-        scorer: whose grades of the folder; or grades the answers of the file anew.
-        columns: of the file, as for `dumps.read_dump`.
-        drop_incomplete: see there.
+    `scorer` is whose grades of the folder are read, or grades the answers of a file anew; `columns` and
+    `drop_incomplete` are for a file, as for `dumps.read_dump`.
 
     Raises:
         UserError: nothing there, not finished, not graded, or damaged; the message names the file.
@@ -123,9 +112,8 @@ def read_result(
 def _log_of(source: Path) -> Path | None:
     """Find the log of the run that made a folder's model: metrics.jsonl with the model or up to two folders above."""
     model = Path(read_facts(source)["model"]) if source.is_dir() else source
-    folder = model.resolve()
-    logs = (place / "metrics.jsonl" for place in (folder, *list(folder.parents)[:2]) if model.is_dir())
-    return next((log for log in logs if log.is_file()), None)
+    folders = (model.resolve(), *model.resolve().parents[:2]) if model.is_dir() else ()
+    return next((log for folder in folders if (log := folder / "metrics.jsonl").is_file()), None)
 
 
 def read_log(path: Path) -> Log:
@@ -134,8 +122,7 @@ def read_log(path: Path) -> Log:
     Raises:
         UserError: no such log, or one without a reward.
     """
-    path = Path(path)
-    file = path / "metrics.jsonl" if path.is_dir() else path
+    file = Path(path) / "metrics.jsonl" if Path(path).is_dir() else Path(path)
     if not file.exists():
         raise UserError(f"{file}: No such file or directory; expected the log of a run")
     return log_of(read_rows(file), str(file))

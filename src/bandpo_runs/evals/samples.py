@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bandpo.errors import UserError
+from bandpo.files import shortened
 
 from ..data.questions import Question
 
@@ -15,15 +18,9 @@ Key = tuple[str, int, int]  # data set, prompt, sample
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings by which answers are drawn.
+    """Settings by which answers are drawn: `n` for each prompt, each with its own seed (`seed_of`).
 
-    Attributes:
-        n: samples for each prompt.
-        temperature: 0 is greedy, with one sample.
-        top_p: the share of probability that is kept; 1 keeps all.
-        top_k: how many tokens are kept; -1 keeps all.
-        max_tokens: where an answer is cut.
-        seed: of everything; each sample has its own, `seed_of`.
+    Temperature 0 is greedy, with one sample; `top_p` 1 and `top_k` -1 keep all tokens.
     """
 
     n: int = 32
@@ -34,35 +31,29 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        wrong = {
+        rules = {
             "n must be from 1 to 100,000": not 1 <= self.n <= 100_000,
             "temperature must be 0 or more, and finite": not 0 <= self.temperature < math.inf,
             "top_p must be in (0, 1]": not 0 < self.top_p <= 1,
             "top_k must be -1 (all) or from 1 to 2^31": self.top_k != -1 and not 1 <= self.top_k < 2**31,
             "max_tokens must be at least 1, and below 2^31": not 1 <= self.max_tokens < 2**31,
             "seed must be 0 or more, and below 2^53": not 0 <= self.seed < 2**53,
+            "n must be 1 at temperature 0, where all samples are the same": self.temperature == 0 and self.n > 1,
         }
-        for rule, broken in wrong.items():
+        for rule, broken in rules.items():
             if broken:
                 raise UserError(f"{rule}, got {getattr(self, rule.split()[0])!r}")
-        if self.temperature == 0 and self.n > 1:
-            raise UserError(f"at temperature 0 all samples of a prompt are the same; n must be 1, got {self.n}")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample of an answer.
+    """Sample of an answer: the data set and number of its question, its own number and seed, and what came back.
 
     Attributes:
-        data: set of the question.
-        prompt: number of the question.
-        sample: number of the sample.
-        seed: of the sample.
         text: the answer, which is graded; empty where there is none.
         tokens: with the end token and the reasoning; None where a server does not count them.
         finish: `stop`; `length`, cut at max_tokens; `content_filter`, cut by a server's filter; `refused` by a server,
-            such as a question that does not fit with max_tokens; or `error`, which may pass, and is tried again by the
-            next process.
+            such as a question that does not fit with max_tokens; or `error`, which is tried again by the next process.
         reasoning: what a server keeps apart from the answer; it is not graded.
         error: what a server said instead of an answer.
     """
@@ -83,9 +74,20 @@ class Sample:
 
 
 def seed_of(seed: int, question: Question, sample: int) -> int:
-    """Return the seed of one sample, in [0, 2^31), which every server takes.
-
-    It is the same whatever else is evaluated with it,
-    and different for all samples of a question."""
+    """Return the seed of one sample, in [0, 2^31): the same whatever else is evaluated, another for each sample."""
     text = f"{seed} {question.id}".encode()
     return (int.from_bytes(hashlib.sha256(text).digest()[:8], "big") + sample) % 2**31
+
+
+def content_of(content: Any, where: str) -> str:
+    """Return the text of a message: as such, or in parts, of which thoughts and calls of tools are left out."""
+    parts = content if isinstance(content, list) else [content or ""]
+    texts: list[str] = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
+        if isinstance(text, str):
+            texts.append(text if kind in ("text", "output_text", None) else "")
+        elif kind == "text" or not isinstance(kind, str):
+            raise UserError(f"{where} has a message with the part {shortened(part)}; text is expected")
+    return "".join(texts)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bandpo.errors import UserError
 
 from ...data.questions import Content
-from ..samples import Sampling
 
 
 @dataclass(frozen=True)
 class Request:
-    """One sample to draw. `key` is the caller's."""
+    """One sample to draw; `key` is the caller's."""
 
     key: Any
     content: Content
@@ -35,24 +33,8 @@ class Drawn:
     error: str | None = None
 
 
-class Backend(Protocol):
-    """`dtype`: the precision of the model, where that is known."""
-
-    @property
-    def dtype(self) -> str | None: ...
-
-    def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
-        """Yield the outcome of each request, in any order. Leaving the iterator stops the work."""
-        ...
-
-    def opens_thinking(self, content: Content) -> bool:
-        """Check that a prompt opens the thinking (`opens_thinking`), as far as is known."""
-        ...
-
-
 def weights_of(model: str) -> str | None:
-    """Return an identity of a model's weights, beyond its name: the revision on the hub or, of a folder, a hash
-    of its settings and of the ends of its weight files (training changes every tensor)."""
+    """Return an identity of a model's weights: the revision on the hub or, of a folder, a hash of its files' ends."""
     folder = Path(model)
     if not folder.is_dir():
         from transformers import AutoConfig
@@ -63,7 +45,7 @@ def weights_of(model: str) -> str | None:
             raise cannot_load(model, error) from error
     digest = hashlib.sha256()
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("config.json")])
-    for path in files:
+    for path in files:  # training changes every tensor
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 2**20))
@@ -77,8 +59,7 @@ def cannot_load(model: str, error: Exception) -> UserError:
 
 
 def opens_thinking(content: Content, tokenizer: Any) -> bool:
-    """Check that a prompt, as the model sees it, ends with an open thinking block; some chat templates open one.
-    False without a template."""
+    """Check that a prompt, as the model sees it, ends with an open thinking block; False without a chat template."""
     if not isinstance(content, str):
         if tokenizer is None or tokenizer.chat_template is None:
             return False
@@ -87,15 +68,11 @@ def opens_thinking(content: Content, tokenizer: Any) -> bool:
 
 
 def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
-    """Return a prompt as tokens.
-
-    Messages go through the model's chat template, text as it is (as TRL does in training).
-    """
+    """Return a prompt as tokens: messages through the model's chat template, text as it is (as TRL in training)."""
     if isinstance(content, str):
-        ids = tokenizer(content)["input_ids"]
-        if not ids:
-            raise UserError(f"the tokenizer of {model!r} finds no token in {content!r}; are its files there?")
-        return list(ids)
+        if ids := tokenizer(content)["input_ids"]:
+            return list(ids)
+        raise UserError(f"the tokenizer of {model!r} finds no token in {content!r}; are its files there?")
     if tokenizer.chat_template is None:
         raise UserError(
             f"the prompts are chat messages, but the tokenizer of {model!r} has no chat template; --no-chat sends "

@@ -10,30 +10,21 @@ import torch
 from torch import Tensor
 
 from bandpo.errors import UserError
-from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
-from ...data.questions import Content
 from ..samples import Sampling
-from .base import Drawn, Request, cannot_load, opens_thinking, token_ids
+from .base import Drawn, Request, cannot_load, token_ids
 
 
 class Transformers:
     """`generate` in batches, with noise that depends on the sample's seed alone (`SeededChoice`).
 
-    Args:
-        model: a folder, a hub id, or a model that is loaded already (then with its `tokenizer`).
-        batch: samples at once; halved for good where they do not fit into memory.
-        say: called with notices.
+    `model` is a folder, a hub id, or a loaded model with its `tokenizer`. `batch` is halved for good where so many
+    samples do not fit into memory.
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any = None,
-        *,
-        batch: int | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        self, model: Any, tokenizer: Any = None, *, batch: int | None = None, say: Callable[[str], None] = print
     ) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
         from transformers.utils import logging
@@ -50,11 +41,6 @@ class Transformers:
                 model = loaded.to(device)
             except Exception as error:  # a damaged folder fails in many ways
                 raise cannot_load(self.path, error) from error
-        if names := not_finite(model.named_parameters()):
-            raise UserError(
-                f"{self.path} has weights that are not finite ({len(names)}, first {names[0]}): a training broke, and "
-                "a score would mean nothing"
-            )
         self.model, self.tokenizer, self.say = model.eval(), tokenizer, say
         self.device = next(model.parameters()).device
         self.dtype = str(model.dtype).removeprefix("torch.")
@@ -68,26 +54,21 @@ class Transformers:
         self._config = GenerationConfig(eos_token_id=self.ends or None, pad_token_id=self.pad, do_sample=False)
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
-        waiting = iter(requests)
-        while chosen := list(islice(waiting, self.batch)):
-            while chosen:
-                now = chosen[: self.batch]
-                try:
-                    drawn = self._generate(now, sampling)
-                except torch.OutOfMemoryError:
-                    if len(now) == 1:
-                        raise UserError(
-                            f"one answer of {sampling.max_tokens} tokens does not fit into the memory of {self.device}"
-                        ) from None
-                    self.batch = len(now) // 2
-                    self.say(f"out of memory with {len(now)} samples at once: going on with {self.batch}")
-                    torch.cuda.empty_cache()
-                    continue
-                yield from zip(now, drawn, strict=True)
-                chosen = chosen[len(now) :]
-
-    def opens_thinking(self, content: Content) -> bool:
-        return opens_thinking(content, self.tokenizer)
+        waiting, again = iter(requests), list[Request]()
+        while now := [*again[: self.batch], *islice(waiting, max(0, self.batch - len(again)))]:
+            again = again[self.batch :]
+            try:
+                drawn = self._generate(now, sampling)
+            except torch.OutOfMemoryError:
+                if len(now) == 1:
+                    raise UserError(
+                        f"one answer of {sampling.max_tokens} tokens does not fit into the memory of {self.device}"
+                    ) from None
+                self.batch, again = len(now) // 2, now + again
+                self.say(f"out of memory with {len(now)} samples at once: going on with {self.batch}")
+                torch.cuda.empty_cache()
+                continue
+            yield from zip(now, drawn, strict=True)
 
     @torch.no_grad()
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Drawn]:
@@ -102,13 +83,12 @@ class Transformers:
             out = self.model.generate(input_ids=ids, attention_mask=mask, logits_processor=choice)
         finally:
             self.model.generation_config = kept
-        return [self._drawn(row, sampling) for row in out[:, longest:].tolist()]
+        return [self._drawn(row) for row in out[:, longest:].tolist()]
 
-    def _drawn(self, row: list[int], sampling: Sampling) -> Drawn:
+    def _drawn(self, row: list[int]) -> Drawn:
         end = next((i + 1 for i, token in enumerate(row) if token in self.ends), None)
-        finish = "length" if end is None else "stop"
-        row = row[: sampling.max_tokens if end is None else end]
-        return Drawn(self.tokenizer.decode(row, skip_special_tokens=True), len(row), finish)
+        text = self.tokenizer.decode(row[:end], skip_special_tokens=True)
+        return Drawn(text, len(row[:end]), "length" if end is None else "stop")
 
 
 def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
@@ -128,11 +108,9 @@ def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
 
 
 class SeededChoice:
-    """Adds Gumbel noise to the logits, so that the greatest of them is a draw from their softmax.
+    """Add Gumbel noise to the logits, so that the greatest of them is a draw from their softmax.
 
-    Each row has a random generator of its own, so that its noise depends on its seed alone. Adding noise rather than
-    inverting a cumulative sum keeps a draw from changing with the last bits: another token wins only if it was within
-    rounding of the winner.
+    The noise of a row depends on its seed alone, and another token wins only if it was within rounding of the winner.
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 from bandpo.errors import UserError
 
-from ...data.questions import Content
 from ..samples import Sampling
-from .base import Drawn, Request, cannot_load, opens_thinking, token_ids
+from .base import Drawn, Request, cannot_load, token_ids
 
 
 class VLLM:
@@ -18,26 +17,19 @@ class VLLM:
 
     def __init__(self, model: str, *, say: Callable[[str], None] = lambda text: None, **options: Any) -> None:
         from vllm import LLM  # pyright: ignore[reportMissingImports]
-        from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
         self.path, self.say = model, say
-        if current_platform.is_cpu():
-            # vLLM 0.28 takes back a seeded generator's last step when a prompt is cut in two, which one of the CPU
-            # cannot do ("CPU Generator does not use offset").
-            options = {"enable_chunked_prefill": False, **options}
         try:
             self.engine = LLM(model=model, **options)
         except Exception as error:
             raise cannot_load(model, error) from error
         self.dtype = str(self.engine.llm_engine.model_config.dtype).removeprefix("torch.")
-
-    def opens_thinking(self, content: Content) -> bool:
-        return opens_thinking(content, self.engine.get_tokenizer())
+        self.tokenizer: Any = self.engine.get_tokenizer()
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
         from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
 
-        engine, tokenizer = self.engine.llm_engine, self.engine.get_tokenizer()
+        engine = self.engine.llm_engine
         context = engine.model_config.max_model_len
         if sampling.max_tokens >= context:
             self.say(f"the model's context is {context} tokens: answers are cut there, before --max-tokens")
@@ -46,20 +38,14 @@ class VLLM:
             while True:
                 # Enough to fill every batch, so that answers are written as they come and the rest is not in memory.
                 for request in islice(waiting, 1024 - len(running)):
-                    ids = token_ids(tokenizer, request.content, self.path)
-                    params = SamplingParams(
-                        temperature=sampling.temperature,
-                        top_p=sampling.top_p,
-                        top_k=sampling.top_k,
-                        max_tokens=sampling.max_tokens,
-                        seed=request.seed,
-                    )
+                    ids = token_ids(self.tokenizer, request.content, self.path)
                     if len(ids) >= context:
                         raise UserError(
                             f"prompt {request.key} has {len(ids)} tokens, the model's context only {context}"
                         )
+                    fields = {**vars(sampling), "n": 1, "seed": request.seed}  # its own names
                     name = str(request.key)
-                    engine.add_request(name, TokensPrompt(prompt_token_ids=ids), params)
+                    engine.add_request(name, TokensPrompt(prompt_token_ids=ids), SamplingParams(**fields))
                     running[name] = request
                 if not running:
                     return
