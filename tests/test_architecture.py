@@ -77,7 +77,7 @@ def test_public_paths_hand_on_their_names():
         "bandpo_runs.data": "evaluation_set prepare rows_and_reward",
         "bandpo_runs.evals": "Sampling evaluate grade_folder",
         "bandpo_runs.training": "examine plan run run_all",
-        "bandpo_runs.reports": "write_figures write_report",
+        "bandpo_runs.reports": "write_report",
     }
     for path, names in promised.items():
         module = importlib.import_module(path)

@@ -164,7 +164,6 @@ ARGUMENTS = {
         ["lab", "--methods", " ,"],
         "invalid value for '--methods': nothing is given (see bandpo lab",
     ),
-    "one of a pair": (["figures", "--pair", "clip"], "--pair takes two rules, got 1"),
     "no time": (["eval", "m", "--timeout", "inf"], "must be a positive number of seconds, got 'inf'"),
     "spaces in a list": (
         ["lab", "--methods", "grpo", "{type: clip}", "--seeds", "1"],
@@ -281,7 +280,6 @@ def take_away(monkeypatch, packages, modules):
         ("trl", [], RECIPE),
         ("numpy", ["reports.page"], ["lab"]),
         ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
-        ("matplotlib", ["reports.charts", "reports.page", "reports.figures"], ["figures"]),
     ],
 )
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):

@@ -256,7 +256,6 @@ def test_yaml_on_the_command_line_is_one_line(here, capsys, text):
         ["lab", "--methods", text],
         ["lab", "--methods", f"{{type: band, delta: {text}}}"],
         ["explain", f"{{type: band, delta: {text}}}"],
-        ["figures", "--capped", f"{{type: capped, region: {text}}}"],
         ["doctor", f"a={text}"],
         ["verl", "verl.yaml", "--plan", f"trust_region.delta={text}"],
         ["eval", "m", "--data", f"reasoning-gym:chain_sum:min_terms={text}"],

@@ -34,7 +34,7 @@ get_command = functools.cache(_get_command)
 
 # What a newcomer looks for, in the order in which it is needed; every command stands under one of them.
 HEADINGS = {
-    "See what a rule does": ("demo", "lab", "explain", "methods", "figures"),
+    "See what a rule does": ("demo", "lab", "explain", "methods"),
     "Train": ("train", "verl", "data"),
     "Look at a run": ("watch", "report", "calibrate"),
     "Evaluate": ("eval", "score", "compare", "table"),

@@ -128,22 +128,6 @@ def seed_list(text: str) -> list[int]:
     return seeds
 
 
-def region(text: str) -> Any:
-    import torch
-
-    found = objective(text)
-    found = getattr(found, "objective", found)  # of a method
-    if found.ratio != "token":
-        raise ValueError(f"{text!r} has one ratio for a response, and no picture by the token's probability")
-    region = found.trust_region
-    try:
-        region.bounds(torch.zeros(1))
-    except ValueError as error:
-        needs = f"{text!r} needs more than p to have bounds; give the rules that it is made of ({error})"
-        raise ValueError(needs) from None
-    return region
-
-
 def objective(text: str) -> Any:
     from bandpo.losses.nodes import method_or_objective
 

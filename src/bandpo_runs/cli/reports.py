@@ -1,4 +1,4 @@
-"""Commands that draw and explain: `bandpo report`, `explain` and `figures`."""
+"""Commands that draw and explain: `bandpo report` and `explain`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer import Argument, Option, Typer
 
 from bandpo.errors import UserError
 
-from .arguments import RULES, Command, Trust, objective, page, probability, region, several
+from .arguments import RULES, Command, Trust, objective, page, probability, several
 from .width import width, wrapped
 
 app = Typer()
@@ -95,26 +95,3 @@ def methods() -> None:
     print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
     words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
-
-
-@app.command(cls=Command, epilog=RULES)
-def figures(
-    output: Annotated[Path, Option("-o", "--output", help="folder")] = Path("runs/figures"),
-    only: Annotated[list[str] | None, several("NAME", "some figures [default: all three]")] = None,
-    regions: Annotated[list[Any] | None, several("RULE", "in variation and ratio", region)] = None,
-    pair: Annotated[list[Any] | None, several("RULE", "the two in regions-3d", region)] = None,
-) -> None:
-    """Draw the paper's figures of trust regions, for any rules.
-
-    Draw regions-3d, variation and ratio, which are Fig. 1a, 1b and 2 of the paper, as PDF, SVG and PNG, and print their
-    captions. The default rules are the paper's.
-    """
-    from ..reports.figures import PAIR, PAPER, write_figures
-
-    try:
-        drawn = write_figures(output, only or [], regions or PAPER, pair or PAIR)
-    except ValueError as error:  # of the core, about a rule that was named
-        raise UserError(str(error)) from error
-    for path, caption in drawn:
-        print(f"{path}.pdf .svg .png\n  {caption}")
-    print(output)
