@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
@@ -12,8 +12,8 @@ from .arguments import RULES, Command, objective, page, several
 
 app = Typer()
 FILES = (
-    ".jsonl or .parquet files of a run's tokens, a row for each token, or one for each response, with lists; columns "
-    "of old and of current log-probabilities at least: docs/run.md"
+    ".jsonl files of a run's tokens, a row for each response, with lists; columns of old and of current "
+    "log-probabilities at least: docs/run.md"
 )
 SOUGHT = "find the number of these [default: bands, clips, DCPO and RIPO, without the type of --match]"
 FIELDS = "its fields to set, e.g. delta, or region.delta [default: its radius, or its epsilons]"
@@ -33,10 +33,6 @@ def calibrate(
     match: Annotated[
         Any, Option(parser=objective, metavar="RULE", help="stop as many as this rule [default: clip:0.2:0.2]")
     ] = None,
-    among: Annotated[
-        Literal["all", "tail", "positive", "negative"],
-        Option(help="all tokens, those of p <= 0.2, or those cut with A > 0 or A < 0"),
-    ] = "all",
     cut: Annotated[bool, Option("--cut", help="count only tokens that lose their gradient, by A")] = False,
     rule: Annotated[list[Any] | None, several("RULE", SOUGHT, objective)] = None,
     parameter: Annotated[list[str] | None, several("FIELD", FIELDS)] = None,
@@ -59,6 +55,6 @@ def calibrate(
 
     columns = {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask}
     calibrate_and_show(
-        files, columns, rule, as_json=as_json, clip_map=clip_map, rate=rate, match=match, among=among,
+        files, columns, rule, as_json=as_json, clip_map=clip_map, rate=rate, match=match,
         cut=cut, parameter=parameter or [],
     )  # fmt: skip
