@@ -17,8 +17,7 @@ from rich.console import Console
 
 from bandpo_runs.cli import main, show_watch
 from bandpo_runs.cli.show_watch import view, watch_and_show
-from bandpo_runs.files.logs import logs_at
-from bandpo_runs.reports.reading import renamed
+from bandpo_runs.files.logs import logs_at, renamed
 from bandpo_runs.reports.runs import number
 from bandpo_runs.reports.watching import PANELS, Watch, duration, write_page
 
@@ -157,7 +156,7 @@ def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, capsys
     folder = run_of_ours(tmp_path / "run", [ours(1), ours(2, loss=None)])
     (run,) = looked(folder)
     log = folder / "metrics.jsonl"
-    said = f"The numbers are not finite: loss in 1 row, first at step 32. `bandpo doctor {log}` says what to do."
+    said = f"Numbers are not finite: loss in 1 row, first at step 32; `bandpo doctor {log}` says what to do."
     assert (run.state, run.notes) == ("running", (said,))
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**facts, "stopped": "step 33: weights are not finite"}))

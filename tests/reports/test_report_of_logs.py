@@ -15,8 +15,9 @@ pytest.importorskip("matplotlib")
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.reports.page import write_report
-from bandpo_runs.reports.reading import Curves, by_step, read_runs
+from bandpo_runs.reports.reading import read_runs
 from bandpo_runs.reports.runs import PANELS, read_sections
+from bandpo_runs.statistics.curves import Curves, by_step
 
 
 def verls(step, score=0.25, high=6.0, tail=2.0):
@@ -102,7 +103,7 @@ def test_a_run_that_broke_is_said_to_have(tmp_path, no_drawings):
     assert said in page_of(tmp_path, log)
     rows = [{**row, "loss": None, "step": row["round"]} for row in make_rows(ramp(3))]
     folder = write_run(tmp_path / "run", rows=rows)
-    assert f"numbers are not finite: loss in {len(rows)} rows, first at step 1." in page_of(tmp_path, folder)
+    assert f"numbers are not finite: loss in {len(rows)} rows, first at step 1; " in page_of(tmp_path, folder)
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(
         json.dumps({**facts, "finished": False, "stopped": "step 9: weights are not finite"})

@@ -16,8 +16,9 @@ import numpy as np
 
 from bandpo.errors import UserError
 
-from ..files.logs import read_rows
-from ..statistics.collapse import Collapse, Log, collapse_of, log_of
+from ..files.logs import Followed
+from ..statistics.collapse import Collapse
+from ..statistics.curves import Curves, by_step
 from ..statistics.estimators import Graded
 from .folder import read_facts, read_graded
 
@@ -85,8 +86,7 @@ def read_results(
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
     found = [of_label.get(result.label) or _log_of(result.source) for result in results]
     return [
-        r if log is None else replace(r, collapse=collapse_of(read_log(log)))
-        for r, log in zip(results, found, strict=True)
+        r if log is None else replace(r, collapse=read_log(log).collapse) for r, log in zip(results, found, strict=True)
     ]
 
 
@@ -128,7 +128,7 @@ def _log_of(source: Path) -> Path | None:
     return next((log for log in logs if log.is_file()), None)
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path) -> Curves:
     """Read the log of a run: its folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
 
     Raises:
@@ -136,9 +136,14 @@ def read_log(path: Path) -> Log:
     """
     path = Path(path)
     file = path / "metrics.jsonl" if path.is_dir() else path
-    if not file.exists():
-        raise UserError(f"{file}: No such file or directory; expected the log of a run")
-    return log_of(read_rows(file), str(file))
+    log = Followed(file)
+    log.poll()
+    if log.fault:
+        raise UserError(log.fault)
+    curves = Curves(**by_step(log.rows, str(file)))
+    if not curves.points:
+        raise UserError(f"{file}: no reward in it; expected one of reward, critic/score/mean, critic/rewards/mean")
+    return curves
 
 
 def share(results: Iterable[Result], name: Literal["truncated", "parsed"]) -> float | None:

@@ -21,7 +21,8 @@ from bandpo.errors import UserError
 from bandpo.trust_regions.base import Context, Region
 from bandpo.trust_regions.control import controlled_of
 
-from .reading import Curves, Run, read_runs
+from ..statistics.curves import Curves
+from .reading import Run, read_runs
 
 MIN_SEEDS = 3  # fewer have no standard deviation worth printing
 # What is known of a number. (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.

@@ -17,13 +17,13 @@ from bandpo.errors import UserError
 
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
-from ..files.logs import Followed, logs_at, lost_in, name_of
+from ..files.logs import Followed, logs_at, name_of
 from ..files.writing import write_atomically
 from ..statistics.collapse import WINDOW
+from ..statistics.curves import Curves, by_step
 from . import runs
 from .charts import key, method_styles
 from .page import drawn
-from .reading import Curves, by_step, notes_of, renamed
 from .runs import GOOD_TAIL_CUT, Panel
 from .templates import rendered
 
@@ -133,7 +133,7 @@ class Watch:
         """Read the new rows. `now`: in seconds since 1970."""
         for label, path in self.given:
             for place, file in logs_at(path).items():
-                self._logs.setdefault(place, (label, Followed(file, renamed)))[1].path = file
+                self._logs.setdefault(place, (label, Followed(file)))[1].path = file
         found, names = {}, []
         for place, (label, log) in list(self._logs.items()):
             changed = log.poll()
@@ -178,10 +178,8 @@ def _info_of(folder: Path) -> Info | None:
 def _notes(log: Followed) -> Iterator[str]:
     if log.fault and log.written is not None:
         yield f"The log cannot be read now: {log.fault}" if log.at else log.fault
-    for note in notes_of(log):
+    for note in log.notes:
         yield f"{note[0].upper()}{note[1:]}."
-    if lost := lost_in(log.rows):
-        yield f"The {lost}. `bandpo doctor {log.path}` says what to do."
 
 
 def write_page(path: Path, seen: Sequence[Seen], now: float, refresh: int | None = 10) -> None:
