@@ -169,7 +169,7 @@ def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, capsys
     write_page(tmp_path / "page.html", [run], NOW)
     assert 'class="alarm"><b>Band-KL' in (tmp_path / "page.html").read_text()
     (run,) = looked(write(tmp_path / "trl.jsonl", [{"step": 1, "reward": 1.0, "grad_norm": math.nan}]))
-    assert run.notes[0].startswith("The numbers are not finite: grad_norm in 1 row, first at step 1.")
+    assert run.notes[0].startswith("Numbers are not finite: grad_norm in 1 row, first at step 1;")
 
 
 def test_a_run_is_waited_for_and_its_log_may_go(tmp_path):

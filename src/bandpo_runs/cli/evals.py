@@ -13,7 +13,7 @@ from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
 from .arguments import Command, count, seconds, setting, several
-from .width import width, wrapped
+from .width import wrapped
 
 app = Typer()
 MODEL = (
@@ -48,7 +48,7 @@ def pair(text: str) -> tuple[str, str]:
     return role, name
 
 
-Format = Literal["markdown", "latex", "html", "json"]
+Format = Literal["markdown", "latex", "json"]
 Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)]
 Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation, or of the file]")]
 Columns = Annotated[list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help=COLUMN)]
@@ -151,7 +151,7 @@ def compare(
     if as_json:
         print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
     else:
-        print(wrapped(comparison_text(one, other, comparisons, k, width())))
+        print(wrapped(comparison_text(one, other, comparisons, k)))
 
 
 @app.command(cls=Command, epilog=COLUMNS)
@@ -176,7 +176,7 @@ def table(
     inputs = [split_label(text)[1] for text in results]
     if output is not None and output.resolve() in [path.resolve() for path in inputs]:
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
-    by_name = {".html": "html", ".tex": "latex", ".json": "json"}
+    by_name = {".tex": "latex", ".json": "json"}
     show = FORMATS[form or by_name.get(output.suffix if output else "", "markdown")]
     columns = _columns(results, column, drop_incomplete)
     text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete), k))

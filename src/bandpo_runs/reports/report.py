@@ -27,7 +27,6 @@ from .runs import (
     Section,
     ratio_bounds,
     show,
-    subtract,
     summarize,
 )
 from .templates import Table, cell
@@ -133,16 +132,19 @@ def _tables(section: Section) -> Iterator[Table]:
     finals, gaps = [], []
     for number in NUMBERS:
         values = {run: number.of(run) for runs in done.values() for run in runs.values()}
-        if all(math.isnan(low) for low, _ in values.values()):
+        if all(map(math.isnan, values.values())):
             continue
         digits, name = number.digits, number.name.format(x=section.axis)
         texts = [summarize([values[run] for run in runs.values()], digits) for runs in done.values()]
         finals.append((name, [*map(cell, texts), (number.meaning.format(x=section.axis),)]))
         row = []
         for each in pairs.values():
-            differences = [subtract(values[run], values[twin]) for run, twin in each]
-            small = " \u2002".join(show(gap, 0 if number.whole else digits, "+") for gap in differences)
-            small = re.sub("([<>]) ", "\\1\xa0", small)
+            differences = [values[run] - values[twin] for run, twin in each]
+            small = (
+                " \u2002".join(show(gap, 0 if number.whole else digits, "+") for gap in differences)
+                .replace("< ", "<\u00a0")
+                .replace("> ", ">\u00a0")
+            )
             row.append(cell(summarize(differences, digits, "+", "pairs "), *([small] if each[1:] else [])))
         gaps.append((name, row))
     if not finals:
@@ -151,7 +153,7 @@ def _tables(section: Section) -> Iterator[Table]:
     few = [label for label, runs in done.items() if len(runs) < MIN_SEEDS]
     notes = [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} seeds)."] if few else []
     if any("not reached" in line for _, cells in finals for each in cells for line in each):
-        notes.append("Not reached: it would need more rounds than were run, so no mean; a median, or a limit of it.")
+        notes.append("Not reached: it would need more rounds than were run, so there is a median and no mean.")
     if len(lengths := sorted({int(run.x[-1]) for runs in done.values() for run in runs.values()})) > 1:
         notes.append(f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.")
     if section.baseline is None:

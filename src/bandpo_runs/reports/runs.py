@@ -25,8 +25,6 @@ from ..statistics.curves import Curves
 from .reading import Run, read_runs
 
 MIN_SEEDS = 3  # fewer have no standard deviation worth printing
-# What is known of a number. (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
-Value = tuple[float, float]
 Line = tuple[np.ndarray, np.ndarray]  # x and y
 
 
@@ -126,30 +124,23 @@ class Number:
     name: str
     meaning: str
     digits: int
-    of: Callable[[Run], Value]
+    of: Callable[[Run], float]  # NaN: undefined; infinity: not reached
     whole: bool = False  # a count: the value of one seed has no decimals
 
 
-def exact(value: float) -> Value:
-    return float(value), float(value)
-
-
-def mean(values: np.ndarray, last: int = 0) -> Value:
+def mean(values: np.ndarray, last: int = 0) -> float:
     """Average the known values, or the last of them."""
     known = values[np.isfinite(values)][-last:]
-    return exact(known.mean() if known.size else math.nan)
+    return float(known.mean()) if known.size else math.nan
 
 
-def first_round(run: Run, key: str) -> Value:
-    """Return the first round with the metric at 0.5 or more, or a limit."""
+def first_round(run: Run, key: str) -> float:
+    """Return the first round with the metric at 0.5 or more; infinity if none has it."""
     y = run.mean(key)
-    known = run.x[np.isfinite(y)]
-    if not known.size:
-        return exact(math.nan)
-    return next((exact(x) for x in run.x[y >= 0.5]), (float(known[-1]), math.inf))
+    return float(next(iter(run.x[y >= 0.5]), math.inf)) if np.isfinite(y).any() else math.nan
 
 
-def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> Value:
+def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> float:
     """Return the percentage over the run, as a ratio of sums.
 
     Where the counts were not logged it is the mean of the metric `key`.
@@ -159,11 +150,11 @@ def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(No
     if key and not known.any():
         return mean(100 * run.mean(key))
     below = bottom[known].sum()
-    return exact(100 * top[known].sum() / below if below > 0 else math.nan)
+    return float(100 * top[known].sum() / below) if below > 0 else math.nan
 
 
-def entropy_at_half(run: Run) -> Value:
-    return exact(next(iter(run.mean("entropy")[run.mean("reward") >= 0.5]), math.nan))
+def entropy_at_half(run: Run) -> float:
+    return float(next(iter(run.mean("entropy")[run.mean("reward") >= 0.5]), math.nan))
 
 
 NUMBERS = (
@@ -197,21 +188,12 @@ def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return down.log_low.double().exp().numpy(), up.log_high.double().exp().numpy()
 
 
-# ----------------------------------------------------------------------------------------------------------- arithmetic
-def subtract(a: Value, b: Value) -> Value:
-    """Return a - b as far as it is known: 12 minus "more than 30" is "less than -18"."""
-    return a[0] - b[1], a[1] - b[0]
-
-
-def show(value: Value, digits: int, sign: str = "") -> str:
-    """Write a value as 12.0, "> 30", "< −18", "12 to 30", "unknown" or "–"."""
-    low, high = (f"{v:{sign}.{digits}f}".replace("-", "−") for v in value)
-    if low == high:
-        return low if math.isfinite(value[0]) else "–"
-    low, high = low.removesuffix(".0"), high.removesuffix(".0")
-    if math.isinf(value[0]):
-        return "unknown" if math.isinf(value[1]) else f"< {high}"
-    return f"> {low}" if math.isinf(value[1]) else f"{low} to {high}"
+# --------------------------------------------------------------------------------------------------------------- texts
+def show(value: float, digits: int, sign: str = "") -> str:
+    """Write a value as 12.0, "–" if undefined, or "not reached"; a difference to what was not reached as a limit."""
+    if math.isinf(value):
+        return (">\xa00" if value > 0 else "<\xa00") if sign else "not reached"
+    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}".replace("-", "−")
 
 
 def number(value: float) -> str:
@@ -224,22 +206,18 @@ def number(value: float) -> str:
     return f"{value:.{2 if size >= 1 or not size else 3}f}" if size < 10 else f"{value:.1f}"
 
 
-def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = "") -> str:
-    """Write mean ± standard deviation over seeds, or a median if a seed is censored.
-
-    A mean would need the values that nobody saw. The median often does not; where it does, a limit of it is known.
-    """
-    known = np.array([value for value in values if not math.isnan(value[0])]).reshape(-1, 2)
+def summarize(values: Sequence[float], digits: int, sign: str = "", noun: str = "") -> str:
+    """Write mean ± standard deviation over seeds, or the median if a seed did not reach it, which has no mean."""
+    known = np.array([value for value in values if not math.isnan(value)])
     if not len(known):
         return "–"
-    censored = int((known[:, 0] != known[:, 1]).sum())
-    if censored:
-        low, high = (float(limit) for limit in np.median(known, axis=0))
-        text = f"{show((low, high), digits, sign).removesuffix('.0')} ({censored} of {len(known)} {noun}not reached)"
-        text = f"median {text}" if math.isfinite(low) and math.isfinite(high) else text
+    if censored := int(np.isinf(known).sum()):
+        middle = float(np.median(known)) if len({*known[np.isinf(known)]}) == 1 else math.nan
+        text = f"{'median ' * math.isfinite(middle)}{show(middle, digits, sign)}"
+        text += f" ({censored} of {len(known)} {noun}not reached)"
     else:
-        text = show(exact(known[:, 0].mean()), digits, sign)
-        text += f" ± {known[:, 0].std(ddof=1):.{digits}f}" if len(known) >= MIN_SEEDS else ""
+        text = show(float(known.mean()), digits, sign)
+        text += f" ± {known.std(ddof=1):.{digits}f}" if len(known) >= MIN_SEEDS else ""
     return text if len(known) == len(values) else f"{text} (defined in {len(known)} of {len(values)})"
 
 

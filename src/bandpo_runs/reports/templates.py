@@ -22,7 +22,7 @@ _PAGES = Environment(
 
 
 class Table(NamedTuple):
-    """Rows of cells, each a text and small print; a row without cells is a heading."""
+    """Rows of cells, each a text and small print."""
 
     caption: str
     head: list[tuple[str, str]]  # with small print
