@@ -18,8 +18,8 @@ from rich.console import Console
 from bandpo_runs.cli import main, show_watch
 from bandpo_runs.cli.show_watch import view, watch_and_show
 from bandpo_runs.files.logs import logs_at, renamed
-from bandpo_runs.reports.runs import number
-from bandpo_runs.reports.watching import PANELS, Watch, duration, write_page
+from bandpo_runs.reports.runs import PANELS, number
+from bandpo_runs.reports.watching import Watch, duration, write_page
 
 NOW = 1_000_000.0
 

@@ -347,17 +347,6 @@ def test_latex_escapes_what_it_must_and_is_balanced(made):
         assert character not in text
 
 
-def test_the_table_as_data(made, capsys):
-    table = make_table(every(made[0]))
-    paths = sorted(made[0].iterdir())
-    data = json.loads(run(capsys, "table", *paths, "--format", "json"))
-    assert data["columns"] == list(table.columns)
-    for row, expected in zip(data["rows"], table.rows, strict=True):
-        assert (row["heading"], row["method"], row["runs"]) == (expected.heading, expected.method, expected.runs)
-        assert [cell["mean"] for cell in row["cells"]] == [cell.mean for cell in expected.cells if cell is not None]
-        assert row["cells"][0]["interval"] == list(expected.cells[0].interval)
-
-
 def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
     home, _ = made
     for name, begin in (("t.tex", "% \\usepackage"), ("t.md", "| Method")):

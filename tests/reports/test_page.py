@@ -70,7 +70,7 @@ def test_a_run_whose_bounds_depend_on_more_than_p_is_in_the_report_without_a_lin
         for seed in range(2):
             write_run(tmp_path / "runs", label, seed, make_rows(ramp(6)), config={"trust_region": rule})
     page = make_page(tmp_path)
-    assert "Bounds depend on more than the old probability, and so no line: Prefix." in page
+    assert "Prefix: bounds depend on more than the old probability, and so no line." in page
 
 
 def test_final_numbers_are_those_computed_by_hand(three_seeds):
@@ -194,7 +194,7 @@ def test_several_lines_of_a_round_are_one_round(tmp_path):
     rows = [{"round": 1, "step": i, "tokens": t, "clip/count": c, "reward": r, "clip/fraction": 0.9}
             for i, (t, c, r) in enumerate([(100, 50, 0.2), (900, 0, 0.4), (0, 0, None)])]  # fmt: skip
     (run,) = read_runs([write_run(tmp_path, rows=rows)])
-    panels = {panel.key: panel for panel in PANELS}
+    panels = {panel.key: panel for panel in PANELS.values()}
     assert panels["reward"].curve(run) == pytest.approx([0.3])
     assert panels["clip/fraction"].curve(run) == pytest.approx([5.0]), "50 of 1000 tokens, not the mean of 50 % and 0 %"
 
@@ -246,8 +246,8 @@ def test_a_section_for_each_scene_and_learning_rate(three_seeds):
     plain = [{"step": step, "reward": 0.25} for step in (10, 20)]
     write_run(three_seeds / "runs", "Mine", 0, plain, scene=None, learning_rate=None)
     page = make_page(three_seeds)
-    titles = ["The tail scene, learning rate 5e-6", "The storm scene, learning rate 1.5e-5",
-              "The storm scene, learning rate 3e-4", "Training"]  # fmt: skip
+    titles = ["The storm scene, learning rate 1.5e-5", "The storm scene, learning rate 3e-4",
+              "The tail scene, learning rate 5e-6", "Training"]  # fmt: skip
     assert re.findall(r"<h2>(.*?)</h2>", page)[:4] == titles
     assert page.count('aria-label="The storm scene, learning rate 3e-4: P(work)') == 1
     assert 'aria-label="Training: P(work)' not in page
@@ -297,9 +297,9 @@ def test_a_command_is_told_once_for_all_its_runs(three_seeds):
     for seed in (0, 1):
         write_run(three_seeds / "runs", "Other", seed, make_rows(ramp(3)), command="bandpo lab --steps 1")
     page = make_page(three_seeds)
-    told = re.findall(r'<p class="note">([^<]*)</p><pre><code>(.*?)</code></pre>', page)
+    told = re.findall(r"<pre><code>(.*?)</code></pre>", page)
     assert len(told) == 7
-    assert ("Other, seed 0 and 1", "bandpo lab --steps 1") in told
+    assert told[-1] == "bandpo lab --steps 1"
     assert "bandpo 0.1.0; torch 2.13.0; commit abc1234; hardware x86_64, 2 cores;" in page
 
 
@@ -308,11 +308,11 @@ def test_a_ratio_of_responses_has_no_bounds_of_a_token(tmp_path):
     write_run(tmp_path / "runs", "GSPO", 0, make_rows(ramp(3)), {"trust_region": node})
     alone = make_page(tmp_path)
     assert "Where the probability" not in alone
-    assert "no interval per token: GSPO." in alone
+    assert "GSPO: one ratio for a whole response, and so no interval per token." in alone
     write_run(tmp_path / "runs", "GMPO", 0, make_rows(ramp(3)), {"trust_region": node | {"ratio": "mean-of-clipped"}})
     both = make_page(tmp_path)
     assert set(table(both, "Where the probability")) == {"GMPO"}
-    assert "no interval per token: GSPO." in both
+    assert "GSPO: one ratio for a whole response, and so no interval per token." in both
 
 
 def test_bounds_are_those_of_the_trust_region(tmp_path):

@@ -48,7 +48,7 @@ def pair(text: str) -> tuple[str, str]:
     return role, name
 
 
-Format = Literal["markdown", "latex", "json"]
+Format = Literal["markdown", "latex"]
 Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=RESULTS)]
 Scorer = Annotated[str | None, Option(help="whose grades [default: those of the evaluation, or of the file]")]
 Columns = Annotated[list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help=COLUMN)]
@@ -176,8 +176,7 @@ def table(
     inputs = [split_label(text)[1] for text in results]
     if output is not None and output.resolve() in [path.resolve() for path in inputs]:
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
-    by_name = {".tex": "latex", ".json": "json"}
-    show = FORMATS[form or by_name.get(output.suffix if output else "", "markdown")]
+    show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
     text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete), k))
     if output is None:

@@ -241,11 +241,11 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
     critical = np.where(counts, critical, 0.0)
     exact, never = smallest_number(critical, most), int(np.isinf(critical).sum())
     if exact == 0:
-        share = _percent((critical > 0).mean())
+        share = percent((critical > 0).mean())
         why = f"at most {share} of the tokens are {'cut' if cut else 'outside'}, whatever {shown} is"
         return Found(label, parameter, why=why)
     if math.isinf(exact):
-        share = _percent(never / tokens.count)
+        share = percent(never / tokens.count)
         why = f"{share} of the tokens are outside, whatever {shown} is, which is more than wanted"
         return Found(label, parameter, why=why)
     interval = number_interval(critical, tokens.responses, wanted) if len(wanted) > 1 else None
@@ -255,7 +255,7 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
     notes: list[str] = []
     if never:
         notes.append(
-            f"{_percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
+            f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
             f"{shown} that was tried: a cap or the other side stops them, or their ratio is very far from 1."
         )
     if outside.sum() < 0.8 * most and most >= FEW:
@@ -293,5 +293,5 @@ def _rounded_up(x: float) -> float:
     return float(f"{math.ceil(x / step - 1e-9) * step:.3g}")
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.3g} %"  # noqa: RUF001

@@ -43,7 +43,6 @@ class Figure(NamedTuple):
     meaning: str
     curves: dict[str, Curve]  # by label
     top: float | None = None
-    level: float | None = None  # of a dotted line
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class Panel:
     meaning: str
     parts: tuple[str, str] | None = None
     top: float | None = None
-    level: float | None = None
 
     def curve(self, run: Curves) -> np.ndarray:
         scale = 100 if percent_of(self.unit) else 1
@@ -77,7 +75,7 @@ class Panel:
             known = [(run.x[there], y[there]) for run in runs for y in [self.curve(run)] for there in [np.isfinite(y)]]
             mean = mean_curve((run.x, self.curve(run)) for run in [r for r in runs if r.finished] or runs)
             curves[label] = Curve([line for line in known if len(line[0])] if len(runs) > 1 else [], mean)
-        return Figure(self.title, self.unit, axis, self.meaning, curves, self.top, self.level)
+        return Figure(self.title, self.unit, axis, self.meaning, curves, self.top)
 
 
 def percent_of(unit: str) -> str:
@@ -98,23 +96,35 @@ def mean_curve(curves: Iterable[Line]) -> Line:
 CLIP_RATE = ("clip/count", "tokens")
 TAIL_SHARE = ("clip/tail_high_count", "clip/count")
 GOOD_TAIL_CUT = ("cut/good_tail_count", "clip/good_tail_tokens")
-PANELS = (
-    Panel("lab/work", "P(work)", "share of completions",
-          "Completions that work step by step / all completions. Dotted: half of them.", top=1, level=0.5),
-    Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
-    Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens."),
-    Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
-          "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
-    Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens",
-          "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
-    Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. If only the trainer’s "
-          "own number is logged (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means."),
-    Panel("controlled/value", "Controlled radius", "the number of the rule",
-          "The number that the rule steers, in the last step of a row."),
-    Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
-          "On held-out questions: mean over samples, questions and data sets."),
-)  # fmt: skip
-WORK, REWARD, ENTROPY, CLIPPED, TAIL, CUT, RADIUS, HELD_OUT = PANELS
+# By their names in `bandpo watch`; what no run has is left out.
+PANELS = {
+    "reward": Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
+    "P(work)": Panel("lab/work", "P(work)", "share of completions", "Completions that work step by step / all "
+                     "completions.", top=1),
+    "entropy": Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token",
+                     "−Σ π log π over the vocabulary, mean over tokens."),
+    "clipped": Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
+                     "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
+    "above": Panel("clip/high_fraction", "Clipped above", "% of tokens", "Tokens above their upper bound / all tokens.",
+                   ("clip/high_count", "tokens")),
+    "below": Panel("clip/low_fraction", "Clipped below", "% of tokens", "Tokens below their lower bound / all tokens.",
+                   ("clip/low_count", "tokens")),
+    "tail share": Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens", "Clipped "
+                        "tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
+    "good tail cut": Panel("cut/good_tail", "Good tail cut", "% of these tokens", "Tokens with old p ≤ 0.2 and A > 0 "
+                           "that are above their bound / all such tokens.", GOOD_TAIL_CUT),
+    "cut": Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. If only the "
+                 "trainer’s own number is logged (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means."),
+    "KL": Panel("kl_old/k3", "KL to the old policy", "nats per token", "Mean of r − 1 − log r.",
+                ("kl_old/k3_nats", "tokens")),
+    "log r max": Panel("log_ratio/max", "Largest log-ratio", "log r", "Maximum of log r, for r = π / π_old."),
+    "log r min": Panel("log_ratio/min", "Smallest log-ratio", "log r", "Minimum of log r."),
+    "radius": Panel("controlled/value", "Controlled radius", "the number of the rule",
+                    "The number that the rule steers, in the last step of a row."),
+    "held out": Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
+                      "On held-out questions: mean over samples, questions and data sets."),
+}  # fmt: skip
+_IN_REPORT = ("P(work)", "reward", "entropy", "clipped", "tail share", "cut", "radius", "held out")
 
 
 @dataclass(frozen=True)
@@ -245,13 +255,16 @@ class Section:
 
     @property
     def panels(self) -> list[Panel]:
-        """List the panels with values; `CUT` only where a clip rate is missing."""
-        there = {panel: [self.has(panel, label) for label in self.methods] for panel in PANELS}
-        return [panel for panel in PANELS if any(there[panel]) and not (panel is CUT and all(there[CLIPPED]))]
+        """List the panels with values; what is cut only where a clip rate is missing."""
+        lacking = {name: self.lacking(name) for name in _IN_REPORT}
+        shown = [name for name in _IN_REPORT if len(lacking[name]) < len(self.methods)]
+        return [PANELS[name] for name in shown if name != "cut" or lacking["clipped"]]
 
-    def has(self, panel: Panel, label: str) -> bool:
-        """Check that a run of the method has a value of it."""
-        return any(np.isfinite(panel.curve(run)).any() for run in self.methods[label].values())
+    def lacking(self, name: str) -> list[str]:
+        """List the methods of which no run has a value for a panel."""
+        return [
+            label for label, runs in self.methods.items() if all(map(math.isnan, map(PANELS[name].last, runs.values())))
+        ]
 
     @property
     def finished(self) -> dict[str, dict[int | Path, Run]]:
@@ -296,11 +309,7 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
             for label in sorted(methods, key=lambda label, first=first: label != first)
         }
         sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
-    order = ["tail", "storm", "both"]  # storm answers the question that tail leaves
-    place = {scene: i for i, scene in enumerate(order)}
-    return sorted(
-        sections, key=lambda s: (s.scene is None, place.get(s.scene or "", 3), str(s.scene), s.learning_rate or 0)
-    )
+    return sorted(sections, key=lambda s: (s.scene is None, str(s.scene), s.learning_rate or 0))
 
 
 def read_sections(given: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False) -> list[Section]:

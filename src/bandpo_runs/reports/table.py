@@ -1,14 +1,13 @@
-"""Checkpoints in one table, as Markdown, LaTeX or data: the output of `bandpo table`."""
+"""Checkpoints in one table, as Markdown or LaTeX: the output of `bandpo table`."""
 # ruff: noqa: RUF001  (dashes are meant)
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -242,9 +241,4 @@ def latex(table: Table) -> str:
     ])  # fmt: skip
 
 
-def as_json(table: Table) -> str:
-    """Return the whole table as plain data, shares and not points."""
-    return json.dumps(asdict(table), indent=2, allow_nan=False) + "\n"
-
-
-FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "json": as_json}
+FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}

@@ -29,7 +29,6 @@ class Table(NamedTuple):
     rows: list[tuple[str, list[tuple[str, ...]]]]
     notes: Sequence[str] = ()
     defined: bool = False  # the last column holds definitions
-    sort: str = ""  # what page.js puts in order: "rows" or "columns"
 
 
 def cell(text: str, *small: str) -> tuple[str, ...]:

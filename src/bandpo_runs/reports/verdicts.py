@@ -52,7 +52,7 @@ def verdicts(section: Section) -> list[str]:
     done = {label: [*runs.values()] for label, runs in section.finished.items() if runs}
     if not done:
         return ["No run has finished, so there is nothing to conclude yet."]
-    said = [("These logs hold no reward, so nothing is said of who learned more.", "")]
+    said = ["These logs hold no reward, so nothing is said of who learned more."]
     for number, what in _HEADLINES:
         values = {run: number.of(run) for runs in done.values() for run in runs}
         at_once = number.whole and all(math.isnan(x) or x == run.x[0] for run, x in values.items())
@@ -61,19 +61,12 @@ def verdicts(section: Section) -> list[str]:
         if not at_once and not too_short and any(map(math.isfinite, values.values())):
             said = [*_compared(section, done, values, number, what)]
             break
-    verdict = {verdict for _, verdict in said}
-    shared = [*verdict] if len(said) > 1 and len(verdict) == 1 else [""]  # said once
-    lines = [text if shared[0] else f"{text} {verdict}".strip() for text, verdict in said]
-    return [
-        *lines,
-        *(x.replace("The difference", "Each difference") for x in filter(None, shared)),
-        _on_collapse(section),
-    ]
+    return [*said, _on_collapse(section)]
 
 
 def _compared(
     section: Section, done: dict[str, list[Run]], values: dict[Run, float], number: Number, what: str
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[str]:
     """Yield what was seen of each method, and whether it is more than luck."""
     base, unit = section.baseline, f" {section.axis}s" if number.whole else ""
     known = {label: [values[run] for run in runs if not math.isnan(values[run])] for label, runs in done.items()}
@@ -91,24 +84,25 @@ def _compared(
         for label, side in known.items():
             over = f" ({_kind(side)} of {len(side)} runs)" if len(side) > 1 else ""
             if side:
-                yield f"{label}: {what} {central(side, _kind(side))}{over}.", ""
+                yield f"{label}: {what} {central(side, _kind(side))}{over}."
         return
     for label in others:
         pairs = [(values[a], values[b]) for a, b in section.pairs[label]]
         pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
         a, b = zip(*pairs, strict=True) if pairs else (known[label], known[base])
         if not a or not b:
-            yield f"{label} and {base} cannot be compared: the log of one of them lacks the numbers.", ""
+            yield f"{label} and {base} cannot be compared: the log of one of them lacks the numbers."
             continue
         kind = _kind((*a, *b))  # of both, or a mean would be compared with a median
         text = f"{label}: {what} {central(a, kind)}, under {base} {central(b, kind)}"
         if pairs:
             gaps = [x - y for x, y in pairs]
             over = f" ({kind} of {len(a)} pairs)" if len(a) > 1 else ""
-            yield f"{text}{over}; {_direction(gaps, number)}.", _verdict_of_pairs(gaps, number, unit)
+            yield f"{text}{over}; {_direction(gaps, number)}. {_verdict_of_pairs(gaps, number, unit)}"
         else:
             over = f"{len(a)} and {len(b)} runs" if len(a) != len(b) else f"{counted(len(a), 'run')} each"
-            yield f"{text} ({f'{kind} of ' if len(a) + len(b) > 2 else ''}{over}).", _verdict(a, b, number, unit)
+            over = f"{kind} of {over}" if len(a) + len(b) > 2 else over
+            yield f"{text} ({over}). {_verdict(a, b, number, unit)}"
 
 
 def _kind(values: Iterable[float]) -> str:
