@@ -33,13 +33,10 @@ def _p(p: float | None, equals: str = "") -> str:
 
 
 def _many(number: float | None) -> str:
-    if number is None or not math.isfinite(number) or number > 1e6:
+    if number is None or not number <= 1e6:
         return "more than 1,000,000"
     number = math.ceil(number)
-    if number <= 100:
-        return str(number)
-    scale = 10 ** (len(str(number)) - 2)  # it is an estimate
-    return f"about {round(number / scale) * scale:,}"
+    return str(number) if number < 100 else f"about {float(f'{number:.2g}'):,.0f}"  # it is an estimate
 
 
 def matched(a: Result, b: Result) -> tuple[Result, Result]:
