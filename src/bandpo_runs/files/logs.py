@@ -196,7 +196,7 @@ class Followed:
             rows, state = _rows_of_state(self.path)
             most = state.get("max_steps")
             self.last_step = most if type(most) is int and most > 0 else None
-            steps = [step for step in (state.get("global_step"), *map(_step_of, rows)) if _is_step(step)]
+            steps: list[Any] = [step for step in (state.get("global_step"), *map(_step_of, rows)) if _is_step(step)]
             self.ended = self.last_step is not None and max(steps, default=0) >= self.last_step
         else:
             for line in filter(bytes.strip, lines_of(self.path)):

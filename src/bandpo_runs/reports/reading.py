@@ -98,7 +98,7 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
     else:
         finished = log.ended or log.last_step is None
         more = "it does not say whether the run is finished" if log.last_step is None else None
-    label = label or (name_of(folder) if info is None else info["label"])
+    label = label or (name_of(folder) if info is None else str(info["label"]))
     notes = (*log.notes, *([more] if more else []))
     return Run(**by_step(log.rows, str(path)), folder=folder, label=label, finished=finished, notes=notes, **of)
 

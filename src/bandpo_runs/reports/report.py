@@ -155,7 +155,9 @@ def _tables(section: Section) -> Iterator[Table]:
 # ---------------------------------------------------------------------------------------------------------- all of them
 def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], Table]:
     """Return the bounds of each rule at `GRID`, and some of them in a table with notes on the others."""
-    first = {run.label: run for run in reversed(runs)}
+    first: dict[str, Run] = {}
+    for run in runs:
+        first.setdefault(run.label, run)
     rules = {label: run.region for label, run in first.items() if run.region is not None}
     found = {label: bounds for label, region in rules.items() if (bounds := ratio_bounds(region, GRID)) is not None}
     notes = []

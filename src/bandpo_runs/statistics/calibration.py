@@ -107,7 +107,7 @@ def critical_numbers(
 
     for _ in range(2 if len(wanted) > 1 else 0):
         low, high = np.searchsorted(asked, number_interval(critical, responses, wanted))
-        refine(asked[max(low - 1, 0)], asked[min(high + 1, len(asked) - 1)], 130)
+        refine(float(asked[max(low - 1, 0)]), float(asked[min(high + 1, len(asked) - 1)]), 130)
     while 0 < (value := smallest_number(critical, float(wanted.sum()))) < math.inf:
         below = asked[np.searchsorted(asked, value) - 1]
         if value <= below * (1 + 1e-6):

@@ -55,7 +55,7 @@ def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000
     if len(fractions) == len(differences):
         sizes = [abs(d) for d in fractions]  # what is added up are those with a plus
         middle = sum(sizes, Fraction(0)) / 2
-        p = _p_of_sum(sizes, [np.full(2, 0.5)] * len(sizes), middle + sum(fractions) / 2, middle)
+        p = _p_of_sum(sizes, [np.full(2, 0.5)] * len(sizes), middle + sum(fractions, Fraction(0)) / 2, middle)
         if p is not None:
             return p, True
     size = np.abs(np.array([float(d) for d in differences]))
