@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from bandpo_runs.evals.results import read_log
-from bandpo_runs.statistics.collapse import WINDOW, Collapse, collapse_of, find_collapse
+from bandpo_runs.statistics.collapse import WINDOW, Collapse, find_collapse
 
 HERE = Path(__file__).resolve().parent
 ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "research" / "pages" / "evaluation_measured.md"
@@ -112,12 +112,14 @@ def of_runs(paths: list[Path]) -> Iterator[dict[str, Any]]:
     files = sorted({file for path in paths for file in path.rglob("metrics.jsonl")})
     for file in files:
         log = read_log(file)
-        if len(log.reward) < 3 * WINDOW:
+        reward = log.mean("reward")
+        reward = reward[np.isfinite(reward)]
+        if len(reward) < 3 * WINDOW:
             continue
-        best = max(log.reward[i : i + 8].mean() for i in range(len(log.reward) - 7))
-        left = log.reward[-8:].mean() / best
+        best = max(reward[i : i + 8].mean() for i in range(len(reward) - 7))
+        left = reward[-8:].mean() / best
         truth = "lost" if left <= 0.5 else "kept" if left >= 0.8 else "neither"
-        c = collapse_of(log)
+        c = log.collapse
         said = (
             "no collapse" if c is None else "recovered" if c.recovered else "collapse" if c.certain else "reward fell"
         )

@@ -37,7 +37,7 @@ from bandpo_runs.data import question_sets
 from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
 from bandpo_runs.provenance import source_commit
 from bandpo_runs.statistics.comparison import compare
-from bandpo_runs.statistics.summary import summarize
+from bandpo_runs.statistics.intervals import summarize
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
 MAIN = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -46,8 +46,8 @@ def row_of(run: Run) -> dict[str, Any]:
     info = run.info
     row: dict[str, Any] = {key: info[key] for key in ("scene", "learning_rate", "label", "seed", "rounds")}
     for name, number in zip(NAMES, NUMBERS, strict=True):
-        low, high = number.of(run)
-        row[name] = round(low, 4) if low == high else ""
+        value = number.of(run)
+        row[name] = round(value, 4) if math.isfinite(value) else ""
     row["censored_at"] = info["rounds"] if row["half_work"] == "" else ""
     start = info.get("warm_start") or {}
     return row | {
@@ -128,18 +128,16 @@ def _print(title: str, columns: list[str], cells: dict[str, list[str]]) -> None:
 
 
 def _cell(rows: list[dict[str, str]], column: str, digits: int) -> str:
-    return summarize([(float(row[column]),) * 2 if row[column] else _missing(row, column) for row in rows], digits)
+    # A missing round was not reached, another missing number was not defined.
+    return summarize(
+        [float(row[column] or (math.inf if column.startswith("half") else math.nan)) for row in rows], digits
+    )
 
 
 def _kept(rows: list[dict[str, str]]) -> str:
     """A mean of runs that keep the skill and runs that lose it describes neither: the count of those that keep it."""
     ends = [float(row["reward_last3"]) for row in rows]
     return f"{sum(ends) / len(ends):.2f}, {sum(end > 0.5 for end in ends)} of {len(ends)}"
-
-
-def _missing(row: dict[str, str], column: str) -> tuple[float, float]:
-    """Not reached: more than the rounds that were run. Another number that is missing was not defined."""
-    return (float(row["rounds"]), math.inf) if column.startswith("half") else (math.nan, math.nan)
 
 
 def main() -> None:

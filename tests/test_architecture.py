@@ -77,7 +77,7 @@ def test_public_paths_hand_on_their_names():
         "bandpo_runs.data": "evaluation_set prepare rows_and_reward",
         "bandpo_runs.evals": "Sampling evaluate grade_folder",
         "bandpo_runs.training": "examine plan run run_all",
-        "bandpo_runs.reports": "write_figures write_report",
+        "bandpo_runs.reports": "write_report",
     }
     for path, names in promised.items():
         module = importlib.import_module(path)
@@ -99,7 +99,8 @@ def test_the_core_imports_torch_and_nothing_else():
 
 
 def test_rewards_and_statistics_load_no_torch():
-    code = "import sys, bandpo.rewards, bandpo_runs.statistics"
+    code = "import sys, bandpo.rewards, bandpo_runs.statistics.calibration"
+    code += ", bandpo_runs.statistics.comparison, bandpo_runs.statistics.curves"
     assert printed(f"{code}; print('torch' in sys.modules, 'pydantic' in sys.modules)") == ["False False"]
 
 

@@ -28,7 +28,7 @@ function columnsOf(row, where) {
 
 /**
  * The tokens of a text of JSON lines: {old, logRatio, advantage}, log-probabilities and advantages of all tokens one after the
- * other; advantage is null if no column has it. A row is a token, with numbers, or a response, with lists.
+ * other; advantage is null if no column has it. A row is a response, with lists.
  */
 function readTokens(text, file) {
   const old = [], logRatio = [], advantage = [];
@@ -46,7 +46,10 @@ function readTokens(text, file) {
     }
     if (values === null || typeof values !== "object" || Array.isArray(values)) throw new Error(`${where} is no object of columns`);
     columns ??= columnsOf(values, file);
-    const [olds, news] = [values[columns.old], values[columns.new]].map((value) => [].concat(value ?? []));
+    const [olds, news] = [columns.old, columns.new].map((name) => {
+      if (Array.isArray(values[name])) return values[name];
+      throw new Error(`${where}: '${name}' is ${JSON.stringify(values[name])}; a list of numbers is expected`);
+    });
     const same = (name, list) => {
       if (list.length !== olds.length) throw new Error(`${where}: '${name}' has ${list.length} values, '${columns.old}' has ${olds.length}`);
       return list;
@@ -81,7 +84,7 @@ async function readFiles(files) {
   const parts = [];
   for (const file of files) {
     if (!file.name.endsWith(".jsonl")) {
-      throw new Error(`${file.name} must end in .jsonl; Parquet files are read by the command bandpo calibrate`);
+      throw new Error(`${file.name} must end in .jsonl`);
     }
     if (file.size > MOST_BYTES) {
       throw new Error(`${file.name} has ${Math.round(file.size / 1e6)} MB; a browser takes ${MOST_BYTES / 1e6}, the command bandpo calibrate any size`);

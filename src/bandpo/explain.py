@@ -72,7 +72,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     if shown:
         lines += ["", *_table(shown, log_p, width)]
         reasons = dict.fromkeys(reason for case in shown for pair in stops(case.region, log_p) for reason in pair)
-        lines += ["", "What ends an interval:", *(f"  {reason}: {_MEANING[reason.split()[-1]]}" for reason in reasons)]
+        lines += ["", "What ends an interval:", *(f"  {reason}: {_MEANING.get(reason.split()[-1], _MEANING["rule"])}" for reason in reasons)]
     if other is not None:
         lines += ["", *_compared(found[0], found[1], *cases)]
     return "\n".join(lines)
@@ -177,7 +177,7 @@ def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
         theirs = part.bounds(log_p)
         if end == (theirs.log_high if up else theirs.log_low):
             return _stop(part, log_p, up=up) if len(parts) == 1 else f"{place} {_stop(part, log_p, up=up)}"
-    return "cap" if up and bounds.capped is not None and bounds.capped else region.stopped_by
+    return region.stopped_by
 
 
 def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

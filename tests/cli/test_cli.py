@@ -213,7 +213,6 @@ def take_away(monkeypatch, packages, modules):
         ("trl", [], RECIPE),
         ("numpy", ["reports.page"], ["lab"]),
         ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
-        ("matplotlib", ["reports.charts", "reports.page", "reports.figures"], ["figures"]),
     ],
 )
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):

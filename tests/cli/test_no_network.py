@@ -45,7 +45,6 @@ train lab.yaml rounds=2 output=run
 lab --methods grpo --seeds 1 --rounds 1 -o compared
 report run -o run.html
 explain band:kl:0.05
-figures --only ratio -o figures
 data prepare rows.jsonl -o data
 data list
 eval lab -n 1 --limit 2 --max-tokens 2 -o before

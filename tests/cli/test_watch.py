@@ -17,8 +17,9 @@ from rich.console import Console
 
 from bandpo_runs.cli import main, show_watch
 from bandpo_runs.cli.show_watch import view, watch_and_show
-from bandpo_runs.reports.reading import renamed
-from bandpo_runs.reports.watching import PANELS, Watch, write_page
+from bandpo_runs.files.logs import renamed
+from bandpo_runs.reports.runs import PANELS
+from bandpo_runs.reports.watching import Watch, write_page
 
 NOW = 1_000_000.0
 
@@ -118,7 +119,7 @@ def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, capsys
     folder = run_of_ours(tmp_path / "run", [ours(1), ours(2, loss=None)])
     (run,) = looked(folder)
     log = folder / "metrics.jsonl"
-    said = f"The numbers are not finite: loss in 1 row, first at step 32. `bandpo doctor {log}` says what to do."
+    said = f"Numbers are not finite: loss in 1 row, first at step 32; `bandpo doctor {log}` says what to do."
     assert (run.state, run.notes) == ("running", (said,))
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**facts, "stopped": "step 33: weights are not finite"}))
@@ -131,7 +132,7 @@ def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, capsys
     write_page(tmp_path / "page.html", [run], NOW)
     assert 'class="alarm"><b>Band-KL' in (tmp_path / "page.html").read_text()
     (run,) = looked(write(tmp_path / "trl.jsonl", [{"step": 1, "reward": 1.0, "grad_norm": math.nan}]))
-    assert run.notes[0].startswith("The numbers are not finite: grad_norm in 1 row, first at step 1.")
+    assert run.notes[0].startswith("Numbers are not finite: grad_norm in 1 row, first at step 1;")
 
 
 def test_a_run_is_waited_for_and_its_log_may_go(tmp_path):

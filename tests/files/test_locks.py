@@ -1,4 +1,4 @@
-"""The lock of a folder: one process at a time, named, and free when its process is gone."""
+"""The lock of a folder: one process at a time, and free when its process is gone."""
 
 import os
 import signal
@@ -43,21 +43,19 @@ def holder(tmp_path):
     process.communicate()  # until it is gone
 
 
-def test_a_second_process_is_refused_and_told_which_one_is_the_first(holder, tmp_path):
+def test_a_second_process_is_refused(holder, tmp_path):
     file = tmp_path / "run" / ".lock"
-    before = file.read_bytes()
-    with pytest.raises(UserError, match=rf"^another process \({holder.pid}\) is writing to {file.parent}; wait"):
+    with pytest.raises(UserError, match=rf"^another process is writing to {file.parent}; wait"):
         locked(file).__enter__()
-    assert file.read_bytes() == before
 
 
 def test_a_lock_is_free_when_its_process_was_killed(holder, tmp_path):
     holder.send_signal(signal.SIGKILL)
     with locked(tmp_path / "run" / ".lock"):
-        assert (tmp_path / "run" / ".lock").read_text().startswith(f"{os.getpid()} ")
+        pass
 
 
-def test_who_waits_is_told_for_whom_and_comes_next(holder, tmp_path):
+def test_who_waits_is_told_and_comes_next(holder, tmp_path):
     said = []
 
     def tell(text):
@@ -65,7 +63,7 @@ def test_who_waits_is_told_for_whom_and_comes_next(holder, tmp_path):
         holder.kill()
 
     with locked(tmp_path / "run" / ".lock", waiting=tell):
-        assert said == [f"another process ({holder.pid}) is writing to {tmp_path / 'run'}"]
+        assert said == [f"another process is writing to {tmp_path / 'run'}"]
 
 
 def test_the_same_process_may_not_write_twice_either(tmp_path):

@@ -1,15 +1,12 @@
 """`bandpo compare` and `bandpo table`: the numbers in them, against the arrays that the files were made of; every note
-and every refusal; and the three formats."""
+and every refusal; and the formats."""
 # ruff: noqa: RUF001  (dashes are meant)
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +19,6 @@ from bandpo_runs.reports.comparison import compare_results, comparison_text
 from bandpo_runs.reports.table import FORMATS, make_table
 from bandpo_runs.statistics.estimators import pass_at_k
 from bandpo_runs.statistics.intervals import clustered_error, training_runs
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def evaluation(folder: Path, label: str, scores: dict[str, np.ndarray], cut=0, silent=0, **facts) -> Path:
@@ -118,21 +113,6 @@ def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path,
     assert "On these problems: yes, B is better" in out
     assert "On problems like these: not settled" in out
     assert "no number of samples of these problems; the problems differ too much in it" in out
-    assert "Drawn with the same --seed" in out
-
-
-@pytest.mark.parametrize(
-    ("columns", "name"), [("100", "aime24"), ("70", "aime24"), ("100", "a-name-of-30-characters-in-all")]
-)
-def test_compare_fits_the_terminal(tmp_path, capsys, monkeypatch, columns, name):
-    """The row of a data set is behind its name, or below it where the row is too wide."""
-    monkeypatch.setenv("COLUMNS", columns)
-    a, b = (evaluation(tmp_path / x, x.upper(), {name: scores(i)["aime24"]}) for i, x in enumerate("ab"))
-    lines = run(capsys, "compare", a, b).splitlines()
-    assert max(map(len, lines[2:])) <= max(int(columns), 79)  # 77 of them are numbers
-    at = next(i for i, line in enumerate(lines) if line.startswith(name))
-    assert (lines[at] == name) == (columns == "70" or len(name) > 20)
-    assert (lines[at] + lines[at + 1]).split()[1] == "30"
 
 
 def test_compare_as_json_has_the_same_numbers(made, capsys):
@@ -191,7 +171,6 @@ def test_what_does_not_compare_is_said(tmp_path, capsys):
     assert "aime24: 20 prompts in common, of 30 of A and 20 of B; the others do not count." in out
     assert "Only one of the two has amc23, math." in out
     assert "Sampled differently: temperature (0.6, 1.0)" in out
-    assert "same --seed" not in out
 
 
 def answers_of(path, array, **more):
@@ -219,10 +198,7 @@ def test_a_file_without_a_data_set_compares_with_the_only_one_of_a_folder(tmp_pa
     assert "no prompt of 'aime24 | answers' in common" in capsys.readouterr().err
     both = evaluation(tmp_path / "both", "B", scores(0))
     assert main(["compare", str(both), str(same)]) == 2
-    assert (
-        "no data set in common: A has aime24; amc23, B has answers. A column data_source or dataset names the data "
-        "sets of a file"
-    ) in capsys.readouterr().err
+    assert "no data set in common: A has aime24; amc23, B has answers" in capsys.readouterr().err
 
 
 def test_other_numbers_of_samples_are_told_side_by_side(tmp_path, capsys):
@@ -371,64 +347,9 @@ def test_latex_escapes_what_it_must_and_is_balanced(made):
         assert character not in text
 
 
-class Cells(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.open, self.rows, self.outside = [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in ("meta",):
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        self.outside += [value for name, value in attrs if name in ("src", "href")]
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
-
-
-def test_html_is_one_page_that_needs_nothing_else(made):
-    page = FORMATS["html"](make_table(every(made[0])))
-    parser = Cells()
-    parser.feed(page.split("\n", 1)[1])
-    assert parser.open == []
-    assert parser.outside == []
-    assert "http:" not in page
-    assert "https:" not in page
-    assert "Qwen &amp; 3B" in page
-    assert {len(row) for row in parser.rows} == {1, 4}
-    assert sum(len(row) == 4 for row in parser.rows) == 5
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
-def test_html_is_drawn(made, tmp_path):
-    page, shot = tmp_path / "table.html", tmp_path / "table.png"
-    page.write_text(FORMATS["html"](make_table(every(made[0]))))
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={shot}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    assert shot.stat().st_size > 10_000
-
-
-def test_the_table_as_data(made, capsys):
-    table = make_table(every(made[0]))
-    paths = sorted(made[0].iterdir())
-    data = json.loads(run(capsys, "table", *paths, "--format", "json"))
-    assert data["columns"] == list(table.columns)
-    for row, expected in zip(data["rows"], table.rows, strict=True):
-        assert (row["heading"], row["method"], row["runs"]) == (expected.heading, expected.method, expected.runs)
-        assert [cell["mean"] for cell in row["cells"]] == [cell.mean for cell in expected.cells if cell is not None]
-        assert row["cells"][0]["interval"] == list(expected.cells[0].interval)
-
-
 def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
     home, _ = made
-    for name, begin in (("t.html", "<!doctype"), ("t.tex", "% \\usepackage"), ("t.md", "| Method")):
+    for name, begin in (("t.tex", "% \\usepackage"), ("t.md", "| Method")):
         assert run(capsys, "table", home / "7b-GRPO", "-o", tmp_path / "out" / name).strip().endswith(name)
         assert (tmp_path / "out" / name).read_text().startswith(begin)
     assert run(capsys, "table", home / "7b-GRPO", "--format", "latex").startswith("% \\usepackage")

@@ -15,8 +15,9 @@ pytest.importorskip("matplotlib")
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.reports.page import write_report
-from bandpo_runs.reports.reading import Curves, by_step, read_runs
+from bandpo_runs.reports.reading import read_runs
 from bandpo_runs.reports.runs import PANELS, read_sections
+from bandpo_runs.statistics.curves import Curves, by_step
 
 
 def verls(step, score=0.25, high=6.0, tail=2.0):
@@ -34,7 +35,7 @@ def page_of(tmp_path, *given, **options):
     return unescape(write_report([*map(str, given)], tmp_path / "out.html", **options).read_text(encoding="utf-8"))
 
 
-PANEL = {panel.key: panel for panel in PANELS}
+PANEL = {panel.key: panel for panel in PANELS.values()}
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -102,7 +103,7 @@ def test_a_run_that_broke_is_said_to_have(tmp_path, no_drawings):
     assert said in page_of(tmp_path, log)
     rows = [{**row, "loss": None, "step": row["round"]} for row in make_rows(ramp(3))]
     folder = write_run(tmp_path / "run", rows=rows)
-    assert f"numbers are not finite: loss in {len(rows)} rows, first at step 1." in page_of(tmp_path, folder)
+    assert f"numbers are not finite: loss in {len(rows)} rows, first at step 1; " in page_of(tmp_path, folder)
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(
         json.dumps({**facts, "finished": False, "stopped": "step 9: weights are not finite"})
@@ -153,7 +154,7 @@ def test_a_page_of_logs_says_what_it_does_not_know(tmp_path, no_drawings):
     plain = write_state(tmp_path / "trl", [trls(step) for step in (1, 2)], most=2, now=2)
     page = page_of(tmp_path, f"TRL={plain}")
     assert "Overall clip rate (Fig. 4a): no value in the log of TRL." in page
-    assert "A log does not say the rule of its run, so no interval is shown: TRL." in page
+    assert "TRL: a log does not say the rule of its run, so no interval is shown." in page
     assert f"Read from logs, which hold no settings, versions or commands: TRL from {plain}." in page
     for absent in ("Settings that differ", "To repeat the runs", "with the same seed", "trained with seed", "None"):
         assert absent not in page
@@ -175,7 +176,7 @@ def test_a_log_and_a_run_folder_stand_on_one_page(tmp_path, no_drawings):
     page = page_of(tmp_path, tmp_path / "runs", f"theirs={log}")
     assert table(page, "Settings that differ")["lr"] == {"GRPO": "1", "Band-KL 0.05": "2", "theirs": "–"}
     assert set(table(page, "Minus GRPO")["Reward at the end"]) == {"Band-KL 0.05"}
-    assert "no interval is shown: theirs." in page
+    assert "theirs: a log does not say the rule of its run, so no interval is shown." in page
 
 
 def test_rows_of_a_round_are_summed_and_what_is_not_known_is_left_out():

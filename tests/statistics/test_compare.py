@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from bandpo_runs.statistics import comparison
 from bandpo_runs.statistics.comparison import Judged, common_prompts, compare, reshuffle_p, sign_flip_p
 from bandpo_runs.statistics.estimators import Graded, maj_at_k_bootstrap, pass_at_k, powers
-from bandpo_runs.statistics.intervals import Spread
-from bandpo_runs.statistics.summary import summarize
+from bandpo_runs.statistics.intervals import Spread, summarize
 
 
 def graded(score, data="aime", answers=None, ids=None, **more):

@@ -338,7 +338,7 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_goes_on(tmp_path, monk
     os.killpg(first.pid, signal.SIGSTOP)  # else it may come to its end before the second has begun
     second = subprocess.run([*command, "--resume"], env=env, capture_output=True, text=True)
     os.killpg(first.pid, signal.SIGCONT)
-    said = f"error: another process ({first.pid}) is writing to {tmp_path / 'out' / 'storm'}; wait for it to end"
+    said = f"error: another process is writing to {tmp_path / 'out' / 'storm'}; wait for it to end"
     assert (second.returncode, second.stderr) == (2, f"{said}, or choose another folder\n")
     first.terminate()
     _, errors = first.communicate()

@@ -13,7 +13,7 @@ from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
 from .app import app
-from .shared import Json, count, pair, seconds, setting, several, width, wrapped
+from .shared import Json, count, pair, seconds, setting, several, wrapped
 
 COLUMNS = (
     "A result is the folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet, or .eval of "
@@ -23,7 +23,7 @@ COLUMNS = (
     "as they are, and those of TRL's log_completions with --column score=REWARD_FUNCTION: docs/evaluate.md."
 )
 Backend = Literal["auto", "vllm", "transformers", "openai"]
-Format = Literal["markdown", "latex", "html", "json"]
+Format = Literal["markdown", "latex"]
 Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help="Folders of bandpo eval, or files of answers.")]
 Result = functools.partial(Argument, help="Folder of bandpo eval, or file of answers; LABEL=PATH names it.")
 Scorer = Annotated[str | None, Option(help="Scorer whose grades are used. [default: the one of the evaluation]")]
@@ -133,7 +133,7 @@ def compare(
     if as_json:
         print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
     else:
-        print(wrapped(comparison_text(one, other, comparisons, k, width())))
+        print(wrapped(comparison_text(one, other, comparisons, k)))
 
 
 @app.command(epilog=COLUMNS)
@@ -160,8 +160,7 @@ def table(
     inputs = [split_label(text)[1] for text in results]
     if output is not None and output.resolve() in [path.resolve() for path in inputs]:
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
-    by_name = {".html": "html", ".tex": "latex", ".json": "json"}
-    show = FORMATS[form or by_name.get(output.suffix if output else "", "markdown")]
+    show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
     text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete), k))
     if output is None:

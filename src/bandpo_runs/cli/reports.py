@@ -1,10 +1,10 @@
-"""Commands that explain rules and look at runs: `explain`, `methods`, `figures`, `watch`, `report`, `calibrate`."""
+"""Commands that explain rules and look at runs: `explain`, `methods`, `watch`, `report`, `calibrate`."""
 
 from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -17,7 +17,6 @@ LOGS = (
     "A run is the folder of bandpo train or lab, TRL's output_dir, or a log: metrics.jsonl, trainer_state.json of TRL, "
     "or a .jsonl file of verl's file logger. LABEL=PATH gives it a name in the output."
 )
-Among = Literal["all", "tail", "positive", "negative"]
 Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of runs.")]
 
 
@@ -74,29 +73,6 @@ def methods() -> None:
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 
-@app.command(epilog=RULES)
-def figures(
-    output: Annotated[Path, Option("-o", "--output", help="Folder for the figures.")] = Path("runs/figures"),
-    only: Annotated[list[str] | None, several("NAME", "Figures to draw. [default: all three]")] = None,
-    regions: Annotated[list[Any] | None, several("RULE", "Rules in variation and ratio.", region)] = None,
-    pair: Annotated[list[Any] | None, several("RULE", "Two rules in regions-3d.", region)] = None,
-) -> None:
-    """Draw the paper's figures of trust regions, for any rules.
-
-    Figures regions-3d, variation and ratio are Fig. 1a, 1b and 2 of the paper, and the default rules are the paper's.
-    Each is written as PDF, SVG and PNG, and its caption is printed.
-    """
-    from ..reports.figures import PAIR, PAPER, write_figures
-
-    try:
-        drawn = write_figures(output, only or [], regions or PAPER, pair or PAIR)
-    except ValueError as error:  # of the core, about a rule that was named
-        raise UserError(str(error)) from error
-    for path, caption in drawn:
-        print(f"{path}.pdf .svg .png\n  {caption}")
-    print(output)
-
-
 @app.command(epilog=LOGS)
 def watch(
     runs: Runs,
@@ -141,10 +117,9 @@ def column(whose: str) -> Any:
 
 @app.command(epilog=RULES)
 def calibrate(
-    files: Annotated[list[Path], Argument(metavar="FILES", help="Files of a run's tokens: .jsonl or .parquet.")],
+    files: Annotated[list[Path], Argument(metavar="FILES", help="Files of a run's tokens: .jsonl.")],
     rate: Annotated[float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")] = None,
     match: Annotated[Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")] = None,
-    among: Annotated[Among, Option(help="Tokens to count; tail is p <= 0.2, the others go by the sign of A.")] = "all",
     cut: Annotated[bool, Option("--cut", help="Count only tokens that lose their gradient.")] = False,
     rule: Annotated[list[Any] | None, several("RULE", "Rules to calibrate. [default: seven]", region)] = None,
     parameter: Annotated[list[str] | None, several("FIELD", "Fields of the rule to set, such as delta.")] = None,
@@ -159,14 +134,14 @@ def calibrate(
     """Find the radius or epsilon that fits a run, from its tokens.
 
     For each rule, it finds the number that stops a given share of the tokens, or as many as another rule. It prints
-    95 % intervals over responses, and the settings to paste. A file has a row for each token, or one for each
-    response with lists; it needs columns of old and of current log-probabilities (docs/run.md). The default rules are
+    95 % intervals over responses, and the settings to paste. A file has a row for each response, with lists; it needs
+    columns of old and of current log-probabilities (docs/run.md). The default rules are
     bands, clips, DCPO and RIPO.
     """
     from .show_calibration import calibrate_and_show
 
     columns = {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask}
     calibrate_and_show(
-        files, columns, as_json=as_json, clip_map=clip_map, rules=rule, rate=rate, match=match, among=among, cut=cut,
+        files, columns, as_json=as_json, clip_map=clip_map, rules=rule, rate=rate, match=match, cut=cut,
         parameter=parameter or [],
     )  # fmt: skip

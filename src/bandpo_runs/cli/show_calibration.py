@@ -16,13 +16,6 @@ from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate
 from ..reports.tokens import Tokens, read_tokens
 from ..statistics.intervals import LEVEL
 
-_AMONG = {
-    "all": "the tokens",
-    "tail": f"the rare tokens (p <= {TAIL})",
-    "positive": "the tokens with A > 0",
-    "negative": "the tokens with A < 0",
-}
-
 
 def calibrate_and_show(
     files: Sequence[Path], columns: Mapping[str, str | None], *, as_json: bool, clip_map: Path | None,
@@ -41,7 +34,7 @@ def calibrate_and_show(
 
         regions = [] if rate is not None else [match or Clip(0.2, 0.2)]
         regions += [one.region for one in found.rules if one.region is not None]
-        drawn = [maps.clip_map(tokens, region, among=found.among, cut=found.cut) for region in regions]
+        drawn = [maps.clip_map(tokens, region, cut=found.cut) for region in regions]
         maps.write_clip_map(clip_map, drawn, "cut" if found.cut else "outside", found.warnings, _answer(found))
     if as_json:
         data = {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **vars(found)}
@@ -55,9 +48,9 @@ def calibrate_and_show(
 
 
 def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:
-    of = "" if found.responses is None else f" of {found.responses:,} responses"
     names = ", ".join(f"{name} ({role})" for role, name in tokens.columns.items())
-    console.print(f"{found.tokens:,} tokens{of} in {', '.join(map(str, files))}; columns {names}.", style="dim")
+    where = f"{found.responses:,} responses in {', '.join(map(str, files))}"
+    console.print(f"{found.tokens:,} tokens of {where}; columns {names}.", style="dim")
     console.print("\n".join([_answer(found), *(f"Note: {warning}" for warning in found.warnings)]), soft_wrap=True)
     rows = [] if found.reference is None else [[found.reference.label, "", "", *_cells(found.reference)]]
     for one in found.rules:
@@ -94,10 +87,10 @@ def _answer(found: Calibration) -> str:
     """Return the first sentences: the rate, and the first rule that has a number."""
     verb = "cuts" if found.cut else "stops"
     if (reference := found.reference) is None:
-        words = f"You asked for {_share(found.rate)} of {_AMONG[found.among]}."
+        words = f"You asked for {_share(found.rate)} of the tokens."
     else:
-        rare = "" if found.among == "tail" else f" ({_share(reference.rare)} of these are rare, p <= {TAIL})"
-        words = f"At your ratios {reference.label} {verb} {_share(reference.rate)} of {_AMONG[found.among]}{rare}."
+        rare = f"({_share(reference.rare)} of these are rare, p <= {TAIL})"
+        words = f"At your ratios {reference.label} {verb} {_share(reference.rate)} of the tokens {rare}."
     if (first := next((one for one in found.rules if one.value is not None), None)) is None:
         return f"{words} No number of any of the rules does the same."
     name = first.label.rpartition(" ")[0] or first.label

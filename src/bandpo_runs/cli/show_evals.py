@@ -13,7 +13,7 @@ from ..evals.folder import read_samples
 from ..evals.grades import grade_folder, nothing_right, unanswered
 from ..evals.results import Columns, Result, read_result, split_label
 from ..progress import console, grid
-from ..statistics.summary import summarize
+from ..statistics.intervals import summarize
 
 UNREAD = 0.2  # share of samples without an answer that could be read, from which on it is told
 Summary = dict[str, Any]

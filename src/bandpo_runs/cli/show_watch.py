@@ -19,8 +19,8 @@ from rich.text import Text
 from bandpo.errors import UserError
 
 from ..progress import console, grid
-from ..reports.runs import number, percent_of
-from ..reports.watching import PANELS, Seen, Watch, write_page
+from ..reports.runs import PANELS, number, percent_of
+from ..reports.watching import Seen, Watch, write_page
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -15,8 +15,9 @@ import numpy as np
 
 from bandpo.errors import UserError
 
-from ..files.logs import read_rows
-from ..statistics.collapse import Collapse, Log, collapse_of, log_of
+from ..files.logs import Followed
+from ..statistics.collapse import Collapse
+from ..statistics.curves import Curves, by_step
 from ..statistics.estimators import Graded
 from .folder import read_facts, read_graded
 
@@ -78,8 +79,10 @@ def read_results(
     labels = dict.fromkeys(result.label for result in results)
     if unused := [label for label in of_label if label not in labels]:
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
-    found = [(result, of_label.get(result.label) or _log_of(result.source)) for result in results]
-    return [replace(result, collapse=log and collapse_of(read_log(Path(log)))) for result, log in found]
+    found = [of_label.get(result.label) or _log_of(result.source) for result in results]
+    return [
+        r if log is None else replace(r, collapse=read_log(Path(log)).collapse) for r, log in zip(results, found, strict=True)
+    ]
 
 
 def read_result(
@@ -116,16 +119,22 @@ def _log_of(source: Path) -> Path | None:
     return next((log for folder in folders if (log := folder / "metrics.jsonl").is_file()), None)
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path) -> Curves:
     """Read the log of a run: its folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
 
     Raises:
         UserError: no such log, or one without a reward.
     """
-    file = Path(path) / "metrics.jsonl" if Path(path).is_dir() else Path(path)
-    if not file.exists():
-        raise UserError(f"{file}: No such file or directory; expected the log of a run")
-    return log_of(read_rows(file), str(file))
+    path = Path(path)
+    file = path / "metrics.jsonl" if path.is_dir() else path
+    log = Followed(file)
+    log.poll()
+    if log.fault:
+        raise UserError(log.fault)
+    curves = Curves(**by_step(log.rows, str(file)))
+    if not curves.points:
+        raise UserError(f"{file}: no reward in it; expected one of reward, critic/score/mean, critic/rewards/mean")
+    return curves
 
 
 def share(results: Iterable[Result], name: Literal["truncated", "parsed"]) -> float | None:

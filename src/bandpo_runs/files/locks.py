@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +20,7 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
 
     Args:
         file: the lock file.
-        waiting: wait for the other process, and call this with its name. Without it: refuse after a second, which a
+        waiting: wait for the other process, and call this with the reason. Without it: refuse after a second, which a
             killed process may need to end.
 
     Raises:
@@ -35,27 +33,15 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
     try:
         lock.acquire(timeout=1)
     except Timeout:
-        said = f"another process{_holder(file)} is writing to {file.parent}"
+        said = f"another process is writing to {file.parent}"
         if waiting is None:
             raise UserError(f"{said}; wait for it to end, or choose another folder") from None
         waiting(said)
         lock.acquire()
     try:
-        with contextlib.suppress(OSError):  # some systems open a locked file only once
-            file.write_text(f"{os.getpid()} {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
-        with contextlib.suppress(OSError):
-            file.unlink()
-            if is_new:
-                file.parent.rmdir()  # fails where something is in it
         lock.release()
-
-
-def _holder(file: Path) -> str:
-    """Name the process of a lock: its number, and its machine where that is another one."""
-    try:
-        pid, node = file.read_text(encoding="utf-8").split()
-    except (OSError, ValueError):
-        return ""
-    return f" ({pid}{'' if node == socket.gethostname() else f' on {node}'})"
+        if is_new:
+            with contextlib.suppress(OSError):  # something is in it
+                file.parent.rmdir()

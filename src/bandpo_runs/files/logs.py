@@ -1,4 +1,4 @@
-"""The log of a training run: find it (`logs_at`), read it once (`read_rows`), or while it grows (`Followed`).
+"""The log of a training run: find it (`logs_at`), and read it, also while it grows (`Followed`).
 
 It is one of: JSON lines with a row each (`metrics.jsonl` of bandpo, or what a callback writes); the same with the step
 and the row apart (verl's file logger); or `trainer_state.json`, which TRL leaves in each checkpoint.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,19 @@ from bandpo.files import json_line, lines_of, read_json, read_json_lines, shorte
 Row = dict[str, Any]
 STATE = "trainer_state.json"
 _EVALUATION = ("eval_", "val-")  # how its numbers begin under TRL, and under verl
+# Names of TRL and verl, and ours for the same; the first that is there counts. Their clip rates count tokens that lose
+# their gradient and are means of means, so they get our name for that.
+_NAMES = (
+    ("critic/score/mean", "reward"),
+    ("critic/rewards/mean", "reward"),
+    ("actor/entropy", "entropy"),
+    ("actor/bandpo/controlled", "controlled/value"),
+    ("actor/pg_clipfrac", "cut/fraction"),
+    ("clip_ratio/region_mean", "cut/fraction"),
+    ("clip_ratio/high_mean", "cut/high_fraction"),
+    ("clip_ratio/low_mean", "cut/low_fraction"),
+    ("actor/ppo_kl", "kl_old/k1"),
+)
 
 
 def logs_at(path: Path) -> dict[Path, Path]:
@@ -51,6 +64,26 @@ def name_of(key: Path) -> str:
     if key.name in ("metrics.jsonl", STATE):
         return key.resolve().parent.name
     return key.stem if key.suffix in (".jsonl", ".json") else key.resolve().name
+
+
+def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the numbers of a row under our names.
+
+    Where both have one it is ours: a sum over counts, where TRL has a mean of means.
+    """
+    numbers = {name: _finite(value) for name, value in row.items() if type(value) in (int, float, bool, type(None))}
+    out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers} | numbers
+    for name in numbers:
+        if name.startswith(("actor/bandpo/", "bandpo/")):
+            out[name.partition("bandpo/")[2]] = out.pop(name)
+    high, low = (out.get(f"clip/{side}_fraction") for side in ("high", "low"))
+    if high is not None and low is not None:  # BandPOTrainer logs the two sides
+        out.setdefault("clip/fraction", high + low)
+    return out
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not abs(value) < 1e300 else value  # larger ones cannot be summed
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -87,7 +120,7 @@ def lost_in(rows: Iterable[Row]) -> str | None:
         skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
         lost = [name for name in _NEEDED if _is_lost(row.get(name, 0)) and not (skipped and name == "grad_norm")]
         for name in lost + ["tokens" for spoilt in _SPOILT if row.get(spoilt)]:
-            found.setdefault(name, []).append(row.get("step", row.get("round")))
+            found.setdefault(name, []).append(_step_of(row))
     parts = [f"{name} in {counted(len(steps), 'row')}, first at step {steps[0]}" for name, steps in found.items()]
     return f"numbers are not finite: {'; '.join(parts)}" if found else None
 
@@ -96,26 +129,29 @@ def _is_lost(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
-class Followed:
-    """A log that is being written. It is only read, and nothing that may happen to it is an error.
+def _step_of(row: Row) -> Any:
+    return row.get("step", row.get("round"))
 
-    A row whose step and names were there already takes the place of all rows from that step on: the run went back.
-    Other rows of one step are one row, and a step may be evaluated again.
+
+class Followed:
+    """A log that may still be written. It is only read, and no damage to it is an error.
+
+    A row whose step and names were there already replaces all rows from that step on: the run went back. Other rows of
+    one step are one row, and a step may be evaluated again.
 
     Attributes:
         path: of the file; it may be changed, to that of the next checkpoint.
-        at: the rows by their step; they stay when the file is emptied or goes.
+        at: the rows by their step, with numbers under our names; they stay when the file is emptied or deleted.
         damaged: lines of the file that are no rows, or have no step; half a line at its end is waited for.
-        went_back: how often rows took the place of others.
+        went_back: how often rows replaced others.
         written: when the file was last written to, in seconds since 1970; None: never seen.
         fault: why it cannot be read now; "" if it can.
-        last_step: where the run will end, of TRL's state; None: not known.
+        last_step: where the run will end, by TRL's state; None: not known.
         ended: TRL's state says that the run has come to that step, which need not have a row.
     """
 
-    def __init__(self, path: Path, keep: Callable[[Row], Row] = dict) -> None:
-        """Start a reader; `keep` selects the kept part of a row."""
-        self.path, self.keep = path, keep
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.at: dict[float, Row] = {}
         self.damaged = self.went_back = 0
         self.written: float | None = None
@@ -128,6 +164,15 @@ class Followed:
     def rows(self) -> list[Row]:
         """Return the rows in the order of their steps."""
         return [self.at[step] for step in sorted(self.at)]
+
+    @property
+    def notes(self) -> list[str]:
+        """Say what happened to the log."""
+        notes = [f"{self.damaged} of its lines are left out: damaged, or without a step"] if self.damaged else []
+        if self.went_back:
+            notes.append(f"the log went back {self.went_back} times, as after a resume; the last values are shown")
+        lost = lost_in(self.rows)
+        return notes + ([f"{lost}; `bandpo doctor {self.path}` says what to do"] if lost else [])
 
     def poll(self) -> bool:
         """Read the file again if it has changed; return whether it has."""
@@ -151,8 +196,7 @@ class Followed:
             rows, state = _rows_of_state(self.path)
             most = state.get("max_steps")
             self.last_step = most if type(most) is int and most > 0 else None
-            known: list[Any] = [state.get("global_step"), *(row.get("step") for row in rows)]
-            steps = [step for step in known if _is_step(step)]
+            steps: list[Any] = [step for step in (state.get("global_step"), *map(_step_of, rows)) if _is_step(step)]
             self.ended = self.last_step is not None and max(steps, default=0) >= self.last_step
         else:
             for line in filter(bytes.strip, lines_of(self.path)):
@@ -163,11 +207,10 @@ class Followed:
         at: dict[float, Row] = {}
         self.went_back = 0
         for row in rows:
-            step: Any = row.get("step", row.get("round"))
-            if not _is_step(step):
+            if not _is_step(step := _step_of(row)):
                 damaged += 1
                 continue
-            row, before = {"step": step, **self.keep(row)}, at.get(step, {})
+            row, before = {"step": step, **renamed(row)}, at.get(step, {})
             again = (before.keys() & row.keys()) - {"step", "round", "epoch"}
             if any(not name.startswith(_EVALUATION) for name in again):
                 self.went_back += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,8 +11,6 @@ from typing import Any, BinaryIO
 from bandpo.files import Lines, line_of, read_json_lines
 
 from .locks import locked
-
-SECONDS_BETWEEN_SYNCS = 1.0  # what a loss of power may cost; a killed process loses nothing that was appended
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -24,12 +21,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written; the error names the path.
     """
+    target = path.resolve()
+    part = target.with_name(f".{target.name}.part")  # the next process takes that of a killed one
     with _naming(path):
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
-        target = path.resolve()
-        part = target.with_name(f".{target.name}.part")  # the next process takes that of a killed one
         try:
             with part.open("wb") as file:
                 file.write(content)
@@ -65,22 +62,19 @@ def _naming(path: Path) -> Iterator[None]:
 class Appender:
     """A file of JSON lines to which one process at a time appends.
 
-    Opening cuts off the line that a killed process began; `rows` are the whole ones, checked by the schema.
+    Opening cuts off the line that a killed process began; `rows` are the whole ones, checked by the schema. A killed
+    process loses no row that was added, a loss of power those after the last `sync`.
     """
 
     def __init__(self, path: Path, schema: Any = dict[str, Any]) -> None:
         self.path = path
-        self._held = contextlib.ExitStack()
-        self._held.enter_context(locked(path.with_name(f".{path.name}.lock")))
-        try:
+        with contextlib.ExitStack() as held:
+            held.enter_context(locked(path.with_name(f".{path.name}.lock")))
             lines = read_json_lines(path, schema, ended=True) if path.exists() else Lines([], 0, b"")
             self.rows = lines.rows
-            self._file: BinaryIO = self._held.enter_context(path.open("ab", buffering=0))
+            self._file: BinaryIO = held.enter_context(path.open("ab", buffering=0))
             self._file.truncate(lines.whole)
-        except BaseException:
-            self._held.close()
-            raise
-        self._synced = time.monotonic()
+            self._held = held.pop_all()
 
     def add(self, *rows: Mapping[str, Any]) -> None:
         """Append rows."""
@@ -88,14 +82,11 @@ class Appender:
         with _naming(self.path):
             while content:  # the system may take less than all of it
                 content = content[self._file.write(content) :]
-        if time.monotonic() - self._synced > SECONDS_BETWEEN_SYNCS:
-            self.sync()
 
     def sync(self) -> None:
         """Flush to the disk."""
         with _naming(self.path):
             os.fsync(self._file.fileno())
-        self._synced = time.monotonic()
 
     def close(self) -> None:
         """Flush, and free the lock."""

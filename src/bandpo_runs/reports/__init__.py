@@ -1,5 +1,5 @@
-"""Everything rendered: pages, tables, figures and words about what ran elsewhere. Nothing is computed twice, or run."""
+"""Everything rendered: pages, tables and words about what ran elsewhere. Nothing is computed twice, or run."""
 
 from ..faces import lazily
 
-__getattr__ = lazily(__name__, {"write_figures": "figures", "write_report": "page"})
+__getattr__ = lazily(__name__, {"write_report": "page"})

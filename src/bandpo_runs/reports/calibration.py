@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from ..statistics.calibration import critical_numbers, number_interval, smallest
 from ..statistics.intervals import Interval
 from .tokens import Bools, Floats, Integers, Tokens
 
-Among = Literal["all", "tail", "positive", "negative"]
 TAIL = EDGES[0]
 RULES: tuple[Region, ...] = (Band("kl"), Band("tv"), Band("chi2"), Clip(0.2, 0.2), Clip(0.2, 0.28), DCPO(), RIPO())
 FEW = 20  # tokens outside, with fewer of which an interval is not to be trusted
@@ -64,9 +63,7 @@ class Calibration:
     """The wanted rate, the rule that gave it if any, and the number of each rule."""
 
     tokens: int
-    responses: int | None
-    looked_at: int
-    among: Among
+    responses: int
     cut: bool
     rate: float
     reference: Measured | None
@@ -109,81 +106,67 @@ def with_number(region: Region, names: Sequence[str], value: float) -> Region:
 
 
 # ---------------------------------------------------------------------------------------------------- tokens and rules
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """The tokens that are looked at, and which of them count where they are outside."""
-
-    old: Floats
-    log_ratio: Floats
-    advantages: Floats | None
-    responses: Integers | None
-    counts: Bools
-
-    def pieces(self, some: Integers | None = None) -> Iterator[tuple[Tensor, Tensor, Context]]:
-        """Yield log-ratios, old log-probabilities and contexts of tokens, in pieces."""
-        index = np.arange(len(self.old)) if some is None else some
-        for start in range(0, len(index), _PIECE):
-            part = index[start : start + _PIECE]
-            advantages = None if self.advantages is None else torch.from_numpy(self.advantages[part])
-            old, log_ratio = torch.from_numpy(self.old[part]), torch.from_numpy(self.log_ratio[part])
-            yield log_ratio, old, Context(advantages=advantages)
-
-    def outside(self, region: Region, some: Integers | None = None) -> Bools:
-        """Mark the tokens, all or some, that are outside and count."""
-        parts = [~region.contains(ratio, old, context) for ratio, old, context in self.pieces(some)]
-        outside = torch.cat(parts).numpy() if parts else np.zeros(0, np.bool_)
-        return outside & (self.counts if some is None else self.counts[some])
-
-    def check(self, region: Region) -> None:
-        """Refuse a rule that needs more than is known, or mixes tokens of a batch."""
-        some = np.linspace(0, len(self.old) - 1, min(len(self.old), 1000)).astype(np.int64)
-        half = (len(some) + 1) // 2
-        try:
-            whole, part = (
-                region.bounds(old, context) for each in (some, some[:half]) for _, old, context in self.pieces(each)
-            )
-        except ValueError as error:
-            raise UserError(
-                f"{region.label} needs more than old log-probabilities and advantages, which is all that is known here "
-                f"({error})"
-            ) from error
-        pairs = (whole.log_low, part.log_low), (whole.log_high, part.log_high)
-        if not all(torch.allclose(one[:half], other, rtol=1e-9) for one, other in pairs):  # up to the order of sums
-            raise UserError(
-                f"{region.label} gives a token other bounds in another batch, which are not known from a file of "
-                "tokens; find the number of the rule that it is made of"
-            )
-
-    def measure(self, region: Region) -> tuple[Measured, Bools]:
-        outside, n = self.outside(region), len(self.old)
-        count, high = int(outside.sum()), int((outside & (self.log_ratio > 0)).sum())
-        rare = int((outside & (self.old <= math.log(TAIL))).sum())
-        try:
-            node = _plain(cast(Any, region).to_config())
-        except (ValueError, AttributeError):  # a divergence without a name
-            node = None
-        shares = count / n, high / n, (count - high) / n, rare / count if count else math.nan
-        return Measured(region.label, node, *shares), outside
+def _pieces(tokens: Tokens, some: Integers | None = None) -> Iterator[tuple[Tensor, Tensor, Context]]:
+    """Yield log-ratios, old log-probabilities and contexts of tokens, all or some, in pieces."""
+    index = np.arange(tokens.count) if some is None else some
+    for start in range(0, len(index), _PIECE):
+        part = index[start : start + _PIECE]
+        advantages = None if tokens.advantages is None else torch.from_numpy(tokens.advantages[part])
+        yield (
+            torch.from_numpy(tokens.log_ratio[part]),
+            torch.from_numpy(tokens.old[part]),
+            Context(advantages=advantages),
+        )
 
 
-def _sample(tokens: Tokens, among: Among, cut: bool) -> _Sample:
-    advantages, which = tokens.advantages, np.ones(tokens.count, np.bool_)
-    if cut and advantages is None:
+def _outside(tokens: Tokens, region: Region, cut: bool, some: Integers | None = None) -> Bools:
+    """Mark the tokens that are outside and, with `cut`, are driven further out by their advantage."""
+    parts = [~region.contains(ratio, old, context) for ratio, old, context in _pieces(tokens, some)]
+    outside = torch.cat(parts).numpy() if parts else np.zeros(0, np.bool_)
+    return outside & (_driven_out(tokens)[slice(None) if some is None else some] if cut else True)
+
+
+def _driven_out(tokens: Tokens) -> Bools:
+    return cast(Floats, tokens.advantages) * np.sign(tokens.log_ratio) > 0
+
+
+def _check(tokens: Tokens, region: Region, cut: bool) -> None:
+    """Refuse a rule that needs more than is known, or mixes tokens of a batch."""
+    if cut and tokens.advantages is None:
         raise UserError(
             "which tokens are cut is known where their advantages are; no column has them (--advantage names one)"
         )
-    counts, what = which, ""
-    if cut:
-        counts = cast(Floats, advantages) * np.sign(tokens.log_ratio) > 0  # outside on the side to which A drives
-    if among == "tail":
-        which, what = tokens.old <= math.log(TAIL), f"of old probability p <= {TAIL}"
-    elif among != "all":
-        sign = 1 if among == "positive" else -1
-        which, what = sign * cast(Floats, advantages) > 0, f"with A {'>' if sign > 0 else '<'} 0"
-    if not which.any():
-        raise UserError(f"found no token {what} among {tokens.count:,}")
-    more = [None if x is None else x[which] for x in (advantages, tokens.responses)]
-    return _Sample(tokens.old[which], tokens.log_ratio[which], *more, counts[which])  # type: ignore[arg-type]
+    some = np.linspace(0, tokens.count - 1, min(tokens.count, 1000)).astype(np.int64)
+    half = (len(some) + 1) // 2
+    try:
+        whole, part = (
+            region.bounds(old, context) for each in (some, some[:half]) for _, old, context in _pieces(tokens, each)
+        )
+    except ValueError as error:
+        raise UserError(
+            f"{region.label} needs more than old log-probabilities and advantages, which is all that is known here "
+            f"({error})"
+        ) from error
+    pairs = (whole.log_low, part.log_low), (whole.log_high, part.log_high)
+    if not all(torch.allclose(one[:half], other, rtol=1e-9) for one, other in pairs):  # up to the order of sums
+        raise UserError(
+            f"{region.label} gives a token other bounds in another batch, which are not known from a file of tokens; "
+            "find the number of the rule that it is made of"
+        )
+
+
+def measure(tokens: Tokens, region: Region, *, cut: bool = False) -> tuple[Measured, Bools]:
+    """Measure a rule on tokens, and mark those that it stops; raise UserError as `calibrate` does."""
+    _check(tokens, region, cut)
+    outside, n = _outside(tokens, region, cut), tokens.count
+    count, high = int(outside.sum()), int((outside & (tokens.log_ratio > 0)).sum())
+    rare = int((outside & (tokens.old <= math.log(TAIL))).sum())
+    try:
+        node = _plain(cast(Any, region).to_config())
+    except (ValueError, AttributeError):  # a divergence without a name
+        node = None
+    shares = count / n, high / n, (count - high) / n, rare / count if count else math.nan
+    return Measured(region.label, node, *shares), outside
 
 
 def _plain(node: Any) -> Any:
@@ -193,19 +176,6 @@ def _plain(node: Any) -> Any:
     return str(node) if isinstance(node, float) and math.isinf(node) else node
 
 
-def measure(
-    tokens: Tokens, region: Region, *, among: Among = "all", cut: bool = False
-) -> tuple[Measured, Floats, Floats, Bools]:
-    """Measure a rule on the tokens that `calibrate` would look at.
-
-    Returns also their old log-probabilities and log-ratios, and which of them are outside and count.
-    """
-    sample = _sample(tokens, among, cut or among in ("positive", "negative"))
-    sample.check(region)
-    measured, outside = sample.measure(region)
-    return measured, sample.old, sample.log_ratio, outside
-
-
 # ------------------------------------------------------------------------------------------------------- what is found
 def calibrate(
     tokens: Tokens,
@@ -213,7 +183,6 @@ def calibrate(
     *,
     rate: float | None = None,
     match: Region | None = None,
-    among: Among = "all",
     cut: bool = False,
     parameter: Sequence[str] = (),
 ) -> Calibration:
@@ -221,12 +190,10 @@ def calibrate(
 
     Args:
         tokens: of a run.
-        rules: whose number is sought; what it is does not matter. None: `RULES`, without those of the type of `match`,
-            which would be found to be `match` itself.
+        rules: whose number is sought; the number that they have does not matter. None: `RULES`, without those of the
+            type of `match`, which would be found to be `match` itself.
         rate: the share; None: that of `match`.
         match: another rule; None: GRPO's `Clip(0.2, 0.2)`.
-        among: all tokens, those of the tail (p <= 0.2), or those with a positive or a negative advantage, of which only
-            those count that are `cut`.
         cut: count only tokens that are outside on the side to which their advantage drives them.
         parameter: the fields that the number stands in, for all rules; empty: `free_number` of each.
 
@@ -238,74 +205,57 @@ def calibrate(
             "every ratio is 1, so no rule acts: either each batch is used for one optimizer step, or these are the "
             "log-probabilities of the first step of each batch; write those of a later one"
         )
-    cut = cut or among in ("positive", "negative")
-    sample = _sample(tokens, among, cut)
-    n, responses = len(sample.old), sample.responses
-    grouped = np.arange(n) if responses is None else responses
-    count = int(grouped.max()) + 1
-    reference = None
+    reference, n = None, tokens.response_count
     if rate is None:
         match = match or Clip(0.2, 0.2)
-        sample.check(match)
-        reference, outside = sample.measure(match)
+        reference, outside = measure(tokens, match, cut=cut)
         if not outside.any():
             raise UserError(
-                f"{reference.label} leaves none of {n:,} tokens outside, so a rate to match is missing; "
+                f"{reference.label} leaves none of {tokens.count:,} tokens outside, so a rate to match is missing; "
                 "--rate asks for one"
             )
-        wanted = np.bincount(grouped[outside], minlength=count).astype(np.float64)
+        wanted = np.bincount(tokens.responses[outside], minlength=n).astype(np.float64)
         rules = rules or [rule for rule in RULES if type(rule) is not type(match)]
     else:
-        wanted = rate * np.bincount(grouped, minlength=count).astype(np.float64)
-    found = tuple(
-        _find(region, tuple(parameter) or free_number(region), sample, grouped, wanted) for region in rules or RULES
-    )
-    rate, warnings = float(wanted.sum()) / n, tuple(_warnings(wanted.sum(), responses))
-    return Calibration(tokens.count, tokens.response_count, n, among, cut, rate, reference, found, warnings)
-
-
-def _warnings(wanted: float, responses: Integers | None) -> Iterator[str]:
-    if wanted < FEW:
-        yield (
-            f"Only {wanted:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its "
-            "interval wide, perhaps without an upper end: take the tokens of more responses."
+        wanted = rate * np.bincount(tokens.responses, minlength=n).astype(np.float64)
+    found = tuple(_find(region, tuple(parameter) or free_number(region), tokens, cut, wanted) for region in
+                  rules or RULES)  # fmt: skip
+    most, warnings = float(wanted.sum()), ()
+    if most < FEW:
+        warnings = (
+            f"Only {most:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its interval "
+            "wide, perhaps without an upper end: take the tokens of more responses.",
         )
-    if responses is None:
-        yield (
-            "No intervals: tokens of one response depend on one another, and the rows do not say which response a "
-            "token belongs to. --response names the column that does."
-        )
+    return Calibration(tokens.count, n, cut, most / tokens.count, reference, found, warnings)
 
 
-def _find(region: Region, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats) -> Found:
+def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Found:
     label, parameter, shown = region.label, ",".join(names), " = ".join(names)
-    known = numbers_of(region)
+    known, most = numbers_of(region), float(wanted.sum())
     for name in names:
-        if name not in known and not (isinstance(region, Band) and name in ("delta_low", "delta_high")):
+        if name not in known:
             raise UserError(f"--parameter: {label} has no number {name!r}{nearest(name, known)}; it has {known}")
-    sample.check(region)
-    critical = _all_critical(region, names, sample, responses, wanted)
-    critical = np.where((sample.log_ratio != 0) & sample.counts, critical, 0.0)
-    most = float(wanted.sum())
+    _check(tokens, region, cut)
+    critical = _all_critical(region, names, tokens, cut, wanted)
+    counts = (tokens.log_ratio != 0) & (_driven_out(tokens) if cut else True)
+    critical = np.where(counts, critical, 0.0)
     exact, never = smallest_number(critical, most), int(np.isinf(critical).sum())
     if exact == 0:
-        what = "outside" if sample.counts.all() else "cut"
-        why = f"at most {_percent((critical > 0).mean())} of the tokens are {what}, whatever {shown} is"
+        share = percent((critical > 0).mean())
+        why = f"at most {share} of the tokens are {'cut' if cut else 'outside'}, whatever {shown} is"
         return Found(label, parameter, why=why)
     if math.isinf(exact):
-        share = _percent(never / len(critical))
+        share = percent(never / tokens.count)
         why = f"{share} of the tokens are outside, whatever {shown} is, which is more than wanted"
         return Found(label, parameter, why=why)
-    interval = None
-    if sample.responses is not None and np.ptp(responses) > 0:
-        interval = number_interval(critical, responses, wanted)
+    interval = number_interval(critical, tokens.responses, wanted) if len(wanted) > 1 else None
     value = _rounded_up(exact)
     chosen = with_number(region, names, value)
-    measured, outside = sample.measure(chosen)
+    measured, outside = measure(tokens, chosen, cut=cut)
     notes: list[str] = []
     if never:
         notes.append(
-            f"{_percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
+            f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
             f"{shown} that was tried: a cap or the other side stops them, or their ratio is very far from 1."
         )
     if outside.sum() < 0.8 * most and most >= FEW:
@@ -316,16 +266,10 @@ def _find(region: Region, names: tuple[str, ...], sample: _Sample, responses: In
     return Found(measured.label, parameter, exact, value, interval, measured, chosen, tuple(notes))
 
 
-def _all_critical(
-    region: Region, names: tuple[str, ...], sample: _Sample, responses: Integers, wanted: Floats
-) -> Floats:
-    parts = [region.critical(names, ratio, old) for ratio, old, _ in sample.pieces()]
+def _all_critical(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Floats:
+    parts = [region.critical(names, ratio, old) for ratio, old, _ in _pieces(tokens)]
     if all(part is not None for part in parts):
         return torch.cat(cast("list[Tensor]", parts)).numpy()
-
-    def outside(value: float, some: Integers) -> Bools:
-        return sample.outside(with_number(region, names, value), some)
-
     numbers = []
     for value in _TRIED:
         with contextlib.suppress(ValueError):  # the rule may not have it
@@ -333,8 +277,12 @@ def _all_critical(
             numbers.append(value)
     if len(numbers) < 2:
         raise UserError(f"{region.label}: no two of the numbers from 1e-8 to 10,000 may stand in {','.join(names)}")
+
+    def outside(value: float, some: Integers) -> Bools:
+        return _outside(tokens, with_number(region, names, value), cut, some)
+
     try:
-        return critical_numbers(outside, numbers, responses, wanted)
+        return critical_numbers(outside, numbers, tokens.responses, wanted)
     except ValueError as error:
         raise UserError(f"{region.label}, {','.join(names)}: {error}") from None
 
@@ -345,5 +293,5 @@ def _rounded_up(x: float) -> float:
     return float(f"{math.ceil(x / step - 1e-9) * step:.3g}")
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.3g} %"  # noqa: RUF001

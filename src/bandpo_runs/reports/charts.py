@@ -23,21 +23,14 @@ DOTTED: dict[str, Any] = {"linestyle": (0, (1, 3)), "linewidth": 0.8}
 INK, RULE = "#000001", "#000002"  # stand in for two colours of the page, see `svg`
 LEFT, RIGHT, WIDTH = 46, 8, 360  # px: beside the axes of a drawing, and of a drawing
 Styles = dict[str, dict[str, Any]]
-_FAMILIES = ("GRPO", "Band-KL", "Clip-Higher", "Clip ", "No clip")  # labels whose look is the same on every page
 
 
 def method_styles(labels: Iterable[str]) -> Styles:
     """Return colour, dash and marker of each method; colour is never the only sign."""
-    labels, places = list(labels), {}
-    for label in sorted(labels, key=lambda label: not label.startswith(_FAMILIES)):
-        wanted = next((i for i, name in enumerate(_FAMILIES) if label.startswith(name)), len(_FAMILIES))
-        order = [(wanted + i) % 7 + 7 * turn for turn in range(4) for i in range(7)]
-        places[label] = next((i for i in order if i not in places.values()), wanted)
     return {
-        label: {"color": LIGHT[places[label] % 7], "linestyle": DASHES[places[label] % 4],
-                "marker": "osD^vPX"[places[label] % 7]}
-        for label in labels
-    }  # fmt: skip
+        label: {"color": LIGHT[i % 7], "linestyle": DASHES[i % 4], "marker": "osD^vPX"[i % 7]}
+        for i, label in enumerate(labels)
+    }
 
 
 def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
@@ -50,8 +43,6 @@ def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
         start = min(index * every // len(styles), max(0, len(x) - 1))  # markers of two methods do not coincide
         if len(x):
             ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
-    if figure.level is not None:
-        ax.axhline(figure.level, color=matplotlib.rcParams["axes.edgecolor"], **DOTTED)
     ax.set_title(figure.unit, loc="left")
     ax.set_xlabel(figure.axis, loc="right")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))

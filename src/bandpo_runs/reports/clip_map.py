@@ -6,7 +6,7 @@ Tokens that are outside, and count, are coloured; the others are grey. What is b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +16,15 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bandpo.errors import UserError
 from bandpo.trust_regions.base import Region
-from bandpo.trust_regions.nodes import not_loaded
 
 from ..files.writing import write_atomically
-from .calibration import TAIL, Among, Measured, measure
+from .calibration import TAIL, Measured, measure, percent
 from .charts import DOTTED, INK, svg
-from .reading import Run
 from .runs import ratio_bounds
 from .templates import LIGHT, Table, rendered
-from .tokens import Bools, Floats, Tokens, read_tokens
+from .tokens import Bools, Floats, Tokens
 
-FOLDER = "tokens"  # of a run, that has its tokens
 _DOTS = 2500
 _FARTHEST = 1e-4, 1 - 1e-4
 _P = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
@@ -38,76 +34,39 @@ _RATIOS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 
 class ClipMap(NamedTuple):
     """A rule's effect on tokens; `outside` marks those that it stops."""
 
-    title: str
     words: str
     found: Measured
     region: Region
-    old: Floats
-    log_ratio: Floats
+    tokens: Tokens
     outside: Bools
 
-    @property
-    def row(self) -> tuple[str, list[tuple[str, ...]]]:
-        shares = (self.found.rate, self.found.high, self.found.low, self.found.rare)
-        return self.title, [(f"{len(self.old):,}",), *((percent(share),) for share in shares)]
 
-
-def percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.3g} %"  # noqa: RUF001
-
-
-def clip_map(tokens: Tokens, region: Region, *, title: str = "", among: Among = "all", cut: bool = False) -> ClipMap:
+def clip_map(tokens: Tokens, region: Region, *, cut: bool = False) -> ClipMap:
     """Measure a rule's effect on the tokens.
 
     Raises:
-        UserError: a rule that needs more than tokens have, or no tokens to look at.
+        UserError: a rule that needs more than tokens have.
     """
-    found, old, log_ratio, outside = measure(tokens, region, among=among, cut=cut)
+    found, outside = measure(tokens, region, cut=cut)
     words = (
-        f"Of {len(old):,} tokens {found.label} has {percent(found.rate)} {'cut' if cut else 'outside'}: "
+        f"Of {tokens.count:,} tokens {found.label} has {percent(found.rate)} {'cut' if cut else 'outside'}: "
         f"{percent(found.high)} above its interval (orange) and {percent(found.low)} below (blue). "
     )
     words += f"{percent(found.rare)} of these are rare (p ≤ {TAIL}). " if found.rate else ""
-    words += f"{_DOTS:,} random tokens are drawn. " if len(old) > _DOTS else ""
+    words += f"{_DOTS:,} random tokens are drawn. " if tokens.count > _DOTS else ""
     words += "Green: the ends of the interval. Dotted: the new probability is 1."
-    return ClipMap(title or found.label, words, found, region, old, log_ratio, outside)
-
-
-def shares_of(maps: Sequence[ClipMap], what: str = "outside", notes: Sequence[str] = ()) -> Table:
-    """Return the numbers of the maps."""
-    head = [*((name, "") for name in ("rule", "tokens", what, "above", "below")), ("rare of these", f"p ≤ {TAIL}")]
-    return Table("Shares of the tokens", head, [each.row for each in maps], notes)
-
-
-def maps_of(sections: Sequence[tuple[str, Mapping[str, Mapping[int | Path, Run]]]]) -> tuple[list[ClipMap], Table]:
-    """Make a map of each method with stored tokens; sections have a title."""
-    maps, notes = [], []
-    for title, methods in sections:
-        for label, by_seed in methods.items():
-            name, runs = f"{title}: {label}" if title else label, [*by_seed.values()]
-            paths = [path for run in runs for path in sorted((run.folder / FOLDER).glob("*.jsonl"))]
-            if not (files := [path for path in paths if path.stat().st_size]):
-                continue
-            if (region := runs[0].region) is not None:
-                try:
-                    maps.append(clip_map(read_tokens(files), region, title=name))
-                except UserError as error:
-                    notes.append(f"{name}: no map. {error}")
-            elif runs[0].own is not None:
-                notes.append(f"{name}: no map. Its rule is {not_loaded(runs[0].own)}.")
-            elif runs[0].objective is None:
-                cure = f"`bandpo calibrate {files[0]} --map FILE` draws it"
-                notes.append(f"{name}: no map, because a log does not say its rule; {cure}.")
-            else:
-                notes.append(f"{name} has one ratio for a whole response, and so no map.")
-    return maps, shares_of(maps, notes=notes)
+    return ClipMap(words, found, region, tokens, outside)
 
 
 def write_clip_map(path: Path, maps: Sequence[ClipMap], what: str, notes: Sequence[str], about: str) -> None:
     """Write a page with the first two maps and the numbers of all."""
-    drawn = [draw_map(each) for each in maps[:2]]
-    page = rendered("clip_map_page.html.jinja", about=about, maps=drawn, shares=shares_of(maps, what, notes))
-    write_atomically(path, page.encode())
+    head = [*((name, "") for name in ("rule", "tokens", what, "above", "below")), ("rare of these", f"p ≤ {TAIL}")]
+    rows = []
+    for each in maps:
+        shares = map(percent, (each.found.rate, each.found.high, each.found.low, each.found.rare))
+        rows.append((each.found.label, [(f"{each.tokens.count:,}",), *((share,) for share in shares)]))
+    drawn, shares = [draw_map(each) for each in maps[:2]], Table("Shares of the tokens", head, rows, notes)
+    write_atomically(path, rendered("clip_map.html.jinja", about=about, maps=drawn, shares=shares).encode())
 
 
 def _logit(p: Floats) -> Floats:
@@ -116,19 +75,19 @@ def _logit(p: Floats) -> Floats:
 
 def draw_map(of: ClipMap) -> tuple[str, Markup, str]:
     """Return title, picture and words."""
-    name = f"Clip map of {of.title}: ratio by old probability of {len(of.old):,} tokens; {of.words}"
-    return of.title, svg(lambda ax: _draw(ax, of), name, 300), of.words
+    name = f"Clip map of {of.found.label}: ratio by old probability of {of.tokens.count:,} tokens; {of.words}"
+    return of.found.label, svg(lambda ax: _draw(ax, of), name, 300), of.words
 
 
 def _draw(ax: Axes, of: ClipMap) -> None:
     """Draw some tokens as dots, and both bounds as lines."""
     low, high = _logit(np.array(_FARTHEST)).tolist()
     # Of a run whose tokens hardly move the band would fill the picture, and of one that is lost it would be a line.
-    top = float(np.clip(1.3 * np.quantile(np.abs(of.log_ratio), 0.999), 0.25, 3.4))
+    top = float(np.clip(1.3 * np.quantile(np.abs(of.tokens.log_ratio), 0.999), 0.25, 3.4))
     # Not every tenth: responses may be as long as that.
-    some = np.sort(np.random.default_rng(0).permutation(len(of.old))[:_DOTS])
-    x = _logit(np.exp(of.old[some]).clip(*_FARTHEST))
-    y, outside = of.log_ratio[some].clip(-top, top), of.outside[some]
+    some = np.sort(np.random.default_rng(0).permutation(of.tokens.count)[:_DOTS])
+    x = _logit(np.exp(of.tokens.old[some]).clip(*_FARTHEST))
+    y, outside = of.tokens.log_ratio[some].clip(-top, top), of.outside[some]
     # One path for all dots of a colour: lines of no length, with round ends.
     for kind, colour, width in ((~outside, INK, 1.6), (outside & (y < 0), LIGHT[0], 2.6),
                                 (outside & (y > 0), LIGHT[1], 2.6)):  # fmt: skip

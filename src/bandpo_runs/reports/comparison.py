@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from bandpo.errors import UserError, counted
 
 from ..evals.results import Result, share, unparsed
@@ -35,32 +33,20 @@ def _p(p: float | None, equals: str = "") -> str:
 
 
 def _many(number: float | None) -> str:
-    if number is None or not math.isfinite(number) or number > 1e6:
+    if number is None or not number <= 1e6:
         return "more than 1,000,000"
     number = math.ceil(number)
-    if number <= 100:
-        return str(number)
-    scale = 10 ** (len(str(number)) - 2)  # it is an estimate
-    return f"about {round(number / scale) * scale:,}"
+    return str(number) if number < 100 else f"about {float(f'{number:.2g}'):,.0f}"  # it is an estimate
 
 
 def matched(a: Result, b: Result) -> tuple[Result, Result]:
-    """Give the only data sets of two results one name: a file may not name its own.
-
-    Raises:
-        UserError: no data set in common, and several of one result.
-    """
-    have = [[graded.data for graded in side.graded] for side in (a, b)]
-    if not set(have[0]).isdisjoint(have[1]):
+    """Give the only data sets of two results one name: a file may not name its own."""
+    names = [[graded.data for graded in side.graded] for side in (a, b)]
+    if names[0] == names[1] or not len(names[0]) == len(names[1]) == 1:
         return a, b
-    if len(a.graded) + len(b.graded) > 2:
-        raise UserError(
-            f"no data set in common: A has {'; '.join(have[0])}, B has {'; '.join(have[1])}. A column data_source or "
-            "dataset names the data sets of a file"
-        )
-    name = " | ".join((*have[0], *have[1]))
+    name = " | ".join((*names[0], *names[1]))
     one, other = (replace(side, graded=[replace(side.graded[0], data=name)]) for side in (a, b))
-    note = f"its data set {have[1][0]} is compared with A's {have[0][0]}, as each has no other"
+    note = f"its data set {names[1][0]} is compared with A's {names[0][0]}, as each has no other"
     return one, replace(other, notes=(*b.notes, note))
 
 
@@ -76,13 +62,8 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
         raise UserError(str(error)) from None
 
 
-def comparison_text(
-    a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None, width: int = 100
-) -> str:
-    """Return the output of `bandpo compare`.
-
-    The table is at most `width` wide; words are one line for each paragraph.
-    """
+def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None) -> str:
+    """Return the output of `bandpo compare`; words are one line for each paragraph."""
     last = comparisons[-1]
     samples, here, elsewhere = last.samples, last.sampling_error, last.clustered_error
     name = f"pass@{k}" if k else f"mean@{samples[0]}" if samples[0] == samples[1] else f"mean@{samples[0]}|{samples[1]}"
@@ -97,7 +78,7 @@ def comparison_text(
         rows = [[*row[:6], *row[7:]] for row in rows]
     where = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
     lines += [
-        *_table(rows, width), "", "Is B better?",
+        *_table(rows), "", "Is B better?",
         "  " + _better(f"On these problems{where}", last.difference, here),
         "  " + _better(f"On problems like these{where}", last.difference, elsewhere),
         "  Of the method: nothing. This compares two checkpoints; another training run may differ by more. It takes "
@@ -112,16 +93,10 @@ def _named(result: Result) -> str:
     return str(result.source) if is_same else f"{result.label} ({result.source})"
 
 
-def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Write columns side by side; wide rows have their label on a line by itself."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    above = sum(widths) + 2 * len(widths) - 2 > width
-    lines = []
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        lines += [first] if above else []
-        lines.append("  ".join(["" if above else first.ljust(widths[0]), *cells]).rstrip())
-    return lines
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Write columns side by side."""
+    first, *rest = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], rest)]).rstrip() for row in rows]
 
 
 def _better(where: str, difference: float, error: Judged) -> str:
@@ -165,17 +140,12 @@ def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]
         for text, value in (("cut at the length limit", share([result], "truncated")),
                             ("without an answer that could be read", unparsed([result]))):  # fmt: skip
             facts += [f"{points(value)}% {text}"] if value is not None else []
-        tokens = [g.tokens.ravel() for g in result.graded if g.tokens is not None]
-        facts += [f"{np.concatenate(tokens).mean():.0f} tokens on average"] if tokens else []
         notes.append(f"{side}: {', '.join(facts)}.")
         notes += [f"{side}: its training run {result.collapse}."] if result.collapse is not None else []
         notes += [f"{side}: {note}." for note in result.notes]
     if a.scorer != b.scorer:
         notes.append("A and B were graded by different scorers: the difference is theirs too.")
     notes += different_sampling([a, b])
-    if (seed := (a.sampling or {}).get("seed")) is not None and seed == (b.sampling or {}).get("seed"):
-        notes.append("Drawn with the same --seed, from the same random numbers: the intervals of sampling error are "
-                     "wider than they need be.")  # fmt: skip
     sizes = [{g.data: len(g.score) for g in side.graded} for side in (a, b)]
     for c in comparisons[: len(sizes[0].keys() & sizes[1].keys())]:
         have = [side[c.data] for side in sizes]

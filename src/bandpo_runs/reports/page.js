@@ -1,57 +1,10 @@
 "use strict";
-// Sorts tables and reads values off the curves. All that it shows is on the page without it.
+// Reads values off the curves, which are on the page without it too.
 
 function make(name, fields = {}, ...inner) {
   const node = Object.assign(document.createElement(name), fields);
   node.append(...inner);
   return node;
-}
-
-// ---- tables: a head sorts what lies along it, up, then down, then as it was
-function valueOf(cell) {
-  const copy = cell.cloneNode(true);
-  copy.querySelectorAll("small").forEach(small => small.remove());
-  const text = copy.textContent.replaceAll("−", "-");
-  const found = text.match(/-?\d+(\.\d+)?(e[-+]?\d+)?/);
-  if (!found) return null;
-  return Number(found[0]) + (text.includes(">") ? 1e-9 : text.includes("<") ? -1e-9 : 0);  // "> 30" is more than 30
-}
-
-function orderBy(values, direction) {
-  const places = values.map((_, i) => i);
-  if (direction === "none") return places;
-  const sign = direction === "ascending" ? 1 : -1;
-  return places.sort((i, j) => {
-    const [a, b] = [values[i], values[j]];
-    if (a === null || b === null) return (a === null) - (b === null) || i - j;  // what has no number is last
-    return sign * (a - b) || i - j;
-  });
-}
-
-for (const table of document.querySelectorAll("table[data-sort]")) {
-  const rows = [...table.tBodies[0].rows];
-  const original = rows.map(row => [...row.cells]);
-  const head = [...table.tHead.rows[0].cells];
-  const byRow = table.dataset.sort === "columns";
-  const last = head.length - (table.classList.contains("defined") ? 1 : 0);  // the definitions stay where they are
-  const heads = byRow ? rows.map(row => row.cells[0]) : head.slice(1, last);
-  heads.forEach((cell, index) => {
-    const button = make("button", {type: "button"}, ...cell.childNodes);
-    cell.append(button);
-    button.addEventListener("click", () => {
-      const next = {ascending: "descending", descending: "none"}[cell.getAttribute("aria-sort")] || "ascending";
-      heads.forEach(each => each.removeAttribute("aria-sort"));
-      if (next !== "none") cell.setAttribute("aria-sort", next);
-      if (byRow) {
-        const order = orderBy(original[index].slice(1, last).map(valueOf), next).map(place => place + 1);
-        [head, ...original].forEach((cells, i) => {
-          (i ? rows[i - 1] : table.tHead.rows[0]).append(cells[0], ...order.map(j => cells[j]), ...cells.slice(last));
-        });
-      } else {
-        table.tBodies[0].append(...orderBy(original.map(cells => valueOf(cells[index + 1])), next).map(i => rows[i]));
-      }
-    });
-  });
 }
 
 // ---- curves: a slider lies over the plot, for the pointer, for the keyboard and for those who listen

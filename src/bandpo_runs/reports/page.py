@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 
 from ..files.writing import write_atomically
 from .charts import LEFT, RIGHT, WIDTH, Styles, draw, draw_bounds, key, method_styles, svg
-from .clip_map import draw_map
 from .report import GRID, Report, make_report
 from .runs import Figure, number, percent_of, read_sections
 from .templates import LIGHT, rendered
@@ -65,10 +64,8 @@ def render(report: Report) -> str:
         (part, key(styles, part.labels, part.title), [drawn(f, styles, f"{part.title}: ", True) for f in part.figures])
         for part in report.parts
     ]
-    maps = [draw_map(each) for each in report.maps]
     return rendered(
-        "page.html.jinja", _SCRIPT, report=report, names=join(report.labels), parts=parts, bounds=bounds, maps=maps,
-        shares=report.shares,
+        "page.html.jinja", _SCRIPT, report=report, names=join(report.labels), parts=parts, bounds=bounds,
     )  # fmt: skip
 
 

@@ -14,22 +14,8 @@ import numpy as np
 from bandpo.trust_regions.nodes import not_loaded
 
 from ..config.trust import blanked
-from .clip_map import ClipMap, maps_of
 from .reading import Run
-from .runs import (
-    CLIPPED,
-    ENTROPY,
-    MIN_SEEDS,
-    NUMBERS,
-    REWARD,
-    TAIL,
-    Figure,
-    Section,
-    ratio_bounds,
-    show,
-    subtract,
-    summarize,
-)
+from .runs import MIN_SEEDS, NUMBERS, PANELS, Figure, Section, ratio_bounds, show, summarize
 from .templates import Table, cell
 from .verdicts import LIMITS, SCENES, join, verdicts
 
@@ -58,11 +44,9 @@ class Report:
     parts: list[Part]
     bounds: dict[str, tuple[np.ndarray, np.ndarray]]  # the lowest and the highest ratio of each rule at `GRID`
     intervals: Table
-    maps: list[ClipMap]
-    shares: Table  # the numbers of the maps
     settings: Table | None  # that differ between runs
     facts: list[str]
-    commands: list[tuple[str, str]]  # who ran, and how
+    commands: list[str]
     limits: list[str]  # what the scenes do not show
 
 
@@ -70,28 +54,23 @@ def make_report(sections: Sequence[Section]) -> Report:
     """Compute everything that the page says, once."""
     runs = [run for section in sections for run in section.runs]
     labels = list(dict.fromkeys(label for section in sections for label in section.methods))
-    maps, shares = maps_of([(s.title if sections[1:] else "", s.methods) for s in sections])
     bounds, intervals = _bounds(runs)
     scenes = dict.fromkeys(section.scene for section in sections)
     return Report(
         labels=labels, lead=_lead(sections, runs, labels),
         verdicts=[(section.title if sections[1:] else "", verdicts(section)) for section in sections],
-        parts=[_part(section) for section in sections], bounds=bounds, intervals=intervals, maps=maps, shares=shares,
+        parts=[_part(section) for section in sections], bounds=bounds, intervals=intervals,
         settings=_settings(sections, runs), facts=[*_facts(runs)], commands=_commands(runs),
         limits=[LIMITS[scene] for scene in scenes if scene in LIMITS],
     )  # fmt: skip
 
 
 def _lead(sections: Sequence[Section], runs: Sequence[Run], labels: Sequence[str]) -> str:
-    lengths = {(info.get("rounds"), info.get("steps_per_round")) for info in (run.info or {} for run in runs)}
-    rounds, steps = lengths.pop() if len(lengths) == 1 else (None, None)
-    length = f" for {rounds} rounds" if rounds else ""
-    length += f" of {steps} optimizer steps" if rounds and steps else ""
     seeds = sorted({run.seed for run in runs if run.seed is not None})
     trained = f", trained with seed{'s' * (len(seeds) > 1)} {join(seeds)}" if seeds else ""
     lead = (
         "A trust region is the rule that says how far a token’s probability may move before it gets no more gradient. "
-        f"This page {'compares' if len(labels) > 1 else 'shows'} {join(labels)}{trained}{length}."
+        f"This page {'compares' if len(labels) > 1 else 'shows'} {join(labels)}{trained}."
     )
     if any(each for section in sections for each in section.pairs.values()):
         baselines = join(dict.fromkeys(section.baseline for section in sections if section.baseline))
@@ -121,10 +100,9 @@ def _part(section: Section) -> Part:
 
 def _missing(section: Section) -> Iterator[str]:
     """Name the curves of the paper that are not in the logs."""
-    for panel in (REWARD, ENTROPY, CLIPPED, TAIL):
-        labels = [label for label in section.methods if not section.has(panel, label)]
-        if labels:
-            yield f"{panel.title}: no value in the log of {join(labels)}."
+    for name in ("reward", "entropy", "clipped", "tail share"):
+        if labels := section.lacking(name):
+            yield f"{PANELS[name].title}: no value in the log of {join(labels)}."
 
 
 def _tables(section: Section) -> Iterator[Table]:
@@ -133,16 +111,19 @@ def _tables(section: Section) -> Iterator[Table]:
     finals, gaps = [], []
     for number in NUMBERS:
         values = {run: number.of(run) for runs in done.values() for run in runs.values()}
-        if all(math.isnan(low) for low, _ in values.values()):
+        if all(map(math.isnan, values.values())):
             continue
         digits, name = number.digits, number.name.format(x=section.axis)
         texts = [summarize([values[run] for run in runs.values()], digits) for runs in done.values()]
         finals.append((name, [*map(cell, texts), (number.meaning.format(x=section.axis),)]))
         row = []
         for each in pairs.values():
-            differences = [subtract(values[run], values[twin]) for run, twin in each]
-            small = " \u2002".join(show(gap, 0 if number.whole else digits, "+") for gap in differences)
-            small = re.sub("([<>]) ", "\\1\xa0", small)
+            differences = [values[run] - values[twin] for run, twin in each]
+            small = (
+                " \u2002".join(show(gap, 0 if number.whole else digits, "+") for gap in differences)
+                .replace("< ", "<\u00a0")
+                .replace("> ", ">\u00a0")
+            )
             row.append(cell(summarize(differences, digits, "+", "pairs "), *([small] if each[1:] else [])))
         gaps.append((name, row))
     if not finals:
@@ -151,7 +132,7 @@ def _tables(section: Section) -> Iterator[Table]:
     few = [label for label, runs in done.items() if len(runs) < MIN_SEEDS]
     notes = [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} seeds)."] if few else []
     if any("not reached" in line for _, cells in finals for each in cells for line in each):
-        notes.append("Not reached: it would need more rounds than were run, so no mean; a median, or a limit of it.")
+        notes.append("Not reached: it would need more rounds than were run, so there is a median and no mean.")
     if len(lengths := sorted({int(run.x[-1]) for runs in done.values() for run in runs.values()})) > 1:
         notes.append(f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.")
     if section.baseline is None:
@@ -161,39 +142,41 @@ def _tables(section: Section) -> Iterator[Table]:
     counts = [(label, f"n = {len(runs)}") for label, runs in done.items()]
     spread = "mean over seeds" if len(few) == len(done) else "mean ± standard deviation over seeds"
     head = [("measure", ""), *counts, ("definition", "")]
-    yield Table(f"Final numbers, {spread}", head, finals, notes, True, "columns" if len(done) > 1 else "")
+    yield Table(f"Final numbers, {spread}", head, finals, notes, defined=True)
     if pairs:
         few = [label for label in pairs if len(pairs[label]) < MIN_SEEDS]
         head = [(label, f"seeds {' '.join(str(run.seed) for run, _ in each)}") for label, each in pairs.items()]
         yield Table(
             f"Minus {section.baseline} with the same seed; in small print each pair", [("measure", ""), *head], gaps,
             [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} pairs)."] if few else [],
-            sort="columns" if len(pairs) > 1 else "",
         )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------- all of them
 def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], Table]:
-    rules = {run.label: run.region for run in runs if run.region is not None}
-    own = {run.label: run.own for run in runs if run.own is not None}
-    logs = sorted({run.label for run in runs if run.objective is None} - {*rules, *own})
-    others = sorted({run.label for run in runs} - {*rules, *logs, *own})
+    """Return the bounds of each rule at `GRID`, and some of them in a table with notes on the others."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        first.setdefault(run.label, run)
+    rules = {label: run.region for label, run in first.items() if run.region is not None}
     found = {label: bounds for label, region in rules.items() if (bounds := ratio_bounds(region, GRID)) is not None}
-    notes = [f"{label}: {not_loaded(kind)}." for label, kind in own.items()]
-    for labels, why in (
-        (others, "One ratio for a whole response, and so no interval per token"),
-        (logs, "A log does not say the rule of its run, so no interval is shown"),
-        (sorted(rules.keys() - found.keys()), "Bounds depend on more than the old probability, and so no line"),
-    ):
-        notes += [f"{why}: {join(labels)}."] if labels else []
+    notes = []
+    for label, run in sorted(first.items()):
+        if run.own is not None:
+            notes.append(f"{label}: {not_loaded(run.own)}.")
+        elif run.objective is None:
+            notes.append(f"{label}: a log does not say the rule of its run, so no interval is shown.")
+        elif run.region is None:
+            notes.append(f"{label}: one ratio for a whole response, and so no interval per token.")
+        elif label not in found:
+            notes.append(f"{label}: bounds depend on more than the old probability, and so no line.")
     p = np.array([0.01, 0.1, 0.8])
     rows = []
     for label in found:
         low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(rules[label], p) or ())
         rows.append((label, [(f"{a:.3f}–{b:.3f}",) for a, b in zip(low, high, strict=True)]))
     head = [("method", ""), *((f"p = {x:g}", "") for x in p)]
-    caption = "Where the probability p of a token may go"
-    return found, Table(caption, head, rows, notes, sort="rows" if len(rows) > 1 else "")
+    return found, Table("Where the probability p of a token may go", head, rows, notes)
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, str]:
@@ -219,6 +202,7 @@ def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
 
 
 def _facts(runs: Sequence[Run]) -> Iterator[str]:
+    """Say with what the runs were made, and which of them are logs."""
     facts: dict[str, dict[str, None]] = {}
     for info in [run.info for run in runs if run.info is not None]:
         for key, value in _flat({key: info.get(key) for key in ("versions", "commit", "hardware", "started")}).items():
@@ -229,16 +213,7 @@ def _facts(runs: Sequence[Run]) -> Iterator[str]:
         yield f"Read from logs, which hold no settings, versions or commands: {join(logs)}."
 
 
-def _commands(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """List each command once, with the runs that it made."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.info is not None:
-            groups.setdefault(blanked(run.info.get("command") or "(not recorded)"), []).append(run)
-    return [
-        (
-            f"{join(dict.fromkeys(run.label for run in group))}, seed {join(sorted({run.seed or 0 for run in group}))}",
-            command,
-        )
-        for command, group in groups.items()
-    ]
+def _commands(runs: Sequence[Run]) -> list[str]:
+    """List the commands that made the runs, each once."""
+    infos = [run.info for run in runs if run.info is not None]
+    return list(dict.fromkeys(blanked(info.get("command") or "(not recorded)") for info in infos))

@@ -21,11 +21,10 @@ from bandpo.errors import UserError
 from bandpo.trust_regions.base import Context, Region, find_one
 from bandpo.trust_regions.control import Controlled
 
-from .reading import Curves, Run, read_runs
+from ..statistics.curves import Curves
+from .reading import Run, read_runs
 
 MIN_SEEDS = 3  # fewer have no standard deviation worth printing
-# What is known of a number. (3, 3): it is 3; (30, inf): more than 30; (nan, nan): undefined.
-Value = tuple[float, float]
 Line = tuple[np.ndarray, np.ndarray]  # x and y
 
 
@@ -44,7 +43,6 @@ class Figure(NamedTuple):
     meaning: str
     curves: dict[str, Curve]  # by label
     top: float | None = None
-    level: float | None = None  # of a dotted line
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class Panel:
     meaning: str
     parts: tuple[str, str] | None = None
     top: float | None = None
-    level: float | None = None
 
     def curve(self, run: Curves) -> np.ndarray:
         scale = 100 if percent_of(self.unit) else 1
@@ -78,7 +75,7 @@ class Panel:
             known = [(run.x[there], y[there]) for run in runs for y in [self.curve(run)] for there in [np.isfinite(y)]]
             mean = mean_curve((run.x, self.curve(run)) for run in [r for r in runs if r.finished] or runs)
             curves[label] = Curve([line for line in known if len(line[0])] if len(runs) > 1 else [], mean)
-        return Figure(self.title, self.unit, axis, self.meaning, curves, self.top, self.level)
+        return Figure(self.title, self.unit, axis, self.meaning, curves, self.top)
 
 
 def percent_of(unit: str) -> str:
@@ -99,23 +96,35 @@ def mean_curve(curves: Iterable[Line]) -> Line:
 CLIP_RATE = ("clip/count", "tokens")
 TAIL_SHARE = ("clip/tail_high_count", "clip/count")
 GOOD_TAIL_CUT = ("cut/good_tail_count", "clip/good_tail_tokens")
-PANELS = (
-    Panel("lab/work", "P(work)", "share of completions",
-          "Completions that work step by step / all completions. Dotted: half of them.", top=1, level=0.5),
-    Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
-    Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token", "−Σ π log π over the vocabulary, mean over tokens."),
-    Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
-          "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
-    Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens",
-          "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
-    Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. If only the trainer’s "
-          "own number is logged (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means."),
-    Panel("controlled/value", "Controlled radius", "the number of the rule",
-          "The number that the rule steers, in the last step of a row."),
-    Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
-          "On held-out questions: mean over samples, questions and data sets."),
-)  # fmt: skip
-WORK, REWARD, ENTROPY, CLIPPED, TAIL, CUT, RADIUS, HELD_OUT = PANELS
+# By their names in `bandpo watch`; what no run has is left out.
+PANELS = {
+    "reward": Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
+    "P(work)": Panel("lab/work", "P(work)", "share of completions", "Completions that work step by step / all "
+                     "completions.", top=1),
+    "entropy": Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token",
+                     "−Σ π log π over the vocabulary, mean over tokens."),
+    "clipped": Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
+                     "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
+    "above": Panel("clip/high_fraction", "Clipped above", "% of tokens", "Tokens above their upper bound / all tokens.",
+                   ("clip/high_count", "tokens")),
+    "below": Panel("clip/low_fraction", "Clipped below", "% of tokens", "Tokens below their lower bound / all tokens.",
+                   ("clip/low_count", "tokens")),
+    "tail share": Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens", "Clipped "
+                        "tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
+    "good tail cut": Panel("cut/good_tail", "Good tail cut", "% of these tokens", "Tokens with old p ≤ 0.2 and A > 0 "
+                           "that are above their bound / all such tokens.", GOOD_TAIL_CUT),
+    "cut": Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. If only the "
+                 "trainer’s own number is logged (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means."),
+    "KL": Panel("kl_old/k3", "KL to the old policy", "nats per token", "Mean of r − 1 − log r.",
+                ("kl_old/k3_nats", "tokens")),
+    "log r max": Panel("log_ratio/max", "Largest log-ratio", "log r", "Maximum of log r, for r = π / π_old."),
+    "log r min": Panel("log_ratio/min", "Smallest log-ratio", "log r", "Minimum of log r."),
+    "radius": Panel("controlled/value", "Controlled radius", "the number of the rule",
+                    "The number that the rule steers, in the last step of a row."),
+    "held out": Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
+                      "On held-out questions: mean over samples, questions and data sets."),
+}  # fmt: skip
+_IN_REPORT = ("P(work)", "reward", "entropy", "clipped", "tail share", "cut", "radius", "held out")
 
 
 @dataclass(frozen=True)
@@ -125,30 +134,23 @@ class Number:
     name: str
     meaning: str
     digits: int
-    of: Callable[[Run], Value]
+    of: Callable[[Run], float]  # NaN: undefined; infinity: not reached
     whole: bool = False  # a count: the value of one seed has no decimals
 
 
-def exact(value: float) -> Value:
-    return float(value), float(value)
-
-
-def mean(values: np.ndarray, last: int = 0) -> Value:
+def mean(values: np.ndarray, last: int = 0) -> float:
     """Average the known values, or the last of them."""
     known = values[np.isfinite(values)][-last:]
-    return exact(known.mean() if known.size else math.nan)
+    return float(known.mean()) if known.size else math.nan
 
 
-def first_round(run: Run, key: str) -> Value:
-    """Return the first round with the metric at 0.5 or more, or a limit."""
+def first_round(run: Run, key: str) -> float:
+    """Return the first round with the metric at 0.5 or more; infinity if none has it."""
     y = run.mean(key)
-    known = run.x[np.isfinite(y)]
-    if not known.size:
-        return exact(math.nan)
-    return next((exact(x) for x in run.x[y >= 0.5]), (float(known[-1]), math.inf))
+    return float(next(iter(run.x[y >= 0.5]), math.inf)) if np.isfinite(y).any() else math.nan
 
 
-def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> Value:
+def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(None)) -> float:
     """Return the percentage over the run, as a ratio of sums.
 
     Where the counts were not logged it is the mean of the metric `key`.
@@ -158,11 +160,11 @@ def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(No
     if key and not known.any():
         return mean(100 * run.mean(key))
     below = bottom[known].sum()
-    return exact(100 * top[known].sum() / below if below > 0 else math.nan)
+    return float(100 * top[known].sum() / below) if below > 0 else math.nan
 
 
-def entropy_at_half(run: Run) -> Value:
-    return exact(next(iter(run.mean("entropy")[run.mean("reward") >= 0.5]), math.nan))
+def entropy_at_half(run: Run) -> float:
+    return float(next(iter(run.mean("entropy")[run.mean("reward") >= 0.5]), math.nan))
 
 
 NUMBERS = (
@@ -196,21 +198,12 @@ def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return down.log_low.double().exp().numpy(), up.log_high.double().exp().numpy()
 
 
-# ----------------------------------------------------------------------------------------------------------- arithmetic
-def subtract(a: Value, b: Value) -> Value:
-    """Return a - b as far as it is known: 12 minus "more than 30" is "less than -18"."""
-    return a[0] - b[1], a[1] - b[0]
-
-
-def show(value: Value, digits: int, sign: str = "") -> str:
-    """Write a value as 12.0, "> 30", "< −18", "12 to 30", "unknown" or "–"."""
-    low, high = (f"{v:{sign}.{digits}f}".replace("-", "−") for v in value)
-    if low == high:
-        return low if math.isfinite(value[0]) else "–"
-    low, high = low.removesuffix(".0"), high.removesuffix(".0")
-    if math.isinf(value[0]):
-        return "unknown" if math.isinf(value[1]) else f"< {high}"
-    return f"> {low}" if math.isinf(value[1]) else f"{low} to {high}"
+# --------------------------------------------------------------------------------------------------------------- texts
+def show(value: float, digits: int, sign: str = "") -> str:
+    """Write a value as 12.0, "–" if undefined, or "not reached"; a difference to what was not reached as a limit."""
+    if math.isinf(value):
+        return (">\xa00" if value > 0 else "<\xa00") if sign else "not reached"
+    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}".replace("-", "−")
 
 
 def number(value: float) -> str:
@@ -223,22 +216,18 @@ def number(value: float) -> str:
     return f"{value:.{2 if size >= 1 or not size else 3}f}" if size < 10 else f"{value:.1f}"
 
 
-def summarize(values: Sequence[Value], digits: int, sign: str = "", noun: str = "") -> str:
-    """Write mean ± standard deviation over seeds, or a median if a seed is censored.
-
-    A mean would need the values that nobody saw. The median often does not; where it does, a limit of it is known.
-    """
-    known = np.array([value for value in values if not math.isnan(value[0])]).reshape(-1, 2)
+def summarize(values: Sequence[float], digits: int, sign: str = "", noun: str = "") -> str:
+    """Write mean ± standard deviation over seeds, or the median if a seed did not reach it, which has no mean."""
+    known = np.array([value for value in values if not math.isnan(value)])
     if not len(known):
         return "–"
-    censored = int((known[:, 0] != known[:, 1]).sum())
-    if censored:
-        low, high = (float(limit) for limit in np.median(known, axis=0))
-        text = f"{show((low, high), digits, sign).removesuffix('.0')} ({censored} of {len(known)} {noun}not reached)"
-        text = f"median {text}" if math.isfinite(low) and math.isfinite(high) else text
+    if censored := int(np.isinf(known).sum()):
+        middle = float(np.median(known)) if len({*known[np.isinf(known)]}) == 1 else math.nan
+        text = f"{'median ' * math.isfinite(middle)}{show(middle, digits, sign)}"
+        text += f" ({censored} of {len(known)} {noun}not reached)"
     else:
-        text = show(exact(known[:, 0].mean()), digits, sign)
-        text += f" ± {known[:, 0].std(ddof=1):.{digits}f}" if len(known) >= MIN_SEEDS else ""
+        text = show(float(known.mean()), digits, sign)
+        text += f" ± {known.std(ddof=1):.{digits}f}" if len(known) >= MIN_SEEDS else ""
     return text if len(known) == len(values) else f"{text} (defined in {len(known)} of {len(values)})"
 
 
@@ -266,13 +255,16 @@ class Section:
 
     @property
     def panels(self) -> list[Panel]:
-        """List the panels with values; `CUT` only where a clip rate is missing."""
-        there = {panel: [self.has(panel, label) for label in self.methods] for panel in PANELS}
-        return [panel for panel in PANELS if any(there[panel]) and not (panel is CUT and all(there[CLIPPED]))]
+        """List the panels with values; what is cut only where a clip rate is missing."""
+        lacking = {name: self.lacking(name) for name in _IN_REPORT}
+        shown = [name for name in _IN_REPORT if len(lacking[name]) < len(self.methods)]
+        return [PANELS[name] for name in shown if name != "cut" or lacking["clipped"]]
 
-    def has(self, panel: Panel, label: str) -> bool:
-        """Check that a run of the method has a value of it."""
-        return any(np.isfinite(panel.curve(run)).any() for run in self.methods[label].values())
+    def lacking(self, name: str) -> list[str]:
+        """List the methods of which no run has a value for a panel."""
+        return [
+            label for label, runs in self.methods.items() if all(map(math.isnan, map(PANELS[name].last, runs.values())))
+        ]
 
     @property
     def finished(self) -> dict[str, dict[int | Path, Run]]:
@@ -317,11 +309,7 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
             for label in sorted(methods, key=lambda label, first=first: label != first)
         }
         sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
-    order = ["tail", "storm", "both"]  # storm answers the question that tail leaves
-    place = {scene: i for i, scene in enumerate(order)}
-    return sorted(
-        sections, key=lambda s: (s.scene is None, place.get(s.scene or "", 3), str(s.scene), s.learning_rate or 0)
-    )
+    return sorted(sections, key=lambda s: (s.scene is None, str(s.scene), s.learning_rate or 0))
 
 
 def read_sections(given: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False) -> list[Section]:

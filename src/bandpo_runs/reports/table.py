@@ -1,25 +1,22 @@
-"""Checkpoints in one table, as Markdown, LaTeX, HTML or data: the output of `bandpo table`."""
+"""Checkpoints in one table, as Markdown or LaTeX: the output of `bandpo table`."""
 # ruff: noqa: RUF001  (dashes are meant)
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from markupsafe import Markup
 
 from bandpo.errors import UserError
 
 from ..evals.results import Result, share, unparsed
 from ..statistics.estimators import per_prompt
 from ..statistics.intervals import Interval, Spread, average, clustered_error, training_runs
-from . import templates
 from .comparison import different_sampling, points
-from .templates import rendered
 
 
 @dataclass(frozen=True)
@@ -124,11 +121,9 @@ def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
     columns = []
     for column in zip(*(row.cells for row in rows), strict=True):
         known = [cell for cell in column if cell is not None and len(rows) > 1]
-        tops = [max((float(points(x)) for x in values), default=math.nan)
-                for values in ([c.mean for c in known], [c.best_at for c in known])]  # fmt: skip
+        mean, best = ({points(max(x))} if x else set() for x in ([c.mean for c in known], [c.best_at for c in known]))
         columns.append([
-            cell and replace(cell, mean_is_best=float(points(cell.mean)) == tops[0],
-                             pass_is_best=float(points(cell.best_at)) == tops[1])
+            cell and replace(cell, mean_is_best=points(cell.mean) in mean, pass_is_best=points(cell.best_at) in best)
             for cell in column
         ])  # fmt: skip
     return [replace(row, cells=cells) for row, cells in zip(rows, zip(*columns, strict=True), strict=True)]
@@ -169,116 +164,81 @@ def _table_notes(results: Sequence[Result], rows: Sequence[TableRow], counts: Se
 
 
 # -------------------------------------------------------------------------------------------------------------- formats
-def _lines(table: Table, heading: Callable[[str], list[str]], cell: Callable[..., str], row: Callable[..., str]) -> str:
-    """Write the rows by writers of a heading, of a cell and of a row of cells."""
-    lines, before = [], ""
-    for each in table.rows:
-        if each.heading != before:
-            before = each.heading
-            lines += heading(before)
-        cells = []
-        for x in each.cells:
-            if x is None:
-                cells.append(cell("–", "", "", False, False))
-                continue
-            low, high = x.interval
-            span = f"± {points((high - low) / 2)}" if x.over_runs else f"[{points(low)}, {points(high)}]"
-            cells.append(cell(points(x.mean), span, points(x.best_at), x.mean_is_best, x.pass_is_best))
-        name = each.method + (f" ({each.runs} runs)" if each.runs > 1 else "")
-        lines.append(row(name, ",".join(map(str, each.marks)), cells))
-    return "\n".join(lines)
+def _texts(cell: Cell | None, bold: str) -> tuple[str, str, str] | None:
+    """Return mean, interval and pass@k of a cell, the best in `bold`, a text with {}."""
+    if cell is None:
+        return None
+    low, high = cell.interval
+    span = f"± {points((high - low) / 2)}" if cell.over_runs else f"[{points(low)}, {points(high)}]"
+    mean, best = (points(x) for x in (cell.mean, cell.best_at))
+    return bold.format(mean) if cell.mean_is_best else mean, span, bold.format(best) if cell.pass_is_best else best
+
+
+def _blocks(table: Table) -> list[tuple[str, list[TableRow]]]:
+    return [(heading, list(rows)) for heading, rows in itertools.groupby(table.rows, lambda row: row.heading)]
+
+
+def _name(row: TableRow) -> str:
+    return row.method + (f" ({row.runs} runs)" if row.runs > 1 else "")
 
 
 def _markdown(text: str) -> str:
-    for character in "\\`*_<>|[]":
-        text = text.replace(character, f"\\{character}")
-    return text
+    return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text)
 
 
 def markdown(table: Table) -> str:
     """Write the table for a README or an issue."""
 
-    def bold(text: str, is_best: bool) -> str:
-        return f"**{text}**" if is_best else text
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |"
 
-    body = _lines(
-        table,
-        lambda name: [f"| **{_markdown(name)}** |{' |' * len(table.columns)}"],
-        lambda mean, span, best, *is_best: (
-            f"{bold(mean, is_best[0])} {span} / {bold(best, is_best[1])}" if span else mean
-        ),
-        lambda name, marks, cells: f"| {_markdown(name)}{marks and f'<sup>{marks}</sup>'} | {' | '.join(cells)} |",
-    )
-    head = f"| Method | {' | '.join(map(_markdown, table.columns))} |\n|:--|{'--:|' * len(table.columns)}"
+    width = len(table.columns)
+    lines = [line(map(_markdown, ("Method", *table.columns))), f"|:--|{'--:|' * width}"]
+    lines.append(line(["", *[table.metric] * width]).replace("|  |", "| |", 1))
+    for heading, rows in _blocks(table):
+        lines += [f"| **{_markdown(heading)}** |{' |' * width}"] if heading else []
+        for row in rows:
+            marks = ",".join(map(str, row.marks))
+            texts = [_texts(cell, "**{}**") for cell in row.cells]
+            cells = ["–" if text is None else "{} {} / {}".format(*text) for text in texts]
+            lines.append(line([_markdown(_name(row)) + (f"<sup>{marks}</sup>" if marks else ""), *cells]))
     notes = [*table.notes, *(f"<sup>{i}</sup> {_markdown(note)}" for i, note in enumerate(table.footnotes, 1))]
-    metric = f"| | {' | '.join([table.metric] * len(table.columns))} |"
-    return "\n".join([head, metric, body, "", *(f"{note}  " for note in notes)]).rstrip() + "\n"
+    return "\n".join([*lines, "", *(f"{note}  " for note in notes)]).rstrip() + "\n"
 
 
-_LATEX = {
+_LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": r"\textless{}",
     ">": r"\textgreater{}",
-}  # fmt: skip
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+})  # fmt: skip
 
 
 def latex(table: Table) -> str:
     """Write a LaTeX table environment, which needs the package booktabs."""
-    width, seen = len(table.columns), []
+    width, lines = len(table.columns), []
 
-    def heading(name: str) -> list[str]:
-        seen.append(name)
-        title = f"\\multicolumn{{{width + 1}}}{{c}}{{\\textbf{{{_latex(name)}}}}} \\\\"
-        return [*(["\\midrule"] if seen[1:] else []), title]
+    def line(cells: Iterable[str]) -> str:
+        return f"{' & '.join(cells)} \\\\"
 
-    def cell(mean: str, span: str, best: str, *is_best: bool) -> str:
-        mean, best = (f"\\textbf{{{x}}}" if y else x for x, y in zip((mean, best), is_best, strict=True))
-        return f"{mean} {{\\scriptsize {_latex(span)}}} / {best}" if span else "--"
-
-    def row(name: str, marks: str, cells: list[str]) -> str:
-        marks = f"\\textsuperscript{{{marks}}}" if marks else ""
-        return f"{_latex(name)}{marks} & {' & '.join(cells)} \\\\"
-
-    notes = [_latex(note) for note in table.notes]
-    notes += [f"\\textsuperscript{{{i}}} {_latex(note)}." for i, note in enumerate(table.footnotes, 1)]
+    for heading, rows in _blocks(table):
+        lines += ["\\midrule"]
+        lines += (
+            [f"\\multicolumn{{{width + 1}}}{{c}}{{\\textbf{{{heading.translate(_LATEX)}}}}} \\\\"] if heading else []
+        )
+        for row in rows:
+            marks = f"\\textsuperscript{{{','.join(map(str, row.marks))}}}" if row.marks else ""
+            texts = [_texts(cell, "\\textbf{{{}}}") for cell in row.cells]
+            cells = ["--" if x is None else f"{x[0]} {{\\scriptsize {x[1].translate(_LATEX)}}} / {x[2]}" for x in texts]
+            lines.append(line([_name(row).translate(_LATEX) + marks, *cells]))
+    notes = [note.translate(_LATEX) for note in table.notes]
+    notes += [f"\\textsuperscript{{{i}}} {note.translate(_LATEX)}." for i, note in enumerate(table.footnotes, 1)]
     return "\n".join([
         "% \\usepackage{booktabs}", "\\begin{table}[t]", "\\centering", "\\small",
         f"\\begin{{tabular}}{{l{'r' * width}}}", "\\toprule",
-        f"Method & {' & '.join(map(_latex, table.columns))} \\\\",
-        f" & {' & '.join([_latex(table.metric)] * width)} \\\\", "\\midrule", _lines(table, heading, cell, row),
-        "\\bottomrule", "\\end{tabular}", f"\\caption{{{' '.join(notes)}}}", "\\end{table}", "",
+        line(name.translate(_LATEX) for name in ("Method", *table.columns)),
+        line(["", *[table.metric.translate(_LATEX)] * width]), *lines, "\\bottomrule", "\\end{tabular}",
+        f"\\caption{{{' '.join(notes)}}}", "\\end{table}", "",
     ])  # fmt: skip
 
 
-def html(table: Table) -> str:
-    """Write a page that needs nothing else."""
-    rows: list[Any] = []
-
-    def heading(name: str) -> list[str]:
-        rows.append((name, []))
-        return []
-
-    def cell(mean: str, span: str, best: str, *is_best: bool) -> Any:
-        bold = [Markup("<b>{}</b>").format(x) if y else x for x, y in zip((mean, best), is_best, strict=True)]
-        return (Markup("{} / {}").format(*bold), span) if span else (mean,)
-
-    def row(name: str, marks: str, cells: list[Any]) -> str:
-        rows.append((Markup("{}<sup>{}</sup>").format(name, marks) if marks else name, cells))
-        return ""
-
-    _lines(table, heading, cell, row)
-    notes = [*table.notes, *(Markup("<sup>{}</sup> {}").format(i, x) for i, x in enumerate(table.footnotes, 1))]
-    head = [("Method", ""), *((name, table.metric) for name in table.columns)]
-    return rendered("table.html.jinja", results=templates.Table("Results", head, rows, notes))
-
-
-def as_json(table: Table) -> str:
-    """Return the whole table as plain data, shares and not points."""
-    return json.dumps(asdict(table), indent=2, allow_nan=False) + "\n"
-
-
-FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "html": html, "json": as_json}
+FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}

@@ -22,14 +22,13 @@ _PAGES = Environment(
 
 
 class Table(NamedTuple):
-    """Rows of cells, each a text and small print; a row without cells is a heading."""
+    """Rows of cells, each a text and small print."""
 
     caption: str
     head: list[tuple[str, str]]  # with small print
     rows: list[tuple[str, list[tuple[str, ...]]]]
     notes: Sequence[str] = ()
     defined: bool = False  # the last column holds definitions
-    sort: str = ""  # what page.js puts in order: "rows" or "columns"
 
 
 def cell(text: str, *small: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The tokens of a run, from files: the old and the current log-probability of each, and what else is told of it."""
+"""The tokens of a run, from JSON lines: a row for each response, with its log-probabilities as lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tokens:
     old: Floats  # log p under the old policy
     log_ratio: Floats  # the current minus the old log-probability
     advantages: Floats | None  # None: no column has them
-    responses: Integers | None  # the number of each token's response, from 0; None: not known
+    responses: Integers  # the number of each token's response, from 0
     columns: Mapping[str, str]  # which column was read for what
 
     @property
@@ -46,150 +46,96 @@ class Tokens:
         return len(self.old)
 
     @property
-    def response_count(self) -> int | None:
-        return None if self.responses is None else int(self.responses.max()) + 1
+    def response_count(self) -> int:
+        return int(self.responses.max()) + 1
 
 
 def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = None) -> Tokens:
-    """Read tokens from JSON lines or Parquet: a row a token, or a row a response.
+    """Read tokens from JSON lines with a row for each response.
 
     Args:
-        paths: the files.
+        paths: the files. One name of a response in two files means two responses.
         names: of columns, by what they hold (old, new, advantage, response, mask); others are looked for by the names
-            of bandpo, TRL and verl. Without a column of responses, a row with lists is a response.
+            of bandpo, TRL and verl. Without a column of responses, each row is a response of its own.
 
     Raises:
-        UserError: no such file or column, or a value that cannot be; the message has the file and the row.
+        UserError: no such file or column, or an impossible value; the message has the file and the row.
     """
     given = {role: name for role, name in (names or {}).items() if name is not None}
-    parts: list[Tokens] = []
-    for path in paths:
-        if path.suffix not in (".jsonl", ".parquet"):
-            raise UserError(f"{str(path)!r} must end in one of ['.jsonl', '.parquet']")
-        if not path.is_file():
-            raise UserError(f"{str(path)!r} is not a file")
-        parts.append(_tokens(path, given))
-
-    def joined(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        return None if any(each is None for each in values) else np.concatenate(values)
-
-    responses = None
-    if all(part.responses is not None for part in parts):
-        starts = np.cumsum([0, *(part.response_count or 0 for part in parts)])
-        responses = np.concatenate([part.responses + start for part, start in zip(parts, starts, strict=False)])
-    old, log_ratio, advantages = (joined(name) for name in ("old", "log_ratio", "advantages"))
-    return Tokens(old, log_ratio, advantages, responses, parts[0].columns)
+    parts = [_tokens(path, given) for path in paths]
+    starts = np.cumsum([0, *(part.response_count for part in parts)])
+    advantages = [part.advantages for part in parts if part.advantages is not None]
+    return Tokens(
+        np.concatenate([part.old for part in parts]),
+        np.concatenate([part.log_ratio for part in parts]),
+        np.concatenate(advantages) if len(advantages) == len(parts) else None,
+        np.concatenate([part.responses + start for part, start in zip(parts, starts, strict=False)]),
+        parts[0].columns,
+    )
 
 
 def _tokens(path: Path, given: Mapping[str, str]) -> Tokens:
-    rows = _rows_of_parquet(path, given) if path.suffix == ".parquet" else _rows_of_json(path)
-    if not rows:
-        raise UserError(f"{path} has no rows")
-    columns = _chosen(path, list(rows[0]), given)
-    found: dict[str, list[Any]] = {role: [row.get(name) for row in rows] for role, name in columns.items()}
-    by_response = isinstance(found["old"][0], list)
-    of = {
-        role: _column(path, columns, role, values, by_response, found["old"])
-        for role, values in sorted(found.items(), key=lambda item: item[0] != "old")
-        if role != "response"
-    }
-    lengths = np.array([len(x) for x in found["old"]], np.int64) if by_response else np.ones(len(rows), np.int64)
-    row = np.repeat(np.arange(len(rows)), lengths)  # of each token
-    responses = row if by_response else None
-    if "response" in found:
-        responses = _responses(path, columns["response"], found["response"])[row]
-    mask, kept = of.pop("mask", None), slice(None)
-    if mask is not None:
-        _refuse(path, columns["mask"], mask, (mask != 0) & (mask != 1), row, "0 and 1 are expected")
-        kept = mask == 1
-    of = {role: values[kept] for role, values in of.items()}
-    return _checked(path, columns, of, None if responses is None else responses[kept], row[kept], mask is not None)
-
-
-def _rows_of_json(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+    columns: dict[str, str] = {}
+    found: dict[str, list[Floats]] = {}
+    numbers: dict[Any, int] = {}  # of responses that have tokens, by their name
+    responses: list[Integers] = []
     for number, line in enumerate((line for line in lines_of(path) if line.strip()), 1):
+        where = f"{path}, row {number}"
         try:
-            rows.append(json_line(line, f"{path}, row {number}"))
+            row = json_line(line, where)
         except UserError:
-            if line.endswith(b"\n") or not rows:
+            if line.endswith(b"\n") or not columns:
                 raise
             break  # it is being written, or was when its process was killed
-    return rows
+        columns = columns or _chosen(path, list(row), given)
+        of = _response(row, columns, where)
+        for role, x in of.items():
+            found.setdefault(role, []).append(x)
+        name = row.get(columns["response"]) if "response" in columns else number
+        if not isinstance(name, str | int):
+            raise UserError(f"{where}: {columns['response']!r} is {shortened(name)}; a name or a number is expected")
+        if size := len(of["old"]):
+            responses.append(np.full(size, numbers.setdefault(name, len(numbers))))
+    if not responses:
+        raise UserError(f"{path} has no tokens{' where the mask is 1' if 'mask' in columns else ''}")
+    joined = {role: np.concatenate(parts) for role, parts in found.items()}
+    old, new = np.minimum(joined["old"], 0.0), np.minimum(joined["new"], 0.0)
+    log_ratio = np.maximum(new, _SMALLEST) - old
+    return Tokens(old, log_ratio, joined.get("advantage"), np.concatenate(responses), columns)
 
 
-def _rows_of_parquet(path: Path, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            chosen = _chosen(path, file.schema_arrow.names, given)
-            return file.read(list(dict.fromkeys(chosen.values()))).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _column(
-    path: Path, columns: Mapping[str, str], role: str, values: list[Any], by_response: bool, old: list[Any]
-) -> Floats:
-    """Return the numbers of a column; one advantage may stand for a response."""
-    repeated = role == "advantage" and by_response and not isinstance(values[0], list)
-    single, out = repeated or not by_response, array("d")
-    for number, (value, other) in enumerate(zip(values, old, strict=True), 1):
-        wrong = ""
-        if isinstance(value, list) and single:
-            wrong = f"must be a number like {columns['old']!r}, not a list"
-        elif isinstance(value, int | float) and not single:
-            wrong = f"must be a list like {columns['old']!r}"
-        elif isinstance(value, list) and len(value) != len(other):
-            wrong = f"has {len(value)} values, {columns['old']!r} has {len(other)}"
-        else:
-            try:
-                numbers: Any = [value] * len(other) if repeated else [value] if single else value
-                out.extend(numbers)
-            except TypeError:
-                wrong = f"is {shortened(value)}; a number or a list of numbers is expected"
-        if wrong:
-            raise UserError(f"{path}, row {number}: {columns[role]!r} {wrong}")
-    return np.frombuffer(out) if out else np.zeros(0)
-
-
-def _responses(path: Path, name: str, values: list[Any]) -> Integers:
-    numbers: dict[Any, int] = {}
-    for number, value in enumerate(values, 1):
-        if not isinstance(value, str | int):
-            raise UserError(f"{path}, row {number}: {name!r} is {shortened(value)}; a name or a number is expected")
-        numbers.setdefault(value, len(numbers))
-    return np.array([numbers[value] for value in values], np.int64)
-
-
-def _checked(
-    path: Path, columns: dict[str, str], of: dict[str, Floats], responses: Integers | None, row: Integers, masked: bool
-) -> Tokens:
-    if not len(row):
-        raise UserError(f"{path} has no tokens{' where the mask is 1' if masked else ''}")
-    padding = "" if masked else "; is it padding? --mask names the column of the response's tokens"
+def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Floats]:
+    """Return the numbers of a row by what they are, of the tokens under the mask."""
+    of: dict[str, Floats] = {}
+    for role in ("old", "new", "mask", "advantage"):
+        if (name := columns.get(role)) is None:
+            continue
+        value = row.get(name)
+        if role == "advantage" and not isinstance(value, list):
+            value = [value] * len(of["old"])  # one for the whole response
+        try:
+            of[role] = np.array(array("d", value))  # type: ignore[arg-type]
+        except TypeError:
+            raise UserError(f"{where}: {name!r} is {shortened(value)}; a list of numbers is expected") from None
+        if len(of[role]) != len(of["old"]):
+            raise UserError(f"{where}: {name!r} has {len(of[role])} values, {columns['old']!r} has {len(of['old'])}")
+    padding = "" if "mask" in of else "; is it padding? --mask names the column of the response's tokens"
+    if (mask := of.pop("mask", None)) is not None:
+        _refuse(where, columns["mask"], mask[(mask != 0) & (mask != 1)], "0 and 1 are expected")
+        of = {role: x[mask == 1] for role, x in of.items()}
     for role, x in of.items():
-        _refuse(path, columns[role], x, np.isnan(x), row, f"a number is expected{padding}")
+        _refuse(where, columns[role], x[np.isnan(x)], f"a number is expected{padding}")
         if role != "advantage":
             what = "log-probabilities are at most 0; are these probabilities, or negated?"
-            _refuse(path, columns[role], x, x > _ROUNDING, row, what)
-    impossible = f"a token of probability 0 cannot have been sampled{padding}"
-    _refuse(path, columns["old"], of["old"], of["old"] == -np.inf, row, impossible)
-    old, new = np.minimum(of["old"], 0.0), np.minimum(of["new"], 0.0)
-    log_ratio = np.maximum(new, _SMALLEST) - old
-    if responses is not None:
-        responses = np.unique(responses, return_inverse=True)[1]  # a response without tokens does not count
-    return Tokens(old, log_ratio, of.get("advantage"), responses, columns)
+            _refuse(where, columns[role], x[x > _ROUNDING], what)
+    impossible = of["old"][of["old"] == -np.inf]
+    _refuse(where, columns["old"], impossible, f"a token of probability 0 cannot have been sampled{padding}")
+    return of
 
 
-def _refuse(path: Path, column: str, x: Floats, wrong: Bools, row: Integers, what: str) -> None:
-    at = np.flatnonzero(wrong)
-    if len(at):
-        others = f" (and {len(at) - 1:,} more)" if len(at) > 1 else ""
-        raise UserError(f"{path}, row {row[at[0]] + 1}: {column!r} is {x[at[0]]:g}{others}; {what}")
+def _refuse(where: str, column: str, wrong: Floats, what: str) -> None:
+    if len(wrong):
+        raise UserError(f"{where}: {column!r} is {wrong[0]:g}; {what}")
 
 
 def _chosen(path: Path, there: list[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -198,10 +144,8 @@ def _chosen(path: Path, there: list[str], given: Mapping[str, str]) -> dict[str,
     for role, name in given.items():
         if name not in there:
             raise UserError(f"{path} has no column {name!r} (--{role}){nearest(name, there)}; it has {listed}")
-    chosen = dict(given)
-    for role, known in NAMES.items():
-        if role not in chosen and (name := next((name for name in known if name in there), None)):
-            chosen[role] = name
+    first = {role: next((name for name in known if name in there), None) for role, known in NAMES.items()}
+    chosen = {role: name for role, name in (first | dict(given)).items() if name is not None}
     for role, meaning in _MEANING.items():
         if role not in chosen:
             raise UserError(

@@ -12,7 +12,7 @@ from bandpo.errors import counted
 from ..statistics.collapse import WINDOW
 from ..statistics.comparison import sign_flip_p
 from ..statistics.intervals import Spread, average, training_runs
-from .runs import MIN_SEEDS, NUMBERS, Number, Run, Section, Value, exact, show, subtract
+from .runs import MIN_SEEDS, NUMBERS, Number, Run, Section, show
 
 # The first of them that a finished run has counts, unless all runs have it from their first row on.
 _HEADLINES = (
@@ -52,118 +52,100 @@ def verdicts(section: Section) -> list[str]:
     done = {label: [*runs.values()] for label, runs in section.finished.items() if runs}
     if not done:
         return ["No run has finished, so there is nothing to conclude yet."]
-    said = [("These logs hold no reward, so nothing is said of who learned more.", "")]
+    said = ["These logs hold no reward, so nothing is said of who learned more."]
     for number, what in _HEADLINES:
         values = {run: number.of(run) for runs in done.values() for run in runs}
-        at_once = number.whole and all(math.isnan(high) or high == run.x[0] for run, (_, high) in values.items())
-        if not at_once and any(math.isfinite(low) and math.isfinite(high) for low, high in values.values()):
+        at_once = number.whole and all(math.isnan(x) or x == run.x[0] for run, x in values.items())
+        # What a short run did not reach, it might have reached later.
+        too_short = len({run.x[-1] for run in values}) > 1 and any(map(math.isinf, values.values()))
+        if not at_once and not too_short and any(map(math.isfinite, values.values())):
             said = [*_compared(section, done, values, number, what)]
             break
-    verdict = {verdict for _, verdict in said}
-    shared = [*verdict] if len(said) > 1 and len(verdict) == 1 else [""]  # said once
-    lines = [text if shared[0] else f"{text} {verdict}".strip() for text, verdict in said]
-    return [
-        *lines,
-        *(x.replace("The difference", "Each difference") for x in filter(None, shared)),
-        _on_collapse(section),
-    ]
+    return [*said, _on_collapse(section)]
 
 
 def _compared(
-    section: Section, done: dict[str, list[Run]], values: dict[Run, Value], number: Number, what: str
-) -> Iterator[tuple[str, str]]:
+    section: Section, done: dict[str, list[Run]], values: dict[Run, float], number: Number, what: str
+) -> Iterator[str]:
     """Yield what was seen of each method, and whether it is more than luck."""
     base, unit = section.baseline, f" {section.axis}s" if number.whole else ""
-    known = {label: [v for run in runs if not math.isnan((v := values[run])[0])] for label, runs in done.items()}
+    known = {label: [values[run] for run in runs if not math.isnan(values[run])] for label, runs in done.items()}
     others = [label for label in done if label != base]
+
+    def central(side: Sequence[float], kind: str) -> str:
+        middle = float(np.mean(side) if kind == "means" else np.median(side))
+        if math.isinf(middle):
+            return "not within the run"
+        if not number.whole:
+            return show(middle, number.digits)
+        return f"at {section.axis} {show(middle, 0 if len(side) == 1 else number.digits)}"
+
     if base not in done or not others:
-        for label in (label for label in done if known[label]):
-            over = f" ({_kind(known[label])} of {len(known[label])} runs)" if len(known[label]) > 1 else ""
-            yield f"{label}: {what} {_central(known[label], number, section.axis)}{over}.", ""
+        for label, side in known.items():
+            over = f" ({_kind(side)} of {len(side)} runs)" if len(side) > 1 else ""
+            if side:
+                yield f"{label}: {what} {central(side, _kind(side))}{over}."
         return
     for label in others:
         pairs = [(values[a], values[b]) for a, b in section.pairs[label]]
-        pairs = [pair for pair in pairs if not math.isnan(pair[0][0] + pair[1][0])]
+        pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
         a, b = zip(*pairs, strict=True) if pairs else (known[label], known[base])
         if not a or not b:
-            yield f"{label} and {base} cannot be compared: the log of one of them lacks the numbers.", ""
+            yield f"{label} and {base} cannot be compared: the log of one of them lacks the numbers."
             continue
         kind = _kind((*a, *b))  # of both, or a mean would be compared with a median
-        text = f"{label}: {what} {_central(a, number, section.axis, kind)}"
-        text += f", under {base} {_central(b, number, section.axis, kind)}"
+        text = f"{label}: {what} {central(a, kind)}, under {base} {central(b, kind)}"
         if pairs:
-            gaps = [subtract(*pair) for pair in pairs]
+            gaps = [x - y for x, y in pairs]
             over = f" ({kind} of {len(a)} pairs)" if len(a) > 1 else ""
-            yield f"{text}{over}; {_direction(gaps, number)}.", _verdict_of_pairs(gaps, number, unit)
+            yield f"{text}{over}; {_direction(gaps, number)}. {_verdict_of_pairs(gaps, number, unit)}"
         else:
             over = f"{len(a)} and {len(b)} runs" if len(a) != len(b) else f"{counted(len(a), 'run')} each"
-            yield f"{text} ({f'{kind} of ' if len(a) + len(b) > 2 else ''}{over}).", _verdict(a, b, number, unit)
+            over = f"{kind} of {over}" if len(a) + len(b) > 2 else over
+            yield f"{text} ({over}). {_verdict(a, b, number, unit)}"
 
 
-def _kind(values: Iterable[Value]) -> str:
-    return "means" if all(low == high for low, high in values) else "medians"
+def _kind(values: Iterable[float]) -> str:
+    return "means" if all(map(math.isfinite, values)) else "medians"
 
 
-def _central(values: Sequence[Value], number: Number, axis: str, kind: str = "") -> str:
-    """Write the mean, or with limits among the values the median."""
-    limits = np.array(values, float)
-    low, high = limits.mean(axis=0) if (kind or _kind(values)) == "means" else np.median(limits, axis=0)
-    if not number.whole:
-        return show((low, high), number.digits)
-    if math.isinf(high):
-        return f"not by {axis} {low:g}"
-    return f"at {axis} {show((low, high), 0 if len(values) == 1 else number.digits)}"
-
-
-def _direction(gaps: Sequence[Value], number: Number) -> str:
-    below, above = sum(high < 0 for _, high in gaps), sum(low > 0 for low, _ in gaps)
+def _direction(gaps: Sequence[float], number: Number) -> str:
+    below, above = sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps)
     if not below and not above:
         return f"no pair of seeds {'shows which comes first' if number.whole else 'differs'}"
     word = ("sooner", "later") if number.whole else ("lower", "higher")
     return f"{word[below < above]} in {max(below, above)} of {counted(len(gaps), 'pair')} of seeds"
 
 
-def _verdict_of_pairs(gaps: Sequence[Value], number: Number, unit: str) -> str:
+def _verdict_of_pairs(gaps: Sequence[float], number: Number, unit: str) -> str:
     n = len(gaps)
     if n < MIN_SEEDS:
         return f"Too few pairs of seeds ({n}) to tell the rules apart."
-    # A difference of two whole numbers is rounded twice.
-    spread = _spread([low for low, _ in gaps], 2 * number.whole) if all(low == high for low, high in gaps) else None
-    if spread is not None:
+    spread = training_runs(gaps) if all(map(math.isfinite, gaps)) else None
+    if spread is not None and spread.error > 0:
         return _by_interval(spread, f"{n} pairs of seeds", number, unit)
-    below, above = sum(high < 0 for _, high in gaps), sum(low > 0 for low, _ in gaps)
-    most = max(below, above)
+    most = max(sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps))
     # What is not known speaks against the difference, and never for the opposite one.
     p = 1.0 if 2 * most <= n else sign_flip_p([1.0] * most + [-1.0] * (n - most))[0]
-    return (
-        f"The difference is {'' if p < 0.05 else 'not '}significant over {n} pairs of seeds (sign test, p = {p:.2g})."
-    )
+    told = "significant" if p < 0.05 else "not significant"
+    return f"The difference is {told} over {n} pairs of seeds (sign test, p = {p:.2g})."
 
 
-def _verdict(a: Sequence[Value], b: Sequence[Value], number: Number, unit: str) -> str:
+def _verdict(a: Sequence[float], b: Sequence[float], number: Number, unit: str) -> str:
     if (few := min(len(a), len(b))) < MIN_SEEDS:
         return f"Too few runs of a method ({few}) to tell the rules apart."
-    parts = [_spread([sign * low for low, _ in values], number.whole) for sign, values in ((1, a), (-1, b))]
-    known = [part for part in parts if part is not None]
-    if any(low != high for low, high in (*a, *b)) or len(known) < 2:
-        return "Nothing can be told from luck: some of these runs give limits only, or they do not vary."
-    mean = average(known)
+    known = all(map(math.isfinite, (*a, *b)))
+    parts = [part for side in (a, [-x for x in b]) if known and (part := training_runs(side)) and part.error > 0]
+    if len(parts) < 2:
+        return "Nothing can be told from luck: some of these runs did not come to it, or they do not vary."
+    mean = average(parts)
     double = mean._replace(value=2 * mean.value, centre=2 * mean.centre, error=2 * mean.error)
     return _by_interval(double, f"{len(a)} and {len(b)} runs", number, unit)
 
 
-def _spread(values: Sequence[float], rounded: int) -> Spread | None:
-    """Return `training_runs` with the error of rounding; None without any error."""
-    spread = training_runs(values)
-    if spread is None:
-        return None
-    error = max(spread.error, math.sqrt(rounded / 12 / len(values)))
-    return spread._replace(error=error) if error > 0 else None
-
-
 def _by_interval(spread: Spread, of: str, number: Number, unit: str) -> str:
     interval = spread.interval(low=-math.inf, high=math.inf)
-    low, high = (show(exact(limit), number.digits, "+") for limit in interval)
+    low, high = (show(limit, number.digits, "+") for limit in interval)
     told = "not significant" if interval.low <= 0 <= interval.high else "significant"
     return f"The difference is {told}: its 95\u00a0% interval from {of} is {low} to {high}{unit}."
 

@@ -1,8 +1,4 @@
-"""Training that runs, seen through its logs, and the page that shows it.
-
-Read it in this order: `Watch.look` (what the logs of a path hold by now), `PANELS`.
-"""
-# ruff: noqa: RUF001  (minus signs and dashes are meant)
+"""Training that runs, seen through its logs, and the page that shows it."""
 
 from __future__ import annotations
 
@@ -17,39 +13,17 @@ from bandpo.errors import UserError
 
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
-from ..files.logs import Followed, logs_at, lost_in, name_of
+from ..files.logs import Followed, logs_at, name_of
 from ..files.writing import write_atomically
 from ..statistics.collapse import WINDOW
-from . import runs
+from ..statistics.curves import Curves, by_step
 from .charts import key, method_styles
 from .page import drawn
-from .reading import Curves, by_step, notes_of, renamed
-from .runs import GOOD_TAIL_CUT, Panel
+from .runs import PANELS
 from .templates import rendered
 
 State = Literal["waiting", "running", "finished", "stopped", "silent", "gone"]
 SILENT = 600.0  # seconds without a line after which a run is said to have stopped writing
-# What is shown of a run, with the names by which a table knows it; what no run has is left out.
-PANELS = {
-    "reward": runs.REWARD,
-    "P(work)": runs.WORK,
-    "entropy": runs.ENTROPY,
-    "clipped": runs.CLIPPED,
-    "above": Panel("clip/high_fraction", "Clipped above", "% of tokens", "Tokens above their upper bound / all tokens.",
-                   ("clip/high_count", "tokens")),
-    "below": Panel("clip/low_fraction", "Clipped below", "% of tokens", "Tokens below their lower bound / all tokens.",
-                   ("clip/low_count", "tokens")),
-    "tail share": runs.TAIL,
-    "good tail cut": Panel("cut/good_tail", "Good tail cut", "% of these tokens", "Tokens with old p ≤ 0.2 and A > 0 "
-                           "that are above their bound / all such tokens.", GOOD_TAIL_CUT),
-    "cut": runs.CUT,
-    "KL": Panel("kl_old/k3", "KL to the old policy", "nats per token", "Mean of r − 1 − log r.",
-                ("kl_old/k3_nats", "tokens")),
-    "log r max": Panel("log_ratio/max", "Largest log-ratio", "log r", "Maximum of log r, for r = π / π_old."),
-    "log r min": Panel("log_ratio/min", "Smallest log-ratio", "log r", "Minimum of log r."),
-    "radius": runs.RADIUS,
-    "held out": runs.HELD_OUT,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -133,7 +107,7 @@ class Watch:
         """Read the new rows. `now`: in seconds since 1970."""
         for label, path in self.given:
             for place, file in logs_at(path).items():
-                self._logs.setdefault(place, (label, Followed(file, renamed)))[1].path = file
+                self._logs.setdefault(place, (label, Followed(file)))[1].path = file
         found, names = {}, []
         for place, (label, log) in list(self._logs.items()):
             changed = log.poll()
@@ -178,10 +152,8 @@ def _info_of(folder: Path) -> Info | None:
 def _notes(log: Followed) -> Iterator[str]:
     if log.fault and log.written is not None:
         yield f"The log cannot be read now: {log.fault}" if log.at else log.fault
-    for note in notes_of(log):
+    for note in log.notes:
         yield f"{note[0].upper()}{note[1:]}."
-    if lost := lost_in(log.rows):
-        yield f"The {lost}. `bandpo doctor {log.path}` says what to do."
 
 
 def write_page(path: Path, seen: Sequence[Seen], now: float, refresh: int | None = 10) -> None:

@@ -20,8 +20,6 @@ from .intervals import LEVEL, Interval, t_quantile
 
 Integers = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-# How far from the wanted count of tokens outside critical numbers are found, in half widths of a plain interval.
-_FAR = 4
 
 
 def smallest_number(critical: Floats, most: float) -> float:
@@ -71,56 +69,48 @@ def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, le
 def critical_numbers(
     outside: Callable[[float, Integers], Bools], numbers: Sequence[float], responses: Integers, wanted: Floats
 ) -> Floats:
-    """Find critical numbers by bisection, if there is no formula.
+    """Find critical numbers by asking, if there is no formula.
 
-    They are found around the answer, as far as the interval reaches, at 128 numbers there and at the answer itself,
-    which is found to a millionth; each is the next of these from above. The others are only on the right side of them.
+    They are found on the grid of `numbers`, then on a finer one as far as the interval reaches, and the answer to a
+    millionth. Each is the next asked number from above.
 
     Args:
         outside: which of some tokens, given by their indices, are outside at a number.
-        numbers: that may be asked for, rising. A token that is inside at the first one has the critical number 0, one
-            that is outside at the last one has inf.
+        numbers: the grid, rising. A token that is inside at the first one has the critical number 0, one that is
+            outside at the last one has inf.
         responses: as for `number_interval`.
         wanted: as for `number_interval`.
 
     Raises:
-        UserError: of 20,000 tokens one gets outside where the number grows.
+        UserError: a token gets outside where the number grows.
     """
-    some = np.linspace(0, len(responses) - 1, min(len(responses), 20_000)).astype(np.int64)
-    before = np.ones(len(some), np.bool_)
+    critical, asked = np.full(len(responses), np.inf), np.array(numbers)
+    before, everyone = np.ones(len(responses), np.bool_), np.arange(len(responses))
     for i, number in enumerate(numbers):
-        now = outside(number, some)
+        now = outside(number, everyone)
         if (worse := int((now & ~before).sum())) > 0:
             raise UserError(
                 f"from {numbers[i - 1]:g} to {number:g} it gets wider for some tokens and narrower for {worse} of "
-                f"{len(some)}; a number is found only where a larger one allows every token more"
+                f"{len(responses)}; a number is found only where a larger one allows every token more"
             )
+        critical[before & ~now] = number if i else 0.0
         before = now
-    low, high, everyone = numbers[0], numbers[-1], np.arange(len(responses))
-    never, held = outside(high, everyone), outside(low, everyone)
-    between = np.flatnonzero(held & ~never)
 
-    def narrowed(rank: float) -> float:
-        """Return the smallest number that leaves so many outside, from above."""
-        below, above, tokens, more = low, high, between, int(never.sum())
-        while above > below * (1 + 1e-6) and len(tokens):
-            middle = math.sqrt(below * above)
-            is_outside = outside(middle, tokens)
-            if more + is_outside.sum() > rank:
-                below, tokens = middle, tokens[is_outside]
-            else:
-                above, tokens, more = middle, tokens[~is_outside], more + int(is_outside.sum())
-        return above
+    def refine(low: float, high: float, count: int) -> None:
+        """Ask between two numbers, from above."""
+        nonlocal asked
+        tokens, more = np.flatnonzero((critical > low) & (critical <= high)), np.geomspace(low, high, count)[1:-1]
+        for number in more[::-1]:
+            tokens = tokens[~outside(float(number), tokens)]
+            critical[tokens] = np.minimum(critical[tokens], number)
+        asked = np.unique([*asked, *more])
 
-    value = narrowed(math.floor(wanted.sum() + 1e-9))
-    differ = np.bincount(responses[outside(value, everyone)], minlength=len(wanted)) - wanted
-    far = t_quantile(0.5 + LEVEL / 2, max(len(wanted) - 1, 1)) * math.sqrt(2 * float(differ @ differ)) + 10
-    few, many = max(wanted.sum() - far, 0.0), min(wanted.sum() + _FAR * far, len(responses) - 1.0)
-    critical = np.where(never, np.inf, np.where(held, high, 0.0))
-    first, last = narrowed(math.ceil(many)), narrowed(max(math.floor(few), int(never.sum())))
-    between = between[~outside(last, between)]
-    for number in np.unique([*np.geomspace(first, last, 128), value]):
-        is_outside = outside(float(number), between)
-        critical[between[~is_outside]] = number
-        between = between[is_outside]
+    for _ in range(2 if len(wanted) > 1 else 0):
+        low, high = np.searchsorted(asked, number_interval(critical, responses, wanted))
+        refine(float(asked[max(low - 1, 0)]), float(asked[min(high + 1, len(asked) - 1)]), 130)
+    while 0 < (value := smallest_number(critical, float(wanted.sum()))) < math.inf:
+        below = asked[np.searchsorted(asked, value) - 1]
+        if value <= below * (1 + 1e-6):
+            break
+        refine(below, value, 18)
     return critical

@@ -12,17 +12,12 @@ research/pages/evaluation_measured.md has them.
 
 from __future__ import annotations
 
-import bisect
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from bandpo.errors import UserError
 
 Floats = NDArray[np.float64]
 WINDOW = 8
@@ -30,20 +25,7 @@ LOSS = 0.5  # of the best smoothed reward above the floor
 SIGMAS = 6.0
 ROSE, FELL = 1.5, 0.5  # the entropy: against its lowest before the break, against what it was at the best point
 SHORT = 3  # points over which the entropy is averaged: at the start of training it changes fast
-# The names of reward and entropy in the logs of bandpo, of verl and of TRL, in the order in which they are looked for.
-REWARDS = ("reward", "critic/score/mean", "critic/rewards/mean")
-ENTROPIES = ("entropy", "actor/entropy")
 Entropy = Literal["rose", "fell", "stayed", "not logged"]
-
-
-@dataclass(frozen=True)
-class Log:
-    """Reward and entropy (NaN: not logged) at `steps`; `axis` is "round" or "step"."""
-
-    steps: Floats
-    reward: Floats
-    entropy: Floats
-    axis: str = "step"
 
 
 @dataclass(frozen=True)
@@ -95,17 +77,6 @@ def trailing_mean(values: ArrayLike, window: int) -> Floats:
     return out
 
 
-def running_median(values: Floats) -> list[float]:
-    """Return the median of the first, of the first two, of the first three ... values."""
-    known: list[float] = []
-    medians = []
-    for value in values.tolist():
-        bisect.insort(known, value)
-        half = len(known) // 2
-        medians.append((known[half] + known[~half]) / 2)
-    return medians
-
-
 def find_collapse(
     reward: ArrayLike, entropy: ArrayLike | None = None, steps: ArrayLike | None = None, *, axis: str = "step"
 ) -> Collapse | None:
@@ -130,8 +101,7 @@ def find_collapse(
                          f"{len(steps)}")  # fmt: skip
     known = np.isfinite(reward)
     reward, entropy, steps = reward[known], entropy[known], steps[known]
-    smooth = trailing_mean(reward, WINDOW).tolist()
-    noise = functools.cache(functools.partial(_noise, reward, np.asarray(smooth)))
+    smooth = trailing_mean(reward, WINDOW)
     best, lowest, best_at, below, above = -math.inf, 0.0, 0, 0, 0
     passing: Collapse | None = None
     current: tuple[Collapse, int, int] | None = None  # with the places of its best point and of its break
@@ -141,12 +111,13 @@ def find_collapse(
         lowest = min(lowest, smooth[i])
         line = lowest + LOSS * (best - lowest)
         if current is None:
-            below = below + 1 if smooth[i] < line and best - smooth[i] > SIGMAS * noise()(i, best_at) else 0
+            is_low = smooth[i] < line and best - smooth[i] > SIGMAS * _noise(reward[: i + 1], smooth[: best_at + 1])
+            below = below + 1 if is_low else 0
         above = above + 1 if smooth[i] >= line else 0
         if current is None and below >= WINDOW:
             split = _break(reward, max(0, best_at - WINDOW + 1), i)
             after = float(reward[split : i + 1].mean())
-            fall = Collapse(float(steps[split]), float(steps[i]), best, after, "not logged", None, axis)
+            fall = Collapse(float(steps[split]), float(steps[i]), float(best), after, "not logged", None, axis)
             current = fall, best_at, split
         elif current is not None and above >= WINDOW:
             passing = passing or _with_entropy(*current, entropy[: i + 1], float(steps[i]))
@@ -154,21 +125,16 @@ def find_collapse(
     return passing if current is None else _with_entropy(*current, entropy, None)
 
 
-def _noise(reward: Floats, smooth: Floats) -> Callable[[int, int], float]:
-    """Return the standard error of a smoothed reward, as known at a point.
+def _noise(reward: Floats, smooth: Floats) -> float:
+    """Return the standard error of a smoothed reward, from the rewards so far and the smoothed ones up to the best.
 
     It comes from neighbouring points and, once there are enough before the best one, from three windows in a row, which
     see noise that lasts for some points, and no steady rise.
     """
-    bends = np.abs(smooth[3 * WINDOW - 1 :] - 2 * smooth[2 * WINDOW - 1 : -WINDOW] + smooth[WINDOW - 1 : -2 * WINDOW])
-    by_point, by_window = running_median(np.abs(np.diff(reward))), running_median(bends)
-
-    def at(now: int, best_at: int) -> float:
-        known = best_at + 2 - 3 * WINDOW
-        windows = by_window[known - 1] / math.sqrt(6) if known >= 2 * WINDOW else 0.0
-        return 1.4826 * max(by_point[now - 1] / math.sqrt(2 * WINDOW), windows)
-
-    return at
+    smooth = smooth[WINDOW - 1 :]
+    bends = np.abs(smooth[2 * WINDOW :] - 2 * smooth[WINDOW:-WINDOW] + smooth[: -2 * WINDOW])
+    windows = float(np.median(bends)) / math.sqrt(6) if len(bends) >= 2 * WINDOW else 0.0
+    return 1.4826 * max(float(np.median(np.abs(np.diff(reward)))) / math.sqrt(2 * WINDOW), windows)
 
 
 def _with_entropy(collapse: Collapse, best_at: int, split: int, entropy: Floats, recovered: float | None) -> Collapse:
@@ -191,40 +157,3 @@ def _break(reward: Floats, first: int, last: int) -> int:
     before = np.arange(1, len(part))
     gains = np.cumsum(part - part.mean())[:-1] ** 2 * (1 / before + 1 / (len(part) - before))
     return first + 1 + int(np.argmax(gains))
-
-
-# ---------------------------------------------------------------------------------------------------------------- logs
-def log_of(rows: Sequence[Mapping[str, Any]], name: str = "the log") -> Log:
-    """Return rows of metrics as a log: means over the lines of a round (or step).
-
-    Raises:
-        UserError: no line has a reward.
-    """
-
-    def logged(names: Sequence[str]) -> str | None:
-        return next((key for key in names if any(_number(row.get(key)) for row in rows)), None)
-
-    if (reward := logged(REWARDS)) is None:
-        raise UserError(f"{name}: no reward in it; expected one of {', '.join(REWARDS)} in its lines")
-    keys = (reward, logged(ENTROPIES) or ENTROPIES[0])
-    used = [row for row in rows if any(_number(row.get(key)) for key in keys)]
-    axis = "round" if all(_number(row.get("round")) for row in used) else "step"
-    if not all(_number(row.get(axis)) for row in used):
-        raise UserError(f"{name}: expected 'round' or 'step' in every line that has a reward")
-    points: dict[float, tuple[list[float], list[float]]] = {}
-    for row in used:
-        for key, values in zip(keys, points.setdefault(float(row[axis]), ([], [])), strict=True):
-            values += [float(row[key])] if _number(row.get(key)) else []
-    x = sorted(points)
-    means = [[math.fsum(v) / len(v) if v else math.nan for v in points[at]] for at in x]
-    rewards, entropies = np.array(means, np.float64).reshape(-1, 2).T
-    return Log(np.array(x), rewards, entropies, axis)
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def collapse_of(log: Log) -> Collapse | None:
-    """Run `find_collapse` on a log."""
-    return find_collapse(log.reward, log.entropy, log.steps, axis=log.axis)

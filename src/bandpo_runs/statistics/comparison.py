@@ -19,33 +19,45 @@ from .intervals import LEVEL, Interval, Spread, average, sampling_variance
 MOST_WORK = 3e8  # additions of an exact test, a second or so; beyond that the sums are as good as normal
 
 
-def _whole(fractions: Sequence[Fraction]) -> tuple[list[int], Fraction]:
-    """Return whole numbers in the same proportion, and what one is in them."""
-    scale = math.lcm(*(f.denominator for f in fractions))
-    steps = [int(f * scale) for f in fractions]
-    divisor = math.gcd(*steps)
-    return [step // divisor for step in steps], Fraction(scale, divisor)
+def _p_of_sum(steps: Sequence[Fraction], chances: Sequence[Floats], seen: Fraction, middle: Fraction) -> float | None:
+    """Compute the chance that a sum is as far from its middle as was seen; None where it is too much work.
+
+    The sum is of `steps` times independent whole numbers, each with its `chances` of 0, 1, 2 ...; exact by convolution
+    on the grid that the steps have in common.
+    """
+    scale = math.lcm(*(step.denominator for step in steps))
+    divisor = math.gcd(*(int(step * scale) for step in steps))
+    whole, per_unit = [int(step * scale) // divisor for step in steps], Fraction(scale, divisor)
+    size = sum(step * (len(chance) - 1) for step, chance in zip(whole, chances, strict=True))
+    if size * sum(map(len, chances)) > MOST_WORK:
+        return None
+    total = np.ones(1)
+    for step, chance in zip(whole, chances, strict=True):
+        wide = np.zeros(len(total) + step * (len(chance) - 1))
+        for i, p in enumerate(chance):
+            wide[i * step : i * step + len(total)] += p * total
+        total = wide
+    far = np.abs(np.arange(len(total)) - float(middle * per_unit))
+    return min(1.0, float(total[far >= abs(float((seen - middle) * per_unit)) - 1e-6].sum()))
 
 
 def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0) -> tuple[float, bool]:
     """Compute the p-value of differences by random signs, and if it is exact.
 
-    It is the share of all 2^P choices of signs with a sum as far from 0. Exact by dynamic programming for fractions
-    with a common denominator that is not too large (means of samples are such), exact by enumeration up to 20
-    differences that are not 0, otherwise from random signs.
+    It is the share of all 2^P choices of signs with a sum as far from 0. Exact by convolution for fractions with a
+    common denominator that is not too large (means of samples are such), exact by enumeration up to 20 differences that
+    are not 0, otherwise from random signs.
     """
     differences = [d for d in differences if d != 0]
     if not differences:
         return 1.0, True
     fractions = [d for d in differences if isinstance(d, Fraction)]
     if len(fractions) == len(differences):
-        steps = _whole(fractions)[0]
-        if sum(map(abs, steps)) * len(steps) <= MOST_WORK:
-            chance = np.ones(1)
-            for step in map(abs, steps):  # the sum of those with a plus
-                chance = np.concatenate([chance, np.zeros(step)]) / 2 + np.concatenate([np.zeros(step), chance]) / 2
-            sums = 2 * np.arange(len(chance)) - sum(map(abs, steps))
-            return min(1.0, float(chance[np.abs(sums) >= abs(sum(steps))].sum())), True
+        sizes = [abs(d) for d in fractions]  # what is added up are those with a plus
+        middle = sum(sizes, Fraction(0)) / 2
+        p = _p_of_sum(sizes, [np.full(2, 0.5)] * len(sizes), middle + sum(fractions, Fraction(0)) / 2, middle)
+        if p is not None:
+            return p, True
     size = np.abs(np.array([float(d) for d in differences]))
     seen = abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()  # equal sums are equal up to rounding
     if len(size) <= 20:
@@ -66,7 +78,7 @@ def reshuffle_p(
 
     Each table is (right of A, samples of A, right of B, samples of B) of a prompt. At a prompt the samples of both are
     put together and dealt out again: hypergeometric. The distribution of the weighted sum over prompts of B's mean
-    minus A's is exact, by convolution, if it fits a table; else normal. (A stratified permutation test.)
+    minus A's is exact, if it fits a table; else normal. (A stratified permutation test.)
     """
     weights = [Fraction(1, len(tables))] * len(tables) if weights is None else weights
     steps, seen, middle, variance, chances = [], Fraction(0), Fraction(0), 0.0, []
@@ -84,18 +96,9 @@ def reshuffle_p(
         variance += float(step) ** 2 * float(chances[-1] @ c**2 - (chances[-1] @ c) ** 2)
     if not steps or seen == middle:
         return 1.0, True
-    whole, scale = _whole(steps)
-    size = sum(step * (len(chance) - 1) for step, chance in zip(whole, chances, strict=True))
-    if size * sum(map(len, chances)) > MOST_WORK:
-        return 2 * NormalDist().cdf(-abs(float(seen - middle)) / math.sqrt(variance)), False
-    total_chance = np.ones(1)
-    for step, chance in zip(whole, chances, strict=True):
-        wide = np.zeros(len(total_chance) + step * (len(chance) - 1))
-        for i, p in enumerate(chance):
-            wide[i * step : i * step + len(total_chance)] += p * total_chance
-        total_chance = wide
-    far = np.abs(np.arange(len(total_chance)) - float(middle * scale))
-    return min(1.0, float(total_chance[far >= abs(float((seen - middle) * scale)) - 1e-6].sum())), True
+    p = _p_of_sum(steps, chances, seen, middle)
+    normal = 2 * NormalDist().cdf(-abs(float(seen - middle)) / math.sqrt(variance))
+    return (normal, False) if p is None else (p, True)
 
 
 @dataclass(frozen=True)

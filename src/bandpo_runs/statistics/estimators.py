@@ -17,17 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln  # scipy.stats takes a second to load
 
-__all__ = [
-    "Graded",
-    "best_at_k_bootstrap",
-    "best_at_k_expected",
-    "maj_at_k_bootstrap",
-    "mean_at_k",
-    "pass_at_k",
-    "per_prompt",
-    "powers",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -1,4 +1,4 @@
-"""Intervals for numbers that come from samples.
+"""Intervals for numbers that come from samples, and all numbers of one data set with theirs.
 
 Intervals answer three questions:
 
@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit  # scipy.stats takes a second to load
 
-from .estimators import Floats, log_choose, pass_at_k, per_prompt
-
-__all__ = [
-    "LEVEL", "Interval", "Spread", "average", "clustered_error", "sampling_error", "sampling_variance", "training_runs"
-]  # fmt: skip
+from .estimators import (
+    Floats,
+    Graded,
+    best_at_k_bootstrap,
+    best_at_k_expected,
+    log_choose,
+    maj_at_k_bootstrap,
+    pass_at_k,
+    per_prompt,
+    powers,
+)
 
 LEVEL = 0.95
 
@@ -124,3 +130,45 @@ def training_runs(values: Sequence[float]) -> Spread | None:
         return None
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Spread(mean, mean, error, len(values) - 1)
+
+
+def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
+    """Summarize one data set as plain data: numbers with their intervals.
+
+    `mean@n` and `pass@k` (k = 1, 2, 4 .. n, and `ks`; unbiased) with `sampling_error` and `clustered_error`;
+    `best@k/mean` and `maj@k/mean` are verl's bootstraps. `tokens`: mean, median, 90% and longest, also of right and of
+    wrong ones. `truncated` and `unparsed` are shares with an interval over prompts. What was not recorded is absent.
+    """
+    score, n = graded.score, graded.score.shape[-1]
+    out: dict[str, Any] = {"data": graded.data, "prompts": len(score), "samples": n, "level": LEVEL}
+
+    def spread(values: Floats, sampling: Spread | None = None) -> dict[str, Any]:
+        clustered = clustered_error(values)
+        cell: dict[str, Any] = {"value": clustered.value}
+        if sampling is not None:
+            cell["sampling_error"] = list(sampling.interval())
+        return {**cell, "clustered_error": list(clustered.interval())}
+
+    out[f"mean@{n}"] = spread(per_prompt(score), sampling_error(score))
+    for k in dict.fromkeys([1, *powers(n), *ks]):
+        out[f"pass@{k}"] = spread(per_prompt(score, k), sampling_error(score, k))
+    for k in dict.fromkeys([*powers(n), *(k for k in ks if k > 1)]):
+        expected = float(best_at_k_expected(n, graded.right, k).mean())
+        out[f"best@{k}/mean"] = {"value": float(best_at_k_bootstrap(score, k).mean()), "expected": expected}
+        if graded.answers is not None:
+            out[f"maj@{k}/mean"] = {"value": float(maj_at_k_bootstrap(graded.answers, score, k).mean())}
+    if graded.tokens is not None:
+        tokens, right = np.asarray(graded.tokens, np.float64), score == 1
+        out["tokens"] = {
+            "mean": float(tokens.mean()),
+            "median": float(np.median(tokens)),
+            "p90": float(np.quantile(tokens, 0.9)),
+            "max": float(tokens.max()),
+            "mean_right": float(tokens[right].mean()) if right.any() else None,
+            "mean_wrong": float(tokens[~right].mean()) if (~right).any() else None,
+        }
+    if graded.truncated is not None:
+        out["truncated"] = spread(graded.truncated.mean(-1))
+    if graded.parsed is not None:
+        out["unparsed"] = spread(1 - graded.parsed.mean(-1))
+    return out

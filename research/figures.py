@@ -1,4 +1,6 @@
-"""The paper's figures of trust regions, for any rules.
+"""The paper's Fig. 1a, 1b and 2 (regions-3d, variation, ratio), for any rules.
+
+    python -m research.figures -o runs/figures --only variation --regions clip:0.2:0.2 band:tv:0.1
 
 Each figure is a function from rules to a matplotlib figure and its caption, 3.3 inches wide, one column of a paper.
 Rules differ in colour, in dashes and in markers, so that they can be told apart in grey and by the colour-blind.
@@ -6,6 +8,7 @@ Rules differ in colour, in dashes and in markers, so that they can be told apart
 
 from __future__ import annotations
 
+import argparse
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -26,11 +29,11 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from bandpo.errors import UserError, nearest
 from bandpo.explain import stretches
+from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.rules import DCPO, Band, Clip
-
-from ..files.writing import write_atomically
-from .charts import DASHES, LIGHT
+from bandpo_runs.files.writing import write_atomically
+from bandpo_runs.reports.charts import DASHES, LIGHT
 
 # The rules of the paper's Figures 1b and 2. DCPO has the epsilons of DAPO there, and no cap.
 PAPER = (Clip(0.2, 0.28), DCPO(0.2, 0.28, math.inf), Band("kl", 0.1), Band("tv", 0.1), Band("chi2", 0.1))
@@ -68,13 +71,11 @@ def write_figures(
         The path without suffix, and the caption, of each.
 
     Raises:
-        UserError: an unknown name, or not two rules in `pair`.
+        UserError: an unknown name.
     """
     for name in names:
         if name not in FIGURES:
             raise UserError(f"a figure must be one of {list(FIGURES)}, got {name!r}{nearest(name, list(FIGURES))}")
-    if len(pair) != 2:
-        raise UserError(f"--pair takes two rules, got {len(pair)}")
     output.mkdir(parents=True, exist_ok=True)
     written = []
     # "default" first: a user's matplotlibrc must not change a byte.
@@ -217,3 +218,19 @@ def _both_bounds(
     figure.set_figheight(2.3 + 0.13 * math.ceil(len(labels) / columns))
     figure.legend([*keys, Patch(**_OUTSIDE)], labels, loc="outside upper center", ncols=columns)
     return figure, ax
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw figures into a folder, and print their captions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, default=Path("runs/figures"), help="folder")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some figures [default: all three]")
+    parser.add_argument("--regions", nargs="+", type=trust_region, default=PAPER, metavar="RULE", help="to draw")
+    parser.add_argument("--pair", nargs=2, type=trust_region, default=PAIR, metavar="RULE", help="of regions-3d")
+    given = parser.parse_args(arguments)
+    for path, caption in write_figures(given.output, given.only, given.regions, given.pair):
+        print(f"{path}.pdf .svg .png\n  {caption}")
+
+
+if __name__ == "__main__":
+    main()

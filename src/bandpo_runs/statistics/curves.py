@@ -1,0 +1,83 @@
+"""The rows of a log as curves: sums and means of each round (or step)."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bandpo.errors import UserError
+
+from .collapse import Collapse, find_collapse
+from .estimators import Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Curves:
+    """A run's metrics.
+
+    Attributes:
+        axis: "round" or "step".
+        x: its rounds (or steps).
+        rows: the lines of its log in the order of `x`; several may be of one round.
+        label: of its method, or its own.
+        finished: it came to its end, or its log cannot tell.
+        notes: remarks on its log.
+    """
+
+    axis: str
+    x: Floats
+    rows: list[dict[str, Any]]
+    label: str = ""
+    finished: bool = True
+    notes: tuple[str, ...] = ()
+    _known: dict[str, Any] = field(default_factory=dict, repr=False)  # what was computed
+
+    def total(self, key: str) -> Floats:
+        """Sum a metric for each of `x`; NaN where unknown. A key may have a *."""
+        return self._summed(key)[0]
+
+    def mean(self, key: str) -> Floats:
+        """Average a metric for each of `x`; NaN where no line has it."""
+        total, count = self._summed(key)
+        return total / np.maximum(count, 1)
+
+    def _summed(self, key: str) -> tuple[Floats, Floats]:
+        if key not in self._known:
+            names = fnmatch.filter({name for row in self.rows for name in row}, key) if "*" in key else [key]
+            first = np.searchsorted(np.array([row[self.axis] for row in self.rows], float), self.x)
+            total, count = np.zeros((2, len(self.x)))
+            for name in sorted(names if len(self.x) else ()):
+                values = np.array([row.get(name) for row in self.rows], float)
+                known = np.isfinite(values)
+                total += np.add.reduceat(np.where(known, values, 0.0), first)
+                count += np.add.reduceat(known, first, dtype=float)
+            self._known[key] = np.where(count > 0, total, np.nan), count
+        return self._known[key]
+
+    @property
+    def collapse(self) -> Collapse | None:
+        if "" not in self._known:
+            self._known[""] = find_collapse(self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis)
+        return self._known[""]
+
+    @property
+    def points(self) -> int:
+        """Count the rounds with a reward."""
+        return int(np.isfinite(self.mean("reward")).sum())
+
+
+def by_step(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return `axis`, `x` and `rows`: by round where all rows have one, else by step.
+
+    Raises:
+        UserError: a row has neither.
+    """
+    axis = "round" if all(row.get("round") is not None for row in rows) else "step"
+    if any(row.get(axis) is None for row in rows):
+        raise UserError(f"{name}: expected 'round' or 'step' in every line")
+    rows = sorted(rows, key=lambda row: row[axis])
+    return {"axis": axis, "x": np.unique(np.array([row[axis] for row in rows], float)), "rows": rows}
