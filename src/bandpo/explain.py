@@ -27,7 +27,6 @@ _MEANING = {  # of the words for what stops a token
     "divergence": "the divergence from the old policy reaches delta",
     "cap": "the cap of the ratio",
     "simplex": "the new probability reaches 0 or 1 before the rule stops it",
-    "rule": "the rule itself",
 }
 _RATIO = {
     "token": "that of each token",
@@ -72,7 +71,8 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     if shown:
         lines += ["", *_table(shown, log_p, width)]
         reasons = dict.fromkeys(reason for case in shown for pair in stops(case.region, log_p) for reason in pair)
-        lines += ["", "What ends an interval:", *(f"  {reason}: {_MEANING.get(reason.split()[-1], _MEANING["rule"])}" for reason in reasons)]
+        meant = {reason: _MEANING.get(reason.split()[-1], "the rule itself") for reason in reasons}
+        lines += ["", "What ends an interval:", *(f"  {reason}: {meaning}" for reason, meaning in meant.items())]
     if other is not None:
         lines += ["", *_compared(found[0], found[1], *cases)]
     return "\n".join(lines)

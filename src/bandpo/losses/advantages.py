@@ -8,7 +8,7 @@ import math
 import reprlib
 import warnings
 from collections.abc import Hashable, Sequence, Sized
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -110,7 +110,7 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Hash
         if groups.shape != (count,) or groups.is_floating_point() or groups.is_complex():
             raise ValueError(f"groups must be ({count},) whole numbers, one for each reward, got "
                              f"{tuple(groups.shape)} of {groups.dtype}")  # fmt: skip
-        return cast("Tensor", torch.unique(groups, return_inverse=True)[1])
+        return cast(Any, torch).unique(groups, return_inverse=True)[1]
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
     numbers: dict[Hashable, int] = {}

@@ -81,7 +81,8 @@ def read_results(
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
     found = [of_label.get(result.label) or _log_of(result.source) for result in results]
     return [
-        r if log is None else replace(r, collapse=read_log(Path(log)).collapse) for r, log in zip(results, found, strict=True)
+        r if log is None else replace(r, collapse=read_log(Path(log)).collapse)
+        for r, log in zip(results, found, strict=True)
     ]
 
 
