@@ -56,6 +56,7 @@ class Host:
 _SHOWN = ("logps", "entropies", "old_entropies", "group_mean", "group_std", "step", "staleness", "mean_weight")
 _SHOWN += ("controlled",)
 _TOKEN, _SEQUENCE, _NORM = "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")  # of TRL and Liger: those that clamp each token's ratio
 _TYPES = {"grpo": _SEQUENCE, "dapo": _TOKEN, "bnpo": _TOKEN, "cispo": _TOKEN, "dr_grpo": _NORM}
 _MODES = {name: name for name in get_args(Aggregation)[:-1]}
 _TORCHRL = {"token_mean": _TOKEN, "prompt_mean": _SEQUENCE, "none": "none"}

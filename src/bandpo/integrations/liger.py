@@ -18,10 +18,7 @@ from typing import Any
 
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
-from . import Rule, bounds_of, take
-
-# The losses that clamp the ratio of each token between the two epsilons.
-LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+from . import LOSS_TYPES, Rule, bounds_of, take
 
 
 class BandPOLoss(LigerFusedLinearGRPOLoss):

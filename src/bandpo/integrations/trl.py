@@ -23,6 +23,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..bounds import Bounds
 from ..losses.metrics import Metrics
+from ..losses.notation import as_python
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, Region, find_one
@@ -141,7 +142,7 @@ class BandPOTrainer(ContextTrainer):
         node = kept.trust_region
         self.objective = settle(kept, node if trust_region is None else trust_region)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
-            raise ValueError(f"trust_region is given twice, as {trust_region!r} and in args as {node}; keep one")
+            raise ValueError(f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one")
         self.trust_region = self.objective.trust_region
         self._rewards, self._old_pass, self._needs_old = None, None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
@@ -173,7 +174,7 @@ class BandPOTrainer(ContextTrainer):
             self.args.delta = -math.inf
             inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
             if self.beta == 0 or not getattr(self.args, "use_bias_correction_kl", False):
-                inputs["old_per_token_logps"] = None  # nothing reads r, whose gradient may be 0 times inf: 1 then
+                inputs["old_per_token_logps"] = None  # r is not used; set it to 1, else its gradient can be NaN
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
@@ -222,7 +223,7 @@ class BandPOTrainer(ContextTrainer):
                 **known,
             )
         if self._replaces:
-            # A lower bound above the upper one gives the upper one, and all of the gradient to it.
+            # If low > high, clamp returns high; so TRL's clamp returns our loss and its gradient.
             self.epsilon_low, self.epsilon_high = Instead(torch.full_like(loss, math.inf)), Instead(loss)
         else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
             bounds: Any = seen.made[-1] if seen.made else self.trust_region

@@ -178,7 +178,7 @@ class ContextTrainer(GRPOTrainer):
         count = len(outputs["completion_ids"])
         mine = slice(self.accelerator.process_index * count, (self.accelerator.process_index + 1) * count)
         for name, value in outcomes.items():
-            # Of a group without any score nothing is known, and its advantages are 0: NaN would go into the loss.
+            # A group without scores has advantage 0, because NaN would reach the loss.
             known[name] = value.nan_to_num(0.0).expand_as(groups).flatten()[mine]
         if self._needs_old and "old_per_token_logps" in outputs:
             known["old_entropies"] = self._old_pass[1]
