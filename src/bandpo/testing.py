@@ -1,4 +1,4 @@
-"""Checks for a user's divergences, trust regions and objectives; run them in a test.
+"""Check your divergences, trust regions and objectives in a test.
 
     bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
     bandpo.testing.check_trust_region(MyRegion(0.1))
@@ -73,7 +73,7 @@ def _check_log_f(divergence: Divergence) -> None:
 
 
 def check_trust_region(region: Region, context: Context | None = None) -> None:
-    """Check a trust region: its bounds for every log-probability, and that `contains` agrees with them.
+    """Check a trust region: its signature, its bounds, and its `contains`.
 
     - bounds have the shape of `old_logps` and at least float32, no gradient, log_low <= 0 <= log_high (up to rounding),
       for log p from -inf to 1e-6 in every float dtype;
@@ -167,7 +167,7 @@ def check_objective(objective: Objective, *, sees_batch: bool = False, **of_the_
 
 @dataclass
 class _Batch:
-    """Six responses of at most eight tokens, and the loss of an objective on them."""
+    """Hold six responses of at most eight tokens for an objective's loss."""
 
     objective: Objective
     new: Tensor

@@ -1,4 +1,4 @@
-"""BandPO in torchrl 0.14: `BandPOLoss` is `GRPOLoss` with a trust region instead of `clip_epsilon`.
+"""Put BandPO into torchrl 0.14. `BandPOLoss` is `GRPOLoss` with a trust region instead of `clip_epsilon`.
 
     loss = BandPOLoss(policy, trust_region=bandpo.Band("kl", 0.05), masking_strategy="rlhf", entropy_bonus=False)
 
@@ -21,7 +21,7 @@ from . import Rule, bounds_of, take
 
 
 class BandPOLoss(GRPOLoss):
-    """GRPO with a trust region per token (eq:bandpo_full).
+    """Compute GRPO with a trust region per token (eq:bandpo_full).
 
     `trust_region` is as for `objective_for`, None `Band("kl", 0.05)`; the rest as for `GRPOLoss`.
 

@@ -1,4 +1,4 @@
-"""BandPO in TRL: `BandPOTrainer` is `GRPOTrainer` with a trust region, or an objective, instead of two epsilons.
+"""Put BandPO into TRL. `BandPOTrainer` is `GRPOTrainer` with a trust region or an objective instead of two epsilons.
 
 TRL's loss of a token is -min(r A, clamp(r, 1 - self.epsilon_low, 1 + self.epsilon_high) A). For the length of one loss
 these two attributes hold the bounds of each token; everything else, the loss included, is TRL's own.
@@ -48,7 +48,7 @@ CITATION = f"""\
 
 @dataclass
 class BandPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` refuses it.
+    """Add a trust region to `GRPOConfig`, for `BandPOTrainer`. `GRPOTrainer` refuses it.
 
     Args:
         trust_region: as for `BandPOTrainer`, or the JSON text of a node; kept as the node.
@@ -85,7 +85,7 @@ class BandPOConfig(GRPOConfig):
 
 @dataclass(frozen=True)
 class _Seen(Region):
-    """A rule that keeps the bounds it made."""
+    """Keep the bounds that a rule made."""
 
     rule: Region
     made: list[Bounds] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _Seen(Region):
 
 
 class BandPOTrainer(ContextTrainer):
-    """GRPO with a trust region (eq:bandpo_full) or any `Objective`.
+    """Train by GRPO with a trust region (eq:bandpo_full) or any `Objective`.
 
         trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
 
@@ -164,7 +164,7 @@ class BandPOTrainer(ContextTrainer):
             self.add_callback(self._controller)
 
     def _send_telemetry(self) -> None:
-        """Send nothing, where TRL would tell the model hub of every run."""
+        """Send nothing; TRL would tell the model hub of every run."""
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         kept = self.epsilon_low, self.epsilon_high, self.args.delta

@@ -1,4 +1,4 @@
-"""TRL settings that fit an objective, and the messages about the others; the doctor asks them without TRL."""
+"""Fit TRL's settings to an objective, and refuse the others. The doctor calls this without TRL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Replaced(str):
-    """Value of `epsilon` under a trust region: arithmetic with it raises an error."""
+    """Stand for `epsilon` under a trust region. Arithmetic with it raises an error."""
 
     def __rsub__(self, other: object) -> Any:
         raise TypeError(
@@ -48,7 +48,7 @@ class Replaced(str):
 
 
 class Instead(NamedTuple):
-    """Epsilon of a bound: TRL's 1 + epsilon is it, without rounding."""
+    """Stand for the epsilon of a bound. TRL's 1 + epsilon gives the bound, without rounding."""
 
     bound: Tensor
 
@@ -89,7 +89,7 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
 
 
 def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
-    """Yield the settings that the trainer refuses; the objective may be unknown."""
+    """Yield a message for each refused setting. The objective may be unknown."""
     rule = "trust_region" if objective is None else as_python(objective)
     for name, own in ("epsilon", 0.2), ("epsilon_high", None):
         if (value := getattr(args, name)) != own and not isinstance(value, Replaced):
@@ -132,7 +132,7 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
 
 
 def doubts(args: GRPOConfig) -> Iterator[str]:
-    """Yield settings under which a rule acts on other tokens than it should."""
+    """Yield a message for each setting that makes a rule act on other tokens."""
     chosen = vars(args) | cast(dict[str, Any], args.generation_kwargs or {})
     if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
@@ -141,7 +141,7 @@ def doubts(args: GRPOConfig) -> Iterator[str]:
 
 
 def warn_of(args: GRPOConfig, region: Region) -> float:
-    """Warn of settings that keep the region from acting; return the steps a batch."""
+    """Warn if settings keep the region from acting. Returns the steps a batch."""
     for doubt in doubts(args):
         logger.warning("%s", doubt) if doubt.startswith("delta") else warnings.warn(doubt, stacklevel=3)
     reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps
