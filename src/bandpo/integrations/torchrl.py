@@ -30,10 +30,7 @@ class BandPOLoss(GRPOLoss):
 
     def __init__(self, actor_network: Any = None, *, trust_region: Rule | None = None, **named: Any) -> None:
         if "clip_epsilon" in named:
-            raise ValueError(
-                f"trust_region replaces clip_epsilon, got {named['clip_epsilon']}; remove it, or pass "
-                "trust_region=bandpo.Clip(eps_low, eps_high)"
-            )
+            raise ValueError("trust_region replaces clip_epsilon; remove it. A plain clip is bandpo.Clip")
         super().__init__(actor_network, **named)
         self.trust_region = take("torchrl", trust_region, average=self.aggregation).trust_region
         self._bounds: tuple[Tensor, Tensor] | None = None
