@@ -95,10 +95,19 @@ def mine(bounds=None, contains=None, **fields):
     return Mine()
 
 
+class Alone(Region):
+    def bounds(self, old_logps):
+        return Clip(0.5, 1.0).bounds(old_logps)
+
+
 REGION_FAULTS = {
     "wrong sign": (mine(lambda b, p: Bounds(-b.log_low, b.log_high)), "log_low <= 0 <= log_high"),
     "wrong shape": (mine(lambda b, p: Bounds(b.log_low[..., :1], b.log_high)), "log_low must be"),
-    "half precision": (mine(lambda b, p: Bounds(b.log_low.half(), b.log_high)), "log_low is torch.float16"),
+    "half precision": (
+        mine(lambda b, p: Bounds(b.log_low.half(), b.log_high)),
+        "log_low must be at least float32 .*, got torch.float16",
+    ),
+    "bounds of p alone": (Alone(), r"bounds must take \(self, old_logps, context=None\)"),
     "a gradient": (mine(lambda b, p: Bounds(b.log_low + 0 * p.clamp(-1, 0), b.log_high)), "log_low must be detached"),
     "NaN at p = 0": (mine(lambda b, p: Bounds(b.log_low, b.log_high + 0 * p.detach())), "log_low <= 0 <= log_high"),
     "NaN hidden": (mine(lambda b, p: Bounds(b.log_low.nan_to_num(-1.0), b.log_high)), "not so at log p = nan, log_low"),

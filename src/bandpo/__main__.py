@@ -1,4 +1,4 @@
-"""`python -m bandpo`, and `torchrun -m bandpo`: the command line, which the second package brings."""
+"""Run the command line by `python -m bandpo` and `torchrun -m bandpo`. The second package brings it."""
 
 import sys
 

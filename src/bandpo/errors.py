@@ -1,4 +1,4 @@
-"""Errors for users, and the words in them."""
+"""Define errors for users, and write the words in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def unknown(what: str, word: object, known: list[str], *, most: int = 8, meant: str | None = None) -> str:
-    """Say that a word is unknown, with all known ones up to `most`, else the nearest or what was `meant`."""
+    """Say that a word is unknown, and what is known. That is all up to `most`, else the nearest or what was `meant`."""
     near = nearest(str(word), known) if meant is None else f", did you mean {meant!r}?"
     if len(known) <= most:
         return f"{what} must be one of {known}, got {word!r}{near}"
@@ -32,7 +32,7 @@ def counted(count: int, name: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Write control characters, which could rewrite what a terminal shows, as \x1b.
+    r"""Write control characters as \x1b. They could rewrite what a terminal shows.
 
     Newline and tab stay, and a carriage return at either end of a line, where it is that of a progress bar.
     """
@@ -43,6 +43,6 @@ _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202
 
 
 def without_password(text: str) -> str:
-    """Blank out what is before the @ of an address in a text, and each value of its query, which may be a key."""
+    """Blank out what is before the @ of an address in a text. So is each value of its query: it may be a key."""
     text = re.sub(r"://[^/\s?]+@", "://***@", text)
     return re.sub(r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text)

@@ -1,4 +1,4 @@
-"""A rule, an objective or a method in words: the moves it allows a token, what stops the token, and its gradient."""
+"""Explain a rule, an objective or a method. The text has a token's moves, what stops it, and its gradient."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _OUTSIDE = {
 
 
 class Case(NamedTuple):
-    """A rule that needs no more than p to have bounds."""
+    """Hold a rule with bounds by p alone, and its label."""
 
     label: str
     region: Region
 
 
 def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, width: int = 100) -> str:
-    """Explain which moves a rule, an objective or a method allows tokens of old probability `p`.
+    """Explain the moves that a rule, an objective or a method allows tokens.
 
     The text is words and a table, at most `width` wide; with `other` also the differences.
 
@@ -79,7 +79,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
 
 
 def _cases(region: Region, label: str) -> list[Case]:
-    """List a rule's cases for one sign of A, at the first and last step, or by its inputs; else the rule."""
+    """List a rule's cases by the sign of A, the step or its inputs. Without any it is the rule itself."""
     found: list[Case] = []
     for when, part, _ in region.cases():
         found += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label)]
@@ -164,7 +164,7 @@ def _outside(apply: Apply, sign: str) -> str:
 
 
 def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
-    """Name the limit of a token of each p (N,), below and above: the rule, a part of it, its cap, or the simplex."""
+    """Name the limit of a token of each p (N,), below and above. It is the rule, a part, its cap or the simplex."""
     return [(_stop(region, each, up=False), _stop(region, each, up=True)) for each in log_p]
 
 
@@ -181,14 +181,14 @@ def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
 
 
 def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the bounds of the log-ratio and of the new probability, which is at most 1 whatever the rule says."""
+    """Return the bounds of the log-ratio and of the new probability. That is at most 1, whatever the rule says."""
     bounds = region.bounds(log_p)
     low, high = bounds.log_low, bounds.log_high
     return low, high, (low + log_p).exp(), (high + log_p).clamp(max=0).exp()
 
 
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
-    """Write a row for each p and rule; if that is too wide, a table for each rule."""
+    """Write a row for each p and rule. If that is too wide, write a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
     for s in log_p:
         for case in cases:
@@ -209,7 +209,7 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
 
 
 def _compared(one: Objective, other: Objective, cases: Sequence[Case], against: Sequence[Case]) -> list[str]:
-    """Say where each case leaves more room than the other rule's, or why they are not compared."""
+    """Say where each case leaves more room than the other rule's. If they cannot be compared, say why."""
     if one.ratio != other.ratio:
         return [f"Not compared: the ratios are of different things, {one.ratio} and {other.ratio}."]
     if len(cases) != len(against):
@@ -235,7 +235,7 @@ def _room(region: Region, other: Region, up: bool, log_p: Tensor) -> Tensor:
 
 
 def stretches(state: Callable[[Tensor], Tensor]) -> list[tuple[float, float, int]]:
-    """List (from, to, value) of each stretch of p in (0, 1) with a constant integer function of log p.
+    """List the stretches of p with one value of an integer function. Each is (from, to, value); p is in (0, 1).
 
     Changes are looked for between e^-30 and 1 - 1e-6 in steps of 0.011 in log(p / (1 - p)), then bisected to full
     precision.

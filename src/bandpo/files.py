@@ -1,4 +1,4 @@
-"""JSON, JSON lines and YAML of plain values, from files that may be damaged.
+"""Read JSON, JSON lines and YAML of plain values. The files may be damaged.
 
 Each reader returns a value of the shape that was asked for, or raises a `UserError` of one line: the file, the line,
 the field, what is there and what is expected.
@@ -27,7 +27,7 @@ shortened = _short.repr  # a value for a message
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a regular file, with their newlines; raise UserError for another file."""
+    """Yield the lines of a regular file, with newlines. Raises UserError for another file."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for, a device may have no end
             raise UserError(f"{path} is a folder or a device; a regular file is expected")
@@ -38,17 +38,17 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def content_of(path: Path) -> bytes:
-    """Read a regular file; raise UserError for another one."""
+    """Read a regular file. Raises UserError for another one."""
     return b"".join(lines_of(path))
 
 
 def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True) -> Any:
-    """Read a JSON document, and check it by `checked`; with `shown` refuse texts that a page cannot have."""
+    """Read a JSON document, and check it by `checked`. With `shown` refuse texts that a page cannot have."""
     return checked(_parsed(content_of(path), str(path), shown), schema, str(path))
 
 
 class Lines(NamedTuple):
-    """The `rows` of a file; `whole` bytes of ended lines, and the `rest`: a line that a killed process began."""
+    """Hold the `rows` of a file. `whole`: bytes of ended lines. `rest`: the line that a killed process began."""
 
     rows: list[Any]
     whole: int
@@ -56,7 +56,7 @@ class Lines(NamedTuple):
 
 
 def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
-    """Read JSON lines, and check each by `checked`; raise UserError with the number of a damaged one.
+    """Read JSON lines, and check each by `checked`. Raises UserError with the number of a damaged one.
 
     Blank lines do not count. A last line without a newline counts if it is whole, but not with `ended`.
     """
@@ -77,7 +77,7 @@ def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = F
 
 
 def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
-    """Read the row of one line; raise UserError with `where`."""
+    """Read the row of one line. Raises UserError with `where`."""
     row = _parsed(line, where)
     if not isinstance(row, dict):
         raise UserError(f"{where}: corrupt: one JSON object is expected, got {shortened(row)}")
@@ -85,7 +85,7 @@ def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
 
 
 def line_of(row: Any) -> bytes:
-    """Write a row as a JSON line, in ASCII: a lone surrogate, which some servers send, has no other bytes."""
+    """Write a row as a JSON line, in ASCII. Some servers send lone surrogates, which have no other bytes."""
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
@@ -125,7 +125,7 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
 
 
 def _refuse_twice(node: Any) -> None:
-    """Refuse a key that is there twice, of which PyYAML takes the last."""
+    """Refuse a repeated key. PyYAML takes the last."""
     import yaml
 
     within = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -140,7 +140,7 @@ def _refuse_twice(node: Any) -> None:
 
 
 def checked(value: Any, schema: Any, where: str) -> Any:
-    """Return a value of a schema, a type for pydantic, which is strict here: "1" does not become 1.
+    """Return a value of a schema, a type for pydantic. It is strict here: "1" does not become 1.
 
     Raises UserError for another value, with the field, its value, shortened, and what is expected.
     """
@@ -172,7 +172,7 @@ def _adapter(schema: Any) -> Any:
 
 
 def _plain(value: Any, where: str, shown: bool, depth: int = 0) -> Any:
-    """Refuse what would break a reader later: depth, integers beyond any float and, if shown, what is not text."""
+    """Refuse too deep a value, and too large integers. If `shown`, refuse strings that are not text, too."""
     if isinstance(value, dict | list):
         if depth > _DEPTH:
             raise UserError(f"{where}: {_TOO_DEEP}")
@@ -187,7 +187,7 @@ def _plain(value: Any, where: str, shown: bool, depth: int = 0) -> Any:
 
 
 def check_text(text: str, name: str) -> str:
-    """Return a text that can be shown and written; raise UserError for another."""
+    """Return a text if it can be shown and written. Raises UserError for another."""
     if _UNSHOWABLE.search(text):
         raise UserError(f"{name} {shortened(text)} holds a character that no text can have")
     return text

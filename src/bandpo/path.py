@@ -1,4 +1,4 @@
-"""The first thing that a command does: it imports no file of the working directory, which may be a stranger's.
+"""Keep files of the working directory from being imported. They may be a stranger's.
 
 Only `python -P -m bandpo` keeps out one that has the name of a module of Python's own as well.
 """
@@ -11,7 +11,7 @@ from functools import cache
 
 @cache  # of two that call it, the second would take another place from the path
 def leave_out_the_working_directory() -> None:
-    """Take the working directory from the path of modules, where `python -m bandpo` or an empty entry put it.
+    """Take the working directory from the path of modules. `python -m bandpo` or an empty entry put it there.
 
     `export PYTHONPATH=$PYTHONPATH:/x` leaves an empty entry, which means it. An entry that names it, as `PYTHONPATH=.`,
     stays. What the command starts has the same path.

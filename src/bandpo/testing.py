@@ -1,4 +1,4 @@
-"""Checks for a user's divergences, trust regions and objectives; run them in a test.
+"""Check your divergences, trust regions and objectives in a test.
 
     bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
     bandpo.testing.check_trust_region(MyRegion(0.1))
@@ -9,6 +9,7 @@ They raise `AssertionError` with the first point at which something does not hol
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ def _check_log_f(divergence: Divergence) -> None:
 
 
 def check_trust_region(region: Region, context: Context | None = None) -> None:
-    """Check a trust region: its bounds for every log-probability, and that `contains` agrees with them.
+    """Check a trust region: its signature, its bounds, and its `contains`.
 
     - bounds have the shape of `old_logps` and at least float32, no gradient, log_low <= 0 <= log_high (up to rounding),
       for log p from -inf to 1e-6 in every float dtype;
@@ -84,13 +85,15 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
     `context` is what the rule needs beside log p, for a batch of shape (1, 64); tokens are then not taken out of their
     batch. Raises AssertionError with the property and the first point that breaks it.
     """
+    assert len(inspect.signature(region.bounds).parameters) > 1, "bounds must take (self, old_logps, context=None)"
     edges = [-math.inf, -1e5, -745.0, -300.0, -80.0, -1e-7, -1e-20, 0.0, 1e-7, 1e-6]
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         log_p = torch.cat([torch.tensor(edges), torch.linspace(-12, -1e-3, 54)])[None].to(dtype).requires_grad_()
         found = _both(region.bounds(log_p, context))
         for name, bound in found.items():
             assert bound.shape == log_p.shape, f"{name} must be {tuple(log_p.shape)}, got {tuple(bound.shape)}"
-            assert torch.promote_types(bound.dtype, torch.float32) == bound.dtype, f"{name} is {bound.dtype}"
+            is_precise = torch.promote_types(bound.dtype, torch.float32) == bound.dtype
+            assert is_precise, f"{name} must be at least float32 for log-probabilities in {dtype}, got {bound.dtype}"
             assert not bound.requires_grad, f"{name} must be detached"
         inside = (found["log_low"] <= 1e-6) & (found["log_high"] >= -1e-6)
         _all(inside, f"log_low <= 0 <= log_high in {dtype}", {"log p": log_p, **found})
@@ -163,7 +166,7 @@ def check_objective(objective: Objective, *, sees_batch: bool = False, **of_the_
 
 @dataclass
 class _Batch:
-    """Six responses of at most eight tokens, and the loss of an objective on them."""
+    """Hold six responses of at most eight tokens for an objective's loss."""
 
     objective: Objective
     new: Tensor

@@ -518,6 +518,11 @@ def test_which_trainers_run_it_is_said(capsys, monkeypatch):
     assert capsys.readouterr().out.endswith("\nEither runs in: TRL, Liger, torchrl, verl, SkyRL, tinker, prime-rl.\n")
     assert main(["explain", "{type: objective, beta: 0.1}", "--p", "0.3"]) == 0
     assert "\nIt runs in: no trainer.\n  not in TRL: " in capsys.readouterr().out
+    assert main(["explain", "dppo", "--p", "0.3"]) == 0
+    also = "TRL (anchor='sampler' of BandPOConfig), verl (policy_loss.anchor=sampler), SkyRL (anchor='rollout' of"
+    said = capsys.readouterr().out
+    assert f"\nIt runs in: tinker, prime-rl; with the sampler as anchor also in {also} register" in said
+    assert "\n  not in Liger: method 'dppo'" in said
 
 
 def test_what_becomes_of_tokens_outside_is_said():

@@ -104,13 +104,8 @@ def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, ca
 
 
 BESIDE_A_RULE = {
-    "epsilon_high": (
-        "epsilon_high=0.28",
-        "Band('kl', 0.05)",
-        "problem",
-        "trust_region replaces .* and epsilon_high = 0.28",
-    ),
-    "epsilon": ("epsilon=0.3", "'gspo'", "problem", "trust_region replaces epsilon = 0.3"),
+    "epsilon_high": ("epsilon_high=0.28", "Band('kl', 0.05)", "problem", "Remove epsilon_high = 0.28: your Band"),
+    "epsilon": ("epsilon=0.3", "'gspo'", "problem", "Remove epsilon = 0.3: your Objective.Clip"),
     "another loss": ("loss_type='sapo'", "bandpo.Band('kl', 0.05)", "problem", "loss_type must be one of .*got 'sapo'"),
     "delta beside more": (
         "delta=4.0",

@@ -1,4 +1,4 @@
-"""Checks of a setup: what is installed (`installed`), and which settings of a trainer do nothing (a module each)."""
+"""Check a setup. `installed` looks at packages, a module each at the settings of a trainer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Level = Literal["ok", "note", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: `what` is the case, and `cure` is what to do about it."""
+    """Hold one line of the report: the case (`what`) and its `cure`."""
 
     level: Level
     what: str

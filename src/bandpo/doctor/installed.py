@@ -1,4 +1,4 @@
-"""Installed versions, and the check that verl sees the plug-in."""
+"""Check the installed versions, and verl's plug-in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.9", "0.9")}
 
 
 def installation() -> Iterator[Finding]:
-    """Find the versions that bandpo runs with, and what is missing or untested."""
+    """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for name, tested in TESTED.items():
         version = version_of(name)
@@ -69,7 +69,7 @@ print(ray.get(ray.remote(num_cpus=0)(look).remote(), timeout=120))
 
 
 def plug_in(ray: bool = True) -> Iterator[Finding]:
-    """Check that verl knows the policy loss `bandpo`, in a fresh process and inside a Ray worker."""
+    """Check that verl knows the policy loss `bandpo`. It asks a fresh process and a Ray worker."""
     if version_of("verl") is None:
         return
     yield _ask("a fresh process", _HERE)

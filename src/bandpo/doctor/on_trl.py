@@ -1,4 +1,4 @@
-"""The doctor of settings of TRL's GRPOConfig: which leave a rule without effect, or are refused by the trainer."""
+"""Check settings of TRL's GRPOConfig. Some leave a rule without effect; the trainer refuses others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_of_trl(config: Mapping[str, Any]) -> bool:
 def trl_settings(
     config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), *, trust: bool = False
 ) -> Iterator[Finding]:
-    """Find settings of a GRPOConfig that disable a rule or that BandPOTrainer refuses.
+    """Find settings of a GRPOConfig that disable a rule or are refused.
 
     Args:
         config: the settings by name; TRL's own values hold for others. With the key `trust_region`, if only None, the

@@ -1,4 +1,4 @@
-"""The doctor of settings of a verl run: which of them do nothing, or something else than they say."""
+"""Check settings of a verl run. Some do nothing, or something else than they say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROLLOUT = "algorithm.rollout_correction"
 
 
 def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator[Finding]:
-    """Find settings of a verl run that do nothing, or something else than they say.
+    """Find settings of a verl run without effect, or with another one.
 
     Only keys that are given are judged. With `trust`, the module of a user's rule is imported, which runs what is in
     it.

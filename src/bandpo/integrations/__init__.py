@@ -1,4 +1,4 @@
-"""What each trainer does itself and what it shows a rule; each module here imports one framework, this file none.
+"""Describe each trainer, and fit objectives to it. Each module here imports one framework, this file none.
 
 An objective that sets what a trainer does itself, or that needs what it cannot do, is refused by name.
 """
@@ -56,6 +56,7 @@ class Host:
 _SHOWN = ("logps", "entropies", "old_entropies", "group_mean", "group_std", "step", "staleness", "mean_weight")
 _SHOWN += ("controlled",)
 _TOKEN, _SEQUENCE, _NORM = "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")  # of TRL and Liger: those that clamp each token's ratio
 _TYPES = {"grpo": _SEQUENCE, "dapo": _TOKEN, "bnpo": _TOKEN, "cispo": _TOKEN, "dr_grpo": _NORM}
 _MODES = {name: name for name in get_args(Aggregation)[:-1]}
 _TORCHRL = {"token_mean": _TOKEN, "prompt_mean": _SEQUENCE, "none": "none"}
@@ -79,7 +80,7 @@ HOSTS = {
 
 
 def trainers_that_run(node: Rule, *, anchor: Anchor = "old") -> dict[str, str]:
-    """Return "" for each trainer that can do the objective, else the reason."""
+    """Return the reason why each trainer cannot do the objective, "" where it can."""
     reasons = dict.fromkeys(HOSTS, "")
     for host in HOSTS:
         try:
@@ -168,7 +169,7 @@ def say_average(host: str, node: Any, average: str | None, say: Callable[[str], 
 
 
 def _setting_of(its: Host, average: str) -> str:
-    """Return the setting of a trainer for an average, "" without one."""
+    """Return the setting of a trainer for an average, or ""."""
     found = (value for value, of in its.averages.items() if of == average and value != its.average)
     return next((f"{its.average}={value!r}" for value in found), "")
 

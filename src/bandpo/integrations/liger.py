@@ -1,4 +1,4 @@
-"""BandPO in Liger-Kernel 0.8: GRPO from hidden states, without the logits, and with a trust region.
+"""Put BandPO into Liger-Kernel 0.8. Its GRPO takes hidden states, and makes no logits.
 
     loss = BandPOLoss(trust_region=bandpo.Band("kl", 0.05), beta=0.0, use_ref_model=False, loss_type="grpo")
     value, metrics = loss(hidden, lm_head.weight, completion_ids, completion_mask, advantages, old_per_token_logps=old)
@@ -18,14 +18,11 @@ from typing import Any
 
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
-from . import Rule, bounds_of, take
-
-# The losses that clamp the ratio of each token between the two epsilons.
-LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+from . import LOSS_TYPES, Rule, bounds_of, take
 
 
 class BandPOLoss(LigerFusedLinearGRPOLoss):
-    """Liger's GRPO with a trust region per token (eq:bandpo_full).
+    """Compute Liger's GRPO with a trust region per token (eq:bandpo_full).
 
     `trust_region` is as for `objective_for`, None `Band("kl", 0.05)`; the rest as for `LigerFusedLinearGRPOLoss`.
 

@@ -1,4 +1,4 @@
-"""BandPO in prime-rl 0.8: a custom loss. In the trainer's TOML:
+"""Put BandPO into prime-rl 0.8 as a custom loss. In the trainer's TOML:
 
     [trainer.loss]
     type = "custom"
@@ -24,7 +24,7 @@ from . import Rule, take
 
 
 class LossOutputs(NamedTuple):
-    """Outputs of a loss: a scalar, and scalars for the log, means over sequences."""
+    """Hold a scalar loss, and scalars for the log, means over sequences."""
 
     loss: Tensor
     metrics: dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""The state of a `Controlled` rule between steps, and the tokens of a run: what the trainers of TRL and verl keep."""
+"""Keep the state of a `Controlled` rule between steps, and write tokens. The trainers of TRL and verl use both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARE = 0.1
 
 
 class RadiusController:
-    """Moves the number of a `Controlled` rule after every step."""
+    """Move the number of a `Controlled` rule after every step."""
 
     def __init__(self, rule: Controlled, kept: dict[str, Any] | None = None, step: int = 0) -> None:
         self.rule = rule
@@ -67,7 +67,7 @@ def check_tokens(path: Any, share: Any, where: str = "") -> None:
 
 
 class TokenWriter:
-    """Writes the tokens of some responses to a file, for `bandpo calibrate`.
+    """Write the tokens of some responses to a file, for `bandpo calibrate`.
 
     A row of `tokens-PROCESS.jsonl` is a response in one optimizer step (of verl: in one update):
 

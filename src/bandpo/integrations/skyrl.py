@@ -1,4 +1,4 @@
-"""BandPO in SkyRL 0.3: a policy loss of its registry, in the entry script before Ray starts (before `initialize_ray`).
+"""Put BandPO into SkyRL 0.3 as a policy loss. In the entry script, before `initialize_ray`:
 
     from bandpo.integrations.skyrl import register_bandpo_loss
     register_bandpo_loss(bandpo.Band("kl", 0.05))                   # and trainer.algorithm.policy_loss_type=bandpo
@@ -29,7 +29,7 @@ COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/goo
 def register_bandpo_loss(
     trust_region: Rule | None = None, *, name: str = "bandpo", anchor: Literal["old", "rollout"] = "old"
 ) -> None:
-    """Make the rule known to SkyRL as the policy loss `name`.
+    """Register the rule in SkyRL as the policy loss `name`.
 
     `trust_region` is as for `objective_for`, None `Band("kl", 0.05)`. The `anchor` of ratio and bounds is "old", the
     trainer's old policy, corrected by SkyRL's off-policy correction; or "rollout", the sampler's, as in SkyRL's `dppo`

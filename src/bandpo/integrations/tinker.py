@@ -1,4 +1,4 @@
-"""BandPO in tinker 0.38: a loss for `TrainingClient.forward_backward_custom`, not for `create_custom_loss`.
+"""Put BandPO into tinker 0.38. It is for `TrainingClient.forward_backward_custom`, not `create_custom_loss`.
 
     from bandpo.integrations.tinker import bandpo_loss
     training_client.forward_backward_custom(data, bandpo_loss(bandpo.Band("kl", 0.05)))

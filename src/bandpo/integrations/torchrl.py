@@ -1,4 +1,4 @@
-"""BandPO in torchrl 0.14: `BandPOLoss` is `GRPOLoss` with a trust region instead of `clip_epsilon`.
+"""Put BandPO into torchrl 0.14. `BandPOLoss` is `GRPOLoss` with a trust region instead of `clip_epsilon`.
 
     loss = BandPOLoss(policy, trust_region=bandpo.Band("kl", 0.05), masking_strategy="rlhf", entropy_bonus=False)
 
@@ -21,7 +21,7 @@ from . import Rule, bounds_of, take
 
 
 class BandPOLoss(GRPOLoss):
-    """GRPO with a trust region per token (eq:bandpo_full).
+    """Compute GRPO with a trust region per token (eq:bandpo_full).
 
     `trust_region` is as for `objective_for`, None `Band("kl", 0.05)`; the rest as for `GRPOLoss`.
 
@@ -30,10 +30,7 @@ class BandPOLoss(GRPOLoss):
 
     def __init__(self, actor_network: Any = None, *, trust_region: Rule | None = None, **named: Any) -> None:
         if "clip_epsilon" in named:
-            raise ValueError(
-                f"trust_region replaces clip_epsilon, got {named['clip_epsilon']}; remove it, or pass "
-                "trust_region=bandpo.Clip(eps_low, eps_high)"
-            )
+            raise ValueError("trust_region replaces clip_epsilon; remove it. A plain clip is bandpo.Clip")
         super().__init__(actor_network, **named)
         self.trust_region = take("torchrl", trust_region, average=self.aggregation).trust_region
         self._bounds: tuple[Tensor, Tensor] | None = None

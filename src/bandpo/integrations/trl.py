@@ -1,4 +1,4 @@
-"""BandPO in TRL: `BandPOTrainer` is `GRPOTrainer` with a trust region, or an objective, instead of two epsilons.
+"""Put BandPO into TRL. `BandPOTrainer` is `GRPOTrainer` with a trust region or an objective instead of two epsilons.
 
 TRL's loss of a token is -min(r A, clamp(r, 1 - self.epsilon_low, 1 + self.epsilon_high) A). For the length of one loss
 these two attributes hold the bounds of each token; everything else, the loss included, is TRL's own.
@@ -23,6 +23,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..bounds import Bounds
 from ..losses.metrics import Metrics
+from ..losses.notation import as_python
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, Region, find_one
@@ -47,7 +48,7 @@ CITATION = f"""\
 
 @dataclass
 class BandPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region, for `BandPOTrainer`; `GRPOTrainer` refuses it.
+    """Add a trust region to `GRPOConfig`, for `BandPOTrainer`. `GRPOTrainer` refuses it.
 
     Args:
         trust_region: as for `BandPOTrainer`, or the JSON text of a node; kept as the node.
@@ -84,7 +85,7 @@ class BandPOConfig(GRPOConfig):
 
 @dataclass(frozen=True)
 class _Seen(Region):
-    """A rule that keeps the bounds it made."""
+    """Keep the bounds that a rule made."""
 
     rule: Region
     made: list[Bounds] = field(default_factory=list)
@@ -95,7 +96,7 @@ class _Seen(Region):
 
 
 class BandPOTrainer(ContextTrainer):
-    """GRPO with a trust region (eq:bandpo_full) or any `Objective`.
+    """Train by GRPO with a trust region (eq:bandpo_full) or any `Objective`.
 
         trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
 
@@ -141,7 +142,7 @@ class BandPOTrainer(ContextTrainer):
         node = kept.trust_region
         self.objective = settle(kept, node if trust_region is None else trust_region)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
-            raise ValueError(f"trust_region is given twice, as {trust_region!r} and in args as {node}; keep one")
+            raise ValueError(f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one")
         self.trust_region = self.objective.trust_region
         self._rewards, self._old_pass, self._needs_old = None, None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
@@ -163,7 +164,7 @@ class BandPOTrainer(ContextTrainer):
             self.add_callback(self._controller)
 
     def _send_telemetry(self) -> None:
-        """Send nothing, where TRL would tell the model hub of every run."""
+        """Send nothing; TRL would tell the model hub of every run."""
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         kept = self.epsilon_low, self.epsilon_high, self.args.delta
@@ -173,7 +174,7 @@ class BandPOTrainer(ContextTrainer):
             self.args.delta = -math.inf
             inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
             if self.beta == 0 or not getattr(self.args, "use_bias_correction_kl", False):
-                inputs["old_per_token_logps"] = None  # nothing reads r, whose gradient may be 0 times inf: 1 then
+                inputs["old_per_token_logps"] = None  # r is not used; set it to 1, else its gradient can be NaN
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
@@ -222,7 +223,7 @@ class BandPOTrainer(ContextTrainer):
                 **known,
             )
         if self._replaces:
-            # A lower bound above the upper one gives the upper one, and all of the gradient to it.
+            # If low > high, clamp returns high; so TRL's clamp returns our loss and its gradient.
             self.epsilon_low, self.epsilon_high = Instead(torch.full_like(loss, math.inf)), Instead(loss)
         else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
             bounds: Any = seen.made[-1] if seen.made else self.trust_region

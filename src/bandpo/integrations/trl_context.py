@@ -1,4 +1,4 @@
-"""What `BandPOTrainer` adds to TRL's trainer besides the loss: the context of a rule, a controller, the finite guard.
+"""Show rules the context in TRL, move their numbers, and stop at NaN.
 
 What is known when responses have been scored goes among TRL's outputs under the prefix `bandpo/`, so that TRL shuffles
 it and splits it with the responses.
@@ -29,11 +29,11 @@ _SMALLER = "Try a smaller learning_rate or max_grad_norm, bf16 or float32 instea
 
 
 class NotFiniteError(UserError):
-    """Numbers of a training are not finite."""
+    """Report that numbers of a training are not finite."""
 
 
 class FiniteGuard(TrainerCallback):
-    """Ends a training at weights and rewards that are not finite.
+    """End a training at weights or rewards that are not finite.
 
     Trained weights are checked after every optimizer step: a loss or a gradient that is not finite makes them so in the
     same step, unless a loss scaler skips it. Each process checks its own, or its shard, and all of them end together.
@@ -95,14 +95,14 @@ def _shards(model: Any, every: bool = False) -> Iterator[tuple[str, Tensor]]:
 
 
 def _last_whole(args: Any, state: Any) -> Path | None:
-    """Return TRL's newest whole checkpoint; TRL writes the state of the trainer last."""
+    """Return TRL's newest whole checkpoint. TRL writes the trainer's state last."""
     paths = [path.parent for path in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
     found = {int(path.name[11:]): path for path in paths if path.name[11:].isdigit()}
     return found.get(max((step for step in found if step <= state.global_step), default=-1))
 
 
 class Controller(RadiusController, TrainerCallback):
-    """Keeps the state of a `Controlled` rule in TRL's trainer_state.json."""
+    """Keep the state of a `Controlled` rule in TRL's trainer_state.json."""
 
     row: dict[str, float]  # what is logged of the last step
 
@@ -120,7 +120,7 @@ class Controller(RadiusController, TrainerCallback):
 
 
 class ContextTrainer(GRPOTrainer):
-    """`GRPOTrainer` that keeps what a rule may need of each generation."""
+    """Keep for a rule what TRL knows of each generation."""
 
     args: Any  # with the settings of `BandPOConfig`
     objective: Objective
@@ -178,7 +178,7 @@ class ContextTrainer(GRPOTrainer):
         count = len(outputs["completion_ids"])
         mine = slice(self.accelerator.process_index * count, (self.accelerator.process_index + 1) * count)
         for name, value in outcomes.items():
-            # Of a group without any score nothing is known, and its advantages are 0: NaN would go into the loss.
+            # A group without scores has advantage 0, because NaN would reach the loss.
             known[name] = value.nan_to_num(0.0).expand_as(groups).flatten()[mine]
         if self._needs_old and "old_per_token_logps" in outputs:
             known["old_entropies"] = self._old_pass[1]
@@ -203,7 +203,7 @@ class ContextTrainer(GRPOTrainer):
         return {"mean_weight": torch.tensor(total / max(count, 1))}
 
     def _response_mask(self, inputs: dict[str, Any]) -> Tensor:
-        """Return True at the tokens that the policy wrote."""
+        """Return True at the tokens of the policy, not at those of tools."""
         mask = inputs["completion_mask"].bool()
         return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
 

@@ -1,4 +1,4 @@
-"""TRL settings that fit an objective, and the messages about the others; the doctor asks them without TRL."""
+"""Fit TRL's settings to an objective, and refuse the others. The doctor calls this without TRL."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Tensor
 
+from ..losses.notation import as_python
 from ..losses.objective import Objective
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Region, find_one
 from ..trust_regions.batch import GroupClip
 from ..trust_regions.rules import Clip
-from . import Rule, objective_for, say_average
+from . import LOSS_TYPES, Rule, objective_for, say_average
 
 if TYPE_CHECKING:
     from trl.trainer.grpo_config import GRPOConfig
 
 logger = logging.getLogger(__name__)
 
-# The losses that clamp the ratio of each token between the two epsilons: averages of what is set there.
-LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
 # The settings of TRL that read what an objective replaces, the advantages or the cap.
 REPLACED = {
     "delta": "it caps TRL's ratio; write dual_clip in the objective",
@@ -37,7 +36,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Replaced(str):
-    """Value of `epsilon` under a trust region: arithmetic with it raises an error."""
+    """Stand for `epsilon` under a trust region. Arithmetic with it raises an error."""
 
     def __rsub__(self, other: object) -> Any:
         raise TypeError(
@@ -49,7 +48,7 @@ class Replaced(str):
 
 
 class Instead(NamedTuple):
-    """Epsilon of a bound: TRL's 1 + epsilon is it, without rounding."""
+    """Stand for the epsilon of a bound. TRL's 1 + epsilon gives the bound, without rounding."""
 
     bound: Tensor
 
@@ -90,12 +89,11 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
 
 
 def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
-    """Yield the settings that the trainer refuses; the objective may be unknown."""
-    if not (args.epsilon == 0.2 or isinstance(args.epsilon, Replaced)) or args.epsilon_high is not None:
-        yield (
-            f"trust_region replaces epsilon = {args.epsilon} and epsilon_high = {args.epsilon_high}; remove them, or "
-            "pass bandpo.Clip(eps_low, eps_high) as the trust region"
-        )
+    """Yield a message for each refused setting. The objective may be unknown."""
+    rule = "trust_region" if objective is None else as_python(objective)
+    for name, own in ("epsilon", 0.2), ("epsilon_high", None):
+        if (value := getattr(args, name)) != own and not isinstance(value, Replaced):
+            yield f"Remove {name} = {value}: your {rule} replaces it; a clip is trust_region=bandpo.Clip(low, high)"
     if not isinstance(args.generation_kwargs, Mapping | None) or not isinstance(args.loss_type, str):
         what = "loss_type must be text and generation_kwargs a mapping"
         yield f"{what}, got {args.loss_type!r} and {args.generation_kwargs!r}"
@@ -111,30 +109,30 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
         return
     level, loss, own = args.importance_sampling_level, args.loss_type, is_trls_own(args, objective)
     if level != "token" and not own:
-        what = f"importance_sampling_level must be 'token' with {objective!r}, got {level!r}"
+        what = f"importance_sampling_level must be 'token' with {rule}, got {level!r}"
         yield f"{what}: write ratio='sequence-mean' in the objective (TRL's setting goes with that and a Clip only)"
     if loss not in LOSS_TYPES and not own:
         yield (
-            f"loss_type must be one of {list(LOSS_TYPES)} with {objective!r}, got {loss!r} (cispo goes with "
+            f"loss_type must be one of {list(LOSS_TYPES)} with {rule}, got {loss!r} (cispo goes with "
             "Objective(Clip(1, ...), apply='weight') only, luspo with Objective(Clip(...), ratio='sequence-mean') and "
             "importance_sampling_level = 'sequence' only)"
         )
     for name, reason in REPLACED.items():
         if objective.changed() and not own and getattr(args, name, None) is not None:
-            yield f"{name} must not be set with {objective!r}: {reason}"
+            yield f"{name} must not be set with {rule}: {reason}"
     if own and loss == "cispo" and args.delta is not None:
         yield f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}"
     groups = find_one(objective.trust_region, GroupClip)
     if groups is not None and groups.group_size != args.num_generations:
         yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
-    rule = find_one(objective.trust_region, Adaptive)
-    if rule is not None and rule.law.needs == ("staleness",):
+    adaptive = find_one(objective.trust_region, Adaptive)
+    if adaptive is not None and adaptive.law.needs == ("staleness",):
         what = "law of Adaptive must not go by staleness through TRL, where all responses of a batch are of one age"
-        yield f"{what}, got {rule.law!r}"
+        yield f"{what}, got {as_python(adaptive.law)}"
 
 
 def doubts(args: GRPOConfig) -> Iterator[str]:
-    """Yield settings under which a rule acts on other tokens than it should."""
+    """Yield a message for each setting that makes a rule act on other tokens."""
     chosen = vars(args) | cast(dict[str, Any], args.generation_kwargs or {})
     if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
@@ -143,7 +141,7 @@ def doubts(args: GRPOConfig) -> Iterator[str]:
 
 
 def warn_of(args: GRPOConfig, region: Region) -> float:
-    """Warn of settings that keep the region from acting; return the steps a batch."""
+    """Warn if settings keep the region from acting. Returns the steps a batch."""
     for doubt in doubts(args):
         logger.warning("%s", doubt) if doubt.startswith("delta") else warnings.warn(doubt, stacklevel=3)
     reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps

@@ -1,4 +1,4 @@
-"""BandPO in verl 0.9: the policy loss `bandpo`. Three settings, here on a command line:
+"""Put BandPO into verl 0.9 as the policy loss `bandpo`. Three settings, here on a command line:
 
     actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig
     actor_rollout_ref.actor.policy_loss.loss_mode=bandpo
@@ -67,7 +67,7 @@ _COUNTS = {  # what is logged, and its name in `Metrics.numbers`
 
 @dataclass
 class BandPOLossConfig(PolicyLossConfig):
-    """`actor_rollout_ref.actor.policy_loss` with a trust region.
+    """Add a trust region to `actor_rollout_ref.actor.policy_loss`.
 
     Args:
         trust_region: the node of a rule or of an `Objective`, or the name of a method such as "gspo"; None is the
@@ -186,7 +186,7 @@ def logged(metrics: Metrics) -> dict[str, float]:
 
 
 def _watch() -> None:
-    """Show rules the contents of verl's batches from now on; once in a process.
+    """Show rules the contents of verl's batches from now on. Once in a process.
 
     An update of the actor is one call of `TrainingWorker.train_mini_batch` with all of a rank's responses, and the
     worker's own `loss_fn` is called with each micro-batch and what the model gave. verl's driver has no worker.
@@ -230,7 +230,7 @@ def _watch() -> None:
 
 
 class Controller(RadiusController):
-    """Keeps the state of a `Controlled` rule in verl's checkpoints, for one update.
+    """Keep the state of a `Controlled` rule in verl's checkpoints, for one update.
 
     The state is an attribute of the engine's learning-rate scheduler: what a scheduler of torch has as attributes is in
     its `state_dict`, and that is in verl's checkpoints, of each rank. Raises ValueError where it would not be.
@@ -307,7 +307,7 @@ def _padded(data: Any, name: str) -> Tensor:
 
 
 def _of_micro_batch(asked: frozenset[str], model_output: Any, data: Any, step: int | None) -> dict[str, Any]:
-    """Return the fields of a micro-batch that the loss is shown."""
+    """Return a micro-batch's fields for the loss."""
     known: dict[str, Any] = {name: data[_OURS + name] for name in asked if _OURS + name in data}
     if "step" in asked:
         known["step"] = step

@@ -1,4 +1,4 @@
-"""Is an answer right? Rewards with TRL's and verl's signatures, and the scorers behind them. It loads no torch."""
+"""Score answers, with the signatures of TRL's and verl's rewards. It loads no torch."""
 
 from .functions import (
     Reward,

@@ -1,4 +1,4 @@
-r"""Read what is said as an answer: the value and its unit, without the words that leave the value as it is.
+r"""Read the value and the unit of an answer. Words that leave the value as it is are removed.
 
 Words before and behind a value are dropped unless one of them may change it (`changes`). Where anything else stands
 beside it that the parser would drop, or take for a product of letters, the answer is refused.
@@ -73,7 +73,7 @@ _END = re.compile(r"[(\[]\s*-?\\infty\s*(?=,)|,\s*\+?\\infty\s*(?:\\right\s*)?[)
 
 
 class Reading(NamedTuple):
-    """An answer's value, which may be given in several equal ways (6 \\cdot 7 = 42), and its unit."""
+    """Hold the value of an answer, and its unit. The value may be given in several equal ways (6 \\cdot 7 = 42)."""
 
     values: tuple[str, ...]
     unit: str | None
@@ -114,7 +114,7 @@ def read(text: str, right: str) -> Reading | None:
 
 
 def without_lead(text: str) -> str:
-    """Return the text without the words before its value, if none of them may change it."""
+    """Return the text without the words before its value. It stays if one of them may change it."""
     lead = _LEAD.match(text)
     if lead is None:
         return text
@@ -124,13 +124,13 @@ def without_lead(text: str) -> str:
 
 
 def said(text: str) -> str:
-    """Return the end of a sentence that says something of its subject: the ellipse of "The graph is an ellipse"."""
+    """Return what a sentence says of its subject. Of "The graph is an ellipse" it is the ellipse."""
     found = list(_SAYS.finditer(text))
     return text if not found or changes(text[: found[-1].end()]) else text[found[-1].end() :]
 
 
 def without_unit(text: str, letters: str = "") -> tuple[str, str | None] | None:
-    """Return a value without the unit and the words behind it, and the unit; None where these may change it."""
+    """Return a value without the unit and the words behind it, and the unit. None where these may change it."""
     unit = None
     if number(text) is None and (tail := _TAIL.search(text)):
         words = re.findall(r"[A-Za-z'\u2019-]+", tail[0])
@@ -164,7 +164,7 @@ _POINT_NAME = re.compile(r"^(\$?)\(([a-z](?:, ?[a-z])+)\)\s*=\s*")  # (x, y) = (
 
 
 def _sides(text: str) -> tuple[str, ...] | None:
-    """Return the sides of a chain of equations that are values.
+    """Return the values on the sides of a chain of equations.
 
     The others are names, such as x, f(2), m+n or "area".
     """

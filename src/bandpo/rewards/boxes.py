@@ -1,4 +1,4 @@
-r"""Tell whether a box is an answer: what wraps it, what computes with it, which words govern it or take it back."""
+r"""Tell whether a box is an answer. What wraps it, what computes with it and the words around it decide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABEL = re.compile(r"(?P<label>[A-Za-z][A-Za-z' ]{0,40}?)[*_`\s]*[:\uff1a][*_`\s
 
 
 class Found(NamedTuple):
-    """The answers that stand together as a text's last statement, mostly one; `each` must be right behind an "or"."""
+    """Hold the answers of a text's last statement, mostly one. After an "or" `each` must be right."""
 
     answers: tuple[str, ...]
     each: bool = False
@@ -101,7 +101,7 @@ _UNIT_END = re.compile(r"[.,;:!?\n=<>&()]|\\\\|\\(?:implies|[rR]ight\w*|approx|q
 
 
 def read_boxes(text: str, last: int) -> Found:
-    """Read the last box, and those that stand with it; nothing where it is not an answer."""
+    """Read the last box and those that stand with it. There is nothing where it is not an answer."""
     box = box_at(text, last)
     if box is None:
         return Found(())
@@ -123,7 +123,7 @@ def read_boxes(text: str, last: int) -> Found:
 
 
 def _touched(before: str, after: str) -> bool:
-    """Find text next to a box other than spaces, brackets, styles and units, or another entry of a tuple."""
+    """Find text that touches a box. Spaces, brackets, styles, units and other entries of a tuple do not count."""
     *_, cut = (None, *_CUT.finditer(line := _BULLET.sub("", before.rpartition("\n")[2])))
     if not cut or cut[0][-1].isalpha():
         after = re.sub(r"^((?:\\[)\]]|[$*])*)!(?=\s|$)", r"\1", after)
@@ -139,7 +139,7 @@ def _touched(before: str, after: str) -> bool:
 
 
 def box_at(text: str, start: int) -> tuple[int, int, str] | None:
-    """Return the begin, end and content of the box at `start`; None where it is not closed."""
+    """Return the begin, end and content of the box at `start`. None where it is not closed."""
     mark = _BOX.match(text, start)
     opening = mark.end() if mark else start
     if text[opening : opening + 1] == "{":

@@ -1,4 +1,4 @@
-r"""Short LaTeX strings compared by math-verify; this runs in worker processes (`workers`), for it may not end.
+r"""Compare short LaTeX strings by math-verify. This runs in worker processes (`workers`), for it may not end.
 
 math-verify parses and compares. Three rules of ours decide what is let through to it, and what it says is believed:
 
@@ -66,7 +66,7 @@ _INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 
 
 class _Reader(latex2sympy2._Latex2Sympy):
-    """math-verify's reader of LaTeX, in two stages, with letters as they are, and nothing computed yet.
+    """Read LaTeX as math-verify does, in two stages. Letters stay as they are, and nothing is computed yet.
 
     The two stages: first without full context, which gives the same tree or an error, in half the time.
     """
@@ -107,13 +107,13 @@ class _Reader(latex2sympy2._Latex2Sympy):
         return sympy.I if str(found) == "i" else found
 
     def parse_number(self, text: str) -> Any:
-        """Parse decimals exactly; many places are somebody's rounding, and compared as such."""
+        """Parse decimals exactly. Many places are somebody's rounding, and compared as such."""
         found = super().parse_number(text)
         _, _, places = text.partition(".")
         return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
 
     def convert_interval(self, expr: Any) -> Any:
-        """Convert (4, -3) to a point; [4, -3] is refused, of which the parser would make one, too."""
+        """Convert (4, -3) to a point. [4, -3] is refused, of which the parser would make one, too."""
         found = super().convert_interval(expr)
         if isinstance(found, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
             raise Refused
@@ -142,7 +142,7 @@ latex2sympy2._Latex2Sympy = _Reader  # looked up by this name wherever math-veri
 
 
 def compare(task: list[str]) -> list[Any]:
-    """Return [all equal, text of the last's value or None if one cannot be parsed] of [right answer, answer, ...]."""
+    """Compare [right answer, answer, ...]. Returns [all equal, the last's value as text or None if unread]."""
     right, *answers = task
     # sympy tries its facts in a random order, and keeps what it found: where two of them contradict one another (about
     # factorials of oo, say) a grade would depend on what was graded before.
@@ -184,7 +184,7 @@ _ORDER = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t)(?![a-z])")
 
 
 def _parse(answer: str) -> Any:
-    """Parse a set by its conditions, for "x < 1 or x > 2" and \\{x : x < 1\\}; else what is parsed at once."""
+    """Parse a set by its conditions, such as "x < 1 or x > 2". Anything else is parsed at once."""
     builder = _BUILDER.fullmatch(answer.strip())
     conditions = builder[2] if builder else answer
     parts = _JOINED.split(conditions)
@@ -208,7 +208,7 @@ def _parse(answer: str) -> Any:
 
 
 def _parsed(answer: str) -> Any:
-    """Parse one formula, or a list of formulas ("$x = 1$ or $x = 2$"): of others the parser would take the last."""
+    """Parse one formula, or a list of them ("$x = 1$ or $x = 2$"). Of others the parser would take the last."""
     if not _LIST.fullmatch(answer):
         answer = f"${_DELIMITER.sub('', answer)}$"
     for pattern, new in _REWRITTEN:
@@ -226,7 +226,7 @@ def _parsed(answer: str) -> Any:
 
 
 def _point(gold: Any, answer: Any) -> Any:
-    """Convert x = 3, y = -1 to the point that it names, in the order of letters.
+    """Convert x = 3, y = -1 to its point, in the order of letters.
 
     (2, 6) is an interval to the parser.
     """
@@ -300,7 +300,7 @@ def _same_kind(gold: Any, answer: Any) -> bool:
 
 
 def _defined(expr: Any, gold: Any) -> bool:
-    """Check that no part is infinite or undefined, except an infinity alone or as an end, as in the right answer."""
+    """Check that no part is infinite or undefined. An infinity alone or as an end may be right."""
     if expr in (sympy.oo, -sympy.oo):
         return gold == expr
     if isinstance(expr, (sympy.Interval, sympy.Tuple)) and len(expr.args) >= 2:
@@ -315,7 +315,7 @@ def _defined(expr: Any, gold: Any) -> bool:
 
 
 def _same(gold: Any, answer: Any) -> bool:
-    """Check that both are of one kind and have equal parts; sets and relations may be written in other ways."""
+    """Check that both are of one kind and have equal parts. Sets and relations may be written in other ways."""
     if not _same_kind(gold, answer):
         return False
     if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
@@ -333,7 +333,7 @@ def _same(gold: Any, answer: Any) -> bool:
 
 
 def _same_value(gold: Any, answer: Any) -> bool:
-    """Compare in numbers, at three places for letters: exactly, unless one has a decimal of six places or more."""
+    """Compare in numbers, at three places for letters. It is exact without a decimal of six places or more."""
     if gold in (sympy.oo, -sympy.oo):
         return gold == answer
     letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
@@ -368,7 +368,7 @@ _UNKNOWN = (*_INFINITE, sympy.AccumBounds)
 
 
 def _is_zero(difference: Any, scale: Any, bits: float) -> bool:
-    """Look at so many digits that numbers of these sizes would differ in them: 1/2^98 is not 1/2^99, nor 1 + 1/2^98."""
+    """Check for 0 with enough digits for numbers of these sizes. 1/2^98 is not 1/2^99, nor 1 + 1/2^98."""
     if isinstance(difference, sympy.Rational):
         return difference == 0
     digits = 60 + int(bits)

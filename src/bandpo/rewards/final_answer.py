@@ -1,4 +1,4 @@
-r"""Find where in a text its final answer stands. The rules, which docs/evaluate.md shows in examples:
+r"""Find the final answer in a text. The rules, which docs/evaluate.md shows in examples:
 
 1. Taken off first: what follows the end of a turn, and the thinking, which is all up to the last `</think>` (or its
    like). A block of thinking that is never closed holds no answer.
@@ -53,7 +53,7 @@ Thinking = Literal["opened"] | None
 
 
 def without_thinking(text: str, thinking: Thinking = None) -> str:
-    """Return the text after the thinking; nothing where the prompt opened a block that the text never closes."""
+    """Return the text after the thinking. It is empty where the prompt opened a block that is never closed."""
     closed = opened = None
     if any(sign in text for sign in _SIGNS):
         *_, closed = (None, *_CLOSED.finditer(text))
@@ -119,7 +119,7 @@ _OF_ANSWER = re.compile(
 
 
 def final_answer(text: str, thinking: Thinking = None) -> Found | None:
-    r"""Find the last statement of an answer in a text; None where it gives none.
+    r"""Find the last statement of an answer in a text. None where it gives none.
 
     `thinking="opened"`: the prompt ended in an opened block of thinking.
     """
@@ -135,7 +135,7 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
 
 
 def _last_statement(text: str) -> tuple[int, Found | None]:
-    """Find the place and the content of the last statement; nothing is said by a box that is taken back."""
+    """Find the place and the content of the last statement. A box that is taken back says nothing."""
     weak: tuple[int, Found | None] = (-1, None)
     for start in (max(0, len(text) - 2 * LONGEST), 0):  # most stand near the end; what is near is looked at twice
         marks = list(_STATEMENT.finditer(text, start))
@@ -185,7 +185,7 @@ def _said(text: str, mark: re.Match[str], before: str) -> str | None:
 
 
 def _line(text: str, start: int) -> str | None:
-    """Return the first line from there that holds anything, or a displayed formula over several."""
+    """Return the first line from there that is not empty. A displayed formula may be several."""
     rest = text[start : start + 2 * LONGEST]
     rest = rest[_GAP.match(rest).end() :]  # pyright: ignore[reportOptionalMemberAccess]
     for opening, closing in _DISPLAY.items():
@@ -196,14 +196,14 @@ def _line(text: str, start: int) -> str | None:
 
 
 def _tagged(text: str, start: int) -> str | None:
-    """Return the text between tags: one line, a displayed formula, or the last line of several."""
+    """Return the text between tags. It is one line, a displayed formula, or the last of several lines."""
     closing = _TAG.search(text, start)
     inside = text[start : closing.start() if closing else None].strip()
     return _line(inside if inside.startswith(tuple(_DISPLAY)) else inside.rpartition("\n")[2], 0)
 
 
 def _last_line(text: str, place: int) -> str | None:
-    """Return the last line if it holds nothing but an answer; behind a statement at `place`, only one as plain."""
+    """Return the last line if it holds an answer alone. Behind a statement at `place` it must be as plain."""
     start = text.rfind("\n") + 1
     for opening, closing in _DISPLAY.items():
         if text.endswith(closing) and (begin := ("\n" + text[:-2].rstrip()).rfind("\n" + opening)) >= 0:

@@ -1,4 +1,4 @@
-"""Rewards with TRL's signature: `reward(completions, answer=[...], **columns) -> list[float]`.
+"""Reward completions with TRL's signature. It is `reward(completions, answer=[...], **columns) -> list[float]`.
 
 And two with verl's: `reward.custom_reward_function.path=pkg://bandpo.rewards`, with `name=compute_score` for the scorer
 `math` or `name=compute_score_dapo_strict`.
@@ -29,11 +29,11 @@ Reward = Callable[..., Sequence[float | None]]
 
 
 class RewardError(UserError):
-    """A reward function raised; the message names it, the place and the reason."""
+    """Report an error of a reward function. The message names it, the place and the reason."""
 
 
 def text_of(completion: str | list[dict[str, Any]]) -> str:
-    """Return the text of a completion: a string, or for chat prompts messages, of which the assistant's last counts."""
+    """Return the text of a completion. For chat prompts it is that of the assistant's last message."""
     if isinstance(completion, str):
         return completion
     own = [message for message in completion if message.get("role", "assistant") == "assistant"]
@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.]
 
 
 def last_number(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
-    """Return 1 if the last number in the completion equals the answer in value: 7, 7.0 and 007 are the same.
+    """Return 1 if the last number in the completion equals the answer. 7, 7.0 and 007 are equal.
 
     A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
     answer that is not a number.
@@ -72,7 +72,7 @@ def _number(answer: Any) -> Decimal:
 
 
 def read_number(text: str) -> Decimal | None:
-    """Return the last number in a text; None if there is none."""
+    """Return the last number in a text. None if there is none."""
     text = text.replace("\N{MINUS SIGN}", "-")
     found = list(_NUMBER.finditer(text))
     if not found:
@@ -90,7 +90,7 @@ def math_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """Return 1 if the final answer is right in value, by the scorer `math` of `bandpo.rewards`; else 0.
+    """Return 1 if the final answer is right in value, else 0. It is the scorer `math` of `bandpo.rewards`.
 
     TRL's `log_metric` gets `reward/unparsed`, `reward/timeout` and `reward/error`: the shares of completions without an
     answer that can be read, of those whose comparison was stopped, and of those on which the scorer itself failed.
@@ -103,7 +103,7 @@ def math_reward(
 
 
 def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
-    """Return 1 if the public runs' scorer gives 1, and 0 if it gives -1: standardised in a group, they are the same.
+    """Return 1 where the public runs' scorer gives 1, and 0 for -1. Standardised in a group they are equal.
 
     It is the scorer `dapo-strict` of `bandpo.rewards`.
     """
@@ -113,7 +113,7 @@ def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> li
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """Score a response for verl: the scorer `math`, in the form of verl's own `math_dapo`.
+    """Score a response for verl by the scorer `math`. The form is that of verl's own `math_dapo`.
 
     `score` is 1 or -1, `acc` whether it is right, and `pred` what was read, by which verl takes majorities. Whatever
     `data_source` is, the scorer is the same.
@@ -171,13 +171,13 @@ def resolve(name: str) -> Reward:
 
 
 def look_in_working_directory() -> None:
-    """Let modules be found in the working directory too, behind all others: there they can take the place of none."""
+    """Find modules in the working directory too. It comes last, so that they replace no others."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
 
 
 def guarded(reward: Reward, name: str) -> Reward:
-    """Return the same reward, whose every fault is one line that names it.
+    """Return the same reward with each fault as one line that names it.
 
     A fault is what it raises, `sys.exit()` too, and a result without one number per completion. A tuple, an array and a
     tensor of numbers are taken as lists, and a coroutine is waited for. It works on copies of its lists.
@@ -201,7 +201,7 @@ def guarded(reward: Reward, name: str) -> Reward:
 
 
 def _waited_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine, also if a loop runs already, as in a notebook."""
+    """Return the result of a coroutine. It works in a running loop too, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -212,14 +212,14 @@ def _waited_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 @functools.cache
 def _loop() -> asyncio.Runner:
-    """Return one loop for all calls, in which a client that a reward keeps stays open."""
+    """Return one loop for all calls. In it a client that a reward keeps stays open."""
     runner = asyncio.Runner()
     atexit.register(runner.close)
     return runner
 
 
 def _numbers(values: Any, count: int, name: str) -> list[float | None]:
-    """Return the results of a reward as numbers; raises RewardError."""
+    """Return the results of a reward as numbers. Raises RewardError."""
     wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
     try:
         found = list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
@@ -243,7 +243,7 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
 
 
 def _place(error: BaseException, reward: Reward) -> str:
-    """Say where an error arose: the last line of the reward's own file, or of whatever it called."""
+    """Say where an error arose. It is the last line of the reward's file, or of whatever it called."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
     file = getattr(getattr(reward, "__code__", None), "co_filename", None)
     own = [frame for frame in frames if frame.filename == file] or frames

@@ -1,4 +1,4 @@
-r"""Is the final answer in a text the right one? `grade(texts, answers, scorer)`; docs/evaluate.md compares the scorers.
+r"""Grade final answers: `grade(texts, answers, scorer)`. docs/evaluate.md compares the scorers.
 
 `math`: the answer is the last that the text states (`final_answer`); it is right if it is equal in value. Numbers are
 compared here, by `fractions.Fraction`; whatever needs a parser goes to math-verify, in worker processes with hard
@@ -34,7 +34,7 @@ SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Grade:
-    """Grade of one text by a scorer.
+    """Hold the grade of one text by a scorer.
 
     Attributes:
         score: 1.0 for a right answer, else 0.0.
@@ -81,7 +81,7 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", th
 
 @dataclass(frozen=True)
 class _Pair:
-    """A right answer and what must be equal to it, which only a parser can compare."""
+    """Hold a right answer and what must be equal to it. Only a parser can compare them."""
 
     right: str
     values: tuple[str, ...]
@@ -116,7 +116,7 @@ _ARTICLES = re.compile(r"^(?:(?:on|in|an?|the|it is|it s)\s+)+")
 
 @dataclass(frozen=True)
 class _Right:
-    """A right answer, made ready.
+    """Prepare a right answer for comparisons.
 
     `kind` is how answers are compared with it: `number` and `formula` by value; `words`, `choice` (A to J), `clock`
     (10:30, which is a time or a ratio) and `based` (101_2) as they are written.
@@ -227,7 +227,7 @@ _UNPARSED = Grade(0.0, None, "unparsed")
 
 
 def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
-    """Return the forms in which the right number may be written.
+    """Return the ways to write the right number.
 
     25 % is 0.25, and the 25 of a question that asks for percent.
     """
@@ -243,13 +243,13 @@ def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
 
 
 def _exact(text: str) -> str:
-    """Remove separators, which are products to a parser, and write short decimals as fractions."""
+    """Remove separators, and write short decimals as fractions. To a parser separators are products."""
     found = number(text)
     return text if found is None or (found.places >= 6 and "e" not in text.casefold()) else str(found.value)
 
 
 def _words(text: str) -> str:
-    """Return the text in lower case, without punctuation, if it is prose; nothing for a formula."""
+    """Return the text in lower case, without punctuation, if it is prose. A formula gives nothing."""
     if "\\" in text:
         return ""
     found = _PROSE.findall(text)
@@ -265,7 +265,7 @@ def _choices(text: str) -> str | None:
 
 
 def _as_written(kind: str, text: str) -> str | None:
-    """Return the normal form of an answer compared as text; None if the text is not of that kind."""
+    """Return the normal form of an answer compared as text. None if the text is not of that kind."""
     match kind:
         case "choice":
             chosen = _CHOSEN.fullmatch(text)
@@ -314,7 +314,7 @@ def _pool() -> Pool:
 
 
 def _forget_pool() -> None:
-    """Forget the pool in a forked process: the workers and the threads that serve them are the parent's."""
+    """Forget the pool in a forked process. The workers and their threads are the parent's."""
     global _POOL, _POOL_LOCK
     _POOL, _POOL_LOCK = None, threading.Lock()
 

@@ -1,4 +1,4 @@
-r"""Write LaTeX, Unicode and Markdown in one way: what looks the same becomes the same."""
+r"""Write LaTeX, Unicode and Markdown in one way. What looks the same becomes the same."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _NAMED: list[tuple[re.Pattern[str], Any]] = [
 
 
 def plain(text: str) -> str:
-    r"""Remove \text{} and the like, colours and kinds of spaces; write signs of Unicode as commands."""
+    r"""Remove \text{} and the like, colours and kinds of spaces. Signs of Unicode become commands."""
     if not text.isascii():
         text = _ROOT.sub(r"\\sqrt{\1}", _INVISIBLE.sub("", text))
         text = _VULGAR.sub(lambda found: f" {unicodedata.normalize('NFKC', found[0])}", text).translate(_SIGN)
@@ -90,7 +90,7 @@ def plain(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """Remove what may stand around a whole answer: white space, Markdown, delimiters, boxes, full stops."""
+    """Remove what may stand around a whole answer. That is white space, Markdown, delimiters, boxes, full stops."""
     before = None
     while text != before:
         before = text
@@ -113,14 +113,14 @@ _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<!\\)\\[!,;:]")
 
 
 def compact(text: str) -> str:
-    """Return one notation for texts that look the same: \\dfrac, spaces, \\left and \\right."""
+    """Return one notation for texts that look the same. So \\dfrac, spaces, \\left and \\right go."""
     text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
     text = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])", "", text)
     return _SPACES.sub("", text)
 
 
 def closing_brace(text: str, opening: int) -> int | None:
-    """Return the place where the brace at `opening` is closed, if that is near."""
+    """Return the place where the brace at `opening` is closed, if near."""
     depth = 0
     for brace in re.finditer(r"(?<!\\)[{}]", text[opening : opening + 1000]):
         depth += 1 if brace.group() == "{" else -1

@@ -1,4 +1,4 @@
-"""Numbers and their units as people write them: "1 1/2", "forty-two", "0.\\overline{3}", "60 mph", "\\$42", "25\\%"."""
+"""Read numbers and units as people write them. Such are "1 1/2", "forty-two", "60 mph", "\\$42", "25\\%"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Number(NamedTuple):
-    """An exact value, and how many decimal places it was written with; none for a fraction or a whole number."""
+    """Hold an exact value and its decimal places. A fraction or a whole number has none."""
 
     value: Fraction
     places: int = 0
@@ -38,7 +38,7 @@ PARTS |= {f"{name}s": value for name, value in PARTS.items()} | {"halves": 2}
 
 
 def number(text: str) -> Number | None:
-    """Read 42, 042, 4.20, 1,000, 3/4, \\frac{3}{4}, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 or "forty-two"."""
+    """Read a number. Such are 042, 4.20, 1,000, 3/4, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 and "forty-two"."""
     if len(text) > 1000:  # int() takes no more than 4,300 digits
         return None
     if match := _DECIMAL.fullmatch(text):
@@ -72,7 +72,7 @@ def number(text: str) -> Number | None:
 
 
 def _scaled(found: Number | None, scale: Fraction, digits: int) -> Number | None:
-    """Multiply by a scale of so many digits, by which the point moves."""
+    """Multiply by a scale of so many digits. The point moves by them."""
     return found and Number(found.value * scale, max(0, found.places - digits))
 
 
@@ -96,7 +96,7 @@ def _in_words(words: list[str]) -> Fraction | None:
 
 
 def _whole(words: list[str]) -> int | None:
-    """Read "forty two", "a hundred and five", "two million three hundred thousand"; None for anything else."""
+    """Read "forty two" or "two million three hundred thousand". None for anything else."""
     for name, scale in SCALES.items():
         if name in words:
             cut = words.index(name)
@@ -113,7 +113,7 @@ def _whole(words: list[str]) -> int | None:
 
 
 def equal(one: Number, other: Number) -> bool:
-    """Compare values; a decimal for a longer fraction (1/3) needs six places or more, all right."""
+    """Compare values. A decimal for a longer fraction (1/3) needs six places or more, all right."""
     if one.value == other.value:
         return True
     for decimal, exact in ((one, other), (other, one)):
@@ -151,7 +151,7 @@ _LONGEST_UNIT = 50
 
 
 def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
-    """Return (text before the unit, the unit's one name); None without a unit.
+    """Return (text before the unit, the unit's one name). None without a unit.
 
     `letters` are variables: "5 m" has no metres if m is one of them.
     """
@@ -168,7 +168,7 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
 
 
 def known_unit(words: str, letters: str = "", joined: bool = False) -> str | None:
-    """Return the one name of a unit, of "%", "square meters" or "miles per hour"; None for things that are counted."""
+    """Return the one name of a unit, such as "%" or "miles per hour". None for things that are counted."""
     if _SIGN.fullmatch(words):
         return next((unit for sign, unit in _SIGNS.items() if sign in words), "degree")
     above, *below = _PER.split(re.sub(r"\s+(old|of age)$", "", words.replace(".", "")))

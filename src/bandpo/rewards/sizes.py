@@ -1,4 +1,4 @@
-"""How large the value of a formula may be, before it is computed."""
+"""Bound the value of a formula before it is computed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _TERMS = 10_000
 
 
 class Refused(Exception):
-    """An answer that is not looked at any further; it is wrong."""
+    """Refuse to look any further at an answer. It is wrong then."""
 
 
 def size(expr: Any) -> float:
-    """Return a bound of the bits of the value and of its parts; raises Refused for values too large to compute."""
+    """Return a bound of the bits of the value and of its parts. Raises Refused for values too large to compute."""
     if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
         parts: Any = expr
         return max(map(size, parts), default=1.0)
@@ -57,7 +57,7 @@ def size(expr: Any) -> float:
 
 
 def _value(expr: Any) -> float:
-    """Return the largest that its absolute value may be."""
+    """Return the largest possible absolute value."""
     bits = size(expr)
     if bits > 40:
         raise Refused

@@ -28,20 +28,25 @@ def explain(
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
     from bandpo.explain import explain
-    from bandpo.integrations import trainers_that_run
+    from bandpo.integrations import HOSTS, trainers_that_run
 
     try:
         first = objective(rule)
-        trainers = [trainers_that_run(value) for value in (first, vs) if value is not None]
+        rules = [value for value in (first, vs) if value is not None]
+        trainers = [(trainers_that_run(value), trainers_that_run(value, anchor="sampler")) for value in rules]
         print(wrapped(explain(first, p or [], vs, width())))
     except ValueError as error:  # a rule that does not exist, or has no bounds by p alone
         raise UserError(str(error)) from error
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
-    for name, runs in zip(names, trainers, strict=False):
+    for name, (by_default, at_sampler) in zip(names, trainers, strict=False):
+        able = [host for host, why in by_default.items() if not why]
+        more = [f"{host} ({HOSTS[host].sampler})" for host, why in by_default.items() if why and not at_sampler[host]]
+        also = f"; with the sampler as anchor also in {', '.join(more)}" if more else ""
+        print(wrapped(f"\n{name} runs in: {', '.join(able) or 'no trainer'}{also}."))
         hosts: dict[str, list[str]] = {}  # by why they do not take it
-        for host, why in runs.items():
-            hosts.setdefault(why.replace(host, "the trainer"), []).append(host)
-        print(wrapped(f"\n{name} runs in: {', '.join(hosts.pop('', ['no trainer']))}."))
+        for host, why in at_sampler.items():
+            if why:
+                hosts.setdefault(why.replace(host, "the trainer"), []).append(host)
         for why, names in hosts.items():
             print(wrapped(f"  not in {', '.join(names)}: {why}"))
 

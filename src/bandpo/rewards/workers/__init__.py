@@ -1,1 +1,1 @@
-"""Worker processes with a hard limit of time and memory for every task: the pool, and how it speaks to them."""
+"""Run tasks in worker processes with a hard limit of time and memory. Here are the pool and its messages."""

@@ -1,4 +1,4 @@
-"""Tasks are handed to workers; one that is late, or dies of its task, is replaced."""
+"""Hand tasks to workers. One that is late, or dies of its task, is replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT = 10  # faults that are kept with their tasks
 
 
 class Stopped(enum.Enum):
-    """Marker of a missing result.
+    """Mark a missing result.
 
     Attributes:
         TIME: the task was killed at its limit of time.
@@ -36,13 +36,13 @@ class Stopped(enum.Enum):
 
 @dataclass(frozen=True)
 class Raised:
-    """Marker of a missing result, where the function raised; `reason` names the exception and the place."""
+    """Mark a missing result of a function that raised. `reason` names the exception and the place."""
 
     reason: str
 
 
 class Pool:
-    """Processes that apply one function to JSON values, each task under a limit of time.
+    """Apply one function to JSON values in processes. Each task is under a limit of time.
 
     The limit counts processor time, so that a busy machine turns no innocent task into a late one; the kernel itself
     ends a worker that is beyond it, whatever it is doing. `wall_seconds` is for what uses no processor: then the worker
@@ -98,7 +98,7 @@ class Pool:
         atexit.register(self.close)
 
     def map(self, values: Sequence[Any]) -> list[Any]:
-        """Return the function's result for every value, in order; `Stopped` or `Raised` if there is no result.
+        """Return the function's result for every value, in order. It is `Stopped` or `Raised` if there is none.
 
         Raises:
             RuntimeError: the function cannot be loaded, workers do not start, or the pool is closed.
@@ -132,7 +132,7 @@ class Pool:
             return sorted(worker.pid for worker in self._workers)
 
     def close(self) -> None:
-        """End the workers. Done at the end of the program too."""
+        """End the workers. It is called at the end of the program too."""
         if os.getpid() != self._pid:  # a forked copy; the workers are its parent's
             return
         with self._lock:
@@ -164,7 +164,7 @@ class Pool:
             )
 
     def _serve(self) -> None:
-        """Serve one worker from one thread: it takes tasks, and lives as long as the pool.
+        """Serve one worker from one thread. It takes tasks, and lives as long as the pool.
 
         On Linux a process is killed when the *thread* that started it ends, so it must not be a caller's.
         """
@@ -206,7 +206,7 @@ class Pool:
             self._end(worker)
 
     def _take(self) -> list[_Task]:
-        """Take a worker's next tasks, a fair share of what waits; none if the pool is closed."""
+        """Take a worker's next tasks, a fair share. There are none if the pool is closed."""
         with self._lock:
             while True:
                 while self._queue and self._queue[0].call.given_up:
@@ -228,7 +228,7 @@ class Pool:
             self._wake.notify_all()
 
     def _start(self) -> Worker:
-        """Start a worker and return it when it is ready.
+        """Start a worker and wait for it.
 
         What is killed while it starts is started again, so many times.
         """
@@ -280,7 +280,7 @@ class Pool:
 
 
 class _Call:
-    """One call of `map`."""
+    """Hold one call of `map`."""
 
     def __init__(self, tasks: int) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""This process's ends of the template and of the workers that it forks.
+"""Hold this process's ends of the template and of its workers.
 
 Tasks and results are JSON values on a socket: whatever a task has become, nothing that it sends is ever executed here.
 """
@@ -26,7 +26,7 @@ _FORKS = sys.platform == "linux"  # elsewhere each worker is a program of its ow
 
 
 class Lost(Exception):
-    """The process at the other end has closed it, or sends what it never would; or it is late."""
+    """Report a lost process. It closed its end, sent what it never would, or is late."""
 
     def __init__(self, what: str, late: bool = False) -> None:
         super().__init__(what)
@@ -34,7 +34,7 @@ class Lost(Exception):
 
 
 class Line:
-    """The parent's end of a socket with one JSON value a line."""
+    """Hold the parent's end of a socket with one JSON value a line."""
 
     def __init__(self, ours: socket.socket) -> None:
         self.socket, self.received = ours, bytearray()
@@ -78,7 +78,7 @@ class Line:
 
 
 class Template:
-    """The parent's end of the process that has loaded the function, and forks workers.
+    """Hold the parent's end of the template. That process has loaded the function, and forks workers.
 
     `setup` is what the process is told: the function, and its limits.
     """
@@ -134,7 +134,7 @@ class Template:
         return Worker(self, Line(ours), pid)
 
     def end(self, pid: int) -> int | None:
-        """Kill that worker; its exit code, None where nobody knows it."""
+        """Kill that worker, and return its exit code. None where nobody knows it."""
         if not _FORKS:
             return self.kill()
         try:
@@ -160,7 +160,7 @@ class Template:
 
 
 class Worker:
-    """The parent's end of one worker."""
+    """Hold the parent's end of one worker."""
 
     def __init__(self, template: Template, line: Line, pid: int) -> None:
         self.template, self.line, self.pid = template, line, pid
@@ -171,7 +171,7 @@ class Worker:
         self.line.receive(_START_SECONDS)
 
     def is_lost(self) -> bool:
-        """Check that the worker died, or said something, while it had no task: that costs the next task no try."""
+        """Check that the worker died or spoke without a task. That costs the next task no try."""
         try:
             self.line.socket.setblocking(False)
             self.line.socket.recv(1, socket.MSG_PEEK)

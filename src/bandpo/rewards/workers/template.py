@@ -1,4 +1,4 @@
-"""The program at the other end, the template: it loads the function once, and forks a worker whenever one is needed.
+"""Load the function once, and fork a worker whenever one is needed. It is the program at the other end.
 
 That takes some hundredths of a second: a task that ends its worker is cheap. This file is run by its path; it imports
 neither torch nor the parent's main module, needs no guard in a script and can be started from any thread, and from
@@ -56,7 +56,7 @@ def _run() -> None:
 
 
 def _die_with(parent: int) -> bool:
-    """Check that the parent is still there; on Linux this process is killed together with it from now on."""
+    """Check that the parent is still there. On Linux this process is killed together with it from now on."""
     if sys.platform == "linux":
         import ctypes
 
@@ -67,7 +67,7 @@ def _die_with(parent: int) -> bool:
 
 
 def _fork_on_request(control: socket.socket) -> socket.socket | None:
-    """Return the socket of a worker, in each worker; None in the template, at the end."""
+    """Fork a worker for each request. Returns its socket in each worker; None in the template, at the end."""
     template, workers = os.getpid(), set()
     while True:
         request, files, _, _ = socket.recv_fds(control, 1 << 10, 1)
