@@ -55,8 +55,10 @@ def score_and_show(
         for line in filter(None, remarks):
             console.print(line, style="yellow", soft_wrap=True)
         for row in _wrong(result, wrong):
-            said = f"right: {row['right']}; " + (f"read: {row['read']}" if row["status"] == "ok" else row["status"])
-            console.print("\n{data}, sample {sample}: {question}".format(**row), f"\n  {said}", sep="", soft_wrap=True)
+            read = " ".join(str(row["read"]).split())[:100] or "(empty)"
+            read = f"read: {read}" if row["status"] == "ok" else row["status"]
+            text = "\n{data}, sample {sample}: {question}\n  right: {right}; ".format(**row)
+            console.print(text + read, soft_wrap=True)
 
 
 def _wrong(result: Result, most: int) -> list[Summary]:
@@ -66,12 +68,11 @@ def _wrong(result: Result, most: int) -> list[Summary]:
     for graded, i, j in found[:: max(1, len(found) // max(1, most))][:most]:
         question, right = graded.asked[i]
         last = question[-1] if isinstance(question, list) and question else question  # of messages
-        line = " ".join(bare(str(last.get("content", last) if isinstance(last, dict) else last)).split())
+        line = " ".join(bare(str(last.get("content", last) if isinstance(last, dict) else last)).split())[:100]
         read = None if graded.answers is None else graded.answers[i, j]
-        status = ("unparsed" if read is None else "ok") if graded.status is None else graded.status[i, j]
-        status = "what was read is not recorded" if graded.answers is None else status
-        rows.append({"data": graded.data, "sample": j, "question": line if len(line) <= 100 else f"{line[:100]} ..."})
-        rows[-1] |= {"right": right, "read": read, "status": status}
+        how = ("unparsed" if read is None else "ok") if graded.status is None else graded.status[i, j]
+        how = "what was read is not recorded" if graded.answers is None else how
+        rows.append({"data": graded.data, "sample": j, "question": line, "right": right, "read": read, "status": how})
     return rows
 
 
@@ -129,6 +130,6 @@ def _unread(result: Result, summaries: list[Summary], failed: Counter[str]) -> I
         if share >= UNREAD:
             yield (
                 f"{summary['data']}: the scorer {result.scorer} read no answer in {share:.0%} of the samples, which "
-                "count as wrong. Look at some of them: another --scorer may read them (last-number, exact, math, "
+                "count as wrong. Look at some (--wrong 5): another --scorer may read them (last-number, exact, math, "
                 "dapo-strict)."
             )

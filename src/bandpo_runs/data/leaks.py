@@ -6,7 +6,7 @@ import dataclasses
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -61,11 +61,10 @@ class Leaks:
         sets: name and problems of each evaluation set.
     """
 
-    def __init__(self, sets: Iterable[tuple[str, Iterable[str]]]) -> None:
+    def __init__(self, sets: Sequence[tuple[str, Iterable[str]]]) -> None:
         known: dict[tuple[str, ...], Leak] = {}
-        self.names: list[str] = []
+        self.names = [name for name, _ in sets]
         for name, problems in sets:
-            self.names.append(name)
             for row, problem in enumerate(problems):
                 known.setdefault(tuple(words(problem)), Leak(name, row, 1.0, problem))
         self.exact = known
