@@ -111,8 +111,11 @@ def test_the_answer_of_gsm8k_stands_behind_its_mark(make, copies, tmp_path):
     ("rows", "message"),
     [
         ([], "own.jsonl: of 0 rows none is left"),
-        ([{"question": "x", "answer": 1}], "column 'prompt' (--prompt) is not there; row 1 has ['question', 'answer']"),
-        ([{"prompt": "x", "gold": 1}], "column 'answer' (--answer) is not there"),
+        (
+            [{"question": "x", "answer": 1}],
+            "needs the columns 'prompt' and 'answer', and has no 'prompt'; row 1 has question, answer; bandpo data",
+        ),
+        ([{"prompt": "x", "gold": 1}], "has no 'answer'; row 1 has prompt, gold; bandpo data prepare"),
         ([{"prompt": 5, "answer": 1}], "row 1: 'prompt' must be text or messages, got 5"),
         ([{"prompt": ["x"], "answer": 1}], "row 1: 'prompt' must be text or messages"),
         ([{"prompt": "", "answer": 1}], "of 1 row none is left (1 no problem; e.g. row 0, problem ``, answer `1`)"),

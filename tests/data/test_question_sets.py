@@ -30,6 +30,7 @@ def test_questions_of_files(here):
     rows = [{"prompt": "1+1?", "answer": 2}, {"prompt": "2+2?", "answer": "4"}, {"prompt": "1+1?", "answer": "2"}]
     found = question_sets.read(write("sums.jsonl", rows))
     assert (found.name, found.scorer, found.facts["repeated"]) == ("sums", "math", 1)
+    assert found.warnings == ["sums: 1 repeated question left out"]
     assert [(q.prompt, q.content, q.answer) for q in found.questions] == [
         (0, [{"role": "user", "content": "1+1?"}], "2"),
         (1, [{"role": "user", "content": "2+2?"}], "4"),

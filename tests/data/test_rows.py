@@ -170,7 +170,7 @@ def test_passes_over_the_rows_follow_each_other_each_in_its_own_order(prepared):
         ('{"prompt": "a", "answer": 1}\n7', "rows.jsonl", "line 2: corrupt: one JSON object is expected, got 7"),
         ("prompt,answer\na,1\nb,2,3\n", "rows.csv", "line 3 has more cells than the header"),
         ('prompt,answer\n"a,1\n', "rows.csv", "cannot be read: "),
-        ("x", "rows.txt", "must end in one of ['.csv', '.json', '.jsonl', '.parquet']"),
+        ("x", "rows.txt", "must end in .csv, .json, .jsonl or .parquet"),
         ('{"question": "a", "answer": 1}', "rows.jsonl", "which has ['question', 'answer']"),
         ("prompt,answer\na,1\nb\n", "rows.csv", "row 2 of"),
         ('{"prompt": "a", "answer": null}', "rows.jsonl", "row 1 of"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from serving import CHOICE, Fake, chat, completion
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo.errors import UserError
 from bandpo_runs import toy
@@ -19,6 +19,7 @@ from bandpo_runs.cli import main
 from bandpo_runs.evals import draw, grades
 from bandpo_runs.evals.backends.base import weights_of
 from bandpo_runs.evals.backends.server import Server
+from bandpo_runs.evals.backends.transformers import Transformers
 from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
 from bandpo_runs.statistics.estimators import pass_at_k
 
@@ -276,6 +277,36 @@ def test_weights_are_told_apart(home, tmp_path):
         weights_of("gone/model")
 
 
+def test_weights_that_are_not_finite_are_an_error_with_the_first_tensor(home, here, capsys):
+    model = AutoModelForCausalLM.from_pretrained(home / "model")
+    name, weight = list(model.named_parameters())[-1]
+    with torch.no_grad():
+        weight.view(-1)[0] = torch.nan
+    model.save_pretrained("broken")
+    AutoTokenizer.from_pretrained(home / "model").save_pretrained("broken")
+    assert main(["eval", "broken", "--data", "lab"]) == 2
+    said = f"model 'broken' cannot be loaded: its weights are not finite (NaN or infinite), first those of {name}\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_ctrl_c_says_what_is_kept_and_the_same_command_goes_on(home, here, monkeypatch, capsys):
+    draw_all = Transformers.draw
+
+    def draw_some(self, requests, sampling):
+        for count, found in enumerate(draw_all(self, requests, sampling)):
+            if count == 5:
+                raise KeyboardInterrupt
+            yield found
+
+    monkeypatch.setattr(Transformers, "draw", draw_some)
+    assert ask(home, "out", "-n", "4") == 130
+    assert capsys.readouterr().err == "interrupted; 5 of 48 samples are kept in out; the same command goes on\n"
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert ask(home, "out", "-n", "4") == 0
+    assert "; 5 of them are there" in capsys.readouterr().out
+
+
 # ---- mistakes
 
 
@@ -338,6 +369,9 @@ def test_scores_as_a_table_and_for_scripts(home, here, capsys):
     assert main(["score", "a", "-k", "3"]) == 0
     of_3 = float(pass_at_k(4, graded.score.sum(1), 3).mean())
     assert re.search(rf"pass@3 +│ +{100 * of_3:.2f} ", capsys.readouterr().out)
+    assert main(["score", "a", "--wrong", "2"]) == 0
+    shown = re.findall(r"rows, sample \d: .+\n  right: .+; (?:read: .+|unparsed)\n", capsys.readouterr().out)
+    assert len(shown) == min(2, int((1 - graded.score).sum()))
     assert main(["score", "a", "b", "-k", "4"]) == 2
     assert "k must be from 1 to the 2 samples of b, got 4" in capsys.readouterr().err
     assert main(["score", "a", "--scorer", "lab"]) == 0

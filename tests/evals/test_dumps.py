@@ -173,6 +173,11 @@ REFUSED = {
     "no prompt": ([{"prompt": "a", "score": 1}, {"score": 1}], {}, "row 2: 'prompt' is missing"),
     "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers, expec"),
     "lists": ([{"prompt": "a", "score": [1, 0], "pred": ["7"]}], {}, "row 1: 'pred' has 1 values, 'score' has 2"),
+    "two right answers": (
+        [{"prompt": "a", "score": 1, "gold": "7"}, {"prompt": "a", "score": 1, "gold": "8"}],
+        {},
+        "row 2: two right answers, '7' and '8', to the question 'a'",
+    ),
     "empty": ([], {}, "empty; expected an answer a row"),
     "which metric": (details(em=np.max, f1=np.max), {}, "has the metrics ['em', 'f1']; --column score=NAME says which"),
     "no metric": (details(em_x=np.max), {"score": "em"}, "no metric 'em' (--column score=em), did you mean 'em_x'?"),
@@ -222,6 +227,25 @@ def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, caps
     assert Path("a.csv").read_bytes() == before
     assert main(["score", "a.csv", "-k", "5", *columns]) == 2
     assert "k must be from 1 to the 4 samples of a.csv, got 5" in capsys.readouterr().err
+
+
+def test_a_column_answer_without_responses_may_be_what_the_model_answered(tmp_path):
+    rows = [{"prompt": "a", "score": score, "answer": answer} for score, answer in ((1, "7"), (0, "8"))]
+    (graded,), _ = read_dump(write(tmp_path / "a.jsonl", rows))
+    assert graded.score.tolist() == [[1, 0]]
+
+
+def test_answers_judged_wrong_are_shown_with_what_was_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    texts = ["Answer: 7", "Answer: 8", "no idea"]
+    write("a.jsonl", [{"prompt": "What\nis 3+4?", "answer": "7", "response": text, "score": 0} for text in texts])
+    assert main(["score", "a.jsonl", "--scorer", "math", "--wrong", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "answers, sample 1: What is 3+4?\n  right: 7; read: 8\n" in out
+    assert "answers, sample 2: What is 3+4?\n  right: 7; unparsed\n" in out
+    assert main(["score", "a.jsonl", "--wrong", "1", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)[0]["wrong"]
+    assert (row["sample"], row["right"], row["read"], row["status"]) == (0, "7", None, "what was read is not recorded")
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "table"])

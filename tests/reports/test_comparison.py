@@ -111,6 +111,7 @@ def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path,
     b = evaluation(tmp_path / "b", "B", {"aime24": second})
     out = run(capsys, "compare", a, b)
     assert "On these problems: yes, B is better" in out
+    assert "On these problems: no, B is worse by" in run(capsys, "compare", b, a)
     assert "On problems like these: not settled" in out
     assert "no number of samples of these problems; the problems differ too much in it" in out
 

@@ -1,4 +1,4 @@
-"""Commands that measure models, `bandpo eval`, `score`, `compare` and `table`, and those that prepare their data."""
+"""Measure models, compare them, and prepare data. Commands: `bandpo eval`, `score`, `compare`, `table` and `data`."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ def score(
     k: Annotated[list[int] | None, several("K", "Values of k in pass@k. [default: all samples]", count, "-k")] = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
+    wrong: Annotated[int | None, Option(parser=count, metavar="N", help="Show N of the answers judged wrong.")] = None,
     as_json: Json = False,
 ) -> None:
     """Grade answers, and print the scores.
@@ -105,7 +106,8 @@ def score(
     """
     from .show_evals import score_and_show
 
-    score_and_show(results, scorer, k or [], as_json, _columns(results, column, drop_incomplete), drop_incomplete)
+    columns = _columns(results, column, drop_incomplete)
+    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete, wrong or 0)
 
 
 @app.command(epilog=COLUMNS)
@@ -172,7 +174,7 @@ def table(
 
 
 def _columns(texts: list[str], pairs: list[tuple[str, str]] | None, drop_incomplete: bool) -> dict[str, str]:
-    """Return the columns of a file of answers; raises UserError if there are folders only, which have none."""
+    """Return the columns of a file of answers. Raises UserError if there are folders only, which have none."""
     from ..evals.results import split_label
 
     if (pairs or drop_incomplete) and all(split_label(text)[1].is_dir() for text in texts):

@@ -1,4 +1,4 @@
-"""Output of `bandpo eval` and `bandpo score`."""
+"""Print the output of `bandpo eval` and `bandpo score`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from bandpo.errors import UserError, counted
 
+from ..data.problems import bare
 from ..evals.folder import read_samples
 from ..evals.grades import grade_folder, nothing_right, unanswered
 from ..evals.results import Columns, Result, read_result, split_label
@@ -21,7 +24,7 @@ Summary = dict[str, Any]
 
 def score_and_show(
     texts: Sequence[str], scorer: str | None = None, ks: Sequence[int] = (), as_json: bool = False,
-    columns: Columns | None = None, drop_incomplete: bool = False,
+    columns: Columns | None = None, drop_incomplete: bool = False, wrong: int = 0,
 ) -> None:  # fmt: skip
     """Grade what is not graded, and print the numbers of each evaluation."""
     results: list[tuple[Result, list[Summary]]] = []
@@ -38,6 +41,7 @@ def score_and_show(
         for result, summaries in results:
             rows.append({"source": str(result.source), "label": result.label, "scorer": result.scorer})
             rows[-1] |= {"results": summaries} | ({"left_out": result.notes} if result.notes else {})
+            rows[-1] |= {"wrong": _wrong(result, wrong)} if wrong else {}
         print(json.dumps(rows, indent=2))
         return
     for result, summaries in results:
@@ -50,6 +54,26 @@ def score_and_show(
             remarks += _unread(result, summaries, Counter(sample.data for sample in samples if sample.error))
         for line in filter(None, remarks):
             console.print(line, style="yellow", soft_wrap=True)
+        for row in _wrong(result, wrong):
+            read = " ".join(str(row["read"]).split())[:100] or "(empty)"
+            read = f"read: {read}" if row["status"] == "ok" else row["status"]
+            text = "\n{data}, sample {sample}: {question}\n  right: {right}; ".format(**row)
+            console.print(text + read, soft_wrap=True)
+
+
+def _wrong(result: Result, most: int) -> list[Summary]:
+    """Choose answers judged wrong, evenly spread over the problems."""
+    found = [(graded, i, j) for graded in result.graded for i, j in np.argwhere(graded.score == 0).tolist()]
+    rows: list[Summary] = []
+    for graded, i, j in found[:: max(1, len(found) // max(1, most))][:most]:
+        question, right = graded.asked[i]
+        last = question[-1] if isinstance(question, list) and question else question  # of messages
+        line = " ".join(bare(str(last.get("content", last) if isinstance(last, dict) else last)).split())[:100]
+        read = None if graded.answers is None else graded.answers[i, j]
+        how = ("unparsed" if read is None else "ok") if graded.status is None else graded.status[i, j]
+        how = "what was read is not recorded" if graded.answers is None else how
+        rows.append({"data": graded.data, "sample": j, "question": line, "right": right, "read": read, "status": how})
+    return rows
 
 
 def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
@@ -106,6 +130,6 @@ def _unread(result: Result, summaries: list[Summary], failed: Counter[str]) -> I
         if share >= UNREAD:
             yield (
                 f"{summary['data']}: the scorer {result.scorer} read no answer in {share:.0%} of the samples, which "
-                "count as wrong. Look at some of them: another --scorer may read them (last-number, exact, math, "
+                "count as wrong. Look at some (--wrong 5): another --scorer may read them (last-number, exact, math, "
                 "dapo-strict)."
             )

@@ -1,4 +1,4 @@
-"""Configuration of runs: a recipe in YAML, with bases and overrides, becomes a checked description of a run."""
+"""Configure runs. A recipe in YAML, with bases and overrides, becomes a checked description of a run."""
 
 from .recipe import DataConfig, RunConfig, build, load
 

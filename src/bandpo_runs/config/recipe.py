@@ -1,4 +1,4 @@
-"""Description of a run: a recipe (YAML) with `key=value` overrides becomes a checked `RunConfig`, and back."""
+"""Describe a run. A recipe (YAML) with `key=value` overrides becomes a checked `RunConfig`, and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Node(pydantic.BaseModel):
 
 
 class DataConfig(_Node):
-    """Sources of prompts and answers.
+    """Describe where prompts and answers come from.
 
     Attributes:
         source: `lab`, `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), or `reasoning_gym`.
@@ -76,7 +76,7 @@ class DataConfig(_Node):
 
 
 class RunConfig(_Node):
-    """One training run.
+    """Describe one training run.
 
     Attributes:
         label: the name of the rule in reports; made from `trust_region` by default.
@@ -114,12 +114,12 @@ class RunConfig(_Node):
 
     @property
     def method(self) -> str | None:
-        """Return the name of the recipe's method, which a stored configuration does not have."""
+        """Return the name of the recipe's method. A stored configuration has none."""
         return self._method
 
     @property
     def objective(self) -> Objective:
-        """Return the objective to maximise; for a rule it is the paper's objective with that rule."""
+        """Return the objective to maximise. For a rule it is the paper's objective with that rule."""
         return objective(self.trust_region)
 
     @property
@@ -133,7 +133,7 @@ class RunConfig(_Node):
         return self._quotient(("per_device_train_batch_size", "steps_per_generation"), "num_generations")
 
     def _quotient(self, factors: tuple[str, str], divisor: str) -> int:
-        """Divide settings of the trainer; raise UserError for one that is missing, and for a remainder."""
+        """Divide settings of the trainer. Raises UserError for one that is missing, and for a remainder."""
         settings = {"num_iterations": 1, "gradient_accumulation_steps": 1} | self.trainer
         for key in (*factors, divisor):
             if settings.get(key) is None or settings[key] < 1:
@@ -187,7 +187,7 @@ FORMERLY = {"activation_checkpointing": "gradient_checkpointing"}
 
 
 def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a recipe, apply `a.b=value` overrides (values are YAML), and check every key and type.
+    """Read a recipe with `a.b=value` overrides. Values are YAML, and every key and type is checked.
 
     Raises:
         UserError: a missing file, an unknown key, a wrong type, or settings that exclude each other.
@@ -210,7 +210,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def build(node: Mapping[str, Any]) -> RunConfig:
-    """Build a checked `RunConfig` from a plain mapping; raises UserError as `load` does."""
+    """Build a checked `RunConfig` from a plain mapping. Raises UserError as `load` does."""
     scene = node.get("scene", "tail" if node.get("model", "lab") == "lab" else None)
     if isinstance(scene, str) and scene in SCENES:
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
@@ -230,7 +230,7 @@ def build(node: Mapping[str, Any]) -> RunConfig:
 
 
 def _validated(model: Any, node: Mapping[str, Any], above: str = "") -> Any:
-    """Check settings by a model of pydantic; raise UserError with the first mistake in one line."""
+    """Check settings by a model of pydantic. Raises UserError with the first mistake in one line."""
     try:
         return model.model_validate(node)
     except pydantic.ValidationError as error:
@@ -248,7 +248,7 @@ def _validated(model: Any, node: Mapping[str, Any], above: str = "") -> Any:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `over` into `base`; mappings are merged, but a rule is replaced whole (its keys depend on its type)."""
+    """Merge `over` into `base`. Mappings are merged, but a rule is replaced whole (its keys depend on its type)."""
     out = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping) and key != "trust_region"
@@ -294,7 +294,7 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _trainer() -> type[pydantic.BaseModel]:
-    """Make a model of TRL's settings: simple types and mappings are checked, others are handed on."""
+    """Make a model of TRL's settings. Simple types and mappings are checked, others are handed on."""
     from trl import GRPOConfig  # pyright: ignore[reportPrivateImportUsage]
 
     # Not the types in its fields, from which transformers' HfArgumentParser takes the None.

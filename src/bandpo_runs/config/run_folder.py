@@ -1,4 +1,4 @@
-"""The folder of a run: what ran (`run.json`), with which settings (`config.yaml`), and whether it is finished."""
+"""Read the folder of a run: `run.json`, what ran, and `config.yaml`, the settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
 
 
 class Info(TypedDict):
-    """run.json, as far as it is used."""
+    """Hold the fields of run.json that are used."""
 
     __pydantic_config__ = _MORE  # pyright: ignore[reportGeneralTypeIssues]
     label: str
@@ -41,7 +41,7 @@ def read_info(folder: Path) -> Info:
 
 
 def check_same_run(folder: Path, config: RunConfig) -> None:
-    """Raise UserError unless the folder holds a run of this configuration; `output` may differ."""
+    """Check that a folder holds a run of this configuration. `output` may differ. Raises UserError."""
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"{folder} holds no run to resume (no config.yaml); start one without --resume")

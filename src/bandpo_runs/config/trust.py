@@ -1,4 +1,4 @@
-"""Limits of a stranger's recipe or model: no code runs, no secret is shown, and what is sent is said."""
+"""Limit a stranger's recipe or model. No code runs, no secret is shown, and what is sent is said."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALLOWED: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def check_mappings(trainer: Mapping[str, Any]) -> None:
-    """Raise UserError for a key or a value in the trainer's mappings that is not in `ALLOWED`."""
+    """Check the trainer's mappings. Raises UserError for a key or a value that is not in `ALLOWED`."""
     for key, allowed in ALLOWED.items():
         for name, given in (trainer.get(key) or {}).items():
             if name not in allowed:
@@ -45,7 +45,7 @@ def check_mappings(trainer: Mapping[str, Any]) -> None:
 
 
 def check_attention(config: Any) -> None:
-    """Raise ValueError for a model whose attention is a kernel of the hub: transformers would run its code."""
+    """Refuse a model whose attention is a kernel of the hub. transformers would run its code. Raises ValueError."""
     parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))]
     for part in parts:
         kernel = getattr(part, "_attn_implementation", None)
@@ -75,7 +75,7 @@ _IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\
 
 
 def secret_in(node: Any, above: str = "") -> str | None:
-    """Return the first setting that looks like a secret, by its name or as a URL with a password."""
+    """Return the first setting that looks like a secret. Its name says so, or it is a URL with a password."""
     for key, value in node.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Sources of prompts and answers: public data sets and files, checked, compared and written down for a trainer."""
+"""Read prompts and answers, and check, compare and write them for a trainer. They are public data sets and files."""
 
 from ..faces import lazily
 

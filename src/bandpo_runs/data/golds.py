@@ -1,4 +1,4 @@
-"""Right answers as data sets hold them: read as one text, and checked before a model is trained on them."""
+"""Read right answers as data sets hold them, and check them before a training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 
 def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
-    """Read the right answer that a cell holds, and say what was changed to get it; "" where there is none.
+    """Read the right answer in a cell, and say what was changed to get it. It is "" where there is none.
 
     Args:
         value: text or a number; a mapping with one answer (`{"ground_truth": "34", "style": "rule"}`) or a list of one,
@@ -51,7 +51,7 @@ def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
 
 
 def gold_fault(text: str) -> str | None:
-    """Say why no answer can be compared with this right answer; None where nothing speaks against it."""
+    """Say why no answer can be compared with this right answer. None where nothing speaks against it."""
     if text.casefold() in _PLACEHOLDERS:
         return "answer is a placeholder (proof, notfound, nan, None)"
     if _CONTAINER.match(text):
@@ -60,7 +60,7 @@ def gold_fault(text: str) -> str | None:
 
 
 def solution_fault(text: str) -> str | None:
-    """Say that a right answer is a whole solution, and the option that takes the answer out of it."""
+    """Say that a right answer is a whole solution. The text names the option that takes the answer out of it."""
     if HASHES in text:
         return "answer is a whole solution; bandpo data prepare --answer-from hashes takes what stands behind its ####"
     if _BOXED.search(text):
@@ -113,7 +113,7 @@ def unpack(text: str) -> Any:
 
 
 def _visible(text: str) -> str:
-    """Remove characters without a width and marks of direction, and make every space a plain one."""
+    """Remove invisible characters and marks of direction. Every space becomes a plain one."""
     kinds = [(letter, unicodedata.category(letter)) for letter in text]
     seen = [(letter, kind) for letter, kind in kinds if kind not in ("Cf", "Cc") or letter in "\t\n\r"]
     return "".join(" " if kind == "Zs" else letter for letter, kind in seen)
@@ -129,7 +129,7 @@ def _undressed(text: str) -> str:
 
 
 def _last_box(text: str) -> tuple[str, str]:
-    r"""Return the last \boxed{} of a text, and its content; empty if there is none, or if it does not end."""
+    r"""Return the last \boxed{} of a text, and its content. Both are empty if there is none, or if it does not end."""
     found = list(_BOXED.finditer(text))
     if not found:
         return "", ""

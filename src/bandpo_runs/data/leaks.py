@@ -1,4 +1,4 @@
-"""Search for texts of the same problem: repeated rows, and training rows that hold an evaluation problem."""
+"""Find texts of the same problem. They are repeated rows, and training rows that hold an evaluation problem."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
 def same_text(text: str) -> str:
-    """Return a problem without white space and case; equal for two rows with the same problem."""
+    """Return a problem without white space and case. It is equal for two rows with the same problem."""
     return "".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -29,7 +29,7 @@ _LOOK = re.compile(
 
 
 def words(text: str) -> list[str]:
-    """Return the words, numbers and CJK characters of a problem, whatever its LaTeX looks like."""
+    """Return the words, numbers and CJK characters of a problem. How its LaTeX looks does not matter."""
     text = _LOOK.sub(" ", unicodedata.normalize("NFKC", text).casefold())
     text = re.sub(r"\\[dtc]?frac", r"\\frac ", text)
     text = re.sub(r"\\frac\s+(\d)(\d)", r"\\frac \1 \2", text)
@@ -42,7 +42,7 @@ def _runs(text: list[str]) -> set[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Leak:
-    """An evaluation problem that a text holds, and the share of its runs of words that are there."""
+    """Hold an evaluation problem found in a text. `share` is the share of its runs of words that are there."""
 
     name: str
     row: int
@@ -51,7 +51,7 @@ class Leak:
 
 
 class Leaks:
-    """Evaluation problems, and which of them a text holds.
+    """Find which evaluation problems a text holds.
 
     A text holds a problem if it shares at least `SHARE` of the problem's runs of `RUN` words, not counting runs that
     stand in `COMMON` evaluation problems or more ("where m and n are relatively prime ..."). A problem with no run of
@@ -61,8 +61,9 @@ class Leaks:
         sets: name and problems of each evaluation set.
     """
 
-    def __init__(self, sets: Iterable[tuple[str, Iterable[str]]]) -> None:
+    def __init__(self, sets: Sequence[tuple[str, Iterable[str]]]) -> None:
         known: dict[tuple[str, ...], Leak] = {}
+        self.names = [name for name, _ in sets]
         for name, problems in sets:
             for row, problem in enumerate(problems):
                 known.setdefault(tuple(words(problem)), Leak(name, row, 1.0, problem))

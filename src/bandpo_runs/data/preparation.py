@@ -1,4 +1,4 @@
-"""`bandpo data prepare`: from a data set as it is published to a file to train on, with an account of every change.
+"""Make the files of `bandpo data prepare`. Every change to a published data set is counted.
 
 A file is made in one pass (`collect`: what is read, corrected, and dropped for which reason), cut to the longest
 prompt, and put into its place in one step. Its account lies in the Parquet file itself, and `report.md` is written from
@@ -39,7 +39,7 @@ Earlier = dict[str, tuple[str, str]]  # by a problem's text: its answer, and the
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the preparation.
+    """Hold the settings of the preparation.
 
     Attributes:
         template: the text around a problem: by name, or a text with {prompt} in it; None: see `template_text`.
@@ -61,7 +61,7 @@ class Settings:
 def prepare(
     sources: Sequence[Source], output: Path, settings: Settings | None = None, *, say: _Say = lambda line: None
 ) -> dict[str, dict[str, Any]]:
-    """Make the files of some data sets, with report.md beside them; return their accounts, by name of the file.
+    """Make the files of some data sets, with a report.md. Returns their accounts, by name of the file.
 
     Evaluation sets come first. Training rows are held against those of the same call, and against `settings.against`;
     a training file also does not repeat the problems of the ones before it. `say` is told what happens, in lines.
@@ -117,7 +117,7 @@ def _make(
     count: Callable[[Messages], int],
     say: _Say,
 ) -> dict[str, Any]:
-    """Make one file, whole or not at all; return its account, and add the problems of a training file to `earlier`."""
+    """Make one file, whole or not at all, and return its account. The problems of a training file go to `earlier`."""
     if source.kind == "file" and Path(source.hub).resolve() == path.resolve():
         raise UserError(f"{path} would be written over itself; choose another folder with -o")
     say(f"{source.name}: reading {source.hub}")
@@ -139,8 +139,11 @@ def _make(
     if not prepared:
         why = "; ".join([_listed(findings.dropped), *(f"e.g. {each[0]}" for each in findings.examples.values())])
         raise UserError(f"{source.name}: of {counted(findings.read, 'row')} none is left ({why})")
-    warnings = warnings_of(source, findings.read, findings.kept_though + findings.dropped)
+    found = findings.dropped + findings.kept_though
+    warnings = warnings_of(source, findings.read, found)
     account = {"rows": len(prepared), **vars(findings), "warnings": warnings, "from": where, "version": __version__}
+    names = [] if stays else leaks.names
+    account["checked"] = {f"rows with a problem of {name}": found[f"holds a problem of {name}"] for name in names}
     account["settings"] = {name: str(value) for name, value in vars(settings).items()}
     _write(prepared, account, path)
     say(f"{source.name}: {path}, {counted(len(prepared), 'row')} of {findings.read:,}")
@@ -157,7 +160,7 @@ _CONTRADICTION = "same problem with different answers"
 
 @dataclass
 class Findings:
-    """Record of the changes to a file's rows: counts, and the first few examples of each kind.
+    """Record the changes to a file's rows. They are counts, and the first few examples of each kind.
 
     With `stays`, rows with a fault stay, if they can be used at all, and are counted in `kept_though`.
     """
@@ -170,7 +173,7 @@ class Findings:
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, counts: Counter[str], what: str, problem: Problem, more: str = "") -> None:
-        """Count a finding; its example has the row's number, the problem's text and `more`."""
+        """Count a finding. Its example has the row's number, the problem's text and `more`."""
         counts[what] += 1
         examples = self.examples.setdefault(what, [])
         if len(examples) < EXAMPLES:
@@ -228,7 +231,7 @@ def collect(
 def _objection(
     problem: Problem, leaks: Leaks, earlier: tuple[str, str] | None, same: Problem | str | None
 ) -> tuple[str | None, str]:
-    """Say what speaks against a row, with an example for the report; `same` is known of rows with the same text."""
+    """Say what speaks against a row, with an example. `same` is known of rows with the same text."""
     answer = f"answer {quoted(problem.answer)}"
     if earlier is not None:
         return f"same problem as in {earlier[1]}", f"{answer}, there {quoted(earlier[0])}"
@@ -253,7 +256,7 @@ def _counted(rows: Rows, title: str) -> Iterator[dict[str, Any]]:
 
 
 def token_counter(name: str) -> Callable[[Messages], int]:
-    """Return a counter of prompt tokens, through the chat template, as verl and TRL count them."""
+    """Return a counter of prompt tokens. It uses the chat template, as verl and TRL do."""
     from transformers import AutoTokenizer
 
     try:
@@ -311,7 +314,7 @@ def _write(rows: list[dict[str, Any]], account: Mapping[str, Any], path: Path) -
 
 
 def account_of(path: Path) -> dict[str, Any] | None:
-    """Read the account in a prepared file; None if it is damaged, or another program's."""
+    """Read the account in a prepared file. None if it is damaged, or another program's."""
     try:
         return json.loads((pyarrow.parquet.read_schema(path).metadata or {})[b"bandpo"])
     except (OSError, KeyError, ValueError, pyarrow.ArrowException):
@@ -340,8 +343,8 @@ def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
 
 
 def _counts(account: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    titles = {"Dropped": "dropped", "Found and kept": "kept_though", "Put right": "corrected"}
-    return {title: account[key] for title, key in titles.items() if account[key]}
+    titles = {"Checked": "checked", "Dropped": "dropped", "Found and kept": "kept_though", "Put right": "corrected"}
+    return {title: account[key] for title, key in titles.items() if account.get(key)}
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""One row of a source as a problem: its text without instructions, its answer, and the messages that ask for it."""
+"""Read a row of a source as a problem. It has the text without instructions, the answer, and the messages to send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bandpo.errors import UserError
 
 from .golds import gold_fault, read_gold, unpack
 from .readers import value_at
-from .sources import Source
+from .sources import SOURCES, Source
 
 # The text that the public DAPO rows stand in. The paper's other data stands in it with a space on each side.
 _BEFORE = (
@@ -27,7 +27,7 @@ TEMPLATES = {
 
 
 def template_text(template: str | None, known: bool) -> str:
-    """Return the text of a template, given by name or as the text; by default the paper's for a known data set.
+    """Return the text of a template. It is given by name or as the text; a known data set has the paper's by default.
 
     Raises:
         UserError: neither a known name nor a text with {prompt} in it.
@@ -50,7 +50,7 @@ Messages = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Problem:
-    """A row as it was read: the problem without instructions, its answer, and the messages where it came as such.
+    """Hold a row as it was read: problem, answer, and messages where it came as such.
 
     `fault` says what speaks against its answer, which is "" where none could be read; `changes` what was done to the
     row, each with what the report shows of it.
@@ -86,7 +86,9 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
     where = f"{source.name}: row {index + 1}"
     for what, path in (("prompt", source.problem), ("answer", source.answer)):
         if path not in row and path.split(".")[0] not in row:
-            raise UserError(f"{source.name}: column {path!r} (--{what}) is not there; row {index + 1} has {list(row)}")
+            hint = "" if source.name in SOURCES else f"; bandpo data prepare {source.name} --{what} COLUMN names it"
+            needs = f"needs the columns {source.problem!r} and {source.answer!r}, and has no {path!r}"
+            raise UserError(f"{source.name} {needs}; row {index + 1} has {', '.join(row)}{hint}")
     value, messages = value_at(row, source.problem), None
     changes: list[tuple[str, str]] = []
     if isinstance(value, str) and _are_messages(found := unpack(value)):  # a cell of CSV
@@ -101,7 +103,7 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
         value = messages[-1]["content"] if asked else ""
     elif not isinstance(value, str | None):
         raise UserError(f"{where}: {source.problem!r} must be text or messages, got {value!r:.60}")
-    text, gold = _bare(value or ""), value_at(row, source.answer)
+    text, gold = bare(value or ""), value_at(row, source.answer)
     try:
         answer, done = read_gold(gold, source.after)
         fault = gold_fault(answer) or (None if answer else "no answer")
@@ -121,7 +123,7 @@ def _are_messages(thing: Any) -> TypeGuard[Messages]:
     )
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """Remove the instructions of the template `paper`."""
     if text.startswith(_BEFORE) and text.endswith(_BEHIND):
         return text[len(_BEFORE) : -len(_BEHIND)].strip()
@@ -129,7 +131,7 @@ def _bare(text: str) -> str:
 
 
 def messages_of(source: Source, problem: Problem, template: str) -> Messages:
-    """Return the messages that ask for a problem, in a template's text; existing messages stay."""
+    """Return the messages that ask for a problem. They are in a template's text; existing messages stay."""
     if problem.messages is not None:
         if template == TEMPLATES["paper" if source.instructed else "plain"]:
             return problem.messages
@@ -139,7 +141,7 @@ def messages_of(source: Source, problem: Problem, template: str) -> Messages:
 
 
 def corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
-    """Return an integer as it is usually written, and the changes; with `padded` the zeros before it stay."""
+    """Return an integer as it is usually written, and the changes. With `padded` the zeros before it stay."""
     changes = []
     if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.0*)?", answer):
         answer = answer.replace(",", "")
@@ -154,5 +156,5 @@ def corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
 
 
 def without_looks(answer: str) -> str:
-    """Remove marks that do not change an answer: white space, dollar signs, the size of brackets and fractions."""
+    """Remove marks that do not change an answer. They are white space, dollar signs, sizes of brackets."""
     return re.sub(r"\s|\$|\\left|\\right|\\[,;! ]", "", re.sub(r"\\[dt]frac", r"\\frac", answer))

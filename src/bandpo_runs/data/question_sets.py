@@ -1,4 +1,4 @@
-"""Questions to evaluate on, by name: of data sets and files, the held-out rows of a recipe or a run, the lab's."""
+"""Read questions to evaluate on, by name. They are of data sets, files, held-out rows of runs, or the lab."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 from bandpo.files import parse_yaml, shortened
 
 from .. import toy
@@ -28,7 +28,7 @@ _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """The questions of one data set. `scorer`: the one that fits; `facts`: how they were made, for eval.json."""
+    """Hold the questions of one data set. `scorer`: the one that fits; `facts`: how they were made, for eval.json."""
 
     name: str
     questions: list[Question]
@@ -122,7 +122,7 @@ def held_out_name(config: RunConfig) -> str:
 
 
 def evaluation_set(name: str, *, template: str | None = None, copies: Path | None = None) -> QuestionSet:
-    """Read a data set to evaluate on, by its name or from a file: all of its problems, in order, as chat messages.
+    """Read a data set to evaluate on, by its name or from a file. It has all problems, in order, as chat messages.
 
     Integers are written as usual (033 is 33). Nothing is dropped but repetitions.
 
@@ -166,7 +166,7 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
 def _distinct(
     name: str, rows: _Rows, scorer: str, facts: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
 ) -> QuestionSet:
-    """Keep each question once: a repeated one would count as independent in every interval."""
+    """Keep each question once. A repeated one would count as independent in every interval."""
     known: dict[str, Question] = {}
     repeated = 0
     for content, answer, more in rows:
@@ -176,7 +176,8 @@ def _distinct(
         if first.answer != question.answer:
             answers = f"{first.answer!r} and {question.answer!r}"
             raise UserError(f"--data {name}: two answers, {answers}, to the question {content!r:.200}")
-    return QuestionSet(name, list(known.values()), scorer, {**(facts or {}), "repeated": repeated}, warnings)
+    said = [*warnings, *[f"{name}: {counted(repeated, 'repeated question')} left out"] * bool(repeated)]
+    return QuestionSet(name, list(known.values()), scorer, {**(facts or {}), "repeated": repeated}, said)
 
 
 def _as_text(question: Question) -> Question:

@@ -1,4 +1,4 @@
-"""A question: what a model is asked, and the right answer."""
+"""Describe a question: what a model is asked, and the right answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Content = str | list[dict[str, Any]]  # text, or chat messages
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and its answer. `more`: further columns, which a scorer may need."""
+    """Hold a prompt and its answer. `more`: further columns, which a scorer may need."""
 
     data: str
     prompt: int
@@ -24,7 +24,7 @@ class Question:
 
     @property
     def id(self) -> str:
-        """Hash the question: the same question has the same in every folder."""
+        """Hash the question. The same question has the same hash in every folder."""
         return hashlib.sha256(line_of(self.content)).hexdigest()[:16]
 
     def row(self) -> dict[str, Any]:

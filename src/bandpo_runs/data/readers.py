@@ -1,4 +1,4 @@
-"""Rows of a data set as plain dictionaries: from the hub, a copy of it on disk, a file, or reasoning_gym."""
+"""Read rows of a data set as plain dictionaries. They come from the hub, a copy of it, a file, or reasoning_gym."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
     return value_at(inside, rest) if isinstance(inside, Mapping) else None
 
 
-def file_rows(path: Path, name: str | None = None) -> Rows:
-    """Read the rows of a file of JSON lines, JSON, CSV or Parquet, by its ending; `name` stands in errors.
+def file_rows(path: Path, name: str | None = None, *others: str) -> Rows:
+    """Read a file of JSON lines, JSON, CSV or Parquet, by its ending. Errors have `name` and the endings `others`.
 
     Raises:
         UserError: no such file, another ending, or a file that cannot be read; in the last case only when its rows are.
@@ -43,7 +43,8 @@ def file_rows(path: Path, name: str | None = None) -> Rows:
     if not path.is_file():
         raise UserError(f"{name} is not a file")
     if path.suffix not in _READERS:
-        raise UserError(f"{name} must end in one of {sorted(_READERS)}")
+        *endings, last = *sorted(_READERS), *others
+        raise UserError(f"{name} must end in {', '.join(endings)} or {last}")
     return _guarded(_READERS[path.suffix], path, name)
 
 
@@ -55,7 +56,7 @@ def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
 
 
 def _json_rows(path: Path) -> Rows:
-    """Read lines, or one array; not through a table, which would make a date of the answer "2024-01-01"."""
+    """Read lines, or one array. A table would make a date of the answer "2024-01-01"."""
     with path.open("rb") as file:
         start = file.read(2**12).removeprefix(BOM_UTF8).lstrip()
     if start.startswith(b"["):
@@ -123,7 +124,7 @@ def hub_rows(hub: str, config: str | None, split: str, then: str = "--from copie
 
 
 def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
-    """List the files that a source is read from, in copies of the hub at ORG/NAME; none if it is downloaded.
+    """List the files that a source is read from. Copies of the hub are at ORG/NAME; none if it is downloaded.
 
     Raises:
         UserError: nothing of it is there; the message says where it was looked for.
@@ -145,7 +146,7 @@ def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
 
 
 def open_source(source: Source, copies: Path | None) -> tuple[Rows, dict[str, Any]]:
-    """Return the rows of a source, at most its `size`, and their origin; from `copies`, if given, not the hub."""
+    """Return the rows of a source, at most its `size`, and their origin. `copies`, if given, stand for the hub."""
     if files := files_on_disk(source, copies):
         rows = chain.from_iterable([file_rows(path) for path in files])
         return islice(rows, source.size), {"files": {str(path): file_hash(path) for path in files}}
@@ -163,7 +164,7 @@ def file_hash(path: Path) -> str:
 def reasoning_gym_items(
     task: str, size: int, options: Mapping[str, Any], name: str = "task"
 ) -> tuple[list[dict[str, Any]], Callable[[str, dict[str, Any]], float]]:
-    """Return the items of a reasoning_gym task, with `question` and `answer`, and its scorer `score(text, item)`.
+    """Return the items of a reasoning_gym task, and its scorer `score(text, item)`. Items have `question` and `answer`.
 
     `options` of the task may have its `seed`, which is 0 by default; `name` stands in errors.
 

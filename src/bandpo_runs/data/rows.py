@@ -1,4 +1,4 @@
-"""Training rows `{prompt, answer, ...}` from a file, the hub, a reasoning_gym task or the lab, in a fixed order."""
+"""Read training rows `{prompt, answer, ...}` in a fixed order. They come from files, the hub, tasks or the lab."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .readers import file_rows, hub_rows, reasoning_gym_items
 
 
 def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
-    """Read the rows as `read_rows` does, and the reward; for `module:function` the module is imported.
+    """Read the rows as `read_rows` does, and the reward. For `module:function` the module is imported.
 
     Raises:
         UserError: as there, or there is no such reward.
@@ -85,7 +85,7 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
 
 
 def _from_table(data: DataConfig, reward: str) -> Dataset:
-    """Read a file or a data set of the hub; rename its columns, and put a prompt into its template."""
+    """Read a file or a data set of the hub. Its columns are renamed, and a prompt is put into its template."""
     path = data.path or ""
     if data.source == "hub":
         rows = list(hub_rows(path, None, data.split, then="data.source=file data.path=FILE")[0])

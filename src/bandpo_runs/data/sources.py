@@ -1,4 +1,4 @@
-"""The data sets that bandpo knows, and which of them, or of other data, a name stands for."""
+"""Find data sets by name: those that bandpo knows, files, and others of the hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .golds import BOX, HASHES
 
 @dataclass(frozen=True)
 class Source:
-    """A data set and how its rows are read.
+    """Describe a data set and how its rows are read.
 
     Attributes:
         name: what it is called here.
@@ -138,7 +138,7 @@ def find(
 
 
 def warnings_of(source: Source, read: int, faults: Mapping[str, int]) -> list[str]:
-    """Warn of a number of rows that is not the recorded one, and of problems and answers that cannot be used."""
+    """Warn of unexpected numbers of rows, and of unusable problems and answers."""
     known = source.size is not None or source.rows in (None, read)
     out = [] if known else [f"{source.name}: {counted(read, 'row')}, expected {source.rows:,}"]
     found = [(what, count) for what, count in faults.items() if what.startswith(("answer", "no "))]

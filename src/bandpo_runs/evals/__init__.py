@@ -1,4 +1,4 @@
-"""Samples of a model: drawn, kept, graded, read back."""
+"""Draw, keep, grade and read back samples of a model."""
 
 from ..faces import lazily
 

@@ -1,4 +1,4 @@
-"""`bandpo eval`: questions to a model, its answers to a folder. The same command goes on where it was stopped."""
+"""Draw answers to questions into a folder. The same command goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Backend = Server | VLLM | Transformers
 
 @dataclass(frozen=True)
 class Model:
-    """Model to evaluate: `path` for the back end, `name` for the folder, `label` for tables, and its own `data`."""
+    """Describe a model to evaluate. `path` is for the back end, `name` for the folder, `label` for tables."""
 
     path: str
     name: str
@@ -44,7 +44,7 @@ class Model:
 
 
 def find_model(text: str, base_url: str | None = None) -> Model:
-    """Find a model's folder, hub id or name on a server; the folder of a run, or `lab`, stands for the model in it."""
+    """Find a model's folder, hub id or name on a server. The folder of a run, or `lab`, stands for the model in it."""
     folder = Path(text)
     if base_url is not None:
         return Model(text, folder.name, text)
@@ -59,7 +59,7 @@ def find_model(text: str, base_url: str | None = None) -> Model:
 
 @dataclass(frozen=True)
 class Engine:
-    """Choice of the back end that draws, and its settings.
+    """Choose the back end that draws, and its settings.
 
     A `base_url` makes it `openai`, which also has `concurrency` (requests at once), `timeout` (seconds for an answer;
     None: an hour) and `body` (more fields of a request; None leaves one out). `batch` is for transformers.
@@ -73,7 +73,7 @@ class Engine:
     batch: int | None = None
 
     def chosen(self) -> str:
-        """Return the name of the back end; raise UserError for one that cannot be, or a setting that it lacks."""
+        """Return the name of the back end. Raises UserError for one that cannot be, or a setting that it lacks."""
         name = self.backend
         if name == "auto":
             name = "openai" if self.base_url else "vllm" if find_spec("vllm") else "transformers"
@@ -115,7 +115,7 @@ def evaluate(
     label: str | None = None,
     command: str | None = None,
 ) -> Path:
-    """Draw all samples that are missing in the folder; return the folder, runs/eval/NAME by default.
+    """Draw all samples that are missing in the folder. Returns the folder, runs/eval/NAME by default.
 
     `model` is as `find_model` takes it. `data` is what `read` takes; none: the held-out rows of the run, or the lab's
     questions. `scorer` is by default the one that fits the data, `label` the model's name in tables, and `command` how
@@ -162,14 +162,19 @@ def evaluate(
         plan = f"{facts['label']} on {sizes}: {counted(total, 'sample')} ({sampling.n} a prompt) by {backend}"
         console.print(f"{plan}, into {folder}{there}", soft_wrap=True)
         if todo or again:
-            loaded = engine.start(found.path)
-            evaluation.record("dtype", loaded.dtype)
-            evaluation.record("thinking", "opened" if opens_thinking(asked[0].content, loaded.tokenizer) else None)
-            _draw(loaded, evaluation, todo, done, total)
             try:
-                _draw(loaded, evaluation, again, done + len(todo), total)
-            except UserError as error:  # nothing is missing: these have an outcome
-                console.print(f"warning: {error}", soft_wrap=True)
+                loaded = engine.start(found.path)
+                evaluation.record("dtype", loaded.dtype)
+                evaluation.record("thinking", "opened" if opens_thinking(asked[0].content, loaded.tokenizer) else None)
+                _draw(loaded, evaluation, todo, done, total)
+                try:
+                    _draw(loaded, evaluation, again, done + len(todo), total)
+                except UserError as error:  # nothing is missing: these have an outcome
+                    console.print(f"warning: {error}", soft_wrap=True)
+            except KeyboardInterrupt as interrupt:
+                kept = sum(finish != "error" for finish in evaluation.done.values())
+                interrupt.add_note(f"{kept:,} of {counted(total, 'sample')} are kept in {folder}; ")
+                raise
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Answers that another program wrote, read as graded samples: dumps of trainers and harnesses, a user's files.
+"""Read answers of another program as graded samples. They are dumps of trainers and harnesses, and a user's files.
 
 A row is one answer, or a problem with its answers in lists. Of the `formats` of verl and of harnesses it is known what
 is where; of other files the names of columns tell it.
@@ -19,6 +19,7 @@ from bandpo.files import check_text, shortened
 from bandpo.rewards.grading import SCORERS
 
 from ..data.golds import read_gold, solution_fault
+from ..data.problems import without_looks
 from ..data.questions import Question
 from ..data.readers import value_at
 from ..statistics.estimators import Graded
@@ -68,12 +69,20 @@ def read_dump(
     rows, names, by = _rows(path, columns or {}, scorer)
     problem, wanted = "problem" if "problem" in names else "prompt", "response" if scorer else "score"
     problems: dict[str, dict[str, _Answers]] = {}
+    asked: dict[tuple[str, str], tuple[Any, Any]] = {}  # by data set and problem: the question, and its right answer
+    # A column "answer" may hold what the model answered, where no other column does.
+    is_gold = scorer is not None or "response" in names or names.get("answer") != "answer"
     for number, row in enumerate(rows, 1):
         where = f"{path}, row {number}"
         if row[problem] is None:
             raise UserError(f"{where}: {names[problem]!r} is missing")
         data = check_text(str(row.get("data") or "answers"), "the name")
-        answers = problems.setdefault(data, {}).setdefault(_hash(row[problem]), [])
+        key, gold = _hash(row[problem]), row.get("answer")
+        question, first = asked.setdefault((data, key), (row.get("prompt", row[problem]), gold))
+        if is_gold and None not in (first, gold) and without_looks(str(first)) != without_looks(str(gold)):
+            two = f"two right answers, {shortened(first)} and {shortened(gold)}"
+            raise UserError(f"{where}: {two}, to the question {shortened(question)}")
+        answers = problems.setdefault(data, {}).setdefault(key, [])
         found: _Answers = []
         if row[wanted] is not None and row[wanted] == row[wanted]:  # NaN, of a table
             found = _texts(row, names, where, scorer) if scorer else _scores(row, names, where)
@@ -89,7 +98,7 @@ def read_dump(
                 f"{path}: problems of {data!r} have from {min(sizes)} to {max(sizes)} answers, expected as many for "
                 "each; --drop-incomplete leaves out problems with fewer answers than most"
             )
-        graded.append(_graded(data, even, scorer, scorer is not None or "extracted" in names))
+        graded.append(_graded(data, even, scorer, scorer is not None or "extracted" in names, asked))
     return graded, by
 
 
@@ -122,7 +131,7 @@ def _rows(path: Path, given: Mapping[str, str], scorer: str | None) -> tuple[Seq
 
 
 def _texts(row: Row, names: Mapping[str, str], where: str, scorer: str) -> _Answers:
-    """Return the texts in a row, each with the right answer; as it is written for a scorer of texts."""
+    """Return the texts in a row, each with the right answer. A scorer of texts gets that as it is written."""
     value = gold = row["answer"]
     try:
         if not isinstance(value, str) or scorer in (*SCORERS, "last-number"):
@@ -202,7 +211,9 @@ def _even(data: str, problems: Mapping[str, _Answers], say: Callable[[str], None
     return kept
 
 
-def _graded(data: str, problems: Mapping[str, _Answers], scorer: str | None, is_read: bool) -> Graded:
+def _graded(
+    data: str, problems: Mapping[str, _Answers], scorer: str | None, is_read: bool, asked: Mapping[Any, tuple[Any, Any]]
+) -> Graded:
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
     if scorer:
@@ -219,4 +230,5 @@ def _graded(data: str, problems: Mapping[str, _Answers], scorer: str | None, is_
         truncated=None,
         parsed=answers != np.array(None) if is_read else None,
         prompt_ids=list(problems),
+        asked=[asked[data, key] for key in problems],
     )

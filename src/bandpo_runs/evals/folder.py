@@ -1,4 +1,4 @@
-"""The folder of an evaluation: what was asked, what came back, how it was graded.
+"""Read and write the folder of an evaluation.
 
     eval.json            what ran: model, back end, sampling, data sets, versions, times
     prompts.jsonl        a question a line
@@ -53,7 +53,7 @@ class _Data(TypedDict):
 
 @_open
 class Facts(TypedDict):
-    """eval.json, as far as it is read again; `Evaluation` and `draw` write more."""
+    """Hold the fields of eval.json that are read again. `Evaluation` and `draw` write more."""
 
     label: str
     model: str
@@ -74,7 +74,7 @@ class _Prompt(TypedDict):
 
 @_open
 class _Question(_Prompt):
-    """A line of prompts.jsonl; what else is in it is for a scorer."""
+    """Describe a line of prompts.jsonl; what else is in it is for a scorer."""
 
     content: str | list[dict[str, Any]]
     answer: str
@@ -82,7 +82,7 @@ class _Question(_Prompt):
 
 @pydantic.with_config(pydantic.ConfigDict(extra="forbid"))
 class SampleRow(_Prompt):
-    """A line of samples.jsonl."""
+    """Describe a line of samples.jsonl."""
 
     sample: _Count
     seed: _Count
@@ -94,7 +94,7 @@ class SampleRow(_Prompt):
 
 
 class GradeRow(_Prompt):
-    """A line of grades-SCORER.jsonl."""
+    """Describe a line of grades-SCORER.jsonl."""
 
     sample: _Count
     score: Literal[0, 1]
@@ -111,7 +111,7 @@ def read_facts(folder: Path) -> Facts:
 
 
 def read_questions(folder: Path, facts: Facts) -> list[Question]:
-    """Read prompts.jsonl, which must hold the questions that eval.json says: a score over others would be another.
+    """Read prompts.jsonl. It must hold the questions that eval.json says: a score over others would be another.
 
     Raises:
         UserError: it does not, or is damaged.
@@ -137,7 +137,7 @@ def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
 
 
 def _by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Sample], bool]) -> dict[Key, Sample]:
-    """Return the samples in the lines of a file, each once; a later line stands for an earlier one that is an `error`.
+    """Return the samples in the lines of a file, each once. A later line stands for an earlier one that is an `error`.
 
     Raises:
         UserError: a sample is not asked for, or there twice.
@@ -159,7 +159,7 @@ def grades_path(folder: Path, scorer: str) -> Path:
 
 
 def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
-    """Read scores and answers of a finished evaluation, as arrays [prompts, samples] of each data set.
+    """Read scores and answers of a finished evaluation. They are arrays [prompts, samples] of each data set.
 
     `scorer` is the one whose grades are read; None: the one that the evaluation was made with.
 
@@ -205,11 +205,13 @@ def _graded(
         truncated=array(bool, lambda key: samples[key].finish == "length"),
         parsed=array(bool, lambda key: grades[key]["status"] == "ok"),
         prompt_ids=[question.id for question in questions],
+        status=array(object, lambda key: grades[key]["status"]),
+        asked=[(question.content, question.answer) for question in questions],
     )
 
 
 class Evaluation:
-    """An evaluation folder, open for writing: new, or where its last process left it.
+    """Write to an evaluation folder. It is new, or where its last process left it.
 
     When an evaluation goes on, its questions, `SETTINGS` of its `facts`, and its sampling must be the same; only more
     samples than before may be asked for.
@@ -254,7 +256,7 @@ class Evaluation:
         return {key: sample.finish for key, sample in samples.items()}
 
     def _check(self, stored: Mapping[str, Any]) -> None:
-        """Check for the same model, wherever it is, the same questions, the same sampling; only n may grow."""
+        """Check for the same model, questions and sampling. The model may be elsewhere, and only n may grow."""
         before, now = self._settings(stored), self._settings(self.facts)
         same = {key for key in {*before, *now} if before.get(key) == now.get(key)}
         same |= {"sampling.n"} if (now["sampling.n"] > before["sampling.n"]) else set()
@@ -276,14 +278,14 @@ class Evaluation:
         )
 
     def record(self, name: str, value: str | None) -> None:
-        """Record a fact that is known once a model is loaded; raise UserError if the samples there have another."""
+        """Record a fact that is known once a model is loaded. Raises UserError if the samples there have another."""
         known = self.facts.setdefault(name, value)
         if known != value:
             raise self._other((name, known, value))
         self._write_facts()
 
     def todo(self, finish: str | None = None) -> list[tuple[Question, int, int]]:
-        """List (question, sample, its seed) of all samples that are missing, or that ended in an "error"."""
+        """List the samples to draw as (question, sample, its seed). They are missing, or ended in `finish`."""
         return [
             (question, sample, seed_of(self.sampling.seed, question, sample))
             for question in self.questions
@@ -292,7 +294,7 @@ class Evaluation:
         ]
 
     def add(self, sample: Sample) -> None:
-        """Append a sample; it is there for good when this returns, were the process killed now."""
+        """Append a sample. It is there for good when this returns, were the process killed now."""
         if self.done.get(sample.key, "error") != "error":
             raise ValueError(f"sample {sample.key} is there already")
         self._file.add({name: value for name, value in asdict(sample).items() if value is not None or name == "tokens"})

@@ -1,4 +1,4 @@
-"""Files of verl and of evaluation harnesses as rows by role: lm-evaluation-harness, inspect_ai and lighteval."""
+"""Read files of verl and of evaluation harnesses as rows by role."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_of(path: Path) -> list[Row]:
             log = read_json(path, shown=False)
             if isinstance(log.get("samples"), list) and isinstance(log.get("eval"), dict):
                 return [{"task": log["eval"].get("task"), **sample} for sample in log["samples"]]
-    return list(file_rows(path, str(path)))
+    return list(file_rows(path, str(path), ".eval"))
 
 
 def _zipped(path: Path) -> list[Row]:
@@ -53,7 +53,7 @@ def _zipped(path: Path) -> list[Row]:
 def known(
     path: Path, rows: Sequence[Row], score: str | None, scorer: str | None
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return the rows of a known form by role (`prompt`, `answer`, ...), and what graded them; None for another file.
+    """Return the rows of a known form by role (`prompt`, ...), and what graded them. None for another file.
 
     `score` is the name of the metric that says what is right; a `scorer` needs none, as it grades the responses anew.
 
@@ -92,7 +92,7 @@ def _metric(path: Path, metrics: list[str], given: str | None) -> str:
 
 
 def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Read verl's `trainer.validation_data_dir`: rewards are any numbers, and right is what is above 0.
+    """Read verl's `trainer.validation_data_dir`. Rewards are any numbers, and right is what is above 0.
 
     Its questions are told apart by the right answer as well.
     """
@@ -110,7 +110,7 @@ def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 
 def _inspect(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Read the samples of an inspect_ai log; match.strict is the number `strict` of the scorer `match`."""
+    """Read the samples of an inspect_ai log. match.strict is the number `strict` of the scorer `match`."""
     for row in rows:
         metrics = {}
         for name, found in (row.get("scores") or {}).items():
@@ -135,7 +135,7 @@ _OWN = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filt
 
 
 def _lm_eval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Read lm-eval's `samples_TASK_TIME.jsonl`: a row for each document and filter, with the metrics by their names.
+    """Read lm-eval's `samples_TASK_TIME.jsonl`. It has a row for each document and filter, with metrics by their names.
 
     Each filter is another grading of the same answers, and hence a data set.
     """
@@ -164,7 +164,7 @@ _SHARE = re.compile(r"avg@n(:|$)|(gpqa_)?pass@k:(.*&)?k=1(&|$)")
 
 
 def _lighteval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Read the details of lighteval 0.10 and later: `doc`, what was asked; `model_response`, what came; `metric`."""
+    """Read details of lighteval 0.10 and later. `doc` was asked, `model_response` came, `metric` has the scores."""
     for row in rows:
         doc = row["doc"]
         gold = doc["gold_index"] if isinstance(doc["gold_index"], list) else [doc["gold_index"]]
@@ -178,7 +178,7 @@ def _lighteval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 
 def _of_share(metric: str, value: Any, count: int) -> Any:
-    """Return as many scores as a share of right responses stands for; a text for another number of several."""
+    """Return as many scores as a share of right responses stands for. A text for another number of several."""
     count = int(found[1]) if (found := re.search(r"[:&]n=(\d+)", metric)) else count or 1
     right = round(value * count)
     if abs(value * count - right) > 1e-6 * count or not 0 <= right <= count or (count > 1 and not _SHARE.match(metric)):

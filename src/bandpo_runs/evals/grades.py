@@ -1,4 +1,4 @@
-"""The grades of an evaluation folder, from the samples alone, and remarks on what is wrong with them."""
+"""Grade an evaluation folder from its samples, and remark on failures."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CHUNK = 512  # samples graded between two appends
 
 
 def check_scorer(scorer: str) -> str:
-    """Return the scorer if there is one of this name; raise UserError otherwise."""
+    """Return the scorer if there is one of this name. Raises UserError otherwise."""
     if scorer not in GRADERS:
         raise UserError(f"scorer must be one of {', '.join(GRADERS)}, got {scorer!r}{nearest(scorer, list(GRADERS))}")
     return scorer
 
 
 def grade_folder(folder: Path, scorer: str | None = None) -> str:
-    """Grade the samples that have no grade yet, and append the grades to grades-SCORER.jsonl; return the scorer.
+    """Grade the samples that have no grade yet, and return the scorer. Grades are appended to grades-SCORER.jsonl.
 
     `scorer` is one of `GRADERS`; None: the evaluation's own.
     """
@@ -100,7 +100,7 @@ def _last_numbers(samples: Sequence[Sample], questions: Sequence[Question]) -> l
 
 
 def _lab(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
-    """Grade with the lab's reward, which asks for tokens: the letters of a text, and its end, which is known."""
+    """Grade with the lab's reward. It asks for tokens: the letters of a text, and its end, which is known."""
     ids = [
         [toy.SYMBOLS.index(letter) for letter in s.text if not letter.isspace()] + [toy.END] * (s.finish == "stop")
         for s in samples
@@ -121,7 +121,7 @@ MOST = 2048  # samples that the other scorers grade
 
 
 def unanswered(samples: Sequence[Sample]) -> Iterator[str]:
-    """Say how many samples are without a whole answer, in which way, and what the server said, for example."""
+    """Say how many samples are without a whole answer. It says in which way, and what the server said, for example."""
     for kind, why in WHY.items():
         if failed := [sample for sample in samples if sample.finish == kind]:
             said = next((f". For example: {sample.error}" for sample in failed if sample.error), "")
@@ -129,7 +129,7 @@ def unanswered(samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def nothing_right(folder: Path, samples: Sequence[Sample], scorer: str) -> str | None:
-    """Say why no sample of a folder is right by `scorer`: all answers are empty, or what other scorers find in them."""
+    """Say why no sample of a folder is right by `scorer`. All answers are empty, or other scorers find some."""
     answers = [sample for sample in samples if sample.error is None]
     if not any(sample.text.strip() for sample in answers):
         cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)

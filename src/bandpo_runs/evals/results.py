@@ -1,4 +1,4 @@
-"""Results read back: what one checkpoint did, from what was sampled and graded, and the log of the run that made it.
+"""Read results back: what one checkpoint did, and the log of the run that made it.
 
 The label of a result is what comes before an = in front of its path, or that of the evaluation; "MODEL / METHOD" puts
 METHOD under the heading MODEL. Results with the same label are runs of one method with other seeds.
@@ -26,7 +26,7 @@ Columns = Mapping[str, str]  # names of columns by what they hold
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Result of one checkpoint: its samples, data set by data set, and the collapse in its run's log, if any.
+    """Hold the result of one checkpoint. It has samples of each data set, and the collapse in its run's log, if any.
 
     `notes` say what of a file was left out, or under which name it was compared.
     """
@@ -89,7 +89,7 @@ def read_results(
 def read_result(
     text: str, scorer: str | None = None, columns: Columns | None = None, drop_incomplete: bool = False
 ) -> Result:
-    """Read "PATH" or "LABEL=PATH", an evaluation folder or a file of answers, without a log.
+    """Read "PATH" or "LABEL=PATH", without a log. It is an evaluation folder or a file of answers.
 
     `scorer` is whose grades of the folder are read, or grades the answers of a file anew; `columns` and
     `drop_incomplete` are for a file, as for `dumps.read_dump`.
@@ -114,14 +114,14 @@ def read_result(
 
 
 def _log_of(source: Path) -> Path | None:
-    """Find the log of the run that made a folder's model: metrics.jsonl with the model or up to two folders above."""
+    """Find the log of the run that made a folder's model. It lies with the model or up to two folders above."""
     model = Path(read_facts(source)["model"]) if source.is_dir() else source
     folders = (model.resolve(), *model.resolve().parents[:2]) if model.is_dir() else ()
     return next((log for folder in folders if (log := folder / "metrics.jsonl").is_file()), None)
 
 
 def read_log(path: Path) -> Curves:
-    """Read the log of a run: its folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
+    """Read the log of a run. It is a folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
 
     Raises:
         UserError: no such log, or one without a reward.

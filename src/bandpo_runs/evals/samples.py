@@ -1,4 +1,4 @@
-"""A sample: how it is drawn, from which seed, and what came back."""
+"""Describe a sample: how it is drawn, from which seed, and what came back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[str, int, int]  # data set, prompt, sample
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings by which answers are drawn: `n` for each prompt, each with its own seed (`seed_of`).
+    """Hold the settings by which answers are drawn. `n` are drawn for each prompt, each with its seed (`seed_of`).
 
     Temperature 0 is greedy, with one sample; `top_p` 1 and `top_k` -1 keep all tokens.
     """
@@ -47,7 +47,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Sample:
-    """Sample of an answer: the data set and number of its question, its own number and seed, and what came back.
+    """Hold a sample of an answer. It has its data set, question, own number, seed, and what came back.
 
     Attributes:
         text: the answer, which is graded; empty where there is none.
@@ -74,13 +74,13 @@ class Sample:
 
 
 def seed_of(seed: int, question: Question, sample: int) -> int:
-    """Return the seed of one sample, in [0, 2^31): the same whatever else is evaluated, another for each sample."""
+    """Return the seed of one sample, in [0, 2^31). It is the same whatever else is evaluated."""
     text = f"{seed} {question.id}".encode()
     return (int.from_bytes(hashlib.sha256(text).digest()[:8], "big") + sample) % 2**31
 
 
 def content_of(content: Any, where: str) -> str:
-    """Return the text of a message: as such, or in parts, of which thoughts and calls of tools are left out."""
+    """Return the text of a message. It may come in parts, of which thoughts and calls of tools are left out."""
     parts = content if isinstance(content, list) else [content or ""]
     texts: list[str] = []
     for part in parts:

@@ -1,1 +1,1 @@
-"""Files of runs: locks, logs that grow, and what must survive a kill."""
+"""Lock files of runs, read logs that grow, and write what must survive a kill."""

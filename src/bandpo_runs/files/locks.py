@@ -1,4 +1,4 @@
-"""One process at a time writes to a folder."""
+"""Let one process at a time write to a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bandpo.errors import UserError
 
 @contextlib.contextmanager
 def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold a lock file, such as `folder / ".lock"`, while this process writes to its folder.
+    """Hold a lock file while this process writes to its folder.
 
     The system frees the lock when its process ends, however it ends. A missing folder is made, and removed if
     nothing else was written to it.

@@ -1,4 +1,4 @@
-"""The log of a training run: find it (`logs_at`), and read it, also while it grows (`Followed`).
+"""Find the log of a training run (`logs_at`), and follow it (`Followed`).
 
 It is one of: JSON lines with a row each (`metrics.jsonl` of bandpo, or what a callback writes); the same with the step
 and the row apart (verl's file logger); or `trainer_state.json`, which TRL leaves in each checkpoint.
@@ -60,7 +60,7 @@ def logs_at(path: Path) -> dict[Path, Path]:
 
 
 def name_of(key: Path) -> str:
-    """Name the run of a log that `logs_at` found: its folder, or the file of verl's experiment."""
+    """Name the run of a log that `logs_at` found. It is its folder, or the file of verl's experiment."""
     if key.name in ("metrics.jsonl", STATE):
         return key.resolve().parent.name
     return key.stem if key.suffix in (".jsonl", ".json") else key.resolve().name
@@ -87,12 +87,12 @@ def _finite(value: float | None) -> float | None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a log, of which a killed process may have cut off the last one; raise UserError."""
+    """Read the rows of a log. A killed process may have cut off the last one. Raises UserError."""
     return _rows_of_state(path)[0] if path.name == STATE else [row_of(row) for row in read_json_lines(path).rows]
 
 
 def row_of(row: Row) -> Row:
-    """Return a row, whose values verl's file logger keeps apart from its step."""
+    """Return a row. verl's file logger keeps its values apart from its step."""
     inner = row.get("data")
     return {**inner, "step": row.get("step")} if isinstance(inner, dict) else row
 
@@ -111,7 +111,7 @@ _SPOILT = ("not_finite/count", "bandpo/not_finite/count", "actor/bandpo/not_fini
 
 
 def lost_in(rows: Iterable[Row]) -> str | None:
-    """Name the numbers of a step that are not finite, and the first step of each, in words.
+    """Name the numbers of a step that are not finite. The words have the first step of each.
 
     The gradient of a step that a loss scaler has skipped does not count.
     """
@@ -134,7 +134,7 @@ def _step_of(row: Row) -> Any:
 
 
 class Followed:
-    """A log that may still be written. It is only read, and no damage to it is an error.
+    """Follow a log that may still be written. It is only read, and no damage to it is an error.
 
     A row whose step and names were there already replaces all rows from that step on: the run went back. Other rows of
     one step are one row, and a step may be evaluated again.

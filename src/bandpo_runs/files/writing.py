@@ -1,4 +1,4 @@
-"""Files that survive a kill: replaced in one step, or appended to line by line."""
+"""Write files that survive a kill. They are replaced in one step, or appended to line by line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder onto the disk, where its file system can: a loss of power may undo a rename."""
+    """Bring the names in a folder onto the disk, where its file system can. A loss of power may undo a rename."""
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -60,7 +60,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 class Appender:
-    """A file of JSON lines to which one process at a time appends.
+    """Append JSON lines to a file, one process at a time.
 
     Opening cuts off the line that a killed process began; `rows` are the whole ones, checked by the schema. A killed
     process loses no row that was added, a loss of power those after the last `sync`.

@@ -103,8 +103,8 @@ def _better(where: str, difference: float, error: Judged) -> str:
     span = _bracket(error.interval) + (f", p {_p(error.p, '= ')}" if error.p is not None else "")
     if not error.settled:
         return f"{where}: not settled. B - A is {points(difference, '+')} points, {span}."
-    word = "better" if difference > 0 else "worse"
-    return f"{where}: yes, B is {word} by {points(abs(difference))} points, {span}."
+    word = "yes, B is better" if difference > 0 else "no, B is worse"
+    return f"{where}: {word} by {points(abs(difference))} points, {span}."
 
 
 def _needed(last: Comparison) -> list[str]:

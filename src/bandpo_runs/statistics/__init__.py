@@ -1,1 +1,1 @@
-"""Statistics of runs: a model from its samples, two checkpoints compared, a rule's number, collapse of a run."""
+"""Estimate what runs did: a model, two compared, a rule's number, a collapse."""

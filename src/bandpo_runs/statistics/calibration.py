@@ -1,4 +1,4 @@
-"""Search for the number of a rule that leaves as many tokens outside as wanted, and its interval.
+"""Find the number of a rule that leaves a wanted share of tokens outside. It comes with its interval.
 
 The larger the number of a rule, such as the radius of a band, the fewer tokens are outside. So each token has a
 *critical* number: it is outside for all numbers below it, and inside from it on. The number that leaves a share of the

@@ -1,4 +1,4 @@
-"""Detection of collapsed training runs, from the reward and the entropy of the policy in their logs.
+"""Detect collapsed training runs by reward and entropy in their logs.
 
 The rule of `find_collapse`: the mean reward of the last `window` points has lost half of what its best such mean had
 above the floor, by more than `SIGMAS` standard errors of noise, for `window` points in a row; and the entropy has moved
@@ -30,7 +30,7 @@ Entropy = Literal["rose", "fell", "stayed", "not logged"]
 
 @dataclass(frozen=True)
 class Collapse:
-    """Collapse of a reward.
+    """Describe the collapse of a reward.
 
     Attributes:
         step: of the break.
@@ -126,7 +126,7 @@ def find_collapse(
 
 
 def _noise(reward: Floats, smooth: Floats) -> float:
-    """Return the standard error of a smoothed reward, from the rewards so far and the smoothed ones up to the best.
+    """Return the standard error of a smoothed reward. It is from the rewards so far, and the smoothed ones to the best.
 
     It comes from neighbouring points and, once there are enough before the best one, from three windows in a row, which
     see noise that lasts for some points, and no steady rise.

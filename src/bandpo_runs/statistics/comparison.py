@@ -1,4 +1,4 @@
-"""Comparison of two checkpoints: `compare` sets B against A on the prompts that both answered.
+"""Compare two checkpoints. `compare` sets B against A on the prompts that both answered.
 
 It returns the difference with the intervals of `intervals.py`, exact paired tests, and what would settle the question.
 """
@@ -20,7 +20,7 @@ MOST_WORK = 3e8  # additions of an exact test, a second or so; beyond that the s
 
 
 def _p_of_sum(steps: Sequence[Fraction], chances: Sequence[Floats], seen: Fraction, middle: Fraction) -> float | None:
-    """Compute the chance that a sum is as far from its middle as was seen; None where it is too much work.
+    """Compute the chance of a sum as far from its middle as was seen. None where it is too much work.
 
     The sum is of `steps` times independent whole numbers, each with its `chances` of 0, 1, 2 ...; exact by convolution
     on the grid that the steps have in common.
@@ -103,7 +103,7 @@ def reshuffle_p(
 
 @dataclass(frozen=True)
 class Needed:
-    """Samples needed to tell the measured difference from 0 with 80% power.
+    """Hold the samples needed to tell the measured difference from 0 with 80% power.
 
     With 95% intervals, were the difference as large as measured. `samples_here`: samples per prompt of each model, for
     the question about these problems. For the one about problems like these: `samples_elsewhere`, of the same prompts
@@ -117,7 +117,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class Judged:
-    """A difference against one kind of error: interval, p-value, and its exactness.
+    """Judge a difference against one kind of error. It has an interval, a p-value, and its exactness.
 
     It is settled if the interval excludes 0, and the test agrees if there is one.
     """
@@ -135,7 +135,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Comparison:
-    """B minus A on the prompts that both answered, in mean@n or pass@k."""
+    """Hold B minus A on the prompts that both answered, in mean@n or pass@k."""
 
     data: str
     prompts: int
@@ -183,7 +183,7 @@ def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> l
 
 
 class _Cell:
-    """The paired numbers of one data set."""
+    """Hold the paired numbers of one data set."""
 
     def __init__(self, data: str, a: Floats, b: Floats, k: int | None) -> None:
         self.data, self.k, self.prompts, self.samples = data, k, len(a), (a.shape[-1], b.shape[-1])

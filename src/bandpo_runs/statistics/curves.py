@@ -1,4 +1,4 @@
-"""The rows of a log as curves: sums and means of each round (or step)."""
+"""Read the rows of a log as curves: sums and means of each round (or step)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .estimators import Floats
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Curves:
-    """A run's metrics.
+    """Hold a run's metrics.
 
     Attributes:
         axis: "round" or "step".

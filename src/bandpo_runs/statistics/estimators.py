@@ -1,4 +1,4 @@
-"""Estimates of a model from its counts of right answers: one number for every prompt. Needs numpy and scipy.
+"""Estimate a model from its counts of right answers. It is one number for every prompt. Needs numpy and scipy.
 
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 
@@ -9,6 +9,7 @@ digit; `best_at_k_expected` is what `best_at_k_bootstrap` estimates, which is at
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,10 +23,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Graded:
-    """One data set of one model. Arrays are [prompts, samples]; None: not recorded.
+    """Hold one data set of one model. Arrays are [prompts, samples]; None: not recorded.
 
     `prompt_ids` are hashes of the prompts, so that two models are matched by content. `answers` are what the scorer
-    read, normalised so that equal answers are equal strings (None: nothing).
+    read, normalised so that equal answers are equal strings (None: nothing). `asked`: question and right answer.
 
     Raises:
         ValueError: arrays of different shapes, scores other than 0 and 1, no prompts, or a prompt that is there twice.
@@ -38,6 +39,8 @@ class Graded:
     truncated: NDArray[np.bool_] | None
     parsed: NDArray[np.bool_] | None
     prompt_ids: list[str]
+    status: NDArray[np.object_] | None = None
+    asked: Sequence[tuple[Any, Any]] = ()
 
     def __post_init__(self) -> None:
         score = np.asarray(self.score, np.float64)

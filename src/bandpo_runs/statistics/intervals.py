@@ -1,4 +1,4 @@
-"""Intervals for numbers that come from samples, and all numbers of one data set with theirs.
+"""Compute intervals for numbers that come from samples. `summarize` has all numbers of one data set with theirs.
 
 Intervals answer three questions:
 
@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """An estimate whose interval is `centre` +- t(df) * `error`."""
+    """Hold an estimate with the interval `centre` +- t(df) * `error`."""
 
     value: float
     centre: float

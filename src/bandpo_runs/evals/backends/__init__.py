@@ -1,4 +1,4 @@
-"""Back ends: `draw(requests, sampling)` yields (request, drawn) in any order, and leaving it stops the work.
+"""Draw samples from a model. `draw(requests, sampling)` yields (request, drawn); leaving it stops the work.
 
 `dtype` and `tokenizer` are the model's, None of a server. With transformers and vLLM the random numbers of a sample
 depend on its seed alone, but for rounding (research/pages/evaluation_measured.md). A server may heed the seed.

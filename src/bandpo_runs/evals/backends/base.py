@@ -1,4 +1,4 @@
-"""Inputs and outputs of every back end, and what some of them share."""
+"""Define inputs and outputs of every back end, and what some of them share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...data.questions import Content
 
 @dataclass(frozen=True)
 class Request:
-    """One sample to draw; `key` is the caller's."""
+    """Describe one sample to draw; `key` is the caller's."""
 
     key: Any
     content: Content
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Outcome of a request; the fields are those of `samples.Sample`."""
+    """Hold the outcome of a request; the fields are those of `samples.Sample`."""
 
     text: str
     tokens: int | None
@@ -34,7 +34,7 @@ class Drawn:
 
 
 def weights_of(model: str) -> str | None:
-    """Return an identity of a model's weights: the revision on the hub or, of a folder, a hash of its files' ends."""
+    """Return an identity of a model's weights. It is the hub's revision or, of a folder, a hash of its files' ends."""
     folder = Path(model)
     if not folder.is_dir():
         from transformers import AutoConfig
@@ -59,7 +59,7 @@ def cannot_load(model: str, error: Exception) -> UserError:
 
 
 def opens_thinking(content: Content, tokenizer: Any) -> bool:
-    """Check that a prompt, as the model sees it, ends with an open thinking block; False without a chat template."""
+    """Check that a prompt ends with an open thinking block, as the model sees it. False without a chat template."""
     if not isinstance(content, str):
         if tokenizer is None or tokenizer.chat_template is None:
             return False
@@ -68,7 +68,7 @@ def opens_thinking(content: Content, tokenizer: Any) -> bool:
 
 
 def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
-    """Return a prompt as tokens: messages through the model's chat template, text as it is (as TRL in training)."""
+    """Return a prompt as tokens. Messages go through the model's chat template, text as it is (as TRL in training)."""
     if isinstance(content, str):
         if ids := tokenizer(content)["input_ids"]:
             return list(ids)

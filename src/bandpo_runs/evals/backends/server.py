@@ -1,4 +1,4 @@
-"""Samples from a server that speaks OpenAI's protocol, through OpenAI's client."""
+"""Draw samples from a server of OpenAI's protocol, through OpenAI's client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSED = ("400", "413", "422")  # statuses of a request that will not be answer
 
 @dataclass
 class Server:
-    """A server that speaks OpenAI's protocol: vLLM's, SGLang's, llama.cpp's, `transformers serve`, or OpenAI's own.
+    """Draw from a server that speaks OpenAI's protocol. OpenAI, vLLM, SGLang, llama.cpp, `transformers serve` do.
 
     Text prompts go to /completions, messages to /chat/completions, and each sample is a request with its own seed.
     A request also has top_k, min_p and repetition_penalty as vLLM calls them, because what it leaves open a server
@@ -119,7 +119,7 @@ class Server:
         return hints.get(status, "is it running, and is the address right?")
 
     async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Drawn:
-        """Return the outcome of a request; an error begins with the server's status, if there is one."""
+        """Return the outcome of a request. An error begins with the server's status, if there is one."""
         import openai
 
         chat = not isinstance(request.content, str)

@@ -1,4 +1,4 @@
-"""Samples from transformers on this machine, by `generate` in batches."""
+"""Draw samples with transformers on this machine, by `generate` in batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bandpo.errors import UserError
+from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
 from ..samples import Sampling
@@ -17,7 +18,7 @@ from .base import Drawn, Request, cannot_load, token_ids
 
 
 class Transformers:
-    """`generate` in batches, with noise that depends on the sample's seed alone (`SeededChoice`).
+    """Draw with `generate` in batches. The noise depends on the sample's seed alone (`SeededChoice`).
 
     `model` is a folder, a hub id, or a loaded model with its `tokenizer`. `batch` is halved for good where so many
     samples do not fit into memory.
@@ -39,6 +40,8 @@ class Transformers:
                 tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
                 loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=False)
                 model = loaded.to(device)
+                if broken := not_finite(model.named_parameters()):
+                    raise ValueError(f"its weights are not finite (NaN or infinite), first those of {broken[0]}")
             except Exception as error:  # a damaged folder fails in many ways
                 raise cannot_load(self.path, error) from error
         self.model, self.tokenizer, self.say = model.eval(), tokenizer, say
@@ -92,7 +95,7 @@ class Transformers:
 
 
 def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
-    """Return the logits processors of a batch, which make the drawn token the most probable."""
+    """Return the logits processors of a batch. They make the drawn token the most probable."""
     from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     steps: list[Any] = []
@@ -108,7 +111,7 @@ def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
 
 
 class SeededChoice:
-    """Add Gumbel noise to the logits, so that the greatest of them is a draw from their softmax.
+    """Add Gumbel noise to the logits. The greatest of them is then a draw from their softmax.
 
     The noise of a row depends on its seed alone, and another token wins only if it was within rounding of the winner.
     """

@@ -1,4 +1,4 @@
-"""Samples from vLLM on this machine."""
+"""Draw samples with vLLM on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import Drawn, Request, cannot_load, token_ids
 
 
 class VLLM:
-    """vLLM's engine in this process, with a seed for each request. It batches as it likes."""
+    """Draw with vLLM's engine in this process, with a seed for each request. It batches as it likes."""
 
     def __init__(self, model: str, *, say: Callable[[str], None] = lambda text: None, **options: Any) -> None:
         from vllm import LLM  # pyright: ignore[reportMissingImports]
