@@ -1,4 +1,4 @@
-"""Many small runs at once under four rules: the experiment (`train`), its `Result`, and their text, curves and page."""
+"""Train many small runs at once under four rules. `train` is the experiment, `Result` its text, curves and page."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ class Mean(NamedTuple):
 
 
 def mean_of(runs: Tensor) -> Mean:
-    """Return the mean over the last axis, with the 95% interval of Student's t, its quantile to 1% for n >= 8."""
+    """Return the mean over the last axis, with its 95% interval. Student's t has its quantile to 1% for n >= 8."""
     n = runs.shape[-1]
     t = 1.96 + 2.37 / (n - 1) + 2.82 / (n - 1) ** 2
     return Mean(runs.mean(-1), t * runs.std(-1) / math.sqrt(n))
 
 
 class Result(NamedTuple):
-    """Measurements: curves (rules, seeds, rounds + 1), and the share of clipped tokens of each rule and round."""
+    """Measurements of all runs. Curves are (rules, seeds, rounds + 1); `clipped` is a share for each rule and round."""
 
     names: list[str]
     uses: int
@@ -136,7 +136,7 @@ class Result(NamedTuple):
         return cls([*rules], uses, torch.stack(right, -1), torch.tensor(clipped[1:]).T)
 
     def until_half(self) -> Tensor:
-        """Return the rounds that each run needs until half of its answers are right, (rules, seeds); all, if never."""
+        """Return the rounds to half right of each run, (rules, seeds). A run that never gets there has all."""
         half = self.curves >= 0.5
         return torch.where(half.any(-1), half.int().argmax(-1), half.shape[-1] - 1).float()
 
@@ -180,7 +180,7 @@ class Result(NamedTuple):
 
 
 def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: Sequence[str] = ()) -> list[str]:
-    """Draw the curves so far, (rules, rounds done + 1), as lines of text; `colours` are the numbers of ANSI."""
+    """Draw the curves so far, (rules, rounds done + 1), as lines of text. `colours` are the numbers of ANSI."""
     height, columns = 11, width - 7
     cells = [[" "] * columns for _ in range(height)]
     for column in range(columns):

@@ -1,4 +1,4 @@
-"""`bandpo`: its help, its exit codes, and the line on stderr for an error."""
+"""Run `bandpo`: its help, its exit codes, and the line on stderr for an error."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
 
 
 def told(error: Exception) -> str | None:
-    """Return a line about bad input or what the machine lacks; None for an error that needs its traceback."""
+    """Return a line about bad input or what the machine lacks. None is for an error that needs its traceback."""
     said = " ".join(without_password(str(error)).split())
     if isinstance(error, UserError):
         return said
@@ -136,7 +136,7 @@ def told(error: Exception) -> str | None:
 
 
 class _Printable:
-    """Stream that shows control characters by their number, such as those of a file that a stranger sent.
+    """Stream that shows control characters by number. They may come from a file that a stranger sent.
 
     rich writes to `rich_proxied_file`, since its own control characters are meant.
     """
@@ -156,7 +156,7 @@ class _Printable:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """End a command on SIGTERM and SIGHUP as on Ctrl-C, so that no process or half a file is left behind.
+    """End a command on SIGTERM and SIGHUP as on Ctrl-C. No process and no half a file is left behind.
 
     A signal that somebody ignores (nohup) stays ignored. One of several processes of torchrun may wait for another
     where no Python runs; its launcher ends it.

@@ -1,4 +1,4 @@
-"""Commands that explain rules and look at runs: `explain`, `methods`, `watch`, `report`, `calibrate`."""
+"""Explain rules and look at runs. The commands are `explain`, `methods`, `watch`, `report` and `calibrate`."""
 
 from __future__ import annotations
 

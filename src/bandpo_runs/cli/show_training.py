@@ -1,4 +1,4 @@
-"""Output of the training commands: an estimate, a line a round under a progress bar, and in the end the outcome."""
+"""Show a training: an estimate, a line a round, and the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of `bandpo watch`: all that is known of one run, or a table of several."""
+"""Show `bandpo watch`: all that is known of one run, or a table of several."""
 
 from __future__ import annotations
 

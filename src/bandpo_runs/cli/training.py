@@ -1,4 +1,4 @@
-"""Commands that train: `bandpo demo`, `lab`, `train` and `verl`, and the `doctor` of such runs."""
+"""Train models, and check such runs. The commands are `demo`, `lab`, `train`, `verl` and `doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens of a run, from JSON lines: a row for each response, with its log-probabilities as lists."""
+"""Read the tokens of a run from JSON lines. A row is a response, with its log-probabilities as lists."""
 
 from __future__ import annotations
 

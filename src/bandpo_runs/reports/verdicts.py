@@ -1,4 +1,4 @@
-"""What a comparison shows, in whole sentences: what was seen, and whether so many runs can tell it from luck."""
+"""Say in sentences what a comparison shows. They tell differences from luck."""
 
 from __future__ import annotations
 

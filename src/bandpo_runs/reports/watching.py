@@ -1,4 +1,4 @@
-"""Training that runs, seen through its logs, and the page that shows it."""
+"""Follow a training through its logs, and draw its page."""
 
 from __future__ import annotations
 
