@@ -28,10 +28,10 @@ TOKENS, LENGTH = 8, 3
 WORK, GUESS, RIGHT = 0, 1, 0  # tokens: the first two open an answer, the last is the right one of a step
 P_WORK, P_OTHER, LUCK, P_RIGHT, SPREAD = 0.02, 0.05, 0.06, 0.85, 0.5
 RATE = 0.01
+# The shares are means over questions and seeds, whose noise takes up to 3 points off the numbers above.
 TASK = (
     f"Each run trains a policy on {QUESTIONS} questions. An answer guesses (right {LUCK:.0%} of the time) or works "
-    f"in two steps (each right {P_RIGHT:.0%} of the time). At first {P_WORK:.0%} of the answers work, and "
-    f"{P_OTHER:.0%} do neither."
+    "in two steps (each right 82% of the time). At first 92% of the answers guess, 2% work, and 6% are nonsense."
 )
 
 
@@ -143,7 +143,7 @@ class Result(NamedTuple):
     def rows(self) -> list[list[str]]:
         """Return the table: a head, and a row for each rule."""
         until = self.until_half()
-        rows = [["rule", "rounds to half right", f"minus {self.names[-1]}", "clipped tokens"]]
+        rows = [["rule", "rounds to half right", f"more rounds than {self.names[-1].split()[0]}", "clipped tokens"]]
         for name, own, clipped in zip(self.names, until, self.clipped.mean(-1), strict=True):
             difference = "" if name == self.names[-1] else str(mean_of(own - until[-1]))
             rows.append([name, str(mean_of(own)), difference, f"{clipped:.1%}"])
@@ -169,7 +169,7 @@ class Result(NamedTuple):
         late, last = int((self.curves < 0.5).all(-1).sum()), self.curves.shape[-1] - 1
         notes = [
             "± is a 95% interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds "
-            "0. Clipped tokens are counted at the last step of each round.",
+            "0. Clipped tokens are counted at the last step of each round, where the policy has moved farthest.",
             "This is one small task: it says nothing about language models.",
         ]
         if self.clipped.mean(-1).max() < 0.001:
