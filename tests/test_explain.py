@@ -122,7 +122,6 @@ def reasons(region, p):
         (Band("chi2", 0.1), 0.92, "divergence", "simplex"),  # (1 - p) / p <= delta
         (Band("kl", 0.05), 0.001, "divergence", "divergence"),
         (Band("kl", 0.05), 0.99, "divergence", "divergence"),
-        (DCPO(0.16, 0.2), 0.002, "DCPO", "cap"),  # 0.2 / 90 = 0.00222
         (DCPO(0.16, 0.2), 0.003, "DCPO", "DCPO"),
         (Capped(Band("kl", 0.05), 10.0), 0.0070, "divergence", "cap"),
         (Capped(Band("kl", 0.05), 10.0), 0.0072, "divergence", "divergence"),

@@ -126,8 +126,6 @@ MISTAKES = {
     "explain bnd:kl": "no method or rule is called 'bnd:kl', did you mean 'band-kl'?",
     "explain band --vs clip:x": "invalid value for '--vs': 'clip:x': eps_low of Clip must be a ",
     "explain band --p 0.5,2": "invalid value for '--p': must be a probability in (0, 1], got '2' (see bandpo explain",
-    "figures --pair clip": "--pair takes two rules, got 1",
-    "figures --regions gspo": "'gspo' has one ratio for a response; give a rule of a token's ratio",
     "eval m --timeout inf": "must be a positive number of seconds, got 'inf'",
     "score a --column score": "must be NAME=VALUE, got 'score'",
     "report a -o b.jsonl": "must be the name of a page, which ends in .html or .htm, got 'b.jsonl'",

@@ -99,7 +99,6 @@ def test_no_command_that_reads_imports_what_is_named(here, capsys):
     assert "trust_region: evilmod:X is not loaded, and so not checked before the run starts" in text
     page = Path("report.html").read_text()
     assert "Mine: a rule of one&#39;s own, evilmod:X, not loaded; --trust loads it." in page
-    assert "Mine: no map. Its rule is a rule of one&#39;s own, evilmod:X" in page
 
 
 @pytest.mark.parametrize("args", [READING[0], *READING[3:7]], ids=lambda args: args[1].replace("/", "-"))

@@ -236,7 +236,7 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
         (["a", "Label=b"], ["--drop-incomplete"], f"--drop-incomplete{folders}"),
         (["a", "c.jsonl"], ["--column", "score=correct"], "a holds no evaluation"),
         (["c.jsonl", "c.jsonl"], ["--column", "scor=correct"], "--column must name one of prompt, "),
-        (["c.jsonl", "c.jsonl"], ["--column", "score"], "must be ROLE=COLUMN, got 'score'"),
+        (["c.jsonl", "c.jsonl"], ["--column", "score"], "must be NAME=VALUE, got 'score'"),
     ):
         assert main([command, *files, *options]) == 2
         assert said in capsys.readouterr().err

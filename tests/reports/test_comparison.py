@@ -375,7 +375,7 @@ def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
         (["compare", "empty", "empty"], "holds no evaluation"),
         (["compare", "a", "a", "-k", "9"], "k must be a whole number from 1 to the number of samples 8, got 9"),
         (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
-        (["compare", "a", "bad.jsonl"], "bad.jsonl has no column of questions; looked for prompt, question"),
+        (["compare", "a", "bad.jsonl"], "bad.jsonl has no column of the prompt; looked for prompt, question"),
         (["compare", "a", "uneven.jsonl"], "problems of 'validation' have from 1 to 2 answers"),
         (["compare", "a", "a", "--log", "run.jsonl"], "--log must be LABEL=PATH, got 'run.jsonl'"),
         (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),

@@ -57,9 +57,7 @@ def group_advantages(
     tensor([ 0., -1., -1.,  1.,  1.])
     """
     if not isinstance(rewards, Tensor):
-        raise TypeError(
-            f"rewards must be a torch.Tensor, got {type(rewards).__name__}; torch.tensor(rewards) makes one"
-        )
+        raise TypeError(f"rewards must be a torch.Tensor, got {type(rewards).__name__}; use torch.tensor(rewards)")
     if rewards.dim() != 1 or len(rewards) == 0:
         raise ValueError(f"rewards must be (N,) with N at least 1, got {tuple(rewards.shape)}")
     if not rewards.is_floating_point():

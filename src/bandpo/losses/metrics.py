@@ -152,26 +152,15 @@ class Metrics:
             "log_ratio/saturated_fraction": _ratio(x.get("saturated", 0.0), n),
             "logps/above_zero_fraction": _ratio(x.get("above_zero", 0.0), n),
         }
-        for name, counts in self.by_probability().items():
-            out[f"tokens/{name}"] = _ratio(counts["tokens"], n)
-            for what in ("clip/high", "clip/low", "cut/high", "cut/low"):
-                out[f"{what}/{name}"] = _ratio(counts[what], counts["tokens"])
+        bins: list[list[list[float]]] = self.totals["cells"].cpu().double().tolist()
+        for name, cells in zip(BINS, bins, strict=True):
+            tokens = sum(map(sum, cells))
+            out |= {f"tokens/{name}": _ratio(tokens, n), f"clip/high/{name}": _ratio(sum(cells[HIGH]), tokens)}
+            out |= {f"clip/low/{name}": _ratio(sum(cells[LOW]), tokens)}
+            out |= {f"cut/high/{name}": _ratio(cells[HIGH][POSITIVE], tokens)}
+            out |= {f"cut/low/{name}": _ratio(cells[LOW][NEGATIVE], tokens)}
         histogram: list[float] = self.totals["histogram"].tolist()
         return out | {f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100) for percent in (1, 50, 99)}
-
-    def by_probability(self) -> dict[str, dict[str, float]]:
-        """Count tokens, clipped and cut ones in each bin of the old probability. Needs metrics="all"."""
-        bins: list[list[list[float]]] = self.totals["cells"].cpu().double().tolist()
-        return {
-            name: {
-                "tokens": sum(map(sum, cells)),
-                "clip/high": sum(cells[HIGH]),
-                "clip/low": sum(cells[LOW]),
-                "cut/high": cells[HIGH][POSITIVE],
-                "cut/low": cells[LOW][NEGATIVE],
-            }
-            for name, cells in zip(BINS, bins, strict=True)
-        }
 
     def numbers(self) -> dict[str, float]:
         """Return the sums and maxima by name, after `check`; waits for the device."""

@@ -41,7 +41,8 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
     try:
         yield
     finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+            if is_new:
+                file.parent.rmdir()  # fails where something is in it
         lock.release()
-        if is_new:
-            with contextlib.suppress(OSError):  # something is in it
-                file.parent.rmdir()
