@@ -122,19 +122,36 @@ def test_the_page_is_well_formed_and_loads_nothing(result):
     assert demo.html.escape(result.verdict()) in text
 
 
-def test_it_runs_without_extras_and_a_pipe_gets_plain_rows(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", BARE, "demo", "--seeds", "8", "--uses", "16"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+def bare(folder, *arguments):
+    """Run a command without extras and return the lines that it printed to a pipe."""
+    command = [sys.executable, "-c", BARE, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
-    lines = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("more", "name"), [([], "demo"), (["--uses", "16"], "demo-uses-16")])
+def test_it_runs_without_extras_and_keeps_a_page_for_each_number_of_uses(tmp_path, more, name):
+    lines = bare(tmp_path, "demo", "--seeds", "8", *more)
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == "page: runs/demo.html"
-    assert (tmp_path / "runs/demo.html").read_text().startswith("<!doctype html>")
+    assert lines[-1] == f"page: runs/{name}.html"
+    assert (tmp_path / f"runs/{name}.html").read_text().startswith("<!doctype html>")
+
+
+def test_other_commands_are_as_quiet_without_numpy(tmp_path):
+    assert bare(tmp_path, "explain", "band-kl")[0].startswith('Band("kl", 0.05): a token of probability')
+
+
+def test_the_task_tells_the_first_shares(monkeypatch):
+    """They are means over the first policies, (rules, seeds, questions, places, tokens)."""
+    tables, own = [], demo._log_probabilities
+    monkeypatch.setattr(demo, "_log_probabilities", lambda *given: tables.append(given[0]) or own(*given))
+    measured(seeds=range(64), rounds=1)
+    first = tables[0].exp().mean((0, 1, 2))
+    work, guess, right = first[0, demo.WORK], first[0, demo.GUESS], first[1:, demo.RIGHT].mean()
+    assert f"{guess:.0%} of the answers guess, {work:.0%} work, and {1 - guess - work:.0%} are nonsense" in demo.TASK
+    assert f"each right {right:.0%} of the time" in demo.TASK
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -1,4 +1,4 @@
-"""Wings whose files are slow to import hand their names on when they are asked for one."""
+"""Hand on the names of a wing when they are asked for. Its files are slow to import."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Output of a long command: whole lines, tables, and how far it has come."""
+"""Show the output of a long command: whole lines, tables, and progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Console(Console):
 
 
 def lines(*, stderr: bool = False) -> Console:
-    """Return the console of a command, which shows brackets as they are and wraps no line that is piped."""
+    """Return the console of a command. It shows brackets as they are and wraps no line that is piped."""
     console = _Console(highlight=False, markup=False, stderr=stderr)
     if not console.is_terminal:
         console.width = 100_000

@@ -1,4 +1,4 @@
-"""Origin of a result: versions, processor and commit, for run folders and rows of measurements."""
+"""Record the origin of a result. It is kept in run folders and rows of measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def hardware(gpu: bool) -> str:
 
 
 def source_commit() -> str | None:
-    """Return the commit of the source tree that bandpo runs from; None outside of a repository that tracks it."""
+    """Return the commit of the source tree of bandpo. It is None outside of a repository that tracks it."""
     try:
         for command in ["ls-files", "--error-unmatch", __file__], ["describe", "--always", "--dirty"]:
             done = subprocess.run(

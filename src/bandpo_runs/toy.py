@@ -1,4 +1,4 @@
-"""The lab: a toy task, and a tiny model that half-knows how to work step by step, to see rules differ in minutes.
+"""Make the lab: a toy task, and a tiny model with half a skill. It shows in minutes how rules differ.
 
 Running sum: the prompt is four symbols of an alphabet of 16 and `=`, the answer their sum modulo 16. A completion
 answers at once (`A` answer, end: a blind guess, right 1 in 16) or writes the running sums first (`s2 s3 s4 A` answer,
@@ -98,7 +98,7 @@ SCENES = {
 
 
 def prompts(count: int, seed: int, flip: float = 0.0) -> list[dict[str, Any]]:
-    """Make rows `{prompt, answer}`, the same for every rule; with the `flip` that `reward` is told, if any."""
+    """Make rows `{prompt, answer}`, the same for every rule. They hold the `flip` that `reward` is told, if any."""
     symbols = torch.randint(0, BASE, (count, LENGTH), generator=torch.Generator().manual_seed(1000 + seed))
     answers = symbols.sum(1) % BASE
     more = {"flip": flip} if flip else {}
@@ -116,7 +116,7 @@ def reward(
     flip: list[float] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """Return 1 if the right answer and the end follow the first `A`, else 0; logs how many completions work.
+    """Return 1 if the right answer and the end follow the first `A`, else 0. It logs how many completions work.
 
     Of each reward `flip` is the probability that it is inverted, by torch's own random numbers, which a run's seed
     sets and its checkpoints keep; how many were right is logged then.
@@ -318,7 +318,7 @@ def _supervised(start: WarmStart, steps: int, say: Callable[[str], None]):
 
 @torch.no_grad()
 def _skill(model, seed: int, count: int = 2000) -> dict[str, float]:
-    """Measure P(work), and how often working, once begun, ends right: measured on fresh prompts."""
+    """Measure P(work), and how often working ends right. The prompts are fresh."""
     rng = torch.Generator().manual_seed(10_000 + seed)
     symbols = torch.randint(0, BASE, (count, LENGTH), generator=rng)
     tokens = torch.cat([symbols, torch.full((count, 1), EQUALS)], 1)

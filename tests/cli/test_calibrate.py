@@ -16,6 +16,7 @@ import yaml
 from scripts import load
 
 import bandpo
+from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.reports.tokens import read_tokens
 
@@ -76,6 +77,19 @@ def test_padded_responses_hold_the_same_tokens(tmp_path, is_padded):
     assert found.columns == {
         "old": "old_logps", "new": "logps", "advantage": "advantage", "response": "response_id", **mask,
     }  # fmt: skip
+
+
+def test_a_folder_stands_for_the_files_of_its_processes(tmp_path):
+    files = [write(tmp_path / f"tokens-{i}.jsonl", rows(20, seed=i)) for i in range(2)]
+    write(tmp_path / "trainer_log.jsonl", ["not of tokens"])
+    found, same = read_tokens([tmp_path]), read_tokens(files)
+    np.testing.assert_array_equal(found.old, same.old)
+    assert found.response_count == 40
+    (tmp_path / "none").mkdir()
+    with pytest.raises(
+        UserError, match=r"no tokens-\*.jsonl is in the folder .*none; give the folder that tokens_path"
+    ):
+        read_tokens([tmp_path / "none"])
 
 
 def test_columns_by_their_names_in_trl_and_verl_and_by_options(tmp_path):

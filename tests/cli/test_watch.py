@@ -107,6 +107,9 @@ def test_a_run_that_was_killed_has_stopped_writing(tmp_path):
     watch = Watch([str(folder)], silent=600)
     (run,) = watch.look(NOW + 600)
     assert (run.state, run.now) == ("running", "round 2 of 48")
+    for seen in [run], [run, run]:  # it may have crashed
+        assert "last line 10 min ago" in drawn(seen, 80)
+        assert "running" not in drawn(seen, 80)
     (run,) = watch.look(NOW + 900)
     assert run.state == "silent"
     assert "has stopped writing: last line 15 min ago" in drawn([run], 80)

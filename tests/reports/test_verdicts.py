@@ -32,8 +32,13 @@ def compared(tmp_path, band, grpo):
 @pytest.mark.parametrize(
     ("band", "grpo", "seen", "verdict"),
     [
-        ([4], [9], "at round 4, under GRPO at round 9; sooner in 1 of 1 pair of seeds.", "Too few pairs of seeds (1)"),
-        ([4, 5], [9, 10], "at round 4.5, under GRPO at round 9.5 (means of 2 pairs); sooner in 2", "Too few pairs"),
+        ([4], [9], "at round 4, under GRPO at round 9.", "Too few pairs of seeds (1) to tell"),
+        (
+            [4, 5],
+            [9, 10],
+            "at round 4.5, under GRPO at round 9.5 (means of 2 pairs); sooner in 2",
+            "pairs of seeds (2) to tell",
+        ),
         ([4, 5, 6, 7, 8], [99] * 5, "under GRPO not within the run (medians of 5 pairs); sooner in 5 of 5", 0.0625),
         ([4, 5, 6, 7, 8, 9], [99] * 6, "sooner in 6 of 6 pairs", 0.03125),
         # A pair of which nothing is known speaks against a difference.
@@ -46,7 +51,7 @@ def compared(tmp_path, band, grpo):
 )
 def test_pairs_of_seeds(tmp_path, band, grpo, seen, verdict):
     """Where only limits are known, a two-sided binomial test of the signs decides."""
-    text, _ = compared(tmp_path, band, grpo)
+    text = " ".join(compared(tmp_path, band, grpo)[:-1])
     assert text.startswith("Band-KL 0.05: half of the completions work ")
     assert seen in text
     if isinstance(verdict, float):
@@ -65,6 +70,14 @@ def test_the_interval_is_students_of_the_paired_differences(tmp_path, band, grpo
     assert text.endswith(
         f"The difference is {told}: its 95\u00a0% interval from 3 pairs of seeds is {low} to {high} rounds."
     )
+
+
+def test_too_few_pairs_are_said_once(tmp_path):
+    for label, half in (("Band-KL 0.05", 4), ("GRPO", 9), ("wide", 5)):
+        write_run(tmp_path, label, 0, make_rows(ramp(half)))
+    *text, few, _ = said(tmp_path)
+    assert [line.partition(":")[0] for line in text] == ["Band-KL 0.05", "wide"]
+    assert few == "Too few pairs of seeds (1) to tell Band-KL 0.05 and wide from GRPO."
 
 
 def test_pairs_that_are_alike_do_not_differ(tmp_path):

@@ -60,7 +60,7 @@ def test_a_planted_fault_is_found_with_its_cure(name):
     assert found[2]
 
 
-@pytest.mark.parametrize("settings", [["trust_region={type: band, delta: 0.05}"], ["epsilon=0.2", "epsilon_high=0.28"]])
+@pytest.mark.parametrize("settings", [["trust_region={type: band, delta: 0.05}"], ["epsilon=0.2", "beta=0.04"]])
 def test_what_is_well_is_not_blamed(settings):
     assert {f[0] for f in findings("num_iterations=2", *settings)} == {"ok"}
 
@@ -81,7 +81,7 @@ def test_a_file_and_a_script_say_the_same(tmp_path):
 
 def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, capsys):
     script = tmp_path / "train.py"
-    script.write_text("import trl\nprint('ran')\nargs = trl.GRPOConfig(num_iterations=n, loss_type='cispo')\n")
+    script.write_text("import trl\nprint('ran')\nargs = trl.GRPOConfig(num_iterations=n, loss_type='grpo')\n")
     ((level, what, _),) = findings(script)
     assert (level, what.partition(" in ")[0]) == ("note", "num_iterations: not a plain value")
     script.write_text("BandPOConfig('out', num_iterations=2, trust_region={'type': 'band'}, **more)\n")
@@ -158,7 +158,15 @@ def test_a_rule_that_a_script_computes_is_said_to_be_unread_and_the_rest_is_judg
         assert [f[0] for f in said] == ["note", "ok", "problem"]
         assert said[0][1].startswith("trust_region: not a plain value in the script")
     script.write_text("args = GRPOConfig(num_iterations=2, epsilon_high=0.28)\nGRPOTrainer(m, r, args)\n")
-    assert [f[0] for f in findings(script)] == ["ok"]  # TRL's own rule
+    # TRL's own rule may be kept.
+    assert [f[:2] for f in findings(script)][1:] == [
+        ("note", "with BandPOTrainer: trust_region replaces epsilon = 0.2 and epsilon_high = 0.28")
+    ]
+    script.write_text("args = GRPOConfig(num_iterations=2, use_liger_kernel=True, loss_type='sapo')\n")
+    said = [what for level, what, _ in findings(script) if level == "note"]
+    assert [what.split(" must be ")[0] for what in said] == [
+        "with BandPOTrainer: use_liger_kernel", "with BandPOTrainer: loss_type"
+    ]  # fmt: skip
     script.write_text("args = GRPOConfig(num_iterations=2)\nBandPOTrainer(m, r, args)\n")
     assert findings(script)[1][1].startswith('the loss of BandPOTrainer is Band("kl", 0.05): a token of')
 

@@ -48,12 +48,15 @@ def trl_settings(
     found = {**JUDGED, **config}
     if unknown.isdisjoint(_REUSE):
         yield _reuse(found)
-    if "trust_region" not in unknown | config.keys():
-        return
     from ..integrations import objective_for
     from ..integrations.trl_settings import doubts, refusals
     from ..losses.notation import in_words
 
+    if "trust_region" not in unknown | config.keys():
+        for message in refusals(SimpleNamespace(**found), objective_for("TRL", None)):  # type: ignore[arg-type]
+            what, _, cure = message.partition("; ")
+            yield Finding("note", f"with BandPOTrainer: {what}", cure)
+        return
     objective, said, args, rule = None, [], SimpleNamespace(**found), found.get("trust_region")
     if not trust and (own := own_type(rule)) is not None:
         yield Finding("note", f"trust_region: {not_loaded(own)}")

@@ -1,4 +1,4 @@
-"""The command line, `bandpo`: what is asked, and what is shown."""
+"""Run the command line, `bandpo`: what is asked, and what is shown."""
 
 from bandpo.path import leave_out_the_working_directory
 

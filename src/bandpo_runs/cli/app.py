@@ -1,4 +1,4 @@
-"""`bandpo`: its help, its exit codes, and the line on stderr for an error."""
+"""Run `bandpo`: its help, its exit codes, and the line on stderr for an error."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TextIO, cast
 
@@ -67,6 +68,7 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
     line on stderr; 128 + n: ended by signal n; 141: nobody reads the output any more.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch warns, but few commands need NumPy
     # The command as it is shown, and kept in the folder of a run.
     command = shlex.join([*name.split(), *(without_password(text) for text in argv if text != "--resume")])
     out, err = (cast("TextIO", _Printable(stream)) for stream in (sys.stdout, sys.stderr))
@@ -118,7 +120,7 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
 
 
 def told(error: Exception) -> str | None:
-    """Return a line about bad input or what the machine lacks; None for an error that needs its traceback."""
+    """Return a line about bad input or what the machine lacks. None is for an error that needs its traceback."""
     said = " ".join(without_password(str(error)).split())
     if isinstance(error, UserError):
         return said
@@ -137,7 +139,7 @@ def told(error: Exception) -> str | None:
 
 
 class _Printable:
-    """Stream that shows control characters by their number, such as those of a file that a stranger sent.
+    """Stream that shows control characters by number. They may come from a file that a stranger sent.
 
     rich writes to `rich_proxied_file`, since its own control characters are meant.
     """
@@ -157,7 +159,7 @@ class _Printable:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """End a command on SIGTERM and SIGHUP as on Ctrl-C, so that no process or half a file is left behind.
+    """End a command on SIGTERM and SIGHUP as on Ctrl-C. No process and no half a file is left behind.
 
     A signal that somebody ignores (nohup) stays ignored. One of several processes of torchrun may wait for another
     where no Python runs; its launcher ends it.

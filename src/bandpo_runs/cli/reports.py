@@ -1,4 +1,4 @@
-"""Commands that explain rules and look at runs: `explain`, `methods`, `watch`, `report`, `calibrate`."""
+"""Explain rules and look at runs. The commands are `explain`, `methods`, `watch`, `report` and `calibrate`."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def column(whose: str) -> Any:
 
 @app.command(epilog=RULES)
 def calibrate(
-    files: Annotated[list[Path], Argument(metavar="FILES", help="Files of a run's tokens: .jsonl.")],
+    files: Annotated[list[Path], Argument(metavar="FILES", help="Files of a run's tokens, .jsonl, or their folder.")],
     rate: Annotated[float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")] = None,
     match: Annotated[Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")] = None,
     cut: Annotated[bool, Option("--cut", help="Count only tokens that lose their gradient.")] = False,

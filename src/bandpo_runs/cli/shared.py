@@ -1,4 +1,4 @@
-"""What the commands share: options, readers of values, and the width of output."""
+"""Share options, readers of values, and the width of output among the commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Trust = Annotated[bool, Option("--trust", help="Import the module of a rule that
 
 
 def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: str) -> Any:
-    """Return an option of several values, separated by commas or given in several options."""
+    """Return an option of several values. They are separated by commas or given in several options."""
 
     def values(text: str) -> list[Any]:
         if not (parts := split(text)):
@@ -73,7 +73,7 @@ def count(text: str) -> int:
 
 
 def page(text: str | Path) -> Path:
-    """Read the path of a page to write; a file of another name may be a log, or an input of the page."""
+    """Read the path of a page to write. A file of another name may be a log, or an input of the page."""
     if (path := Path(text)).suffix not in (".html", ".htm"):
         raise ValueError(f"must be the name of a page, which ends in .html or .htm, got {str(text)!r}")
     return path
@@ -128,7 +128,7 @@ def width() -> int:
 
 
 def wrapped(text: str, column: int | None = None) -> str:
-    """Wrap long lines; further lines begin at `column`, or two columns behind the first."""
+    """Wrap long lines. Further lines begin at `column`, or two columns behind the first."""
 
     def fill(line: str) -> str:
         indent = " " * (len(line) - len(line.lstrip()) + 2 if column is None else column)

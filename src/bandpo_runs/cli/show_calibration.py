@@ -1,4 +1,4 @@
-"""Output of `bandpo calibrate`."""
+"""Show the result of `bandpo calibrate`."""
 
 from __future__ import annotations
 

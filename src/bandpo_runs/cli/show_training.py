@@ -1,4 +1,4 @@
-"""Output of the training commands: an estimate, a line a round under a progress bar, and in the end the outcome."""
+"""Show a training: an estimate, a line a round, and the outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 from bandpo.integrations import say_average
 from bandpo.losses.notation import in_words
 from bandpo.rewards.functions import look_in_working_directory
@@ -89,9 +89,9 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     config = load(recipe, settings)
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
-    steps = f"{config.rounds} rounds of {config.steps_per_round} steps"
+    steps = f"{counted(config.rounds, 'round')} of {counted(config.steps_per_round, 'step')}"
     console.print(Text.assemble((str(config.label), "bold"), f" on {config.model}, {steps}, in {config.output}"))
-    console.print(f"{in_words(config.objective)}; {config.steps_per_round} steps a batch")
+    console.print(f"{in_words(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
     if sent := sent_away(config.trainer):
         line = f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}."

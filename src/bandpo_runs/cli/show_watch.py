@@ -1,4 +1,4 @@
-"""Output of `bandpo watch`: all that is known of one run, or a table of several."""
+"""Show `bandpo watch`: all that is known of one run, or a table of several."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _several(seen: Sequence[Seen], width: int) -> list[Any]:
     columns = [
         ["run", *(_short(run.label, most) for run in seen)],
         [seen[0].axis if len(axes) == 1 else "at", *(_at(run, len(axes) > 1) for run in seen)],
-        ["state", *(run.state for run in seen)],
+        ["state", *(run.standing if run.state == "running" else run.state for run in seen)],
     ]
     for name in _COLUMNS:
         values = [PANELS[name].last(run) for run in seen]
@@ -115,7 +115,9 @@ def _several(seen: Sequence[Seen], width: int) -> list[Any]:
     while len(columns) > 3 and sum(2 + max(map(cell_len, column)) for column in columns) > width:
         columns.pop()
     heads, *rows = zip(*columns, strict=True)
-    cells = [[Text(text, _STYLES.get(text, "")) for text in row] for row in rows]
+    cells = [
+        [*row[:2], Text(row[2], _STYLES.get(run.state, "")), *row[3:]] for run, row in zip(seen, rows, strict=True)
+    ]
     lines: list[Any] = [grid(heads, cells, left=3, box=None, pad_edge=False, padding=(0, 1))]
     for run in seen:
         if run.state not in ("running", "finished") or run.collapse is not None or run.notes:

@@ -89,7 +89,7 @@ class RunConfig(_Node):
         output: the folder of the run.
         save_every: rounds between checkpoints; 0 saves the final model alone.
         threads: of torch on the CPU, in each process; None leaves them.
-        tokens_share: share of the responses whose tokens are written to `tokens/`, for `bandpo calibrate` and `report`;
+        tokens_share: share of the responses whose tokens are written to `tokens/`, for `bandpo calibrate`;
             None for none.
         stop_if_not_finite: end at the first weight or reward that is not finite; see `BandPOConfig`.
         trainer: any field of TRL's GRPOConfig, except those that could run code (`trust.ALLOWED`). The batch sizes per

@@ -1,4 +1,4 @@
-"""Everything rendered: pages, tables and words about what ran elsewhere. Nothing is computed twice, or run."""
+"""Render pages, tables and words about what ran elsewhere. Nothing is computed twice, or run."""
 
 from ..faces import lazily
 

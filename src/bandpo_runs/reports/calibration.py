@@ -1,4 +1,4 @@
-"""Search for a rule's number that stops as many tokens of a run as wanted: at a rate, or as many as another rule."""
+"""Search for a number of a rule to stop a share of a run's tokens. The share may be that of another rule."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def with_number(region: Region, names: Sequence[str], value: float) -> Region:
 
 # ---------------------------------------------------------------------------------------------------- tokens and rules
 def _pieces(tokens: Tokens, some: Integers | None = None) -> Iterator[tuple[Tensor, Tensor, Context]]:
-    """Yield log-ratios, old log-probabilities and contexts of tokens, all or some, in pieces."""
+    """Yield log-ratios, old log-probabilities and contexts in pieces. They are of all tokens or `some`."""
     index = np.arange(tokens.count) if some is None else some
     for start in range(0, len(index), _PIECE):
         part = index[start : start + _PIECE]
@@ -120,7 +120,7 @@ def _pieces(tokens: Tokens, some: Integers | None = None) -> Iterator[tuple[Tens
 
 
 def _outside(tokens: Tokens, region: Region, cut: bool, some: Integers | None = None) -> Bools:
-    """Mark the tokens that are outside and, with `cut`, are driven further out by their advantage."""
+    """Mark the tokens outside. With `cut` only those count that their advantage drives further out."""
     parts = [~region.contains(ratio, old, context) for ratio, old, context in _pieces(tokens, some)]
     outside = torch.cat(parts).numpy() if parts else np.zeros(0, np.bool_)
     return outside & (_driven_out(tokens)[slice(None) if some is None else some] if cut else True)
@@ -156,7 +156,7 @@ def _check(tokens: Tokens, region: Region, cut: bool) -> None:
 
 
 def measure(tokens: Tokens, region: Region, *, cut: bool = False) -> tuple[Measured, Bools]:
-    """Measure a rule on tokens, and mark those that it stops; raise UserError as `calibrate` does."""
+    """Measure a rule on tokens, and mark those outside. Raises UserError as `calibrate` does."""
     _check(tokens, region, cut)
     outside, n = _outside(tokens, region, cut), tokens.count
     count, high = int(outside.sum()), int((outside & (tokens.log_ratio > 0)).sum())

@@ -1,4 +1,4 @@
-"""Drawings of a page, as inline SVG: figures of curves, the bounds of rules, and keys."""
+"""Draw the figures of a page as inline SVG: curves, bounds of rules, and keys."""
 
 from __future__ import annotations
 

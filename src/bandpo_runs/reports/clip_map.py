@@ -1,4 +1,4 @@
-"""The clip map: tokens of a run by old probability and ratio, and a rule's interval; its numbers are calibrate's.
+"""Draw a run's tokens by old probability and ratio, with a rule's interval. Its numbers are calibrate's.
 
 Tokens that are outside, and count, are coloured; the others are grey. What is beyond the frame is drawn on it.
 """

@@ -1,4 +1,4 @@
-"""Two results side by side: the output of `bandpo compare`."""
+"""Show two results side by side: the output of `bandpo compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permissions of a page of ours in a browser."""
+"""Limit what a page of ours may do in a browser."""
 
 import base64
 import hashlib

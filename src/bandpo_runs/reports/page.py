@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no network; page.html.jinja has its form, and escapes all texts."""
+"""Write the report as one HTML page. It needs no network; page.html.jinja has its form, and escapes all texts."""
 
 from __future__ import annotations
 

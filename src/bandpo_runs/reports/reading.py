@@ -1,4 +1,4 @@
-"""Runs read back: from run folders, and from the logs of TRL and verl."""
+"""Read runs back from run folders, and from the logs of TRL and verl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as a plain value: all numbers, sentences and curves of a comparison, which `page` renders."""
+"""Make the report as a plain value. It has all numbers, sentences and curves of a comparison; `page` renders it."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _tables(section: Section) -> Iterator[Table]:
 
 # ---------------------------------------------------------------------------------------------------------- all of them
 def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], Table]:
-    """Return the bounds of each rule at `GRID`, and some of them in a table with notes on the others."""
+    """Return the bounds of each rule at `GRID`. A table has some of them, with notes on the others."""
     first: dict[str, Run] = {}
     for run in runs:
         first.setdefault(run.label, run)

@@ -1,4 +1,4 @@
-"""What is measured of runs, and which runs are compared.
+"""Measure runs, and choose those to compare.
 
 Runs with one scene and learning rate form a section. In it, runs with one label are the seeds of one method, and runs
 with one seed are a pair: they began alike, so their difference is the fairest comparison. The seed of a log is not
@@ -200,7 +200,7 @@ def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 # --------------------------------------------------------------------------------------------------------------- texts
 def show(value: float, digits: int, sign: str = "") -> str:
-    """Write a value as 12.0, "–" if undefined, or "not reached"; a difference to what was not reached as a limit."""
+    """Write a value as 12.0, "–" if undefined, or "not reached". A difference to what was not reached is a limit."""
     if math.isinf(value):
         return (">\xa00" if value > 0 else "<\xa00") if sign else "not reached"
     return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}".replace("-", "−")
@@ -217,7 +217,7 @@ def number(value: float) -> str:
 
 
 def summarize(values: Sequence[float], digits: int, sign: str = "", noun: str = "") -> str:
-    """Write mean ± standard deviation over seeds, or the median if a seed did not reach it, which has no mean."""
+    """Write mean ± standard deviation over seeds. It is the median if a seed did not reach it, which has no mean."""
     known = np.array([value for value in values if not math.isnan(value)])
     if not len(known):
         return "–"

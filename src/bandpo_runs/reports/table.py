@@ -1,4 +1,4 @@
-"""Checkpoints in one table, as Markdown or LaTeX: the output of `bandpo table`."""
+"""Write checkpoints in one table for `bandpo table`, as Markdown or LaTeX."""
 # ruff: noqa: RUF001  (dashes are meant)
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Templates of pages, and the table that they render."""
+"""Render the templates of pages, and the tables in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison shows, in whole sentences: what was seen, and whether so many runs can tell it from luck."""
+"""Say in sentences what a comparison shows. They tell differences from luck."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def _compared(
     base, unit = section.baseline, f" {section.axis}s" if number.whole else ""
     known = {label: [values[run] for run in runs if not math.isnan(values[run])] for label, runs in done.items()}
     others = [label for label in done if label != base]
+    few: dict[str, int] = {}  # pairs of seeds, where they are too few
 
     def central(side: Sequence[float], kind: str) -> str:
         middle = float(np.mean(side) if kind == "means" else np.median(side))
@@ -97,12 +98,15 @@ def _compared(
         text = f"{label}: {what} {central(a, kind)}, under {base} {central(b, kind)}"
         if pairs:
             gaps = [x - y for x, y in pairs]
-            over = f" ({kind} of {len(a)} pairs)" if len(a) > 1 else ""
-            yield f"{text}{over}; {_direction(gaps, number)}. {_verdict_of_pairs(gaps, number, unit)}"
+            over = f" ({kind} of {len(a)} pairs); {_direction(gaps, number)}" if len(a) > 1 else ""
+            few |= {label: len(a)} if len(a) < MIN_SEEDS else {}
+            yield f"{text}{over}." + ("" if label in few else f" {_verdict_of_pairs(gaps, number, unit)}")
         else:
             over = f"{len(a)} and {len(b)} runs" if len(a) != len(b) else f"{counted(len(a), 'run')} each"
             over = f"{kind} of {over}" if len(a) + len(b) > 2 else over
             yield f"{text} ({over}). {_verdict(a, b, number, unit)}"
+    if few:
+        yield f"Too few pairs of seeds ({join(sorted({*few.values()}))}) to tell {join(few)} from {base}."
 
 
 def _kind(values: Iterable[float]) -> str:
@@ -119,8 +123,6 @@ def _direction(gaps: Sequence[float], number: Number) -> str:
 
 def _verdict_of_pairs(gaps: Sequence[float], number: Number, unit: str) -> str:
     n = len(gaps)
-    if n < MIN_SEEDS:
-        return f"Too few pairs of seeds ({n}) to tell the rules apart."
     spread = training_runs(gaps) if all(map(math.isfinite, gaps)) else None
     if spread is not None and spread.error > 0:
         return _by_interval(spread, f"{n} pairs of seeds", number, unit)

@@ -1,4 +1,4 @@
-"""Training that runs, seen through its logs, and the page that shows it."""
+"""Follow a training through its logs, and draw its page."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Seen(Curves):
         ago = "" if self.age is None else f"last line {duration(self.age)} ago"
         return {
             "waiting": "waiting for its first line",
-            "running": f"running, {ago}",
+            "running": ago,  # a log does not tell whether its process lives
             "finished": "finished",
             "stopped": "stopped, as its numbers were not finite",
             "silent": f"has stopped writing: {ago}. Did it crash, or is one step so long?",

@@ -1,4 +1,4 @@
-"""A recipe becomes a run: on TRL here, on verl as a command; several runs side by side; a doctor for a setup."""
+"""Make a run of a recipe: on TRL here, on verl as a command. Several run side by side; a doctor checks a setup."""
 
 from ..faces import lazily
 

@@ -1,4 +1,4 @@
-"""Checkpoints that can be trusted: what a kill, a full disk or a hand has left incomplete is never gone on from.
+"""Write and find whole checkpoints. What a kill, a full disk or a hand has left incomplete is never gone on from.
 
 A checkpoint counts only with its mark, `bandpo.json`, which is written last and deleted first. The mark lists every
 file with its size and checksum, and says how much of the run's rows was on the disk by then. The trainers' libraries
@@ -24,7 +24,7 @@ METRICS = "metrics.jsonl"
 
 
 class Mark(pydantic.BaseModel):
-    """Record of a whole checkpoint; files and rows as their bytes and the CRC-32 of them.
+    """Record of a whole checkpoint. Files and rows are kept as their bytes and the CRC-32 of them.
 
     Attributes:
         step: of the optimizer.
@@ -74,7 +74,7 @@ def settle(path: Path) -> tuple[int, int]:
 
 
 def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
-    """Return the mark of the newest whole checkpoint, and the fault of each newer marked one.
+    """Return the mark of the newest whole checkpoint. With it come the faults of newer marked ones.
 
     One without a mark does not count: it was being written or deleted when the run was killed, or its weights are not
     finite.
@@ -101,7 +101,7 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
 
 
 def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
-    """Say how a file, or the beginning of one that has grown since, differs from its record."""
+    """Say how a file differs from its record. Unless `whole`, it may have grown since."""
     if not path.is_file():
         return f"{path} is missing"
     now = path.stat().st_size
@@ -111,7 +111,7 @@ def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
 
 
 def rewind(run: Path, mark: Mark | None) -> None:
-    """Cut off the rows that came after a mark, all of them without one; newer checkpoints count no more."""
+    """Cut off the rows after a mark, all of them without one. Newer checkpoints count no more."""
     if mark is None:
         shutil.rmtree(run / "tokens", ignore_errors=True)  # their writer cuts off those after a mark
     if (run / METRICS).is_file():

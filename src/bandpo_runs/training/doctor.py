@@ -1,4 +1,4 @@
-"""`bandpo doctor`: reads settings, scripts and logs, and hands them to the checks of `bandpo.doctor`."""
+"""Read settings, scripts and logs for `bandpo doctor`. The checks are those of `bandpo.doctor`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
 
 
 def _settings(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read nested settings from YAML files and `key=value` overrides (a leading + or ++ is Hydra's), later ones win."""
+    """Read nested settings from YAML files and `key=value` overrides. A leading + or ++ is Hydra's; later ones win."""
     config: dict[str, Any] = {}
     for text in arguments:
         if "=" in text and not Path(text).exists():
@@ -79,7 +79,7 @@ def _settings(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _of_script(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
-    """Read a Python script's plain values for GRPOConfig or BandPOConfig; the script is not run.
+    """Read a Python script's values for GRPOConfig or BandPOConfig. The script is not run.
 
     Args:
         path: the script.
@@ -134,7 +134,7 @@ def _name(function: ast.expr) -> str:
 
 
 def _plain_value(code: ast.expr) -> Any:
-    """Make the value of Python code that holds plain values and calls of rules alone; nothing is run.
+    """Make the value of code of plain values and calls of rules. Nothing else is run.
 
     Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
     """
@@ -162,7 +162,7 @@ def _plain_value(code: ast.expr) -> Any:
 
 
 def _logged(path: Path) -> Iterator[Finding]:
-    """Check a log of ours, TRL's trainer_state.json or verl's file logger: did the run break, and did the rule act?"""
+    """Check in a log whether the run broke, and whether the rule acted. It is ours, TRL's or verl's."""
     rows, why = read_rows(path), None
     with contextlib.suppress(UserError):  # not a folder of ours
         why = read_info(path.parent).get("stopped") if path.name == "metrics.jsonl" else None

@@ -1,5 +1,4 @@
-"""One training run on the TRL engine: a `RunConfig` in, a folder with the resolved recipe, a metrics file and the model
-out.
+"""Train one run on TRL: a `RunConfig` becomes a folder.
 
 The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
 `checkpoints/`, `model/` and, with `tokens_share`, `tokens/`.
@@ -202,7 +201,7 @@ def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> che
 
 
 class _Recorder(TrainerCallback):
-    """Writer of metrics.jsonl, which also marks whole checkpoints and deletes old ones."""
+    """Writer of metrics.jsonl. It also marks whole checkpoints and deletes old ones."""
 
     def __init__(
         self,
@@ -271,7 +270,7 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
 
 
 def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[dict[str, Any], str | None]:
-    """Return arguments of BandPOConfig for one of `count` processes, and a notice if save_every was rounded up."""
+    """Return arguments of BandPOConfig for one of `count` processes. A notice says if save_every was rounded up."""
     logging = config.trainer.get("logging_steps", 1)
     if logging < 1 or logging != int(logging):
         raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")

@@ -1,4 +1,4 @@
-"""`bandpo verl`: a recipe becomes the command line of verl's trainer, with an estimate of its memory and time.
+"""Make the command line of verl's trainer from a recipe. It also estimates its memory and time.
 
 A recipe is verl's own tree of settings (`actor_rollout_ref`, `data`, `trainer`, ...). Beside it stand `trust_region`,
 the node of a rule or an objective, and what else our loss takes; `plan`, the numbers behind `--plan`; `base`, a recipe
@@ -79,7 +79,7 @@ class Run:
 
 
 def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust: bool = True) -> Run:
-    """Lay recipes on one another, apply `a.b=value` overrides (values are YAML), and check the rule.
+    """Lay recipes on one another, apply `a.b=value` overrides, and check the rule. Values are YAML.
 
     verl checks its own keys when it starts, before Ray does.
 

@@ -1,4 +1,4 @@
-"""Several processes: those that a launcher starts to train together, and the workers of a comparison."""
+"""Run several processes: those of a launcher, and the workers of a comparison."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def end_with_launcher() -> None:
 
 
 def end_with_parent() -> None:
-    """End a process of `multiprocessing` at once when its parent is gone, however that ended.
+    """End a process of `multiprocessing` at once when its parent is gone. It does not matter how that ended.
 
     The signals of a terminal and of a supervisor, which go to the whole family, are left to the parent.
     """
@@ -55,7 +55,7 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def workers(number: int, goes_on: str) -> Iterator[ProcessPoolExecutor]:
-    """Start fresh processes for tasks, none of which is left behind, however this one ends.
+    """Start fresh processes for tasks. None of them is left behind, however this one ends.
 
     On an error every child that was started meanwhile is killed. Raises UserError where one was killed, and says what
     `goes_on`.

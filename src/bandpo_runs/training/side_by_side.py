@@ -1,4 +1,4 @@
-"""Several runs side by side: the same scene, seeds and prompts under several rules, over the cores there are."""
+"""Train one scene under several rules side by side. Seeds and prompts are the same; all cores are used."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _rule(text: str, average: str) -> tuple[str, dict[str, Any]]:
 
 
 def estimate(jobs: Sequence[Job], workers: int) -> float:
-    """Estimate the seconds of the runs, from measurements on one core; warm starts in the cache are free."""
+    """Estimate the seconds of the runs, from measurements on one core. Warm starts in the cache are free."""
     starts = {(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in jobs}
     fresh = sum(not WarmStart(*start).folder.exists() for start in starts)
     rounds = sum(job.config.rounds * SCENES[job.config.scene or "tail"].seconds_per_round for job in jobs)
@@ -111,7 +111,7 @@ def run_all(
     on_row: Callable[[Job, dict[str, Any]], None],
     say: Callable[[str], None],
 ) -> list[Path]:
-    """Run the jobs, `workers` at a time in processes of their own; returns their folders.
+    """Run the jobs in processes of their own, `workers` at a time. It returns their folders.
 
     With `resume`, finished runs are left alone and interrupted ones go on. `on_row` gets each row of metrics as it
     comes.
@@ -171,7 +171,7 @@ def _train(config: RunConfig, resume: bool, command: str, index: int, messages) 
 
 
 def _quiet() -> None:
-    """Hide deprecation notices of the libraries, which are for us, not for users of the lab."""
+    """Hide deprecation notices of the libraries. They are for us, not for users of the lab."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     warnings.simplefilter("ignore", FutureWarning)
     warnings.simplefilter("ignore", DeprecationWarning)

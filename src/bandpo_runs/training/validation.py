@@ -1,4 +1,4 @@
-"""Evaluation inside training: the questions, and what the rewards of their samples say, under verl's names.
+"""Evaluate inside training. Scores of the sampled answers get verl's names.
 
 TRL samples `num_generations_eval` answers to every row of an evaluation data set and reports their mean reward. The
 rows are marked here, so that the reward function, which sees every answer, can keep their scores by question.
@@ -29,7 +29,7 @@ ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "lab")
 
 
 def validation_rows(config: RunConfig, held_out: Dataset | None, chat: bool) -> Dataset | None:
-    """Return the marked rows to evaluate on in training: those of data.eval_path, else the held-out ones.
+    """Return the marked rows to evaluate on in training. They are those of data.eval_path, else the held-out ones.
 
     Args:
         config: of the run.
@@ -78,7 +78,7 @@ class Validation:
         self.reward = kept
 
     def take(self) -> dict[str, float]:
-        """Return the metrics of the rows kept since the last call, by all processes: each of them must call it."""
+        """Return the metrics of the rows kept since the last call. They are of all processes, and each must call it."""
         kept, self._scores = self._scores, {}
         scores: dict[str, dict[int, list[float]]] = {}
         for part in gather_object([kept]):
@@ -94,7 +94,7 @@ class Validation:
 
 
 def metrics(data: str, kind: str, scores: ArrayLike) -> dict[str, float]:
-    """Compute verl's mean@n and best@k/mean of scores [questions, n] and, of kind acc, the unbiased pass@k as well.
+    """Compute verl's mean@n and best@k/mean of scores [questions, n]. Of kind acc it adds the unbiased pass@k.
 
     Like verl, what has all n samples is under val-core, the rest under val-aux; pass@k for k = 1 is mean@n.
     """
