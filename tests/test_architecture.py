@@ -152,6 +152,19 @@ def test_a_rule_answers_for_itself():
     assert len(asked) <= 15, "\n".join(asked)
 
 
+def test_a_docstring_begins_with_a_short_sentence():
+    """Under 80 characters to its first full stop, as CONTRIBUTING says."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    long = []
+    for file in sorted(SOURCE.parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            text = ast.get_docstring(node) if isinstance(node, kinds) else None
+            sentence = " ".join((text or "").partition("\n\n")[0].split()).partition(". ")[0]
+            if len(sentence.rstrip(".")) >= 80:
+                long.append(f"{file.name}: {sentence}")
+    assert long == []
+
+
 def test_lazy_names_are_like_others():
     assert not [name for name in dir(bandpo) if name not in bandpo.__all__ and not hasattr(bandpo, name)]
     assert pickle.loads(pickle.dumps(bandpo.policy_loss)) is bandpo.policy_loss

@@ -33,7 +33,7 @@ def listed(x: Any) -> list[Any]:
 
 @torch.no_grad()
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Name the tensors that hold a number that is not finite; integers and floats of a single byte do not count."""
+    """Name the tensors that hold a number that is not finite. Integers and floats of a single byte do not count."""
     floats = ((name, x) for name, x in named if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1)
     # NaN where a number is. All are looked at before the device is waited for.
     fine = [(name, torch.stack(torch.aminmax(x)).isfinite().all()) for name, x in floats]
@@ -92,7 +92,7 @@ def output_dtype(x: Tensor) -> torch.dtype:
 
 
 def working_copy(x: Tensor) -> Tensor:
-    """Return `x` in float64, in which textbook forms may cancel without a trace in float32.
+    """Return `x` in float64. In it textbook forms may cancel without a trace in float32.
 
     Apple's GPUs have no float64: there the bounds are computed on the CPU.
     """

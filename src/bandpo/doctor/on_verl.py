@@ -70,6 +70,7 @@ def _setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 def _rule(get: Any, trust: bool) -> Iterator[Finding]:
     """Name the loss, or what is wrong with its options."""
     from ..integrations import objective_for
+    from ..losses.notation import as_python
     from ..integrations.run_state import SHARE, check_tokens
 
     node, anchor, key = get(f"{_LOSS}.trust_region"), get(f"{_LOSS}.anchor", "old"), ""
@@ -87,9 +88,9 @@ def _rule(get: Any, trust: bool) -> Iterator[Finding]:
         return
     if node is None:
         cure = f"'+{_LOSS}.trust_region={{type: ...}}' for another rule"
-        yield Finding("note", f"no trust_region is given, so the loss is the default, {found!r}", cure)
+        yield Finding("note", f"no trust_region is given, so the loss is the default, {as_python(found)}", cure)
     else:
-        yield Finding("ok", f"the loss is {found!r}")
+        yield Finding("ok", f"the loss is {as_python(found)}")
     if found.apply == "clip" and found.dual_clip is None:
         what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
         cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"

@@ -146,7 +146,8 @@ class BandPOTrainer(ContextTrainer):
         self.trust_region = self.objective.trust_region
         self._rewards, self._old_pass, self._needs_old = None, None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
-        tell(self.objective, f"; {warn_of(kept, self.trust_region):g} steps a batch")
+        steps = warn_of(kept, self.trust_region)
+        tell(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")
         kept.logging_nan_inf_filter = False  # it shows the mean of other losses, 0 at first, for one that is not finite
         rule = str(kept.trust_region)
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
