@@ -1,4 +1,4 @@
-"""Make runs and judge them: recipes, data, training, evaluation, reports, commands.
+"""Make runs and judge them: recipes, training, evaluation, reports, commands.
 
 It is the second package of the wheel. It builds on `bandpo`, the library, which knows nothing of it.
 """

@@ -70,8 +70,8 @@ def _setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 def _rule(get: Any, trust: bool) -> Iterator[Finding]:
     """Name the loss, or what is wrong with its options."""
     from ..integrations import objective_for
-    from ..losses.notation import as_python
     from ..integrations.run_state import SHARE, check_tokens
+    from ..losses.notation import as_python
 
     node, anchor, key = get(f"{_LOSS}.trust_region"), get(f"{_LOSS}.anchor", "old"), ""
     try:
