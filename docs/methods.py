@@ -30,7 +30,7 @@ LINES = {
 AT_SAMPLER_LINE = 'bandpo.policy_loss(logps, rollout_logps, advantages, mask, bandpo.losses.method("NAME").objective)'
 INTRO = f"""# Methods
 
-In short: one table of every method that the library knows. [Choose a rule and a radius](choose.md) says which to take.
+Every method that the library knows. [Choose a rule and a radius](choose.md) says which to take.
 
 ## Switch one on
 
@@ -40,27 +40,22 @@ Write a name from the table instead of NAME:
 | --- | --- |
 {chr(10).join(f"| {where} | `{line}` |" for where, line in LINES.items())}
 
-A trainer refuses a method that it cannot run, and says why. For other numbers than the paper's, write the objective
-instead of the name.
+A trainer refuses a method that it cannot run, and says why. For other numbers write the objective instead of the name.
 
-Some methods take their ratio to the sampler's policy: their formula has pi_rollout or mu. There your loop is
-`{AT_SAMPLER_LINE}`. {", ".join(host for host, its in HOSTS.items() if its.sampler == "")} take that ratio always;
+**Sampler** in "runs in": the ratio is to the sampler's policy. In your loop call
+`{AT_SAMPLER_LINE}`. {", ".join(host for host, its in HOSTS.items() if its.sampler == "")} do so always;
 in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.items() if its.sampler)}.
 
 ## The table
 
-- **formula**: what is maximised for each token. p and pi are its old and its new probability, r = pi / p, A is the
-  advantage; sg(...) is a number without a gradient. "PPO with" an interval is min(r A, clip(r, r_low, r_high) A).
-- **objective**: what the name stands for. [`Objective`](api.md) explains the arguments.
-- **average**: the paper's over the tokens of a batch ([`aggregate`](api.md)); "-" where it names none. Most trainers
-  average themselves, and say in a line whether it is the paper's.
-- **runs in**: the trainers, and in brackets what your loop passes to `policy_loss` as keywords. "Sampler": these
-  methods take their ratio to the sampler's policy, see above.
-- **not checked**: what nobody here could read at its source. `bandpo explain NAME` says what was read where.
+- **formula**: p and pi are a token's old and new probability, r = pi / p, A the advantage; sg(...) stops the gradient.
+  "PPO with" an interval is min(r A, clip(r, r_low, r_high) A).
+- **average**: the paper's over the tokens of a batch ([`aggregate`](api.md)). Most trainers average themselves.
+- **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs.
+- **not checked**: what we could not read at its source. `bandpo explain NAME` says what was read where.
 
-[A test](../tests/losses/test_methods.py) holds value and gradient of every method against its formula in float64. How
-the methods relate to one another is in [prior art](paper.md#prior-art). This page is made by
-`python docs/methods.py` from [methods.yaml](../src/bandpo/losses/methods.yaml).
+[A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
+writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); [prior art](paper.md#prior-art) relates methods.
 
 | name | method | formula | objective | average | runs in | not checked |
 | --- | --- | --- | --- | --- | --- | --- |
