@@ -89,7 +89,7 @@ def test_files_and_overrides_add_up(tmp_path):
     path.write_text(yaml.safe_dump(_settings([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"])), encoding="utf-8")
     assert of_level(findings(str(path)), "problem")
     assert not of_level(findings(str(path), f"++{ACTOR}.ppo_mini_batch_size=16"), "problem")
-    assert of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "ok") == ["the loss is Band(\"kl\", 0.1)"]
+    assert of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "ok") == ['the loss is Band("kl", 0.1)']
     assert _settings([str(path)])["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == 128
 
 
