@@ -55,7 +55,7 @@ in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.it
 - **not checked**: what we could not read at its source. `bandpo explain NAME` says what was read where.
 
 [A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
-writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); [prior art](paper.md#prior-art) relates methods.
+writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); see [prior art](paper.md#prior-art).
 
 | name | method | formula | objective | average | runs in | not checked |
 | --- | --- | --- | --- | --- | --- | --- |
