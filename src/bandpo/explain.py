@@ -23,7 +23,7 @@ Rule = Region | Objective | Method
 
 _MEANING = {  # of the words for what stops a token
     "clip": "the fixed epsilon",
-    "DCPO": "DCPO's formula",
+    "DCPO": "DCPO's formula, or its max_ratio",
     "divergence": "the divergence from the old policy reaches delta",
     "cap": "the cap of the ratio",
     "simplex": "the new probability reaches 0 or 1 before the rule stops it",

@@ -85,7 +85,12 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
     `context` is what the rule needs beside log p, for a batch of shape (1, 64); tokens are then not taken out of their
     batch. Raises AssertionError with the property and the first point that breaks it.
     """
-    assert len(inspect.signature(region.bounds).parameters) > 1, "bounds must take (self, old_logps, context=None)"
+    signature = inspect.signature(region.bounds)
+    try:
+        for given in ((None,), (None, None)):
+            signature.bind(*given)
+    except TypeError:
+        raise AssertionError(f"bounds must take (self, old_logps, context=None), got {signature}") from None
     edges = [-math.inf, -1e5, -745.0, -300.0, -80.0, -1e-7, -1e-20, 0.0, 1e-7, 1e-6]
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         log_p = torch.cat([torch.tensor(edges), torch.linspace(-12, -1e-3, 54)])[None].to(dtype).requires_grad_()

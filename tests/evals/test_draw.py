@@ -253,9 +253,13 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here, capsys):
     run = here / "runs" / "mine"
     run.mkdir(parents=True)
     (run / "run.json").write_text(json.dumps({"label": "Band", "seed": 0, "learning_rate": 1e-5, "finished": False}))
-    assert draw.find_model("runs/mine") == draw.Model("runs/mine/model", "mine", "Band", "runs/mine")
+    (run / "checkpoints" / "checkpoint-20").mkdir(parents=True)
     assert main(["eval", "runs/mine", "--data", "lab"]) == 2
-    assert "model 'runs/mine/model' (this folder does not exist) cannot be loaded: " in capsys.readouterr().err
+    assert "runs/mine holds no model: the run is not finished; its last checkpoint is " in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"holds no model \(no config.json\), and is not the folder of a run"):
+        draw.find_model("runs")
+    (run / "model").mkdir()
+    assert draw.find_model("runs/mine") == draw.Model("runs/mine/model", "mine", "Band", "runs/mine")
     path = str(home / "model")
     assert draw.find_model(path) == draw.Model(path, "model", "model")
     assert draw.find_model("Qwen/Qwen2.5-0.5B") == draw.Model("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")

@@ -720,6 +720,11 @@ def test_a_reward_that_is_missing_is_nobodys_baseline():
         ([1.0, 2.0], {"group_size": 2, "groups": [0, 0]}, "belong together, got both"),
         ([1.0, 2.0], {"groups": [0]}, r"groups must be a sequence of 2, one for each reward, got \[0\]"),
         ([1.0, 2.0], {"groups": "ab"}, "groups must be a sequence of 2, one for each reward, got 'ab'"),
+        (
+            [1.0, 2.0],
+            {"groups": [torch.tensor(1), torch.tensor(1)]},
+            r"groups\[0\] is a tensor; pass one",
+        ),
         ([1.0, 2.0], {"groups": [0, None]}, r"groups\[1\] is None, which names no group"),
         ([1.0, 2.0], {"groups": [0, math.nan]}, r"groups\[1\] is nan, which names no group"),
         ([1.0, 2.0], {"groups": [0, [1]]}, r"groups\[1\] must have a hash, as texts do, got \[1\]"),

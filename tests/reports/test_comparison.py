@@ -171,7 +171,7 @@ def test_what_does_not_compare_is_said(tmp_path, capsys):
     out = run(capsys, "compare", a, b)
     assert "aime24: 20 prompts in common, of 30 of A and 20 of B; the others do not count." in out
     assert "Only one of the two has amc23, math." in out
-    assert "Sampled differently: temperature (0.6, 1.0)" in out
+    assert "Sampled differently: temperature (1.0, 0.6)" in out
 
 
 def answers_of(path, array, **more):

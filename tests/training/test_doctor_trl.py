@@ -160,7 +160,7 @@ def test_a_rule_that_a_script_computes_is_said_to_be_unread_and_the_rest_is_judg
     script.write_text("args = GRPOConfig(num_iterations=2, epsilon_high=0.28)\nGRPOTrainer(m, r, args)\n")
     # TRL's own rule may be kept.
     assert [f[:2] for f in findings(script)][1:] == [
-        ("note", "with BandPOTrainer: trust_region replaces epsilon = 0.2 and epsilon_high = 0.28")
+        ("note", 'with BandPOTrainer: Remove epsilon_high = 0.28: your Band("kl", 0.05) replaces it')
     ]
     script.write_text("args = GRPOConfig(num_iterations=2, use_liger_kernel=True, loss_type='sapo')\n")
     said = [what for level, what, _ in findings(script) if level == "note"]

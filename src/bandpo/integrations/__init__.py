@@ -74,7 +74,7 @@ HOSTS = {
         _SKYRL,
         sampler="anchor='rollout' of register_bandpo_loss",
     ),
-    "tinker": Host("none: a loss is given no reference policy", "the sum over tokens", sampler=""),
+    "tinker": Host("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
     "prime-rl": Host("kl_tau", "the mean over tokens", {"the mean over tokens": _TOKEN}, sampler=""),
 }
 
@@ -180,5 +180,5 @@ _SAID: set[Any] = set()
 def once(say: Callable[[str], Any], words: str) -> None:
     """Say something once in a run, by its first process."""
     if os.environ.get("RANK", "0") == "0" and (say, words) not in _SAID:
-        _SAID.add((say, words))
         say(words)
+        _SAID.add((say, words))

@@ -134,7 +134,10 @@ class BandPOTrainer(ContextTrainer):
         **named: Any,
     ) -> None:
         # A copy, because the caller's may serve another trainer, with another rule.
-        kept = cast(Any, BandPOConfig() if args is None else copy.copy(args))
+        if args is None:  # as TRL does, by the model
+            name = model if isinstance(model, str) else cast(Any, model).config._name_or_path
+            args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
+        kept = cast(Any, copy.copy(args))
         for each in dataclasses.fields(BandPOConfig):
             vars(kept).setdefault(each.name, each.default)
         if kept.__class__ is GRPOConfig:

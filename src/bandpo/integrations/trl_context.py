@@ -135,7 +135,8 @@ class ContextTrainer(GRPOTrainer):
         if self._rewards.isnan().all():
             bad = self.reward_func_names
         if bad and cast(torch.nn.Module, self.model).training:
-            what = f"rewards of {', '.join(bad)} are infinite in float32, or None or NaN for all completions"
+            what = "None or NaN for all completions" if self._rewards.isnan().all() else "infinite in float32"
+            what = f"rewards of {', '.join(bad)} are {what}"
             step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
             self.finite_guard.stop(self.args, self.state, step, what, change)
         return self._rewards
@@ -181,6 +182,8 @@ class ContextTrainer(GRPOTrainer):
             # A group without scores has advantage 0, because NaN would reach the loss.
             known[name] = value.nan_to_num(0.0).expand_as(groups).flatten()[mine]
         if self._needs_old and "old_per_token_logps" in outputs:
+            if not self._old_pass or self._old_pass[0] is not outputs["old_per_token_logps"]:
+                raise RuntimeError("TRL makes its old log-probabilities in another way: the old entropies are unknown")
             known["old_entropies"] = self._old_pass[1]
         return known | self._mean_weight(outputs, known)
 

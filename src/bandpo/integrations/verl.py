@@ -205,13 +205,13 @@ def _watch() -> None:
         step = add_columns(data, options.asked, options.objective.trust_region, self.engine.get_data_parallel_group())
 
         def watched(**named: Any) -> Any:
-            if "model_output" in named:  # else distillation's, of logits
-                _KNOWN.update(_of_micro_batch(options.asked, named["model_output"], named["data"], step))
-                if controller is not None:
-                    _KNOWN.update(controlled=controller.value, controller=controller)
-                if options.tokens_path is not None:  # ranks that share responses have the same ones: one of them writes
-                    _KNOWN["writes"] = self.engine.is_mp_src_rank_with_outputs()
             try:
+                if "model_output" in named:  # else distillation's, of logits
+                    _KNOWN.update(_of_micro_batch(options.asked, named["model_output"], named["data"], step))
+                    if controller is not None:
+                        _KNOWN.update(controlled=controller.value, controller=controller)
+                    if options.tokens_path is not None:  # ranks that share responses have the same: one of them writes
+                        _KNOWN["writes"] = self.engine.is_mp_src_rank_with_outputs()
                 return loss(**named)
             finally:
                 _KNOWN.clear()
@@ -270,8 +270,12 @@ def add_columns(data: Any, asked: frozenset[str], region: Region, group: Any) ->
     if asked & {"step", "staleness"}:
         step = max(max(map(int, steps)) for steps in _of_ranks(column("global_steps"), group)) - 1  # verl's from 1
     if "staleness" in asked:
-        versions = [fields["max_global_steps"] for fields in column("extra_fields")]
+        versions = [fields.get("max_global_steps") for fields in column("extra_fields")]
+        if None in versions:
+            raise ValueError(f"{HERE}: staleness is made of 'max_global_steps', which this rollout does not report")
         data[f"{_OURS}staleness"] = (step - torch.tensor(versions)).clamp(min=0)
+        if "mean_weight" in asked and len({each for of_rank in _of_ranks(versions, group) for each in of_rank}) == 1:
+            once(warnings.warn, "all responses of an update are of one age: a law by staleness changes no radius")
     if asked & {"group_mean", "group_std"}:
         uids, scores = column("uid"), _padded(data, "rm_scores").sum(-1).tolist()
         groups: dict[Any, list[float]] = {}

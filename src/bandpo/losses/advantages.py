@@ -43,7 +43,7 @@ def group_advantages(
         epsilon: added to sigma.
 
     Returns:
-        (N,), in at least float32.
+        (N,), in at least float32. On a GPU the last bits may differ from run to run, as sums there do.
 
     Raises:
         TypeError: rewards that are not a tensor.
@@ -113,6 +113,8 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Hash
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
     numbers: dict[Hashable, int] = {}
     for place, group in enumerate(groups):
+        if isinstance(group, Tensor):
+            raise ValueError(f"groups[{place}] is a tensor; pass one tensor of all groups, not a list of tensors")
         if group is None or group != group:
             raise ValueError(f"groups[{place}] is {group}, which names no group")
         try:

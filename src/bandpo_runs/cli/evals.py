@@ -162,6 +162,8 @@ def table(
     inputs = [split_label(text)[1] for text in results]
     if output is not None and output.resolve() in [path.resolve() for path in inputs]:
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
+    if output is not None and output.suffix in (".html", ".htm", ".json"):
+        raise UserError(f"--output must be Markdown (.md) or LaTeX (.tex), got {output}")
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
     text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete), k))

@@ -37,7 +37,7 @@ def watch_and_show(
     """Run `bandpo watch`."""
     watch = Watch(given, silent)
     seen = watch.look(time.time())
-    if once and (missing := [run for run in seen if run.state == "waiting"]):
+    if once and len(missing := [run for run in seen if run.state == "waiting"]) == len(seen):
         raise UserError(f"{missing[0].label}: nothing to show; {' '.join(missing[0].notes) or 'no line is in its log'}")
     if as_json:
         print(json.dumps([_data(run) for run in seen], indent=2, allow_nan=False))

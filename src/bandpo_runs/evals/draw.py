@@ -52,7 +52,13 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         start, _ = toy.warm_start(toy.SCENES["tail"].p_work, 0, console.print)
         return Model(str(start), "lab-start", "Start of the lab", "lab")
     if (folder / "run.json").is_file():
+        if not (folder / "model").is_dir():
+            kept = sorted(folder.glob("checkpoints/checkpoint-*[0-9]"), key=lambda at: int(at.name.rpartition("-")[2]))
+            hint = f"; its last checkpoint is {kept[-1]}" if kept else ""
+            raise UserError(f"{folder} holds no model: the run is not finished{hint}")
         return Model(str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder))
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise UserError(f"{folder} holds no model (no config.json), and is not the folder of a run (no run.json)")
     name = folder.resolve().name if folder.is_dir() else folder.name
     return Model(text, name, name if folder.is_dir() else text)
 

@@ -64,6 +64,8 @@ def known(
     if form is None:
         return None
     try:
+        if scorer:  # of several filters of lm-eval one: the answers are the same
+            rows = [row for row in rows if row.get("filter") == rows[0].get("filter")]
         made = list(_FORMS[form][1](path, rows))
         metric = None if scorer else _metric(path, next((list(m) for row in made if (m := row["metrics"])), []), score)
         for row in made:
@@ -147,12 +149,13 @@ def _lm_eval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         target, kind = row["target"], row.get("filter", "none")
         if isinstance(target, str) and HASHES in target:  # GSM8K's solutions
             target = read_gold(target, HASHES)[0]
+        likelihoods = any(not isinstance(text, str) for texts in row["resps"] for text in texts)
         read = (row.get("filtered_resps") or [None])[0] if kind != "none" else None  # else it is the whole text
         yield {
             "prompt": row["doc"],
             "problem": [row["doc_id"], row["doc"]],
             "answer": target,
-            "response": row["resps"][0] if len(row["resps"]) == 1 else row["resps"],
+            "response": None if likelihoods else row["resps"][0] if len(row["resps"]) == 1 else row["resps"],
             "data": f"{task} {kind}" if several else task,
             "metrics": {name: (row.get(name), read) for name in row.get("metrics") or numbers},
         }
@@ -179,6 +182,8 @@ def _lighteval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 def _of_share(metric: str, value: Any, count: int) -> Any:
     """Return as many scores as a share of right responses stands for. A text for another number of several."""
+    if not isinstance(value, int | float) or value != value:
+        return None if value is None or value != value else str(value)
     count = int(found[1]) if (found := re.search(r"[:&]n=(\d+)", metric)) else count or 1
     right = round(value * count)
     if abs(value * count - right) > 1e-6 * count or not 0 <= right <= count or (count > 1 and not _SHARE.match(metric)):

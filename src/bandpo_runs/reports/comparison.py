@@ -162,7 +162,7 @@ def different_sampling(results: Sequence[Result]) -> list[str]:
     recorded = [result for result in results if result.sampling]
     different = []
     for key in dict.fromkeys(key for result in recorded for key in result.sampling if key not in ("n", "seed")):
-        values = sorted({str(result.sampling.get(key)) for result in recorded})
+        values = list(dict.fromkeys(str(result.sampling.get(key)) for result in recorded))
         different += [f"{key} ({', '.join(values)})"] if len(values) > 1 else []
     return [f"Sampled differently: {'; '.join(different)}."] if different else []
 

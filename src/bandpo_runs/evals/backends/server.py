@@ -84,7 +84,7 @@ class Server:
         try:
             while True:
                 free = (self.concurrency if self._answered else PROBES - len(held)) - len(running)
-                for request in islice(waiting, free if len(failed) < IN_A_ROW else 0):
+                for request in islice(waiting, max(free, 0) if len(failed) < IN_A_ROW else 0):
                     running[asyncio.create_task(self._ask(client, request, sampling))] = request
                 if not running:
                     break
