@@ -313,7 +313,10 @@ def test_the_page_is_written_only_if_something_is_new(tmp_path, monkeypatch):
     assert written == [NOW, NOW + 12, NOW + 16]  # at once, with the new row, and at the end
 
 
-def test_once_and_json(two, capsys):
+def test_once_and_json(two, capsys, tmp_path):
+    assert main(["watch", *map(str, two), "--once"]) == 0
+    assert main(["watch", *map(str, two), str(tmp_path / "none"), "--once"]) == 0  # the others are shown
+    assert "none" in capsys.readouterr().out
     assert main(["watch", *map(str, two), "--once"]) == 0
     assert "Band-KL 0.05, seed 0" in capsys.readouterr().out
     assert main(["watch", f"mine={two[0]}", "--json"]) == 0

@@ -151,6 +151,9 @@ def test_of_several_metrics_of_lighteval_the_one_that_is_a_share(tmp_path):
     single = [{**row, "model_response": {"text": ["7"]}} for row in details(em=np.max)]
     (graded,), by = read_dump(write(path, single))
     np.testing.assert_array_equal(graded.score[:, 0], RIGHT.max(1))
+    for value, said in ((float("nan"), "'score' is missing"), ("x", "'score' is 'x'")):
+        with pytest.raises(UserError, match=said):
+            read_dump(write(path, [{**row, "metric": {"em": value}} for row in single]))
 
 
 REFUSED = {

@@ -354,6 +354,9 @@ def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
         assert run(capsys, "table", home / "7b-GRPO", "-o", tmp_path / "out" / name).strip().endswith(name)
         assert (tmp_path / "out" / name).read_text().startswith(begin)
     assert run(capsys, "table", home / "7b-GRPO", "--format", "latex").startswith("% \\usepackage")
+    assert main(["table", str(home / "7b-GRPO"), "-o", str(tmp_path / "t.html")]) == 2
+    assert "--output must be Markdown (.md) or LaTeX (.tex), got " in capsys.readouterr().err
+    assert not (tmp_path / "t.html").exists()
 
 
 def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
