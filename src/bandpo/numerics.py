@@ -88,7 +88,7 @@ def output_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of results: that of `x`, at least float32. Raises ValueError for integers."""
     if not x.is_floating_point():
         raise ValueError(f"log-probabilities must be floating point, got {x.dtype}")
-    return torch.promote_types(x.dtype, torch.float32)
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def working_copy(x: Tensor) -> Tensor:

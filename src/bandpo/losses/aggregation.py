@@ -60,19 +60,14 @@ def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer:
         is_one = (isinstance(normalizer, Tensor) and normalizer.numel() == 1) or is_number(normalizer)
         if not is_one or not 0 < normalizer < math.inf:
             raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
+    if aggregation not in get_args(Aggregation):
+        raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
     tokens = mask.sum(-1, dtype=torch.int32)  # summing bools makes a copy of them in this dtype
-    match aggregation:
-        case "token-mean":
-            total, count = values.sum(), tokens.sum()
-        case "seq-mean-token-mean":
-            total, count = (values.sum(-1) / tokens.clamp(min=1)).sum(), (tokens > 0).sum()
-        case "seq-mean-token-sum":
-            total, count = values.sum(), (tokens > 0).sum()
-        case "seq-mean-token-sum-norm":
-            total, count = values.sum(), (tokens > 0).sum() * mask.shape[-1]
-        case _:
-            raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
-    return total / (count if normalizer is None else normalizer)
+    total = (values.sum(-1) / tokens.clamp(min=1)).sum() if aggregation == AVERAGE else values.sum()
+    if normalizer is None:
+        normalizer = tokens.sum() if aggregation == "token-mean" else (tokens > 0).sum()
+        normalizer = normalizer * mask.shape[-1] if aggregation == "seq-mean-token-sum-norm" else normalizer
+    return total / normalizer
 
 
 def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:

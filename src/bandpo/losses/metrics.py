@@ -193,21 +193,22 @@ def measure(
     *,
     own: Tensor | None = None,
 ) -> Metrics:
-    """Measure one batch. All tensors are (B, T) or broadcast to it, the mask is bool, and padding does not matter.
+    """Measure one batch. All tensors are (B, T) or broadcast to it; the mask is bool, and log p is -1 outside it.
 
     `log_ratio` is clamped to a finite range, and may be that of whole responses; `own` is that of each token, for
     `kl_old`.
     """
     edges = _LOG_EDGES[output_dtype(old_logps)]
     padding = ~mask
-    high, low = (log_ratio > bounds.log_high) & mask, (log_ratio < bounds.log_low) & mask
-    tail = (old_logps <= edges[0]) & mask
+    inside = log_ratio.masked_fill(padding, 0.0)
+    high, low, tail = inside > bounds.log_high, inside < bounds.log_low, old_logps <= edges[0]
     good_tail = tail & (advantages > 0)
     flags = {"tokens": mask, "high": high, "low": low, "tail_high": tail & high, "good_tail": good_tail}
-    totals = {name: x.sum() for name, x in (flags | {"good_tail_high": good_tail & high}).items()}
-    moved = (log_ratio if own is None else own).masked_fill(padding, 0.0)
+    flags["good_tail_high"] = good_tail & high
+    totals = dict(zip(flags, torch.stack([*flags.values()]).sum((1, 2)).unbind(), strict=True))
+    moved = inside if own is None else own.masked_fill(padding, 0.0)
     totals["kl_old_k3"] = (expm1(moved) - moved).sum(dtype=_wide(moved))
-    maxima = {"log_ratio_max": highest(log_ratio, padding), "minus_log_ratio_max": highest(-log_ratio, padding)}
+    maxima = {"log_ratio_max": _highest(log_ratio, padding), "minus_log_ratio_max": _highest(-log_ratio, padding)}
     if level == "all":
         totals |= {"sequences": mask.any(-1).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
         totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
@@ -220,7 +221,7 @@ def measure(
     return Metrics(totals, maxima)
 
 
-def highest(x: Tensor, padding: Tensor) -> Tensor:
+def _highest(x: Tensor, padding: Tensor) -> Tensor:
     """Return the largest number outside padding; -inf if there is none."""
     return x.masked_fill(padding, -math.inf).amax() if x.numel() else x.new_full((), -math.inf)
 

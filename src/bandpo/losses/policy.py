@@ -21,7 +21,7 @@ from ..numerics import LOWEST, output_dtype
 from ..trust_regions.base import Context, Known, Region
 from .aggregation import AVERAGE, aggregate_masked, as_mask
 from .kl import kl_penalty
-from .metrics import ROUNDED, Level, Metrics, highest, measure
+from .metrics import ROUNDED, Level, Metrics, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
@@ -152,12 +152,13 @@ def _objective(batch: _Batch, objective: Objective) -> _Found:
     limit = objective.max_log_ratio or MAX_LOG_RATIO
     limited, up = log_ratio.clamp(-limit, limit), batch.advantages >= 0
 
-    region: Region = objective.trust_region
-    known: Any = batch.known
-    if "positions" in region.needed():
-        known = {**known, "positions": mask.cumsum(-1, dtype=torch.int32) - 1}
-    context = Context(response_mask=mask, advantages=batch.advantages, logps=log_pi.detach(), **known)
-    bounds = region.bounds(log_old, context)
+    known, needed = dict(batch.known), objective.trust_region.needed()
+    if "positions" in needed:
+        known["positions"] = mask.cumsum(-1, dtype=torch.int32) - 1
+    if "logps" in needed:
+        known["logps"] = log_pi.detach()
+    context = Context(response_mask=mask, advantages=batch.advantages, **known)
+    bounds = objective.trust_region.bounds(log_old, context)
 
     # By sign of A, because min(r A, clip(r) A) clamps r from above where A >= 0 and from below where A < 0.
     if objective.ratio == "mean-of-clipped":
@@ -184,7 +185,7 @@ def _measured(batch: _Batch, found: _Found, objective: Objective, level: Level |
             if x is not None:
                 metrics.totals[name] = x.to(old.dtype).masked_fill(padding, 0.0).sum()
     likeliest = torch.maximum(new, old) if reference is None else torch.maximum(new, old).maximum(reference)
-    metrics.maxima["log_probability"] = highest(likeliest, padding)
+    metrics.maxima["log_probability"] = likeliest.amax() if likeliest.numel() else likeliest.new_full((), -math.inf)
     if objective.ratio != "token" and advantages.shape[1] > 1:
         top, bottom = (x.masked_fill(padding, -torch.inf).amax(-1) for x in (advantages, -advantages))
         metrics.totals["mixed"] = (top > -bottom).sum()
