@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 import reprlib
 import warnings
-from collections.abc import Hashable, Sequence, Sized
+from collections.abc import Sequence, Sized
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import torch
@@ -20,7 +21,7 @@ def group_advantages(
     rewards: Tensor,
     group_size: int | None = None,
     *,
-    groups: Tensor | Sequence[Hashable] | None = None,
+    groups: Tensor | Sequence[Any] | None = None,
     normalize: bool = True,
     baseline: Baseline = "mean",
     epsilon: float = 1e-6,
@@ -34,7 +35,7 @@ def group_advantages(
     Args:
         rewards: (N,), float; NaN where a response has none.
         group_size: G, at least 2: the responses of one prompt stand next to each other, and N is a multiple of G.
-        groups: instead, the prompt of each response: (N,) whole numbers, or N of anything that has a hash, in any
+        groups: instead, the prompt of each response: (N,) whole numbers, or N texts, whole numbers or tuples, in any
             order; groups may have different sizes.
         normalize: divide by sigma, the standard deviation with G - 1 in the denominator (False: Dr. GRPO, arXiv
             2503.20783).
@@ -92,7 +93,7 @@ def group_advantages(
     return centred / (sigma + epsilon) if normalize else centred
 
 
-def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Hashable] | None) -> Tensor:
+def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any] | None) -> Tensor:
     """Return the number of each response's group, from 0 on."""
     if (group_size is None) == (groups is None):
         given = "neither" if groups is None else "both"
@@ -111,14 +112,8 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Hash
         return cast(Any, torch).unique(groups, return_inverse=True)[1]
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
-    numbers: dict[Hashable, int] = {}
-    for place, group in enumerate(groups):
-        if isinstance(group, Tensor):
-            raise ValueError(f"groups[{place}] is a tensor; pass one tensor of all groups, not a list of tensors")
-        if group is None or group != group:
-            raise ValueError(f"groups[{place}] is {group}, which names no group")
-        try:
-            numbers.setdefault(group, len(numbers))
-        except TypeError:
-            raise ValueError(f"groups[{place}] must have a hash, as texts do, got {group!r:.60}") from None
+    if wrong := [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]:
+        raise ValueError(f"groups must hold texts, whole numbers or tuples, or be one tensor, got "
+                         f"{reprlib.repr(groups[wrong[0]])} at {wrong[0]}")  # fmt: skip
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return torch.tensor([numbers[group] for group in groups])

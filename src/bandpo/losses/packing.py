@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from .aggregation import as_mask
 
@@ -13,9 +14,8 @@ from .aggregation import as_mask
 def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> tuple[Tensor, ...]:
     """Lay out packed tokens as a batch (N, L). It has N responses of at most L tokens, one in each row.
 
-    A response is a run of tokens with one id in one row. Tokens outside the mask do not count, and a run of such alone
-    is padding. Responses are numbered row by row, from left to right; one without a token
-    in the mask does not count. This waits for the device.
+    A response is a run of tokens with one id in one row; tokens outside the mask do not count. Responses are numbered
+    row by row, from left to right. This waits for the device.
 
     Args:
         sequence_ids: the response of each token, integers (B, T), or (T,) for one row.
@@ -42,26 +42,17 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
         if tuple(x.shape) != shape or len(shape) not in (1, 2):
             both = f"{tuple(x.shape)} and {shape}"
             raise ValueError(f"{name} and sequence_ids must have one shape, (B, T) or (T,), got {both}")
-    mask, ids = as_mask(response_mask, may_be_empty=True), sequence_ids[None] if len(shape) == 1 else sequence_ids
-    inside, begins = mask.flatten(), torch.ones_like(ids, dtype=torch.bool)
-    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    run = begins.flatten().cumsum(0) - 1
-    tokens = torch.zeros_like(run).scatter_add(0, run, inside.long())  # of each run of equal ids
+    mask, ids = (torch.atleast_2d(x) for x in (as_mask(response_mask, may_be_empty=True), sequence_ids))
     rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
-    named = torch.stack([rows[begins], ids[begins]], 1)[tokens[: int(begins.sum())] > 0]
-    once, times = named.unique(dim=0, return_counts=True) if len(named) else (named, named[:, 0])
-    if len(once) < len(named):
+    responses, lengths = torch.stack([rows, ids], -1)[mask].unique_consecutive(dim=0, return_counts=True)
+    once, times = responses.unique(dim=0, return_counts=True)
+    if len(once) < len(responses):
         row, own = once[times > 1][0].tolist()
         raise ValueError(
             f"sequence_ids must be one run of equal numbers for each response of a row, got {own} again in row "
             f"{row} after other ids"
         )
-    count, longest = len(named), int(tokens.max()) if len(named) else 0
-    position = inside.cumsum(0) - 1 - (tokens.cumsum(0) - tokens)[run]
-    response = ((tokens > 0).cumsum(0) - 1)[run]
-    place = torch.where(inside, response * longest + position, count * longest)  # the last is for what is outside
-
-    def laid_out(x: Tensor) -> Tensor:
-        return x.new_zeros(count * longest + 1).scatter(0, place, x.flatten())[:-1].view(count, longest)
-
-    return tuple(map(laid_out, (mask, *of_tokens)))
+    if not len(responses):
+        return tuple(x.new_zeros(0, 0) for x in (mask, *of_tokens))
+    parts = (torch.atleast_2d(x)[mask].split(lengths.tolist()) for x in (mask, *of_tokens))
+    return tuple(pad_sequence(each, batch_first=True) for each in parts)
