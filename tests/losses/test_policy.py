@@ -14,6 +14,7 @@ import pytest
 import torch
 from regions import name_of
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bandpo import DCPO, Band, Bounds, Capped, Clip, Context, Objective, Region, group_advantages, policy_loss
 from bandpo.band import Divergence
@@ -775,3 +776,21 @@ def test_what_is_no_tensor_gets_a_sentence(name):
     if name != "ref_logps":
         with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got NoneType"):
             policy_loss(**arguments | {name: None}, objective=Objective(beta=0.1))
+
+
+class _Counted(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("region", "most"), [(Clip(), 75), (Band("kl", 0.05), 200)], ids=name_of)
+def test_a_loss_and_its_gradient_take_few_tensor_operations(region, most):
+    old = torch.full((2, 3), -1.0)
+    new, advantages, mask = (old + 0.1).requires_grad_(), torch.ones(2, 1), torch.ones(2, 3, dtype=torch.bool)
+    with _Counted() as operations:
+        loss, _ = policy_loss(new, old, advantages, mask, region, normalizer=2.0)
+        loss.backward()
+    assert 50 < operations.count <= most

@@ -93,7 +93,7 @@ class Metrics:
             `cut/good_tail_count`, `clip/good_tail_tokens`.
         `kl_old/k3`: mean of r - 1 - log r, r of each token; on samples of pi_old an unbiased estimate of
             KL(pi_old || pi).
-        `log_ratio/max`, `log_ratio/min`: extremes.
+        `log_ratio/max`, `log_ratio/min`: the largest log r, at least 0, and the least, at most 0.
         `entropy`: mean over tokens of the given entropies, Fig. 4c; absent if none were given.
         `kl_ref`: mean of the KL penalty before beta; absent without one.
 
@@ -204,11 +204,10 @@ def measure(
     high, low, tail = inside > bounds.log_high, inside < bounds.log_low, old_logps <= edges[0]
     good_tail = tail & (advantages > 0)
     flags = {"tokens": mask, "high": high, "low": low, "tail_high": tail & high, "good_tail": good_tail}
-    flags["good_tail_high"] = good_tail & high
-    totals = dict(zip(flags, torch.stack([*flags.values()]).sum((1, 2)).unbind(), strict=True))
+    totals = {name: x.sum() for name, x in (flags | {"good_tail_high": good_tail & high}).items()}
     moved = inside if own is None else own.masked_fill(padding, 0.0)
     totals["kl_old_k3"] = (expm1(moved) - moved).sum(dtype=_wide(moved))
-    maxima = {"log_ratio_max": _highest(log_ratio, padding), "minus_log_ratio_max": _highest(-log_ratio, padding)}
+    maxima = {"log_ratio_max": highest(inside), "minus_log_ratio_max": highest(-inside)}
     if level == "all":
         totals |= {"sequences": mask.any(-1).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
         totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
@@ -221,9 +220,9 @@ def measure(
     return Metrics(totals, maxima)
 
 
-def _highest(x: Tensor, padding: Tensor) -> Tensor:
-    """Return the largest number outside padding; -inf if there is none."""
-    return x.masked_fill(padding, -math.inf).amax() if x.numel() else x.new_full((), -math.inf)
+def highest(x: Tensor) -> Tensor:
+    """Return the largest number; 0 if there is none."""
+    return x.amax() if x.numel() else x.new_zeros(())
 
 
 def _tally(index: Tensor, mask: Tensor, size: int) -> Tensor:

@@ -9,7 +9,6 @@ average.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
@@ -21,7 +20,7 @@ from ..numerics import LOWEST, output_dtype
 from ..trust_regions.base import Context, Known, Region
 from .aggregation import AVERAGE, aggregate_masked, as_mask
 from .kl import kl_penalty
-from .metrics import ROUNDED, Level, Metrics, measure
+from .metrics import ROUNDED, Level, Metrics, highest, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
@@ -185,7 +184,7 @@ def _measured(batch: _Batch, found: _Found, objective: Objective, level: Level |
             if x is not None:
                 metrics.totals[name] = x.to(old.dtype).masked_fill(padding, 0.0).sum()
     likeliest = torch.maximum(new, old) if reference is None else torch.maximum(new, old).maximum(reference)
-    metrics.maxima["log_probability"] = likeliest.amax() if likeliest.numel() else likeliest.new_full((), -math.inf)
+    metrics.maxima["log_probability"] = highest(likeliest)
     if objective.ratio != "token" and advantages.shape[1] > 1:
         top, bottom = (x.masked_fill(padding, -torch.inf).amax(-1) for x in (advantages, -advantages))
         metrics.totals["mixed"] = (top > -bottom).sum()
@@ -281,37 +280,27 @@ def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dic
             raise TypeError(
                 f"policy_loss has no argument {name!r}{nearest(name, names)}; of the context it takes {names}"
             )
-    every = {"logps": logps, "response_mask": response_mask, **given}
-    _check_types(every)
-    if logps.dim() != 2:
-        packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
-        raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
-    _check_shapes(logps, every)
-    is_row = {name: isinstance(x, Tensor) and x.dim() == 1 for name, x in given.items()}
-    detached = {name: x.detach() if isinstance(x, Tensor) and x.requires_grad else x for name, x in given.items()}
-    return {name: x[:, None] if is_row[name] else x for name, x in detached.items()}
-
-
-def _check_types(tensors: Mapping[str, Any]) -> None:
-    for name, x in tensors.items():
-        may_be_other = name in Known.__annotations__ or (name in ("ref_logps", "rollout_is_weights") and x is None)
-        if not (may_be_other or isinstance(x, Tensor)):
+    for name, x in {"logps": logps, "response_mask": response_mask, **given}.items():
+        if not isinstance(x, Tensor):
+            if name in names or (x is None and name in ("ref_logps", "rollout_is_weights")):
+                continue
             more = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{more}")
-
-
-def _check_shapes(logps: Tensor, tensors: Mapping[str, Any]) -> None:
-    rows, columns = logps.shape
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor) or (x.dim() == 0 and name in Known.__annotations__):
+        if logps.dim() != 2:
+            packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
+            raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
+        if x.dim() == 0 and name in names:
             continue
-        if name in _OF_TOKENS:
-            if x.shape != logps.shape:
-                raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
-        elif x.shape not in ((rows, columns), (rows, 1), (rows,)):
+        rows, columns = logps.shape
+        if name in _OF_TOKENS and x.shape != logps.shape:
+            raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
+        if x.shape not in ((rows, columns), (rows, 1), (rows,)):
             raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
         if name not in ("response_mask", "staleness") and not x.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {x.dtype}")
+    is_row = {name: isinstance(x, Tensor) and x.dim() == 1 for name, x in given.items()}
+    detached = {name: x.detach() if isinstance(x, Tensor) and x.requires_grad else x for name, x in given.items()}
+    return {name: x[:, None] if is_row[name] else x for name, x in detached.items()}
 
 
 def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:
