@@ -204,7 +204,7 @@ def bounds(name: str, on: Setting) -> Iterator[Row]:
         half = torch.arange(-32768, 0, dtype=torch.int16).view(torch.bfloat16)
         some, sweep = half[half.isfinite() & (half < 0)].float().numpy(), lambda x, delta: solve(x.bfloat16(), delta)
     else:
-        each = numerics.single(on.size(2**10, 1)) if dtype == "float32" else numerics.double(on.size(2**4, 1))
+        each = numerics.single(on.size(2**8, 1)) if dtype == "float32" else numerics.double(on.size(2**2, 1))
         some, sweep = np.concatenate(list(each)), solve
     worst: dict[str, Row] = {}
 
@@ -219,8 +219,8 @@ def bounds(name: str, on: Setting) -> Iterator[Row]:
         found, wanted = solve(x, delta), bandpo.band_bounds(x, kind, delta)
         for side in ("low", "high"):
             at = f"radius {delta:g}, log p {row[f'{side}_bound_at']}"
-            settled = wide == np.float32 or kind not in numerics.SOLVED
-            add(f"{side}, B", float(row[f"{side}_bound"]), 4 if settled else "", at)
+            limit = 4 if wide == np.float32 else 8 if kind not in numerics.SOLVED else ""
+            add(f"{side}, B", float(row[f"{side}_bound"]), limit, at)
             one, other = getattr(found, f"log_{side}"), getattr(wanted, f"log_{side}")
             unlike = (one.isnan() != other.isnan()) | (one.isinf() != other.isinf())
             add(f"{side}, unlike a CPU", int(unlike.sum()), "", f"of {x.numel()}, radius {delta:g}")
