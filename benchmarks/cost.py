@@ -1,11 +1,11 @@
 """What a rule costs: bounds, loss and compilation, interleaved in one process on one thread.
 
-    python benchmarks/cost.py [--repeat 60] [--scaling 9] [--cases WORD ...] [--device cuda] [--write]
+    python benchmarks/cost.py [--repeat 60] [--cases WORD ...] [--write]
 
 Prints medians and quartiles of the processor's time, and medians of ratios; `--write` appends them to
 benchmarks/cost.csv with hardware, versions and commit. `--cases` measures only those with one of the words in its name.
-The shape is 8 x 4096 tokens in float32, log-probabilities of a made-up policy with a fat tail. On a GPU it is
-64 x 16384, and the time is that of the clock until the device is done.
+The shape is 8 x 4096 tokens in float32, log-probabilities of a made-up policy with a fat tail. What a GPU takes is
+measured by gpu.py; rows of one here are those of an earlier form of this script.
 """
 
 import argparse
@@ -56,7 +56,7 @@ RATIOS = {
 DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "jensen_shannon")
 
 
-def make(seed: int = 0, device: str = "cpu") -> dict[str, Tensor]:
+def make(seed: int = 0) -> dict[str, Tensor]:
     """A batch some steps into a round: a quarter of the tokens rare, ratios spread over a few tens of percent."""
     rng = torch.Generator().manual_seed(seed)
     old = torch.where(
@@ -64,13 +64,12 @@ def make(seed: int = 0, device: str = "cpu") -> dict[str, Tensor]:
         -8 * torch.rand(SHAPE, generator=rng),
         -0.2 * torch.rand(SHAPE, generator=rng),
     )
-    batch = {
+    return {
         "old": old,
         "new": (old + 0.2 * torch.randn(SHAPE, generator=rng)).clamp(max=0),
         "advantages": torch.randn(SHAPE[0], 1, generator=rng),
         "mask": torch.rand(SHAPE, generator=rng) < 0.9,
     }
-    return {name: x.to(device) for name, x in batch.items()}
 
 
 def bisection(old: Tensor, delta: float = 0.05, steps: int = 50) -> tuple[Tensor, Tensor]:
@@ -102,9 +101,9 @@ def trl_lines(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Ten
     return ((per_token * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).mean()
 
 
-def page(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, region: bandpo.Region) -> tuple[Tensor, Tensor]:
+def page(logps: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, region: bandpo.Region) -> tuple[Tensor, Tensor]:
     """The loss as a textbook has it, and the numbers of metrics="main"."""
-    log_ratio = new - old
+    log_ratio = logps - old
     ratio, bounds = log_ratio.exp(), region.bounds(old)
     if isinstance(region, Clip):
         clipped = ratio.clamp(1 - region.eps_low, 1 + region.eps_high)
@@ -204,53 +203,6 @@ def verl_vanilla(old: Tensor, advantages: Tensor, mask: Tensor) -> Callable[[Ten
     return lambda x: compute_policy_loss_vanilla(old, x, ratio, keep, "seq-mean-token-mean", config)[0]
 
 
-def scaling(repeat: int) -> list[tuple[str, str, float]]:
-    """(case, what, ns per token) for 1e3 to 1e7 tokens, and for radii and batches of every kind at 8 x 4096."""
-    out: list[tuple[str, str, float]] = []
-
-    def measure(cases: dict[tuple[str, str], tuple[Callable[[], Any], int]]) -> None:
-        times: dict[tuple[str, str], list[float]] = {key: [] for key in cases}
-        for call, _ in cases.values():
-            call()
-        for _ in range(repeat):
-            for key, (call, _) in cases.items():
-                began = time.process_time()
-                call()
-                times[key].append(time.process_time() - began)
-        out.extend((*key, 1e9 * statistics.median(times[key]) / cases[key][1]) for key in cases)
-
-    names, rng = ("kl", "tv", "reverse_kl"), torch.Generator().manual_seed(0)
-    for count in (10**3, 10**4, 10**5, 10**6, 10**7):
-        old = -8 * torch.rand(count, generator=rng)
-        measure(
-            {
-                (f"bounds {name}", f"{count:.0e} tokens"): (
-                    lambda name=name, old=old: bandpo.band_bounds(old, name),
-                    count,
-                )
-                for name in names
-            }
-        )
-    count = SHAPE[0] * SHAPE[1]
-    old = -8 * torch.rand(count, generator=rng)
-    batches = {"all p = 1": 0 * old, "all p < e^-20": -20 + old, "p around 1/2": -0.6 - old / 40, "mixed": old}
-    measure(
-        {
-            (f"bounds {name}", f"radius {delta:g}"): (lambda n=name, d=delta: bandpo.band_bounds(old, n, d), count)
-            for name in names
-            for delta in (1e-6, 1e-3, 0.05, 1.0, 10.0)
-        }
-    )
-    measure(
-        {
-            (f"bounds {name}", what): (lambda n=name, x=x: bandpo.band_bounds(x, n, 0.05), count)
-            for name in names
-            for what, x in batches.items()
-        }
-    )
-    return out
-
-
 def compilations(radii: int = 20) -> int:
     """How often torch.compile compiles band_bounds over different radii."""
     from torch._dynamo.testing import CompileCounter
@@ -264,39 +216,19 @@ def compilations(radii: int = 20) -> int:
     return counter.frame_count
 
 
-def seconds(call: Callable[[], Any], device: str) -> float:
-    """Return what a call takes: of the processor, or until a GPU has done it."""
-    if device == "cpu":
-        began = time.process_time()
-        call()
-        return time.process_time() - began
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    call()
-    torch.cuda.synchronize()
-    return time.perf_counter() - began
-
-
 def main() -> None:
-    global SHAPE
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--cases", nargs="+", metavar="WORD", help="only those with one of the words in its name")
-    parser.add_argument(
-        "--scaling", type=int, default=0, metavar="REPEAT", help="also: cost against tokens, radius, batch"
-    )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.device == "cuda":
-        SHAPE = 64, 16384
     # As in a training process: once a large tensor has been freed, malloc keeps freed memory. Before that every
     # intermediate result costs page faults, and the numbers are those of the kernel.
     large = torch.ones(7_500_000)
     del large
-    todo = cases(make(device=args.device), compiled=not args.no_compile)
+    todo = cases(make(), compiled=not args.no_compile)
     if args.cases:
         todo = {name: call for name, call in todo.items() if any(word in name for word in args.cases)}
     times: dict[str, list[float]] = {name: [] for name in todo}
@@ -305,10 +237,12 @@ def main() -> None:
             call()
     for _ in range(args.repeat):
         for name, call in todo.items():
-            times[name].append(1e3 * seconds(call, args.device))
+            began = time.process_time()
+            call()
+            times[name].append(1e3 * (time.process_time() - began))
     facts = {
-        "shape": f"{SHAPE[0]}x{SHAPE[1]} float32, {'1 thread' if args.device == 'cpu' else 'GPU'}",
-        "hardware": hardware(gpu=args.device == "cuda"),
+        "shape": f"{SHAPE[0]}x{SHAPE[1]} float32, 1 thread",
+        "hardware": hardware(gpu=False),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "commit": source_commit(),
@@ -329,12 +263,6 @@ def main() -> None:
     for name, value in ratios.items():
         print(f"{name:56} {value:.2f}")
         rows.append({"case": name, "median_ms": round(value, 3), "repeats": args.repeat, **facts})
-    if args.scaling:
-        for case, what, ns in scaling(args.scaling):
-            print(f"{case:20} {what:18} {ns:8.1f} ns per token")
-            rows.append(
-                {"case": f"{case}, {what} (ns per token)", "median_ms": round(ns, 1), "repeats": args.scaling, **facts}
-            )
     if args.write:
         path = Path(__file__).with_suffix(".csv")
         new = not path.exists()
