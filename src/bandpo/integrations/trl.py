@@ -38,11 +38,16 @@ MAIN_METRICS = ("tokens", "clip/high_fraction", "clip/low_fraction", "clip/tail_
 MAIN_METRICS += ("kl_old/k3", "log_ratio/max", "log_ratio/min")
 TITLE = "BandPO: Bridging Trust Regions and Ratio Clipping via Probability-Aware Bounds for LLM Reinforcement Learning"
 CITATION = f"""\
-@article{{li2026bandpo,
-    title  = {{{{{TITLE}}}}},
-    author = {{Yuan Li and Bo Wang and Yufei Gao and Yuqian Yao and Xinyuan Wang and Zhangyue Yin and Xipeng Qiu}},
-    year   = 2026,
-    eprint = {{arXiv:2603.04918}},
+@inproceedings{{li2026bandpo,
+    title     = {{{{{TITLE}}}}},
+    author    = {{Yuan Li and Bo Wang and Yufei Gao and Yuqian Yao and Xinyuan Wang and Zhangyue Yin and Xipeng Qiu}},
+    booktitle = {{Proceedings of the 43rd International Conference on Machine Learning}},
+    series    = {{Proceedings of Machine Learning Research}},
+    volume    = 306,
+    pages     = {{70671--70692}},
+    year      = 2026,
+    url       = {{https://proceedings.mlr.press/v306/li26gm.html}},
+    eprint    = {{arXiv:2603.04918}},
 }}"""
 
 
