@@ -68,12 +68,14 @@ class BandPOConfig(GRPOConfig):
     Raises ValueError for an option or a node that is none, and as `BandPOTrainer`.
     """
 
-    trust_region: dict | str | Region | Objective | None = None
-    all_metrics: bool = False
-    anchor: str = "old"
-    tokens_path: str | None = None
-    tokens_share: float = SHARE
-    stop_if_not_finite: bool = True
+    trust_region: dict | str | Region | Objective | None = field(
+        default=None, metadata={"help": "The rule: a method's name, a short word, or the JSON text of a node."}
+    )
+    all_metrics: bool = field(default=False, metadata={"help": "Log everything instead of the main numbers."})
+    anchor: str = field(default="old", metadata={"help": "Take ratio and bounds against this policy: old or sampler."})
+    tokens_path: str | None = field(default=None, metadata={"help": "Write tokens to this folder while training."})
+    tokens_share: float = field(default=SHARE, metadata={"help": "Write so many of the responses to tokens_path."})
+    stop_if_not_finite: bool = field(default=True, metadata={"help": "End at weights or rewards that are not finite."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
