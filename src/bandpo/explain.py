@@ -160,10 +160,10 @@ def _outside(apply: Apply, sign: str) -> str:
     if not has_bounds(apply):
         return f"A times the slope in log r of {weight}, at every r"
     kind = apply if isinstance(apply, str) else apply.kind
-    far, near = _OUTSIDE.get(kind, (f"{weight}, times r A", "as inside"))
+    far, near = _OUTSIDE.get(kind, ("{weight}, times r A", "as inside"))
     kept = getattr(apply, "high" if up else "low", 0)
-    above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept)
-    below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept)
+    above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept, weight=weight)
+    below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept, weight=weight)
     return f"{above} above the interval, {below} below it"
 
 
