@@ -2,14 +2,17 @@
 
 import math
 import re
+from dataclasses import dataclass
+from typing import ClassVar
 
 import mpmath
 import pytest
 import torch
 from regions import parse_region
 
-from bandpo import DCPO, Band, BySign, Capped, Clip, Decaying, Intersect
+from bandpo import DCPO, Band, Bounds, BySign, Capped, Clip, Decaying, Intersect, Objective, Region
 from bandpo.explain import DEFAULT_P, explain, stops, stretches
+from bandpo.losses.surrogates import Application
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 
@@ -141,6 +144,50 @@ def test_what_stops_a_token_is_named(region, p, below, above):
     assert rows(text)[0][-1] == (below if below == above else f"{below} / {above}")
     for reason in {below, above}:
         assert f"\n  {reason}: " in text
+
+
+@dataclass(frozen=True)
+class OfAShape(Region):
+    """A clip of one's own that reads the shape, and names no limit."""
+
+    kind: ClassVar[str] = "of_a_shape"
+    stopped_by: ClassVar[str] = ""
+
+    def bounds(self, old_logps, context=None):
+        _, length = old_logps.shape
+        width = old_logps.new_full((), 0.1 * length).expand_as(old_logps)
+        return Bounds(-width, width)
+
+
+def test_a_rule_of_ones_own_may_read_the_shape_and_have_no_word_for_what_stops_a_token():
+    text = explain(OfAShape(), [0.1], Clip(0.2, 0.2))
+    assert re.search(r"OfAShape +0\.09048 to 0\.1105  0\.9048 to 1\.105  rule\n", text)
+    assert "\n  rule: the rule itself\n" in text
+    assert "Up, against GRPO 0.2/0.2: OfAShape is tighter for p < 0.9048, " in text  # from e^-0.1 both may reach 1
+
+
+@dataclass(frozen=True)
+class Squared(Application):
+    kind: ClassVar[str] = "squared"
+
+    def weight(self, s, edge, up):
+        return torch.exp(2 * (edge - s))
+
+
+@dataclass(frozen=True)
+class Gate(Application):
+    kind: ClassVar[str] = "gate"
+    has_bounds: ClassVar[bool] = False
+
+    def weight(self, s, edge, up):
+        return s.sigmoid()
+
+
+def test_an_application_of_ones_own_is_told_by_its_weight():
+    text = explain(Objective(Clip(0.2, 0.2), apply=(Squared(), "clip")), [0.1])
+    assert "\n    where A >= 0: the weight of Squared, times r A above the interval, as inside below it\n" in text
+    text = explain(Objective(Clip(1.0, math.inf), apply=Gate()), [0.1])
+    assert "\n    where A < 0: A times the slope in log r of the weight of Gate, at every r\n" in text
 
 
 def test_stretches_find_every_change_of_a_step_function():

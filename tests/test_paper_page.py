@@ -31,6 +31,18 @@ def test_the_committed_page_is_the_one_that_the_script_writes(paper):
     assert paper.PAGE.read_text(encoding="utf-8") == paper.page()
 
 
+def test_the_table_of_results_has_one_verdict_on_both_pages(paper):
+    (row,) = (s for s in paper.STATEMENTS if s.labels == "tab:main_results")
+    for page in (paper.PAGE, paper.ROOT / "research" / "pages" / "paper_table.md"):
+        assert f"In all: **{row.verdict}**." in page.read_text(encoding="utf-8")
+
+
+def test_every_verdict_is_about_a_version_that_is_named(paper):
+    text = paper.page()
+    assert "**Every verdict is about version 1 on arXiv** ([2603.04918v1](https://arxiv.org/abs/2603.04918v1)" in text
+    assert "Some may be out of date" in text
+
+
 def test_no_formula_is_eaten_by_markdown(paper):
     """A backslash before punctuation is an escape, and two ^* are emphasis, also between dollars."""
     text = paper.page()

@@ -17,9 +17,17 @@ def test_the_citation_is_the_one_of_the_model_cards():
     card = Path(importlib.util.find_spec("bandpo").origin).with_name("integrations") / "trl.py"  # needs no TRL
     text = card.read_text(encoding="utf-8")
     assert f'TITLE = "{paper["title"]}"' in text
-    assert f"author = {{{{{authors}}}}}," in text
-    assert f"eprint = {{{{{paper['identifiers'][0]['value']}}}}}," in text
-    assert paper["url"].rpartition("/")[2] == paper["identifiers"][0]["value"].removeprefix("arXiv:")
+    eprint, url = paper["identifiers"][0]["value"], paper["url"]
+    pages, number = f"{paper['start']}--{paper['end']}", eprint.removeprefix("arXiv:")
+    given = {"author": authors, "booktitle": paper["collection-title"], "series": paper["volume-title"]}
+    for name, value in {**given, "pages": pages, "url": url, "eprint": eprint}.items():
+        assert f"    {name:9} = {{{{{value}}}}}," in text
+    for name in ("volume", "year"):
+        assert f"    {name:9} = {paper[name]}," in text
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert f"({url})" in text
+        assert f"(https://arxiv.org/abs/{number})" in text
 
 
 def test_the_model_card_on_the_page_cites_as_the_trainer_does():

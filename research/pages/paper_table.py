@@ -455,8 +455,8 @@ def page() -> str:
     claims = claims.replace("|:--|--:|--:|", "|:--|:--|:--|")
     return f"""# The paper's Table 1, re-read from its digits
 
-In short: the printed digits are those of single evaluations, although the text speaks of three repetitions. Its "pass@32" is verl's bootstrap, not
-pass@k. BandPO is ahead in every mean@32 of the table; most single differences are within what sampling alone can explain. Of the text's sentences some
+In all: **holds in part**. The printed digits are those of single evaluations, although the text speaks of three repetitions. Its "pass@32" is verl's
+bootstrap, not pass@k. BandPO is ahead in every mean@32 of the table; most single differences are within what sampling alone can explain. Of the text's sentences some
 hold, some in part, and some cannot be told.
 
 Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv); every number below is computed there.

@@ -1,5 +1,5 @@
-"""Provide trust regions for LLM reinforcement learning. This is the reference implementation of BandPO (arXiv
-2603.04918).
+"""Provide trust regions for LLM reinforcement learning. This is the reference implementation of BandPO (ICML 2026,
+arXiv 2603.04918).
 
 Read the core in this order, beside the paper: numerics, bounds, band, trust_regions, losses. It loads torch only, and
 each part is loaded when a name of it is asked for: `bandpo --help` does not wait for torch.

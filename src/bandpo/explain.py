@@ -86,7 +86,7 @@ def _cases(region: Region, label: str) -> list[Case]:
     if found:
         return found
     try:
-        region.bounds(torch.zeros(1))
+        region.bounds(torch.zeros(1, 1))
     except ValueError as error:
         what = f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
         raise ValueError(what) from None
@@ -156,16 +156,21 @@ def _outside(apply: Apply, sign: str) -> str:
         side, other = ("r_high", "r_low") if up else ("r_low", "r_high")
         near = f"r A (1 - (r - 1) / ({side} - 1)) on the side of {side}, beyond it too"
         return f"{near}, and r A (1 + (r - 1) / ({other} - 1)) on the other"
-    far, near = _OUTSIDE[apply if isinstance(apply, str) else apply.kind]
+    weight = f"the weight of {getattr(apply, 'label', '')}"  # of an application of one's own
+    if not has_bounds(apply):
+        return f"A times the slope in log r of {weight}, at every r"
+    kind = apply if isinstance(apply, str) else apply.kind
+    far, near = _OUTSIDE.get(kind, ("{weight}, times r A", "as inside"))
     kept = getattr(apply, "high" if up else "low", 0)
-    above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept)
-    below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept)
+    above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept, weight=weight)
+    below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept, weight=weight)
     return f"{above} above the interval, {below} below it"
 
 
 def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
     """Name the limit of a token of each p (N,), below and above. It is the rule, a part, its cap or the simplex."""
-    return [(_stop(region, each, up=False), _stop(region, each, up=True)) for each in log_p]
+    each_alone = log_p[:, None, None]  # (1, 1) each: a rule may read the shape
+    return [(_stop(region, each, up=False), _stop(region, each, up=True)) for each in each_alone]
 
 
 def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
@@ -177,7 +182,7 @@ def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
         theirs = part.bounds(log_p)
         if end == (theirs.log_high if up else theirs.log_low):
             return _stop(part, log_p, up=up) if len(parts) == 1 else f"{place} {_stop(part, log_p, up=up)}"
-    return region.stopped_by
+    return region.stopped_by.strip() or Region.stopped_by
 
 
 def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -190,10 +195,10 @@ def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """Write a row for each p and rule. If that is too wide, write a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
-    for s in log_p:
+    for s in log_p.split(1):
         for case in cases:
-            low, high, new_low, new_high = _interval(case.region, s)
-            ((below, above),) = stops(case.region, s[None])
+            low, high, new_low, new_high = _interval(case.region, s[None])
+            ((below, above),) = stops(case.region, s)
             rows.append([
                 _show(s.exp()) if case is cases[0] else "", case.label if len(cases) > 1 else "",
                 f"{_show(new_low)} to {_show(new_high)}", f"{_show(low.exp())} to {_show(high.exp())}",
@@ -228,10 +233,11 @@ def _compared(one: Objective, other: Objective, cases: Sequence[Case], against: 
 
 def _room(region: Region, other: Region, up: bool, log_p: Tensor) -> Tensor:
     """Compare the room of two rules: more (1), less (-1) or the same (0)."""
+    log_p = log_p[:, None]
     one, two = region.bounds(log_p), other.bounds(log_p)
     above = torch.minimum(one.log_high, -log_p) - torch.minimum(two.log_high, -log_p)
     gap = above if up else two.log_low.exp() - one.log_low.exp()
-    return torch.where(gap.abs() <= 1e-12, 0, gap.sign()).int()
+    return torch.where(gap.abs() <= 1e-12, 0, gap.sign()).int()[:, 0]
 
 
 def stretches(state: Callable[[Tensor], Tensor]) -> list[tuple[float, float, int]]:

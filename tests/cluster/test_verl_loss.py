@@ -20,6 +20,7 @@ import bandpo
 from bandpo.integrations import _SAID
 from bandpo.integrations import verl as plugin
 from bandpo.integrations.verl import BandPOLossConfig
+from bandpo.trust_regions import Tilt
 
 MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 DECADES = [1e-9, 1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.99999]
@@ -385,6 +386,23 @@ def test_what_a_batch_lacks_is_named_with_who_puts_it_there(name):
     message = f"{name} is made of '{source}', which this batch lacks; it is put there by {by}"
     with pytest.raises(ValueError, match=re.escape(message)):
         plugin.add_columns(TensorDict({}, batch_size=2), frozenset({name}), bandpo.Band(), None)
+
+
+@pytest.mark.parametrize(("ages", "said"), [([3, 3], 1), ([3, 2], 0)])
+def test_a_law_by_staleness_is_told_of_responses_of_one_age(monkeypatch, recwarn, ages, said):
+    _SAID.clear()
+    alone(monkeypatch)
+    monkeypatch.setattr(plugin, "_padded", lambda data, name: torch.full((2, 3), -1.0))
+    rule = bandpo.Adaptive(bandpo.Band(), Tilt("staleness", -0.5))
+    data = TensorDict({}, batch_size=2)
+    tu.assign_non_tensor(data, global_steps=5)
+    tu.assign_non_tensor_stack(data, "extra_fields", [{"max_global_steps": age} for age in ages])
+    for _ in range(2):  # once
+        plugin.add_columns(data, frozenset({"staleness", "mean_weight"}), rule, None)
+    assert [str(each.message) for each in recwarn] == [
+        "all responses of an update are of one age: a law by staleness changes no radius"
+    ] * said
+    assert data["bandpo_staleness"].tolist() == [4 - age for age in ages]
 
 
 def test_the_samplers_ratio_is_not_corrected_twice(monkeypatch):

@@ -76,6 +76,7 @@ FORMS = {
     "nested.jsonl": ([{"a": row} for row in answers()], {"prompt": "a.prompt", "score": "a.correct"}),
     "minus.jsonl": ([{**row, "correct": 2 * row["correct"] - 1} for row in answers()], {}),
     "texts.csv": ([{**row, "correct": str(int(row["correct"]))} for row in answers()], {}),
+    "digits.csv": ([{**row, "correct": "1.00" if row["correct"] else "-0.000"} for row in answers()], {}),
     "named.jsonl": ([{**row, "prompt": "the same", "problem_id": row["prompt"]} for row in answers()], {}),
     "messages.parquet": (
         [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in answers()],

@@ -1,5 +1,6 @@
 """BandPOTrainer against TRL's own GRPOTrainer, and against `policy_loss`."""
 
+import dataclasses
 import datetime
 import faulthandler
 import functools
@@ -341,6 +342,11 @@ def test_a_config_takes_a_region_from_the_command_line(tmp_path):
         (args,) = HfArgumentParser(BandPOConfig).parse_args_into_dataclasses(words)
     assert args.trust_region == NODE
     assert args.all_metrics
+
+
+def test_every_field_of_the_config_has_a_help_text():
+    helped = {each.dest for each in HfArgumentParser(BandPOConfig)._actions if each.help}
+    assert {each.name for each in dataclasses.fields(BandPOConfig)} <= helped
 
 
 @pytest.mark.parametrize(("given", "named"), [("bnd", "'bnd'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])

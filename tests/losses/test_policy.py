@@ -731,6 +731,16 @@ def test_a_reward_that_is_missing_is_nobodys_baseline():
             r"groups must be \(2,\) whole numbers, .* \(2,\) of torch.float32",
         ),
         ([1.0, 2.0, 3.0], {"group_size": 2}, r"got \(3,\); groups= takes groups of other sizes"),
+        (
+            [0.0, 1.0, math.nan, 3e38, -1e38],
+            {"groups": [0, 0, 1, 1, 1]},
+            r"too far apart for torch.float32: rewards\[3\] is 3e\+38, the least of its group -1e\+38",
+        ),
+        (
+            [3e38, -3e38],
+            {"group_size": 2, "normalize": False},
+            r"too far apart for torch.float32: rewards\[0\] is 3e\+38, the least of its group -3e\+38",
+        ),
     ],
 )
 def test_groups_and_rewards_that_do_not_fit_are_named(rewards, arguments, message):

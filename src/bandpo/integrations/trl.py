@@ -38,11 +38,16 @@ MAIN_METRICS = ("tokens", "clip/high_fraction", "clip/low_fraction", "clip/tail_
 MAIN_METRICS += ("kl_old/k3", "log_ratio/max", "log_ratio/min")
 TITLE = "BandPO: Bridging Trust Regions and Ratio Clipping via Probability-Aware Bounds for LLM Reinforcement Learning"
 CITATION = f"""\
-@article{{li2026bandpo,
-    title  = {{{{{TITLE}}}}},
-    author = {{Yuan Li and Bo Wang and Yufei Gao and Yuqian Yao and Xinyuan Wang and Zhangyue Yin and Xipeng Qiu}},
-    year   = 2026,
-    eprint = {{arXiv:2603.04918}},
+@inproceedings{{li2026bandpo,
+    title     = {{{{{TITLE}}}}},
+    author    = {{Yuan Li and Bo Wang and Yufei Gao and Yuqian Yao and Xinyuan Wang and Zhangyue Yin and Xipeng Qiu}},
+    booktitle = {{Proceedings of the 43rd International Conference on Machine Learning}},
+    series    = {{Proceedings of Machine Learning Research}},
+    volume    = 306,
+    pages     = {{70671--70692}},
+    year      = 2026,
+    url       = {{https://proceedings.mlr.press/v306/li26gm.html}},
+    eprint    = {{arXiv:2603.04918}},
 }}"""
 
 
@@ -63,12 +68,14 @@ class BandPOConfig(GRPOConfig):
     Raises ValueError for an option or a node that is none, and as `BandPOTrainer`.
     """
 
-    trust_region: dict | str | Region | Objective | None = None
-    all_metrics: bool = False
-    anchor: str = "old"
-    tokens_path: str | None = None
-    tokens_share: float = SHARE
-    stop_if_not_finite: bool = True
+    trust_region: dict | str | Region | Objective | None = field(
+        default=None, metadata={"help": "The rule: a method's name, a short word, or the JSON text of a node."}
+    )
+    all_metrics: bool = field(default=False, metadata={"help": "Log everything instead of the main numbers."})
+    anchor: str = field(default="old", metadata={"help": "Take ratio and bounds against this policy: old or sampler."})
+    tokens_path: str | None = field(default=None, metadata={"help": "Write tokens to this folder while training."})
+    tokens_share: float = field(default=SHARE, metadata={"help": "Write so many of the responses to tokens_path."})
+    stop_if_not_finite: bool = field(default=True, metadata={"help": "End at weights or rewards that are not finite."})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,7 +49,8 @@ def group_advantages(
     Raises:
         TypeError: rewards that are not a tensor.
         ValueError: both of group_size and groups or neither, a shape that is not (N,) with N a multiple of G, G < 2,
-            groups that are not N, an infinite reward, an unknown baseline, both leave-one-out and normalize.
+            groups that are not N, an infinite reward, rewards too far apart for their type, an unknown baseline, both
+            leave-one-out and normalize.
 
     >>> import torch, bandpo
     >>> bandpo.group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), group_size=4)
@@ -87,10 +88,13 @@ def group_advantages(
     shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
     centred = torch.where(known, shifted - (total(shifted) / count)[group], 0.0)
     others = (count - 1).clamp(min=1)
+    if not (squares := total(centred.square() if normalize else centred.abs())).isfinite().all():
+        place = int(rewards.nan_to_num(-math.inf).where(~squares.isfinite()[group], -math.inf).argmax())
+        pair = f"rewards[{place}] is {rewards[place].item():g}, the least of its group {least[group[place]].item():g}"
+        raise ValueError(f"rewards of a group are too far apart for {rewards.dtype}: {pair}")
     if baseline == "leave-one-out":
         return centred * (count / others)[group]
-    sigma = (total(centred.square()) / others).sqrt()[group]
-    return centred / (sigma + epsilon) if normalize else centred
+    return centred / ((squares / others).sqrt()[group] + epsilon) if normalize else centred
 
 
 def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any] | None) -> Tensor:

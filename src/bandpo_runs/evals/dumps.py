@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ NAMES = {
     "data": ("data_source", "dataset"),
 }
 # The letters are inspect_ai's: correct, incorrect, no answer.
-_RIGHT: dict[str, float] = {"1": 1, "1.0": 1, "true": 1, "c": 1, "0": 0, "0.0": 0, "-1": 0, "-1.0": 0, "false": 0}
-_RIGHT |= {"i": 0, "n": 0}
+_RIGHT: dict[str, float] = {"1.0": 1, "true": 1, "c": 1, "0.0": 0, "-1.0": 0, "false": 0, "i": 0, "n": 0}
 
 _EXPECTED = "text, chat messages with one of the assistant, or a list of such is expected"
 _Answers = list[tuple[Any, Any]]  # a score and what was read or, for a scorer, a text and the right answer
@@ -184,13 +184,20 @@ def _scores(row: Row, names: Mapping[str, str], where: str) -> _Answers:
     if len(read) != len(scores):
         lengths = f"{names['extracted']!r} has {len(read)} values, {names['score']!r} has {len(scores)}"
         raise UserError(f"{where}: {lengths}")
-    right = [_RIGHT.get(str(value).strip().lower()) for value in scores]
+    right = [_right(str(value).strip().lower()) for value in scores]
     if None in right:
         raise UserError(
             f"{where}: {names['score']!r} is {shortened(scores[right.index(None)])}; 1 or true (right), or 0, -1 or "
             "false (wrong), is expected; --scorer math grades the responses"
         )
     return list(zip(right, read, strict=True))
+
+
+def _right(said: str) -> float | None:
+    """Read a score: a number as text, such as "1.00", is that number."""
+    with suppress(ValueError):
+        said = str(float(said) + 0.0)  # not -0.0
+    return _RIGHT.get(said)
 
 
 def _hash(problem: Any) -> str:
