@@ -63,7 +63,6 @@ def model(folder):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    print("loss", float(loss))
     toy.save_pretrained(folder)
 
 
