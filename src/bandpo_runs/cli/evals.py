@@ -67,7 +67,8 @@ def evaluate(
     with a larger -n it samples what is missing.
 
     MODEL may be a folder of weights, an id of the Hugging Face hub, a folder of bandpo train or lab, the name of a
-    model on a server, or lab for the start of the lab's tail scene.
+    model on a server, or lab for the start of the lab's tail scene. It may be a checkpoint of verl: of an experiment,
+    whose newest step is taken, of a step, or its actor. Its weights are merged by verl's merger.
 
     A data set is aime24, aime25, amc23 or gsm8k-test, a .parquet, .jsonl, .json or .csv file of {prompt, answer},
     reasoning-gym:TASK:option=value:size=128, a recipe or a run with held-out rows, or lab.

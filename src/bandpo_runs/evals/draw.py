@@ -29,6 +29,7 @@ from .backends.vllm import VLLM
 from .folder import Evaluation
 from .grades import check_scorer
 from .samples import Sample, Sampling
+from .verl_checkpoints import find_actor, whole_weights
 
 _Backend = Server | VLLM | Transformers
 
@@ -44,7 +45,7 @@ class Model:
 
 
 def find_model(text: str, base_url: str | None = None) -> Model:
-    """Find a model's folder, hub id or name on a server. The folder of a run, or `lab`, stands for the model in it."""
+    """Find a model's folder, hub id or name on a server. A run, a checkpoint of verl, or `lab` stands for its model."""
     folder = Path(text)
     if base_url is not None:
         return Model(text, folder.name, text)
@@ -57,8 +58,15 @@ def find_model(text: str, base_url: str | None = None) -> Model:
             hint = f"; its last checkpoint is {kept[-1]}" if kept else ""
             raise UserError(f"{folder} holds no model: the run is not finished{hint}")
         return Model(str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder))
+    if actor := find_actor(folder):
+        return Model(*actor)
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no model (no config.json), and is not the folder of a run (no run.json)")
+        raise UserError(
+            f"{folder} holds no model (no config.json), and is neither a run (no run.json) nor a checkpoint of verl "
+            "(no global_step_N)"
+        )
+    if (folder / "lora_adapter").is_dir():
+        raise UserError(f"{folder} holds a base's weights, and its LoRA apart; give verl's checkpoint, which has both")
     name = folder.resolve().name if folder.is_dir() else folder.name
     return Model(text, name, name if folder.is_dir() else text)
 
@@ -142,10 +150,11 @@ def evaluate(
         raise UserError(f"these data are graded differently ({said}); evaluate them apart, or choose one with --scorer")
     for warning in (text for each in sets for text in each.warnings):
         console.print(f"warning: {warning}", soft_wrap=True)
+    path = found.path if backend == "openai" else whole_weights(found.path)
     facts = {
         "label": label or found.label,
-        "model": found.path,
-        "weights": None if backend == "openai" else weights_of(found.path),
+        "model": path,
+        "weights": None if backend == "openai" else weights_of(path),
         "backend": backend,
         "scorer": check_scorer(scorer or sets[0].scorer),
         "body": dict(engine.body),
@@ -169,7 +178,7 @@ def evaluate(
         console.print(f"{plan}, into {folder}{there}", soft_wrap=True)
         if todo or again:
             try:
-                loaded = engine.start(found.path)
+                loaded = engine.start(path)
                 evaluation.record("dtype", loaded.dtype)
                 evaluation.record("thinking", "opened" if opens_thinking(asked[0].content, loaded.tokenizer) else None)
                 _draw(loaded, evaluation, todo, done, total)

@@ -1,0 +1,120 @@
+"""Find the weights in a checkpoint of verl. Those that lie in parts are merged by verl's own merger."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+from bandpo.errors import UserError
+from bandpo.files import read_json
+
+from ..files.locks import locked
+from ..files.writing import write_atomically
+from ..progress import console
+
+_MERGER = ("python", "-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir")
+_STOPPED = "verl was stopped while it wrote, or the copy is not whole; is there an earlier step?"
+
+
+def find_actor(folder: Path) -> tuple[str, str, str] | None:
+    """Find the actor in a checkpoint of verl. Return its folder, and names for a folder and for tables.
+
+    `folder` is of an experiment, whose newest step is taken and named, of a step, of its actor, or the `huggingface` in
+    it. Raises UserError for a step without an actor of FSDP.
+    """
+    folder = _newest(folder) or folder
+    places = (folder / "actor", folder, folder.parent if folder.name == "huggingface" else folder)
+    actor = next((at for at in places if at.name != "critic" and _is_of_fsdp(at)), None)
+    at = (actor or folder).resolve()
+    step = next((each for each in (at, at.parent) if each.name.startswith("global_step_")), None)
+    if actor is None:
+        if step is None or (folder / "config.json").is_file():
+            return None
+        raise UserError(f"{folder} holds no actor in the form of verl's FSDP (no fsdp_config.json): {_STOPPED}")
+    if step is None:
+        return str(actor), at.name, at.name
+    project, run, number = step.parent.parent.name, step.parent.name, step.name.removeprefix("global_step_")
+    of_all_seeds = re.sub(r"-seed\d+$", "", run)  # in a table they are runs of one method
+    return str(actor), f"{project}/{run}-{number}", f"{project} / {of_all_seeds}, step {number}"
+
+
+def _newest(run: Path) -> Path | None:
+    """Return the last step that verl finished, or else the highest. Say which it is."""
+    found = {at.name.removeprefix("global_step_"): at for at in run.glob("global_step_*") if at.is_dir()}
+    if not (steps := sorted(filter(str.isdecimal, found), key=int)):
+        return None
+    last = run / "latest_checkpointed_iteration.txt"  # verl writes it after a step
+    said = last.read_text(errors="replace").strip() if last.is_file() else None
+    step = said if said in steps else steps[-1]
+    why = "" if step == said else f"; {last.name} is missing or names another, so verl may not have finished it"
+    console.print(f"step {step} is the newest of {len(steps)} in {run}{why}", soft_wrap=True)
+    return found[step]
+
+
+def _is_of_fsdp(folder: Path) -> bool:
+    return (folder / "fsdp_config.json").is_file() or any(folder.glob("model_world_size_*_rank_*.pt"))
+
+
+def whole_weights(model: str) -> str:
+    """Return the folder of an actor's whole weights; another model as it is.
+
+    Parts are merged once, into a folder beside them that is there whole or not at all, and anew where they have
+    changed. Raises UserError where one is missing or cut off, verl is not installed, or its merger fails.
+    """
+    actor, merged = Path(model), Path(model) / "merged_by_bandpo"
+    config, own, mark = actor / "fsdp_config.json", actor / "huggingface", merged / "made_from.txt"
+    if not _is_of_fsdp(actor):
+        return model
+    lora = (actor / "lora_train_meta.json").is_file()  # the names in verl's hf_model are then no model's
+    if not lora and any((own / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        return str(own)
+    ranks = read_json(config).get("world_size", 0) if config.is_file() else 0
+    parts = [actor / f"model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks)]
+    if broken := [part for part in parts or [config] if not zipfile.is_zipfile(part)]:
+        raise UserError(f"{broken[0]} is missing or cut off: {_STOPPED}")
+    sums = "\n".join(f"{part.name} {entry.CRC:08x}" for part in parts for entry in zipfile.ZipFile(part).infolist())
+    if not mark.is_file() or mark.read_text() != sums:
+        if importlib.util.find_spec("verl") is None:
+            cure = "this command again" if lora else shlex.join([*_MERGER, model, "--target_dir", str(own)])
+            raise UserError(
+                f"{actor} has its weights in parts, and verl is not installed here. Where it is, run {cure}"
+            )
+        with locked(actor / ".merge.lock", waiting=console.print):
+            if not mark.is_file() or mark.read_text() != sums:
+                _merge(actor, merged, mark.name, sums)
+    console.print(f"weights: {merged}", soft_wrap=True)
+    return str(merged)
+
+
+def _merge(actor: Path, merged: Path, mark: str, sums: str) -> None:
+    for left in actor.glob(".merged-*"):
+        shutil.rmtree(left)
+    console.print(f"merging the parts of {actor} by verl's merger ...", soft_wrap=True)
+    began = time.monotonic()
+    new = actor / f".merged-{time.time_ns()}"  # the merger of one that was killed may still write to its own
+    command = [*_MERGER, str(actor), "--target_dir", str(new)]
+    try:
+        done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise UserError(f"verl's merger ended with code {done.returncode}: {last}; by {shlex.join(command)}")
+        if (adapter := new / "lora_adapter").is_dir():  # beside the weights of the base
+            from transformers import AutoModelForCausalLM
+
+            model = AutoModelForCausalLM.from_pretrained(new, dtype="float32")
+            model = importlib.import_module("peft").PeftModel.from_pretrained(model, adapter).merge_and_unload()
+            model.save_pretrained(new)
+            shutil.rmtree(adapter)
+        write_atomically(new / mark, sums.encode())
+        shutil.rmtree(merged, ignore_errors=True)  # of other parts
+        new.rename(merged)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    console.print(f"merged in {time.monotonic() - began:.0f} s", soft_wrap=True)
