@@ -125,4 +125,5 @@ def test_each_command_of_the_ten_minutes_prints_what_the_page_shows(folder):
             )  # fmt: skip
             assert done.returncode == 0, f"{command}\n{done.stdout[-9000:]}"
             printed += done.stdout
-            (folder / "printed.txt").open("a").write(f"$ {command}\n{done.stdout}")
+            with (folder / "printed.txt").open("a") as file:
+                file.write(f"$ {command}\n{done.stdout}")
