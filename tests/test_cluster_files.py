@@ -56,6 +56,7 @@ def test_the_slurm_script_starts_ray_on_all_nodes_waits_and_runs_the_recipe(tmp_
     assert calls.count(f"node2 {worker}") == 2  # the first time the head was not there yet
     assert calls.count(f"node3 {worker}") == 1
     assert "node1 python 10.0.0.1:6379 12" in calls
+    assert calls[0] == "node1 bandpo doctor --no-ray at "
     assert calls[-1] == "node1 bandpo verl recipe.yaml trainer.save_freq=10 trainer.nnodes=3 at 10.0.0.1:6379"
 
 
@@ -87,5 +88,6 @@ def test_the_manifest_is_a_ray_job_whose_nodes_are_those_of_the_recipe():
     assert f"trainer.nnodes={workers['replicas']}" in words
     (container,) = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == workers["rayStartParams"]["num-gpus"] == "8"
-    pins = (FOLDER.parent.parent / "constraints-verl.txt").read_text(encoding="utf-8").splitlines()
-    assert f"ray=={job['spec']['rayClusterSpec']['rayVersion']}" in pins
+    for name in ("constraints-verl.txt", "constraints-gpu.txt"):
+        pins = (FOLDER.parent.parent / name).read_text(encoding="utf-8").splitlines()
+        assert f"ray=={job['spec']['rayClusterSpec']['rayVersion']}" in pins

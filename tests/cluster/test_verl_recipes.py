@@ -1,5 +1,6 @@
 """The recipes of the paper's runs through verl's own YAML, against the settings of the public runs, key by key."""
 
+import math
 import os
 import subprocess
 import sys
@@ -98,6 +99,10 @@ RULES = {
     "band-chi2": Capped(Band("chi2", 0.05), 10.0),
     "relaxed": Capped(Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), 10.0),
     "dcpo": DCPO(0.16, 0.2, 10.0),
+    # Controls of ours, in no script.
+    "no-clip": Clip(1.0, math.inf),
+    "clip-wide": Clip(0.2, 1.0),
+    "weighted-clip": Clip(0.02, 1.0),
 }
 # What the paper's text says, where it differs.
 PAPER_STEPS = {"r1-qwen-1.5b": 800, "qwen2.5-3b": 800, "r1-qwen-7b": 500, "r1-llama-8b": 500}
@@ -134,7 +139,10 @@ def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, metho
         rule = RULES[method]
         rule = rule.region if variant == "paper" and isinstance(rule, Capped) else rule
         dual_clip = 10.0 if variant == "public" else None
-        assert options.objective == Objective(rule, dual_clip=dual_clip, aggregation="none", max_log_ratio=20.0)
+        more = {"dual_clip": dual_clip, "positive_weight": 0.85 if method == "weighted-clip" else 1.0}
+        assert options.objective == Objective(rule, **more, aggregation="none", max_log_ratio=20.0)
+        name = f"{method}-variant-{variant}"
+        assert config.trainer.validation_data_dir == f"checkpoints/paper-{model}/{name}/validation"
 
 
 def test_the_models_differ_in_model_and_names_alone():
@@ -147,8 +155,22 @@ def test_the_models_differ_in_model_and_names_alone():
     for model in PAPER_STEPS.keys() - {"qwen2.5-3b"}:
         keys = differing(model)
         assert {key for key in keys if not key.endswith(("model.path", ".project_name", "served_model_name"))} == {
-            "trainer.default_local_dir"
+            "trainer.default_local_dir",
+            "trainer.validation_data_dir",
         }
+
+
+def test_a_repetition_has_its_own_value_for_every_seed_that_acts():
+    whole, repeated = (dict(_leaves(OmegaConf.to_container(resolved("r1-qwen-7b/grpo.yaml", settings=settings))))
+                       for settings in ([], ["seed=2"]))  # fmt: skip
+    seeds = {key for key in whole if key.endswith("seed")}
+    acting = {"data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"}
+    assert {key for key in whole if whole[key] != repeated[key]} == acting | {"trainer.experiment_name"}
+    # In GRPO there is no critic and no reward model, and FSDP's acts with full_determinism alone.
+    without_effect = {f"{ACTOR}.fsdp_config.seed", "actor_rollout_ref.ref.fsdp_config.seed", "critic.data_loader_seed",
+                      "critic.fsdp.seed", "reward.reward_model.rollout.seed"}  # fmt: skip
+    assert seeds - acting == without_effect
+    assert not any(value for key, value in whole.items() if key.endswith("full_determinism"))
 
 
 def test_one_node_several_nodes_and_one_gpu_are_valid():
@@ -163,7 +185,7 @@ def test_one_node_several_nodes_and_one_gpu_are_valid():
 
 
 VALUES = [None, True, 8, 1e-6, float("inf"), "plain/path-1.5b_x@y", "8", "null", "true", "", "it's", "a b, c", "{a: b}",
-          "\\", "a\\'b", "C:\\dir\\", "x=1", [1, "a b", None], [], {},
+          "${trainer.default_local_dir}/a-b", "\\", "a\\'b", "C:\\dir\\", "x=1", [1, "a b", None], [], {},
           {"type": "band", "delta": 0.05, "inner": {"name": "1"}}]  # fmt: skip
 
 

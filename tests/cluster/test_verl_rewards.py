@@ -20,6 +20,7 @@ from verl.utils.reward_score import math_dapo
 
 from bandpo import rewards
 from bandpo.rewards.grading import grade
+from bandpo_runs.evals.dumps import read_dump
 from bandpo_runs.training.on_verl import load
 
 # Of Ray and verl themselves, when their reward loop is imported.
@@ -71,7 +72,7 @@ def test_dapo_strict_is_verls_own_on_made_answers():
             count["box"] += 1
             assert not correct
         else:
-            assert theirs == ours
+            assert {**theirs, "dataset": "math_dapo"} == ours
         count["no answer" if read == "[INVALID]" else "right" if correct else "wrong"] += 1
     assert min(count.values()) > 500, count
 
@@ -131,11 +132,35 @@ def test_the_recipes_reward_is_the_public_scorer(manager):
 def test_the_metrics_are_verls():
     """What becomes val-core/aime_2024/acc/mean@5, best@5/mean and maj@5/mean."""
     infos = [r["reward_extra_info"] for r in scores(batch(TEXTS, ["42"] * 5))]
-    columns = {key: [info[key] for info in infos] for key in ("score", "acc", "pred")}
+    columns = {key: [info[key] for info in infos] for key in ("score", "acc", "pred", "dataset")}
     metrics = process_validation_metrics(["aime_2024"] * 5, ["one"] * 5, columns)["aime_2024"]
+    assert metrics.keys() == {"score", "acc"}
     assert metrics["acc"]["mean@5"] == 0.2
     assert metrics["score"]["mean@5"] == pytest.approx(-0.6)
     assert {"best@5/mean", "maj@5/mean"} <= set(metrics["acc"])
+
+
+@pytest.mark.filterwarnings("ignore:.* engine is not available")
+def test_verls_dump_of_the_answers_names_their_data_set(tmp_path):
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    sources = ["aime_2024", "aime_2025", "aime_amc2023"]
+    infos = [r["reward_extra_info"] for source in sources for r in scores(batch(TEXTS, ["42"] * 5, source=source))]
+    extras = {key: [info[key] for info in infos] for key in infos[0]}
+    inputs = [source for source in sources for _ in TEXTS]  # one question each
+    PPOTrainer._write_generations(inputs, TEXTS * 3, ["42"] * 15, extras["score"], extras, tmp_path, 5)
+    graded, by = read_dump(tmp_path / "5.jsonl")
+    assert [each.data for each in graded] == sources
+    assert [each.score.tolist() for each in graded] == [[[1.0, 0.0, 0.0, 0.0, 0.0]]] * 3
+    assert by == "verl's reward function"
+
+
+def test_the_extra_goes_through_verls_older_trainers():
+    """They make columns of a batch of what a reward returns, and it has one named data_source."""
+    made = batch(TEXTS, ["42"] * 5)
+    columns = {key: np.array([r["reward_extra_info"][key] for r in scores(made)]) for key in ("pred", "dataset")}
+    whole = made.union(DataProto(TensorDict({}, 5), columns))
+    assert whole.non_tensor_batch["dataset"].tolist() == ["aime_2024"] * 5
 
 
 def test_the_scorer_by_value_is_one_setting_away():

@@ -150,6 +150,7 @@ def test_chat_messages_are_read_as_their_text():
 TEXTS = ["Answer: $1 + x$", "**Answer:** 42", "Answer: 43", "nothing"]
 MESSAGES = [[{"role": "assistant", "content": text}] for text in TEXTS]
 ANSWERS = ["x+1", 42, "42", "42"]
+WRONG = {"score": -1.0, "acc": False, "dataset": "any"}  # for verl
 
 
 def test_the_rewards_are_the_scorers():
@@ -179,7 +180,7 @@ def test_a_fault_of_the_scorer_ends_no_training(monkeypatch):
     assert len(said) == 1
     assert logged == {"reward/unparsed": 0, "reward/timeout": 0, "reward/error": 0.5}
     assert grading.grade([r"Answer: $\sqrt{3}$"], ["7"]) == [grading.Grade(0.0, None, "error")]
-    assert compute_score("any", r"Answer: $\sqrt{5}$", "7") == {"score": -1.0, "acc": False, "pred": "[INVALID]"}
+    assert compute_score("any", r"Answer: $\sqrt{5}$", "7") == {**WRONG, "pred": "[INVALID]"}
     pool.close()
 
 
@@ -197,9 +198,10 @@ def test_what_verl_gets():
         "score": 1.0,
         "acc": True,
         "pred": "42",
+        "dataset": "any",
     }
-    assert compute_score("any", "nothing", "42") == {"score": -1.0, "acc": False, "pred": "[INVALID]"}
-    assert compute_score_dapo_strict("any", TEXTS[1], "42") == {"score": -1.0, "acc": False, "pred": "**42"}
+    assert compute_score("any", "nothing", "42") == {**WRONG, "pred": "[INVALID]"}
+    assert compute_score_dapo_strict("any", TEXTS[1], "42") == {**WRONG, "pred": "**42"}
     assert compute_score_dapo_strict("any", "Answer: 42", "42")["score"] == 1.0
 
 

@@ -4,9 +4,11 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from bandpo.doctor import installed as module
@@ -147,7 +149,47 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     lines = of_level(found, "ok")
     assert "torch 2.13.0+cpu" in lines
     assert "verl 0.9.4 (tested with 0.9.1 and 0.9.0)" in lines
-    assert "ray is not installed (tested with 2.60.0)" in of_level(found, "note")
+
+
+def gpus(monkeypatch, count, cuda="13.0"):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "NVIDIA H200")
+
+
+def test_what_verl_lacks_on_a_machine_with_gpus_is_told(monkeypatch):
+    gpus(monkeypatch, 8)
+    versions(monkeypatch, torch="2.11.0+cu130", transformers="5.9.0", verl="0.9.1", ray="2.60.0")
+    found = list(installation())
+    assert [what.partition(" ")[0] for what in of_level(found, "warning")] == ["vllm", "TransferQueue", "flash-attn"]
+    assert "torch 2.11.0+cu130 (verl's version for GPUs; not run by us)" in of_level(found, "ok")
+    assert of_level(found, "ok")[-1] == "8 x NVIDIA H200, CUDA 13.0"
+    more = {"vllm": "0.24.0", "flash-attn": "2.8.3", "TransferQueue": "0.1.11"}
+    versions(monkeypatch, torch="2.11.0+cu130", transformers="5.9.0", verl="0.9.1", ray="2.60.0", trl="0.27.0", **more)
+    assert {finding.level for finding in installation()} == {"ok"}
+
+
+def test_gpus_that_are_not_seen_are_told(monkeypatch):
+    gpus(monkeypatch, 0)
+    versions(monkeypatch, verl="0.9.1")
+    assert of_level(installation(), "warning")[-1].startswith("no GPU is seen by torch ")
+    gpus(monkeypatch, 0, cuda=None)
+    assert of_level(installation(), "warning")[-1].endswith(" is a build for CPUs")
+    versions(monkeypatch)  # TRL trains on a CPU
+    assert of_level(installation(), "note")[-1].endswith(" is a build for CPUs")
+
+    def broken():
+        raise RuntimeError("driver")
+
+    monkeypatch.setattr(torch.cuda, "device_count", broken)
+    assert of_level(installation(), "problem") == ["torch cannot be used: RuntimeError: driver"]
+
+
+def test_the_versions_for_gpus_are_those_of_the_list():
+    pins = (Path(__file__).parents[2] / "constraints-gpu.txt").read_text(encoding="utf-8").replace("_", "-")
+    missing = [name for name, number in module.FOR_GPUS.items() if not re.search(f"{name}(==|-){number}\\b", pins)]
+    assert missing == []
 
 
 @pytest.mark.parametrize(

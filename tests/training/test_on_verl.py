@@ -1,5 +1,6 @@
 """The recipes of the paper's runs, the verl command made from them, and the estimate of memory and time."""
 
+import math
 import os
 import re
 import subprocess
@@ -36,7 +37,11 @@ METHODS = {
     "band-chi2": (Band("chi2", 0.05), True),
     "relaxed": (Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), True),
     "dcpo": (bandpo.DCPO(0.16, 0.2, 10.0), False),
+    "no-clip": (Clip(1.0, math.inf), False),
+    "clip-wide": (Clip(0.2, 1.0), False),
+    "weighted-clip": (Clip(0.02, 1.0), False),
 }
+WEIGHTS = {"weighted-clip": 0.85}
 BAND_KL = PAPER / "qwen2.5-3b" / "band-kl.yaml"
 
 
@@ -52,9 +57,9 @@ def test_there_is_a_recipe_for_every_model_and_method():
 def test_a_recipe_is_its_model_and_its_method_and_the_variants_differ_where_they_say(model, method):
     recipe = PAPER / model / f"{method}.yaml"
     paper, public = load([recipe]), load([recipe], ["variant=public"])
-    region, capped = METHODS[method]
-    assert bandpo.objective(paper.loss["trust_region"]) == Objective(region)
-    expected = Objective(Capped(region, 10.0) if capped else region, dual_clip=10.0)
+    (region, capped), weight = METHODS[method], WEIGHTS.get(method, 1.0)
+    assert bandpo.objective(paper.loss["trust_region"]) == Objective(region, positive_weight=weight)
+    expected = Objective(Capped(region, 10.0) if capped else region, dual_clip=10.0, positive_weight=weight)
     assert bandpo.objective(public.loss["trust_region"]) == expected
     name, steps = MODELS[model]
     assert paper.settings["actor_rollout_ref"]["model"]["path"] == name
@@ -122,6 +127,36 @@ def test_a_long_name_stays_short_and_different():
     assert name(*long, "trainer.experiment_name=mine") == "mine"
 
 
+def test_a_seed_makes_a_repetition_with_a_folder_of_its_own():
+    runs = [load([BAND_KL], settings) for settings in ([], ["seed=1"], ["seed=2"], ["seed=2", "anchor=sampler"])]
+    changed = {"data.seed=2", "actor_rollout_ref.actor.data_loader_seed=2", "actor_rollout_ref.rollout.seed=2000"}
+    assert {*runs[2].overrides()} - {*runs[0].overrides()} == changed | {"trainer.experiment_name=band-kl-seed2"}
+    names = [run.settings["trainer"]["experiment_name"] for run in runs]
+    assert names == ["band-kl", "band-kl-seed1", "band-kl-seed2", "band-kl-anchor-sampler-seed2"]
+    mine = load([BAND_KL], ["trainer.experiment_name=mine", "seed=0"]).settings
+    assert (mine["trainer"]["experiment_name"], mine["data"]["seed"]) == ("mine-seed0", 0)
+
+
+def test_repetitions_are_commands_to_start(capsys):
+    arguments = ["verl", str(BAND_KL), "plan.gpu=H 100", "--seeds", "1,3"]
+    assert main(arguments) == 0
+    *comments, first, second = capsys.readouterr().out.splitlines()
+    assert "The initial weights are the model's own in all." in comments[-1]
+    commands, names = zip(*(line.split("  # ") for line in (first, second)), strict=True)
+    assert [name.rpartition("-")[2] for name in names] == ["seed1", "seed3"]
+    printed = [words_of(command.replace("bandpo", "python", 1)) for command in commands]
+    assert printed == [["verl", str(BAND_KL), "plan.gpu=H 100", f"seed={seed}"] for seed in (1, 3)]
+    assert main([*arguments, "--print"]) == 0
+    together = capsys.readouterr().out
+    for words in printed:
+        assert main([*words, "--print"]) == 0
+        assert capsys.readouterr().out in together
+    assert main([*arguments, "--plan"]) == 0
+    one, two = re.findall(r"(?:800 steps|2 such runs) +([\d.]+)  hours, (\d+) GPU hours", capsys.readouterr().out)
+    assert float(two[0]) == pytest.approx(2 * float(one[0]), abs=0.2)
+    assert float(one[1]) == pytest.approx(8 * float(one[0]), abs=1)
+
+
 def error_of(capsys, *arguments):
     assert main(["verl", *map(str, arguments)]) == 2
     error = capsys.readouterr().err
@@ -139,6 +174,10 @@ def error_of(capsys, *arguments):
         (["variant=public", "trust_region.beta=0.1"], "trust_region: beta must be 0.0 through verl, got 0.1: the KL"),
         (["trainer=null"], "trainer.experiment_name cannot be set: trainer is None, not a mapping"),
         (["something"], "'something' is not a setting; write key=value"),
+        (["seed=many"], "seed must be an integer from 0 to 999999, got 'many'"),
+        (["seed=true"], "seed must be an integer from 0 to 999999, got True"),
+        (["seed=1", "+data.seed=1"], "data.seed is set by seed; remove one of them"),
+        (["seed=1", "--seeds", "2"], "give --seeds, which shows the commands, or seed=N, which starts one; not both"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["none.yaml"], "none.yaml does not exist"),
         (["--plan", "plan.shape=null"], "plan.shape.num_hidden_layers must be a number for --plan, got None"),
@@ -316,6 +355,28 @@ def test_the_estimate_follows_the_settings():
     lora = plan(load([BAND_KL, PAPER / "lora.yaml"]))
     assert lora.step["update"] == pytest.approx(3 * lora.step["old log-probs"])
     assert lora.step["old log-probs"] == pytest.approx(one.step["old log-probs"] * 8 / 4)
+
+
+def test_the_estimate_of_disk():
+    one = plan(load([BAND_KL]))
+    whole = plan(load([BAND_KL], ["actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"]))
+    gib = one.parameters / 2**30
+    assert (one.checkpoint, one.merged) == pytest.approx((12 * gib, 2 * gib))  # float32 with Adam's two; bfloat16
+    assert whole.checkpoint == pytest.approx(16 * gib)  # verl writes float32
+    assert one.answers == pytest.approx(3200 * (4 * 700 + 1024) / 2**30)
+
+
+def test_the_plan_counts_what_is_kept(capsys):
+    def disk(*settings):
+        assert main(["verl", str(BAND_KL), "--plan", *settings]) == 0
+        return capsys.readouterr().out.partition("disk of a run")[2]
+
+    assert re.search(r"checkpoints +69.0  2 of 34.5\n", disk())
+    assert re.search(r"validations +1.8  161 of 12 MiB", disk())
+    assert "1 of 34.5" in disk("trainer.total_training_steps=7")
+    assert "80 of 34.5" in disk("trainer.max_actor_ckpt_to_keep=null")
+    assert "checkpoints" not in disk("trainer.save_freq=-1")
+    assert "validations" not in disk("trainer.validation_data_dir=null") + disk("trainer.test_freq=-1")
 
 
 def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(capsys):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from . import Finding
+from . import Finding, Level
 
 # What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.
 TESTED: dict[str, tuple[str, ...]] = {
@@ -20,25 +20,64 @@ TESTED: dict[str, tuple[str, ...]] = {
     "verl": ("0.9.1", "0.9.0"),
     "ray": ("2.60.0",),
     "vllm": ("0.28.0",),
+    "TransferQueue": ("0.1.11",),
+    "flash-attn": (),
 }
+# What verl 0.9.1 names for GPUs (constraints-gpu.txt). No GPU run of ours stands behind it.
+FOR_GPUS = {"torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
+# What verl needs beside torch, and for what.
+FOR_VERL = {
+    "ray": "verl's processes are its workers",
+    "vllm": "it samples the answers in our recipes",
+    "TransferQueue": "verl's trainer keeps its batches in it",
+    "flash-attn": "verl's attention on GPUs, and log-probabilities in float32",
+}
+_INSTALL = "docs/verl.md#on-gpus has an image, and versions that go together"
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.9", "0.9")}
 
 
 def installation() -> Iterator[Finding]:
     """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    has_verl = version_of("verl") is not None
     for name, tested in TESTED.items():
         version = version_of(name)
-        same = version is not None and version.partition("+")[0] in tested
-        known = "" if same else f" (tested with {' and '.join(tested)})"
-        if version is None:
-            yield Finding("note", f"{name} is not installed{known}")
+        number = version and version.partition("+")[0]
+        if number in tested:
+            known = ""
+        elif number and number == FOR_GPUS.get(name):
+            known = " (verl's version for GPUs; not run by us)"
+        else:
+            known = f" (tested with {' and '.join(tested)})" if tested else " (not tested)"
+        if version is None and name in FOR_VERL:
+            if has_verl:
+                yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
+        elif version is None:
+            yield Finding("note", f"{name} is not installed{known}", _INSTALL if name == "verl" else "")
         elif name in NEEDED and not _minor(NEEDED[name][0]) <= _minor(version) <= _minor(NEEDED[name][1]):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
             yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
         else:
             yield Finding("ok", f"{name} {version}{known}")
+    yield _gpus("warning" if has_verl else "note")
+
+
+def _gpus(missing: Level) -> Finding:
+    """Look for GPUs as torch sees them."""
+    try:
+        import torch
+
+        built, count = torch.version.cuda or torch.version.hip, torch.cuda.device_count()
+        names = " and ".join(sorted({torch.cuda.get_device_name(number) for number in range(count)}))
+    except Exception as error:  # whatever a broken torch or driver raises
+        return Finding("problem", f"torch cannot be used: {type(error).__name__}: {error}", _INSTALL)
+    if not built:
+        return Finding(missing, f"no GPU: torch {torch.__version__} is a build for CPUs", _INSTALL)
+    if not count:
+        cure = "nvidia-smi shows GPUs and driver, which must be new enough for that CUDA; see CUDA_VISIBLE_DEVICES, too"
+        return Finding(missing, f"no GPU is seen by torch {torch.__version__}, a build for CUDA {built}", cure)
+    return Finding("ok", f"{count} x {names}, CUDA {built}")
 
 
 def _minor(version: str) -> tuple[int, ...]:

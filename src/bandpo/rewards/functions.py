@@ -116,9 +116,9 @@ def compute_score(
     """Score a response for verl by the scorer `math`. The form is that of verl's own `math_dapo`.
 
     `score` is 1 or -1, `acc` whether it is right, and `pred` what was read, by which verl takes majorities. Whatever
-    `data_source` is, the scorer is the same.
+    `data_source` is, the scorer is the same; as `dataset` it stands in each row of verl's dumps, which lack it.
     """
-    return _for_verl(*grade([solution_str], [str(ground_truth)]))
+    return _for_verl(*grade([solution_str], [str(ground_truth)]), data_source)
 
 
 def compute_score_dapo_strict(
@@ -128,15 +128,17 @@ def compute_score_dapo_strict(
 
     The scorer of the public runs. verl 0.9's own `math_dapo` takes a `\boxed{}` too.
     """
-    return _for_verl(*grade([solution_str], [str(ground_truth)], "dapo-strict"))
+    return _for_verl(*grade([solution_str], [str(ground_truth)], "dapo-strict"), data_source)
 
 
-def _for_verl(graded: Grade) -> dict[str, Any]:
+def _for_verl(graded: Grade, data_source: str) -> dict[str, Any]:
     right = graded.score == 1
     return {
         "score": 1.0 if right else -1.0,
         "acc": right,
         "pred": "[INVALID]" if graded.answer is None else graded.answer,
+        # Under the name "data_source" verl's older trainers end with an error: it is a column of the batch there.
+        "dataset": data_source,
     }
 
 

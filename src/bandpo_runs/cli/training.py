@@ -145,28 +145,40 @@ def verl(
         list[str] | None, Argument(metavar="RECIPE|key=value", help="Recipes and settings on top.")
     ] = None,
     command: Annotated[bool, Option("--print", help="Print the command instead of starting it.")] = False,
-    plan: Annotated[bool, Option("--plan", help="Estimate memory and time instead of starting.")] = False,
+    plan: Annotated[bool, Option("--plan", help="Estimate memory, time and disk instead of starting.")] = False,
+    seeds: Annotated[
+        Any, Option(parser=seed_list, metavar="N|A,B,...", help="Show the commands of repetitions: a count, or seeds.")
+    ] = None,
 ) -> None:
     """Start a run on verl from a recipe, or show its command.
 
     A recipe is a YAML file such as recipes/paper/qwen2.5-3b/band-kl.yaml. Later recipes and settings win, such as
     variant=public trust_region.delta=0.1 data.train_files=[data/a.parquet]. A key that verl's own YAML does not have
-    is written +key=value.
+    is written +key=value. seed=1 is a repetition: another order of the data, other samples, a folder of its own.
     """
     from bandpo.trust_regions.nodes import own_type
 
-    from ..training.on_verl import load, plan_text
+    from ..training.on_verl import load, plan_text, repetitions_text
 
     overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
     overrides = [text for text in settings or [] if text not in overlays]
-    run = load([recipe, *overlays], overrides, trust=not (plan or command))
-    if (plan or command) and (own := own_type(run.loss.get("trust_region"))) is not None:
+    if seeds and any(text.startswith("seed=") for text in overrides):
+        raise UserError("give --seeds, which shows the commands, or seed=N, which starts one; not both")
+    starts = not (plan or command or seeds)
+    runs = {
+        seed: load([recipe, *overlays], [*overrides, *([] if seed is None else [f"seed={seed}"])], trust=starts)
+        for seed in seeds or [None]
+    }
+    run = next(iter(runs.values()))
+    if not starts and (own := own_type(run.loss.get("trust_region"))) is not None:
         print(f"trust_region: {own} is not loaded, and so not checked before the run starts", file=sys.stderr)
     if plan:
-        print(plan_text(run))
+        print(plan_text(run, len(runs)))
     if command:
-        print(run.command())
-    if not plan and not command:
+        print("\n\n".join(each.command() for each in runs.values()))
+    if seeds and not plan and not command:
+        print(repetitions_text([recipe, *(settings or [])], runs))
+    if starts:
         run.start()
 
 

@@ -106,7 +106,7 @@ def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "problem": [row["input"], row["gts"]],
             "answer": row["gts"],
             "response": row.get("output"),
-            "data": row.get("data_source") or "validation",
+            "data": row.get("dataset") or row.get("data_source") or "validation",
             "metrics": {"reward function": (right, row.get("pred"))},
         }
 

@@ -2,13 +2,15 @@
 
 A recipe is verl's own tree of settings (`actor_rollout_ref`, `data`, `trainer`, ...). Beside it stand `trust_region`,
 the node of a rule or an objective, and what else our loss takes; `plan`, the numbers behind `--plan`; `base`, a recipe
-or several to lay this one on; and `variants`, settings of which the one that `variant` names is laid on top.
+or several to lay this one on; `variants`, settings of which the one that `variant` names is laid on top; and `seed`,
+which makes the run a repetition of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import os
 import re
 import shlex
@@ -33,6 +35,9 @@ from ..config.recipe import merge, read_recipe
 # What `integrations.verl.BandPOLossConfig` takes.
 LOSS = ("trust_region", "anchor", "tokens_path", "tokens_share")
 _LOSS_AT = "actor_rollout_ref.actor.policy_loss"
+# verl's settings of a repetition and what they are of its seed. Each of vLLM's servers adds its number to its seed.
+# verl's other seeds act in full_determinism, with a critic or with a reward model alone.
+SEEDS = {"data.seed": 1, "actor_rollout_ref.actor.data_loader_seed": 1, "actor_rollout_ref.rollout.seed": 1000}
 _GIB = 2**30
 
 
@@ -100,11 +105,11 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
 
     Args:
         recipes: files, the later ones on top.
-        overrides: `variant=NAME`, a key of the recipe, or one of verl in Hydra's form (`+a.b=value`, `~a.b`).
+        overrides: `variant=NAME`, `seed=N`, a key of the recipe, or one of verl in Hydra's form (`+a.b=value`, `~a.b`).
         trust: import the module of a user's rule, which runs what is in it; else such a rule is not checked.
 
     Raises:
-        UserError: a file that cannot be read, an unknown variant, or a wrong rule.
+        UserError: a file that cannot be read, an unknown variant, a wrong seed, or a wrong rule.
     """
     raw = tuple(text for text in overrides if text.startswith(("+", "~")))
     changes = [text for text in overrides if text not in raw]
@@ -119,13 +124,23 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
             raise UserError(f"variant must be one of {sorted(variants)}, got {variant!r}{close}")
         node = merge(merge(node, layer), variants.get(variant) or {})
     # A name of its own for whatever differs: verl goes on with the checkpoints that it finds under that name.
-    names = [*(Path(recipe).stem for recipe in recipes), *(t for t in overrides if not t.startswith("trainer."))]
+    unnamed = ("trainer.", "seed=")
+    names = [*(Path(recipe).stem for recipe in recipes), *(t for t in overrides if not t.startswith(unnamed))]
     name = re.sub(r"[^\w.]+", "-", "-".join(names)).strip("-")
     if len(name) > 100:  # it becomes a file's name
         name = f"{name[:91]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     for text in changes:
         put(node, *setting(text))
-    put(node, "trainer.experiment_name", (node.get("trainer") or {}).get("experiment_name") or name)
+    name = (node.get("trainer") or {}).get("experiment_name") or name
+    if (seed := node.pop("seed", None)) is not None:
+        if type(seed) is not int or not 0 <= seed < 10**6:
+            raise UserError(f"seed must be an integer from 0 to 999999, got {seed!r}")
+        if twice := SEEDS.keys() & {text.lstrip("+").partition("=")[0] for text in overrides}:
+            raise UserError(f"{', '.join(sorted(twice))} is set by seed; remove one of them")
+        for key, times in SEEDS.items():
+            put(node, key, times * seed)
+        name = f"{name}-seed{seed}"
+    put(node, "trainer.experiment_name", name)
     node.pop("variant", None)
     loss = {key: node.pop(key) for key in LOSS if key in node}
     numbers, rule = node.pop("plan", None) or {}, loss.get("trust_region")
@@ -169,7 +184,8 @@ class Plan:
         training, generation: the memory of the two phases, by what fills it.
         step: the phases of a step.
         validation: one validation.
-        checkpoint: GiB on disk.
+        checkpoint, merged, answers: GiB on disk, of a checkpoint, of the model that is made of it to be evaluated (in
+            bfloat16), and of one validation's answers.
     """
 
     parameters: int
@@ -178,6 +194,8 @@ class Plan:
     step: dict[str, float]
     validation: float
     checkpoint: float
+    merged: float
+    answers: float
 
 
 class _Numbers:
@@ -249,18 +267,22 @@ def plan(run: Run) -> Plan:
     # Forward, once more for the checkpointed layers, backward to the inputs, and to the weights unless they are frozen.
     step["update"] = (3 if rank else 4) * forward
     step["other"] = of["plan.other_seconds"]
+    asked = of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]
+    whole = "hf_model" in (of.values.get(f"{actor}.checkpoint.save_contents") or ())  # once more, in float32
     return Plan(
         parameters=round(parameters),
         training={name: x / _GIB for name, x in training.items()},
         generation={"weights, Adam": stored / gpus / _GIB, "rollout": reserved / _GIB},
         step=step,
-        validation=generate(of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]),
-        checkpoint=stored / _GIB,
+        validation=generate(asked),
+        checkpoint=(stored + 4 * parameters * whole) / _GIB,
+        merged=2 * parameters / _GIB,
+        answers=asked * (4 * mean + 1024) / _GIB,  # 4 bytes a token, and 1 KiB for the question and the rest
     )
 
 
-def plan_text(run: Run) -> str:
-    """Write the estimate for a terminal."""
+def plan_text(run: Run, repetitions: int = 1) -> str:
+    """Write the estimate for a terminal, with the time of several repetitions."""
     estimate, of = plan(run), _Numbers(run)
     memory, batch, shape = of["plan.memory"], of["data.train_batch_size"], run.settings["actor_rollout_ref"]
     mean = of.get("plan.response_tokens", of["data.max_response_length"])
@@ -278,15 +300,39 @@ def plan_text(run: Run) -> str:
     step = sum(estimate.step.values())
     lines += ["", "time of a step       s", *(f"  {name:13} {x:7.1f}" for name, x in estimate.step.items())]
     lines.append(f"  {'all':13} {step:7.1f}")
-    every = of.get("trainer.test_freq", -1)
+    every, gpus = of.get("trainer.test_freq", -1), of.get("trainer.nnodes", 1) * of["trainer.n_gpus_per_node"]
     if every > 0:
         lines.append(f"  validation    {estimate.validation:7.1f}  every {every:g} steps")
         step += estimate.validation / every
     an_epoch = of.get("plan.training_prompts", 0) // batch
     steps = of.get("trainer.total_training_steps", of.get("trainer.total_epochs", 0) * an_epoch)
-    if steps:
-        lines.append(f"  {f'{steps:g} steps':13} {steps * step / 3600:7.1f}  hours")
-    lines += ["", f"a checkpoint: {estimate.checkpoint:.0f} GiB", "not counted: CUDA contexts and fragmentation"]
+    for number in sorted({1, repetitions}) if steps else ():
+        hours, what = number * steps * step / 3600, f"{steps:g} steps" if number == 1 else f"{number} such runs"
+        lines.append(f"  {what:13} {hours:7.1f}  hours, {hours * gpus:.0f} GPU hours")
+    disk: list[str] = []
+    if (saved := of.get("trainer.save_freq", -1)) > 0:
+        kept = min(of.get("trainer.max_actor_ckpt_to_keep", math.inf), math.ceil(steps / saved) or 1)
+        disk.append(f"  checkpoints   {kept * estimate.checkpoint:7.1f}  {kept:g} of {estimate.checkpoint:.1f}")
+        disk.append(f"  to evaluate   {estimate.merged:7.1f}  the last one merged to bfloat16")
+    if every > 0 and of.values.get("trainer.validation_data_dir"):
+        count, mib = math.ceil(steps / every) + 1, 1024 * estimate.answers
+        disk.append(f"  validations   {count * estimate.answers:7.1f}  {count} of {mib:.0f} MiB, 4 bytes a token")
+    lines += ["", "disk of a run      GiB", *disk] if disk else []
+    lines += ["", "not counted: CUDA contexts and fragmentation"]
+    return "\n".join(lines)
+
+
+def repetitions_text(arguments: Sequence[str], runs: Mapping[int, Run]) -> str:
+    """Write the commands that start repetitions of a run."""
+    seeds = ", ".join(f"{key}={'' if times == 1 else f'{times} '}N" for key, times in SEEDS.items())
+    lines = [
+        "# Repetitions of one run: seed=N sets what follows, the order of the data and the sampling.",
+        f"# {seeds}",
+        "# The initial weights are the model's own in all. Start each where it has its GPUs:",
+    ]
+    command = shlex.join(["bandpo", "verl", *arguments])
+    for seed, run in runs.items():
+        lines.append(f"{command} seed={seed}  # {run.settings['trainer']['experiment_name']}")
     return "\n".join(lines)
 
 
@@ -309,7 +355,9 @@ def _hydra_text(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(_hydra_text, value)) + "]"
     text = str(value)
-    if not isinstance(value, str) or (re.fullmatch(r"[\w./%@+-]+", text) and isinstance(yaml.safe_load(text), str)):
+    if not isinstance(value, str) or (
+        re.fullmatch(r"([\w./%@+-]|\$\{[\w.]+\})+", text) and isinstance(yaml.safe_load(text), str)
+    ):
         return text
     # A backslash is itself, but for those before a quote.
     return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text) + "'"
