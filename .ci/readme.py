@@ -29,12 +29,20 @@ NOT_RUN = {
     "bandpo data prepare my.csv": "the file is the reader's",
     "bandpo train recipe.yaml": "the recipe is the reader's",
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml variant": "needs eight GPUs",
+    "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml seed": "needs eight GPUs",
     "bandpo verl recipes/paper/r1": "needs eight GPUs",
     "RAY_ADDRESS=10.0.0.1:6379 bandpo verl recipes/paper/r1": "needs a Ray cluster",
     "class BandPOLoss(PolicyLoss)": "needs OpenRLHF",
     "from slime": "needs slime",
 }
-NOT_RUN_WHOLE = {"bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml": "needs eight GPUs"}
+_OF_VERL = "needs verl; tests/cluster/test_reproduce.py runs the ten minutes of docs/reproduce.md, with a toy"
+_AFTER_VERL = """
+    bandpo report paper-; bandpo doctor paper-; bandpo table paper-; bandpo table checkpoints/
+    bandpo table runs/eval/smoke; bandpo compare before=checkpoints/; bandpo compare checkpoints/
+    bandpo eval checkpoints/; ls paper-smoke
+"""
+NOT_RUN |= dict.fromkeys(map(str.strip, re.split("[;\n]", _AFTER_VERL.strip())), _OF_VERL)
+NOT_RUN_WHOLE = {"bandpo verl recipes/paper/smoke.yaml": _OF_VERL}
 
 _SHELL = r"import subprocess; subprocess.run(r'''\1''', shell=True, check=True)"  # what `!` does in a notebook
 

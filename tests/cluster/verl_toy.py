@@ -49,39 +49,49 @@ def actor_settings(folder):
     ]
 
 
+def cpu_settings(folder, longest):
+    """A whole run without a GPU, of prompts and answers of at most `longest` tokens together."""
+    rollout = "actor_rollout_ref.rollout"
+    return [
+        *actor_settings(folder),
+        "data.dataloader_num_workers=0",
+        "actor_rollout_ref.ref.strategy=fsdp2",
+        "critic.strategy=fsdp2",
+        f"{rollout}.dtype=float32",
+        f"{rollout}.enforce_eager=True",
+        f"{rollout}.free_cache_engine=False",
+        f"+{rollout}.enable_sleep_mode=False",
+        f"{rollout}.max_model_len={longest}",
+        f"{rollout}.max_num_seqs=32",
+        f"{rollout}.agent.num_workers=1",
+        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes=16",
+        "reward.num_workers=1",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        "trainer.device=cpu",
+        "+ray_kwargs.ray_init.num_gpus=1",
+        "ray_kwargs.ray_init.num_cpus=8",
+    ]
+
+
 def run_settings(folder, output, steps):
     """A whole run: 8 prompts x 4 samples a step, in two mini-batches, so that the second update is off policy."""
     rollout = "actor_rollout_ref.rollout"
     return [
-        *actor_settings(folder),
+        *cpu_settings(folder, 64),
         "algorithm.adv_estimator=grpo",
         f"data.train_files={folder}/train.parquet",
         f"data.val_files={folder}/test.parquet",
         "data.train_batch_size=8",
         "data.max_prompt_length=32",
         "data.max_response_length=8",
-        "data.dataloader_num_workers=0",
         "actor_rollout_ref.actor.optim.lr=1e-3",
         "actor_rollout_ref.actor.ppo_mini_batch_size=4",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
-        "actor_rollout_ref.ref.strategy=fsdp2",
-        "critic.strategy=fsdp2",
         f"{rollout}.n=4",
         f"{rollout}.tensor_model_parallel_size=1",
-        f"{rollout}.dtype=float32",
-        f"{rollout}.enforce_eager=True",
-        f"{rollout}.free_cache_engine=False",
-        f"+{rollout}.enable_sleep_mode=False",
         f"{rollout}.log_prob_micro_batch_size_per_gpu=8",
-        f"{rollout}.max_model_len=64",
         f"{rollout}.max_num_batched_tokens=256",
-        f"{rollout}.max_num_seqs=32",
-        f"{rollout}.agent.num_workers=1",
-        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes=16",
-        "reward.num_workers=1",
         f"reward.custom_reward_function.path={Path(__file__).resolve()}",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-        "trainer.device=cpu",
         "trainer.n_gpus_per_node=1",
         "trainer.nnodes=1",
         "trainer.logger=[console,file]",
@@ -91,8 +101,6 @@ def run_settings(folder, output, steps):
         "trainer.total_epochs=1000",
         f"trainer.total_training_steps={steps}",
         f"trainer.default_local_dir={output}/checkpoints",
-        "+ray_kwargs.ray_init.num_gpus=1",
-        "ray_kwargs.ray_init.num_cpus=8",
         f"hydra.run.dir={output}/hydra",
     ]
 
@@ -120,19 +128,15 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
     return {"score": right + sum(c.isdigit() for c in text) / max(len(text), 1), "acc": float(right)}
 
 
-def write(folder):
-    """`folder/model`, a random two-layer Qwen2 with a tokenizer of characters, and `folder/{train,test}.parquet`."""
-    import pandas
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+def tokenizer_of(characters):
+    """Make Qwen's tokenizer, with a token for each character."""
+    from transformers import Qwen2Tokenizer
 
-    # transformers makes a byte-level Qwen2Tokenizer for a model of type qwen2, whatever was saved: without merges it
-    # has one token per character. verl asks Qwen's for "\n" (\u010a) and <|im_end|>. Its length must be the model's
-    # vocab_size: verl cuts the rollout's logits to it, the actor's not.
-    characters = ["\u010a", "\u0120", *"0123456789+-*=?.abcdefghijklmnopqrstuvwxyz"]
+    # transformers makes a byte-level Qwen2Tokenizer for a model of type qwen2, whatever was saved. verl asks Qwen's for
+    # "\n" (\u010a) and <|im_end|>.
     special = ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
     tokenizer = Qwen2Tokenizer(
-        vocab={token: i for i, token in enumerate(special + characters)},
+        vocab={token: i for i, token in enumerate([*special, *characters])},
         merges=[],
         unk_token="<|endoftext|>",
         pad_token="<|endoftext|>",
@@ -143,10 +147,17 @@ def write(folder):
         "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    tokenizer.save_pretrained(Path(folder) / "model")
+    return tokenizer
+
+
+def qwen2(vocabulary):
+    """Make a random two-layer model; the tokenizer's length is its vocabulary: verl cuts the rollout's logits to it."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary,
         hidden_size=64,  # vLLM's CPU heads have at least 32
         intermediate_size=128,
         num_hidden_layers=2,
@@ -158,7 +169,16 @@ def write(folder):
         eos_token_id=1,
         bos_token_id=None,
     )
-    Qwen2ForCausalLM(config).float().save_pretrained(Path(folder) / "model")
+    return Qwen2ForCausalLM(config).float()
+
+
+def write(folder):
+    """`folder/model`, a random Qwen2 with a tokenizer of characters, and `folder/{train,test}.parquet`."""
+    import pandas
+
+    tokenizer = tokenizer_of(["\u010a", "\u0120", *"0123456789+-*=?.abcdefghijklmnopqrstuvwxyz"])
+    tokenizer.save_pretrained(Path(folder) / "model")
+    qwen2(len(tokenizer)).save_pretrained(Path(folder) / "model")
     for split, size in (("train", 256), ("test", 8)):
         rows = [
             {

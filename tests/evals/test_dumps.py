@@ -137,6 +137,11 @@ def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
     (graded,), by = read_dump(write(tmp_path / "a.jsonl", rows))
     assert (graded.data, by) == ("validation", "verl's reward function")
     np.testing.assert_array_equal(graded.score, [[1], [0], [1], [0]])  # one question, but four problems
+    (graded,), by = read_dump(tmp_path / "a.jsonl", {"score": "score"})
+    assert by == "verl's score"
+    np.testing.assert_array_equal(graded.score, [[1], [0], [0], [1]])
+    with pytest.raises(UserError, match=r"no metric 'scor' .*; it has \['reward function', 'score'"):
+        read_dump(tmp_path / "a.jsonl", {"score": "scor"})
 
 
 def test_of_several_metrics_of_lighteval_the_one_that_is_a_share(tmp_path):
@@ -258,7 +263,7 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
     for name in ("a", "b"):
         Path(name).mkdir()
     write("c.jsonl", answers())
-    folders = " is for a file of answers, got only folders of bandpo eval: a, Label=b"
+    folders = " is for a file of answers, got only folders of bandpo eval or logs: a, Label=b"
     for files, options, said in (
         (["a", "Label=b"], ["--column", "extracted=read"], f"--column{folders}"),
         (["a", "Label=b"], ["--drop-incomplete"], f"--drop-incomplete{folders}"),

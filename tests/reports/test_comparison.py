@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question, fingerprint
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.reports.comparison import compare_results, comparison_text
 from bandpo_runs.reports.table import FORMATS, make_table
-from bandpo_runs.statistics.estimators import pass_at_k
+from bandpo_runs.statistics.estimators import best_at_k_bootstrap, pass_at_k
 from bandpo_runs.statistics.intervals import clustered_error, training_runs
 
 
@@ -260,22 +261,20 @@ def every(home):
 def test_the_cells_are_means_with_the_interval_they_name(made):
     home, arrays = made
     table = make_table(every(home))
-    assert table.columns == ("aime24", "amc23", "Average")
-    assert table.metric == "mean@8 / pass@8"
+    assert table.columns == ("AMC2023", "AIME2024", "Average")
+    assert table.measures == ("mean@8", "best@8 (verl)", "pass@8")
     rows = {(row.heading, row.method): row for row in table.rows}
     runs = [arrays[f"3b-Band-{i}"]["aime24"] for i in range(3)]
-    cell = rows["Qwen & 3B", "Band_KL 0.05"].cells[0]
-    spread = training_runs([array.mean() for array in runs])
-    assert cell.mean == pytest.approx(spread.value)
-    assert cell.interval == pytest.approx(spread.interval())
-    assert cell.over_runs
-    assert cell.best_at == pytest.approx(np.mean([array.max(-1).mean() for array in runs]))
-    single = rows["7B", "GRPO"].cells[1]
+    per_prompt = (lambda x: x.mean(-1), lambda x: best_at_k_bootstrap(x, 8), lambda x: x.max(-1))
+    for value, of in zip(rows["Qwen & 3B", "Band_KL 0.05"].cells[1], per_prompt, strict=True):
+        spread = training_runs([of(array).mean() for array in runs])
+        assert value.value == pytest.approx(spread.value)
+        assert value.interval == pytest.approx(spread.interval(high=2))
     array = arrays["7b-GRPO"]["amc23"]
-    assert single.interval == pytest.approx(clustered_error(array.mean(-1)).interval())
-    assert not single.over_runs
-    average = rows["7B", "GRPO"].cells[2]
-    assert average.mean == pytest.approx(np.mean([arrays["7b-GRPO"][name].mean() for name in ("aime24", "amc23")]))
+    for value, of in zip(rows["7B", "GRPO"].cells[0], per_prompt, strict=True):
+        assert value.interval == pytest.approx(clustered_error(of(array)).interval())
+    mean, *_ = rows["7B", "GRPO"].cells[2]
+    assert mean.value == pytest.approx(np.mean([arrays["7b-GRPO"][name].mean() for name in ("aime24", "amc23")]))
 
 
 def test_half_of_the_interval_over_runs_is_not_cut_at_zero(tmp_path):
@@ -288,15 +287,15 @@ def test_half_of_the_interval_over_runs_is_not_cut_at_zero(tmp_path):
 def test_the_best_of_each_heading_is_bold(made):
     table = make_table(every(made[0]))
     for row in table.rows:
-        assert [cell.mean_is_best for cell in row.cells] == [row.method.startswith("Band")] * 3
+        assert [cell[0].is_best for cell in row.cells] == [row.method.startswith("Band")] * 3
 
 
 def test_equal_ones_are_both_best_and_a_single_one_is_not(tmp_path):
     a = evaluation(tmp_path / "a", "A", {"aime24": np.eye(4)})
     b = evaluation(tmp_path / "b", "B", {"aime24": np.eye(4)[::-1]})
-    assert all(row.cells[0].mean_is_best for row in make_table(read(tmp_path, "a", "b")).rows)
-    assert not make_table([read_result(str(a))]).rows[0].cells[0].mean_is_best
-    assert make_table(read(tmp_path, "a", "b")).columns == ("aime24",)
+    assert all(row.cells[0][0].is_best for row in make_table(read(tmp_path, "a", "b")).rows)
+    assert not make_table([read_result(str(a))]).rows[0].cells[0][0].is_best
+    assert make_table(read(tmp_path, "a", "b")).columns == ("AIME2024",)
     assert b.is_dir()
 
 
@@ -304,26 +303,26 @@ def test_a_data_set_that_is_missing_leaves_a_dash(tmp_path):
     evaluation(tmp_path / "a", "A", scores(0))
     evaluation(tmp_path / "b", "B", {"aime24": scores(1)["aime24"]})
     table = make_table(read(tmp_path, "a", "b"))
-    assert [cell is None for cell in table.rows[1].cells] == [False, True, True]
-    assert table.rows[1].cells[0] is not None
+    assert [cell == (None,) * 3 for cell in table.rows[1].cells] == [True, False, True]
     line = next(line for line in FORMATS["markdown"](table).splitlines() if line.startswith("| B "))
-    assert line.endswith("| – | – |")
+    assert line.startswith("| B | – | ")
+    assert line.endswith(" | – |")
 
 
 def test_the_notes_say_what_the_numbers_are(made):
     text = FORMATS["markdown"](make_table(every(made[0]))).replace("\\", "")
-    assert "Problems: aime24 30, amc23 40; 8 samples each. Scorer: math." in text
+    assert "Problems: AMC2023 40, AIME2024 30; 8 samples each. Scorer: math." in text
     assert "half of the 95% interval over training runs" in text
     assert "of one training run: what another run would give is not in it" in text
     assert "<sup>1</sup> 1.2% of the samples cut at the length limit, 2.5% without an answer" in text
-    assert "more than noise" in text
+    assert "may be noise" in text
 
 
 def test_other_problems_and_scorers_are_noted(tmp_path):
     evaluation(tmp_path / "a", "A", scores(0))
     evaluation(tmp_path / "b", "B", scores(1, sizes=(("aime24", 20),)))
     text = "\n".join(make_table(read(tmp_path, "a", "b")).notes)
-    assert "Not all rows have the same problems of aime24." in text
+    assert "Not all rows have the same problems of AIME2024." in text
 
 
 def test_markdown_is_a_table(made):
@@ -366,6 +365,92 @@ def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
     assert "| ours<sup>1</sup> |" in out
 
 
+def log(path, *means, step=800, first=0.01):
+    """A log of verl with two validations of AIME24 and AMC23, the last with these means."""
+    rows = [{"step": 0, "data": {"val-core/aime_2024/acc/mean@4": first}}, {"step": step, "data": {"actor/entropy": 1}}]
+    for data, mean in zip(("aime_2024", "aime_amc2023"), means, strict=False):
+        numbers = {"mean@4": mean, "best@4/mean": 2 * mean}
+        rows[1]["data"] |= {f"val-core/{data}/acc/{name}": value for name, value in numbers.items()}
+        rows[1]["data"] |= {f"val-aux/{data}/acc/best@2/mean": 1.5 * mean, f"val-aux/{data}/acc/std@4": 9.0}
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def dump(folder, shift, step=40, **more):
+    """verl's folder of dumps, with AIME24 and AMC23."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = {"gts": "7", "step": step}
+    rows = [
+        known | {"input": f"{name} {i}", "score": right, "acc": bool(right), "data_source": name} | more
+        for name, array in scores(step, shift).items() for i, row in enumerate(array) for right in row
+    ]  # fmt: skip
+    (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_the_row_of_a_log_has_what_verl_logged_and_no_interval(tmp_path, capsys):
+    a, b = log(tmp_path / "grpo.jsonl", 0.1, 0.2), log(tmp_path / "band.jsonl", 0.2, 0.4)
+    out = run(capsys, "table", f"M / GRPO={a}", f"M / Band={b}")
+    assert "| | mean@4 / best@4 (verl) | mean@4 / best@4 (verl) |" in out
+    assert "| GRPO | 20.0 / 40.0 | 10.0 / 20.0 | 15.0 / 30.0 |" in out
+    assert "| Band | **40.0** / **80.0** |" in out
+    assert "A row of one log has no interval: verl logs means and no answers." in out
+    assert "Validation at step 800." in out
+    assert "| grpo | 20.0 / 30.0 | 10.0 / 15.0 | 15.0 / 22.5 |" in run(capsys, "table", a, "-k", "2")
+    assert "| grpo | 1.0 / – |" in run(capsys, "table", a, "--step", "0")
+    assert "{20.0 \\\\ 40.0}" in run(capsys, "table", a, "--format", "latex")
+
+
+def test_repetitions_are_one_row_with_the_runs_that_would_settle_it(tmp_path, capsys):
+    for seed, (x, y) in enumerate([(0.10, 0.13), (0.12, 0.16), (0.14, 0.15)], 1):
+        log(tmp_path / f"grpo-seed{seed}.jsonl", x, x)
+        log(tmp_path / f"band-kl-seed{seed}.jsonl", y, y)
+    out = run(capsys, "table", *sorted(tmp_path.iterdir()))
+    half = 100 * stats.t.ppf(0.975, 2) * stats.sem([0.10, 0.12, 0.14])
+    assert f"| grpo (3 runs) | 12.0 ± {half:.1f} / 24.0" in out
+    a, b = [0.10, 0.12, 0.14], [0.13, 0.16, 0.15]
+    degrees = np.floor(stats.ttest_ind(b, a, equal_var=False).df)
+    half = stats.t.ppf(0.975, degrees) * np.hypot(stats.sem(a), stats.sem(b))
+    low, high = (f"{100 * (0.08 / 3 + sign * half):+.1f}" for sign in (-1, 1))
+    assert f"band-kl minus grpo: +2.7 [{low}, {high}], not settled; 9 runs of each would settle such" in out
+
+
+def test_methods_of_several_models_are_no_repetitions(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("3b", "7b"):
+        log(Path("logs") / name / "grpo.jsonl", 0.1)
+    out = run(capsys, "table", "logs/3b/grpo.jsonl", "logs/7b/grpo.jsonl")
+    assert "| **logs/3b** | |" in out
+    assert out.count("| grpo | ") == 2
+
+
+def test_a_folder_of_dumps_is_read_at_its_last_step(tmp_path, capsys):
+    a, b = (dump(tmp_path / f"{name}-seed1", shift) for name, shift in (("a", 0.0), ("b", 0.2)))
+    dump(a, 0.0, 5)
+    out = run(capsys, "compare", a, b)
+    assert out.startswith(f"A = a ({a / '40.jsonl'})\n")
+    assert re.search(r"average\s+70 ", out)
+    table = make_table([read_result(str(a)), read_result(f"GRPO={log(tmp_path / 'x.jsonl', 0.1, 0.2, step=40)}")])
+    assert table.measures == ("mean@n", "best@4 (verl)", "pass@4")
+    assert table.rows[1].cells[0][2] is None
+    right = scores(40)["aime24"]
+    assert table.rows[0].cells[1][2].value == pytest.approx(pass_at_k(8, right.sum(-1), 4).mean())
+    assert "Validation at step 5." in run(capsys, "table", a, "--step", "5")
+    out = run(capsys, "table", dump(tmp_path / "plain", 0, data_source=None))
+    assert "| Method | validation |" in out
+    assert "its dump names no data sets, so all problems are one column" in out
+
+
+def test_where_the_table_is_wide_names_have_their_own_lines(made, monkeypatch, capsys):
+    home, _ = made
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(capsys, "compare", home / "7b-GRPO", home / "7b-Band").splitlines()
+    place = lines.index("aime24")
+    assert lines[place + 1].split()[0] == "30"
+    assert max(map(len, lines)) <= 80
+
+
 # ------------------------------------------------------------------------------------------------------------- mistakes
 
 
@@ -385,6 +470,19 @@ def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
         (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),
         (["compare", "a", "a", "--scorer", "dapo-strict"], "560 of 560"),
         (["table", "a", "a"], "a: given twice"),
+        (["table", "log.jsonl", "--step", "7"], "log.jsonl: no validation of step 7; the nearest is of 0"),
+        (["table", "dumps", "--step", "7"], "dumps: no validation of step 7; the nearest is of 40"),
+        (["table", "a", "--step", "7"], "--step is for logs and dumps of verl, got only a"),
+        (
+            ["table", "signs.jsonl"],
+            "val-core/aime_2024/acc/mean@4 is -0.5; a share of right answers, 0 to 1,",
+        ),
+        (["table", "log.jsonl", "--scorer", "math"], "log.jsonl: a log has no answers that --scorer math could grade"),
+        (["table", "log.jsonl", "--column", "score=x"], "got only folders of bandpo eval or logs: log.jsonl"),
+        (["table", "logs"], "logs holds no evaluation"),
+        (["table", "metrics.jsonl"], "metrics.jsonl: no validation in it; expected numbers such as val-core/"),
+        (["compare", "a", "log.jsonl"], "log.jsonl: a log has no answers, but their means, which bandpo table shows"),
+        (["score", "log.jsonl"], "log.jsonl: a log has no answers"),
         (["table", "a", "-k", "20"], "k must be from 1 to the smallest number of samples 8, got 20"),
     ],
 )
@@ -394,7 +492,12 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, argv, message):
     evaluation(Path("other"), "B", scores(0, sizes=(("math", 3),)))
     Path("empty").mkdir()
     Path("run.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
+    Path("metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
     Path("bad.jsonl").write_text("{}\n")
+    log(Path("signs.jsonl"), -0.5)
+    for name in ("log.jsonl", "logs/a.jsonl", "logs/b.jsonl"):
+        log(Path(name), 0.1)
+    dump(Path("dumps"), 0.0)
     lines = [{"input": i, "gts": "7", "score": 1.0} for i in ("x", "x", "y")]
     Path("uneven.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(argv) == 2

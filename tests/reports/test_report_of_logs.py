@@ -169,6 +169,33 @@ def test_a_page_of_logs_says_what_it_does_not_know(tmp_path, no_drawings):
     assert "it has no paired difference" in page
 
 
+def test_repetitions_of_verl_are_seeds_and_the_sets_of_the_paper_have_their_numbers(tmp_path, no_drawings):
+    for name, base in (("grpo", 0.2), ("band-kl", 0.24)):
+        for seed in (1, 2, 3):
+            rows = [verls(step) for step in (1, 2, 3)]
+            for data, shift in (("aime_2024", 0.0), ("aime_amc2023", 0.1)):
+                for row, gain in ((rows[0], 0.0), (rows[2], 0.1)):
+                    value = base + shift + gain * seed * (2 if name == "grpo" else 3)
+                    row["data"] |= {f"val-core/{data}/acc/mean@32": value, f"val-core/{data}/acc/best@32/mean": 0.9}
+                    row["data"] |= {f"val-core/{data}/acc/maj@32/mean": 0.7}
+            write_lines(tmp_path / "logs" / f"{name}-seed{seed}.jsonl", rows)
+    write_lines(tmp_path / "other" / "grpo-seed1.jsonl", [verls(1)])
+    page = page_of(tmp_path, tmp_path / "logs")
+    finals = table(page, "Final numbers")
+    names = [f"{data} {n}, %" for n in ("mean@32", "best@32 (verl)") for data in ("Average", "AMC2023", "AIME2024")]
+    assert [name for name in finals if "@32" in name] == names
+    assert finals["AIME2024 mean@32, %"]["grpo"] == "60.0 ± 20.0"
+    assert finals["Average mean@32, %"]["band-kl"] == "89.0 ± 30.0"
+    assert finals["AMC2023 best@32 (verl), %"]["grpo"] == "90.0 ± 0.0"
+    assert table(page, "Minus grpo")["Average mean@32, %"]["band-kl"].startswith("+24.0 ± 10.0")
+    assert "Average mean@32 of the last validation, in %, is 89.0, under grpo 65.0 (means of 3 pairs)" in page
+    assert "is −0.8 to +48.8. With 4 pairs, one so large would be significant" in page
+    assert "<h3>AIME2024 best@32 (verl)</h3>" in page
+    assert "<h3>Evaluation (mean@n)</h3>" not in page
+    labels = {run.label for run in read_runs([tmp_path / "logs", tmp_path / "other"])}
+    assert labels == {f"grpo ({tmp_path / name})" for name in ("logs", "other")} | {"band-kl"}
+
+
 def test_a_log_and_a_run_folder_stand_on_one_page(tmp_path, no_drawings):
     write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(3)), {"lr": 1}, scene=None, learning_rate=None)
     write_run(tmp_path / "runs", "Band-KL 0.05", 0, make_rows(ramp(3)), {"lr": 2}, scene=None, learning_rate=None)

@@ -67,9 +67,8 @@ def test_the_interval_is_students_of_the_paired_differences(tmp_path, band, grpo
     half = stats.t.ppf(0.975, 2) * stats.sem(gaps)
     low, high = (f"{gaps.mean() + sign * half:+.1f}".replace("-", "−") for sign in (-1, 1))
     told = "significant" if high.startswith("−") else "not significant"
-    assert text.endswith(
-        f"The difference is {told}: its 95\u00a0% interval from 3 pairs of seeds is {low} to {high} rounds."
-    )
+    assert f"The difference is {told}: its 95\u00a0% interval from 3 pairs of seeds is {low} to {high} rounds." in text
+    assert ("pairs, one so large would be significant" in text) == (told == "not significant")
 
 
 def test_too_few_pairs_are_said_once(tmp_path):

@@ -13,7 +13,16 @@ from scripts import load
 
 from bandpo_runs.statistics import estimators
 from bandpo_runs.statistics.estimators import mean_at_k
-from bandpo_runs.statistics.intervals import Spread, average, clustered_error, sampling_error, t_quantile, training_runs
+from bandpo_runs.statistics.intervals import (
+    Spread,
+    average,
+    clustered_error,
+    difference,
+    runs_needed,
+    sampling_error,
+    t_quantile,
+    training_runs,
+)
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 8, 29, 30, 500, 20_000])
@@ -87,6 +96,22 @@ def test_the_average_adds_variances():
 @pytest.fixture(scope="module")
 def coverage():
     return load("benchmarks/interval_coverage.py")
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 1.2), (0.0, 1.0)])  # deviations; 0: of pairs there is one
+def test_so_many_runs_tell_a_difference_in_four_of_five_cases_and_one_fewer_do_not(a, b):
+    rng = np.random.default_rng(0)
+    needed = int(runs_needed(1.5, [a**2, b**2] if a else [b**2]))
+
+    def told(n):
+        sides = rng.normal(0, a, (4000, n)) if a else None, rng.normal(1.5, b, (4000, n))
+        known = [[training_runs(row) for row in side.tolist()] for side in sides if side is not None]
+        gaps = [difference(*each) if a else each[0] for each in zip(*known, strict=True)]
+        return np.mean([gap.interval(low=-math.inf, high=math.inf).low > 0 for gap in gaps])
+
+    assert told(needed) > 0.77  # Welch's degrees are rounded down
+    assert told(needed - 1) < 0.8
+    assert (runs_needed(0.0, [1.0]), runs_needed(1.0, [0.0])) == (math.inf, 2)
 
 
 @pytest.mark.slow

@@ -229,11 +229,25 @@ def test_verl_is_started_with_the_overrides_and_its_exit_code_is_ours(fake_verl)
     ]
 
 
+def test_a_run_that_goes_on_keeps_the_log_so_far(fake_verl, tmp_path):
+    log = tmp_path / "logs" / "p" / "a.jsonl"
+    log.parent.mkdir(parents=True)
+    for path in (log, kept := Path(f"{log}.1")):
+        path.write_text(path.name)
+    done = fake_verl("trainer.logger=[console,file]", "trainer.project_name=p", VERL_FILE_LOGGER_ROOT=tmp_path / "logs")
+    assert done.returncode == 7, done.stderr
+    assert f"the log so far is now {log}.2" in done.stderr
+    assert {path.name: path.read_text() for path in log.parent.iterdir()} == {
+        kept.name: kept.name,
+        "a.jsonl.2": log.name,
+    }
+
+
 @pytest.mark.slow
 def test_a_missing_data_file_is_named_before_ray_starts_unless_ray_runs_elsewhere(fake_verl):
     done = fake_verl("data.val_files=[train.parquet,none.parquet]")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: data file none.parquet does not exist; docs/verl.md says how it is made\n"
+    assert done.stderr == "error: data file none.parquet does not exist; docs/reproduce.md says how it is made\n"
     assert fake_verl("data.val_files=hdfs://none.parquet").returncode == 7
     assert fake_verl("data.val_files=none.parquet", RAY_ADDRESS="auto").returncode == 7
 

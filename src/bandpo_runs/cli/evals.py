@@ -13,19 +13,22 @@ from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
 from .app import app
-from .shared import Json, count, pair, seconds, setting, several, wrapped
+from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
 COLUMNS = (
-    "A result is the folder of bandpo eval, or a file of answers: .jsonl, .json, .csv, .parquet, or .eval of "
-    "inspect_ai. A file has one answer in a row, or one problem with its answers in lists. It needs a problem and a "
-    "score; columns with usual names are found, and others are named by --column. The roles are prompt, problem, "
-    "response, answer, score, extracted and data. Files of verl, lighteval, lm-eval, inspect_ai and verifiers are read "
-    "as they are, and those of TRL's log_completions with --column score=REWARD_FUNCTION: docs/evaluate.md."
+    "A result is the folder of bandpo eval, verl's trainer.validation_data_dir, or a file of answers: .jsonl, .json, "
+    ".csv, .parquet, or .eval of inspect_ai. A file has one answer in a row, or one problem with its answers in lists. "
+    "It needs a problem and a score; columns with usual names are found, and others are named by --column. The roles "
+    "are prompt, problem, response, answer, score, extracted and data. Files of verl, lighteval, lm-eval, inspect_ai "
+    "and verifiers are read as they are, and those of TRL's log_completions with --column score=REWARD_FUNCTION: "
+    "docs/evaluate.md."
 )
 Backend = Literal["auto", "vllm", "transformers", "openai"]
 Format = Literal["markdown", "latex"]
-Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help="Folders of bandpo eval, or files of answers.")]
-Result = functools.partial(Argument, help="Folder of bandpo eval, or file of answers; LABEL=PATH names it.")
+_RESULTS = "Folders of bandpo eval, verl's folders of dumps, or files of answers"
+Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}.")]
+Result = functools.partial(Argument, help="Folder of bandpo eval or of dumps, or file of answers; LABEL=PATH names it.")
+Step = Annotated[int | None, Option(help="Step whose validation is read, of verl. [default: the last]")]
 Scorer = Annotated[str | None, Option(help="Scorer whose grades are used. [default: the one of the evaluation]")]
 Columns = Annotated[
     list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role.")
@@ -118,6 +121,7 @@ def compare(
     k: Annotated[int | None, Option("-k", parser=count, help="Compare pass@k. [default: mean@n]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
+    step: Step = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
     as_json: Json = False,
@@ -131,17 +135,17 @@ def compare(
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
 
     columns = _columns([a, b], column, drop_incomplete)
-    one, other = matched(*read_results([a, b], scorer, log or [], columns, drop_incomplete))
+    one, other = matched(*read_results([a, b], scorer, log or [], columns, drop_incomplete, step))
     comparisons = compare_results(one, other, k)
     if as_json:
         print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
     else:
-        print(wrapped(comparison_text(one, other, comparisons, k)))
+        print(wrapped(comparison_text(one, other, comparisons, k, width())))
 
 
 @app.command(epilog=COLUMNS)
 def table(
-    results: Results,
+    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}; or logs of verl.")],
     output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
     form: Annotated[
         Format | None, Option("--format", help="Format. [default: by the file's name, or markdown]")
@@ -149,13 +153,15 @@ def table(
     k: Annotated[int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")] = None,
     scorer: Scorer = None,
     log: Logs = None,
+    step: Step = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
 ) -> None:
     """Print results in the layout of the paper's Table 1.
 
-    Rows are methods and columns are data sets, with mean@n, its interval and pass@k; the best is bold. The label
-    MODEL / METHOD puts METHOD under the heading MODEL. Evaluations of one label are training runs of one method.
+    Rows are methods and columns are data sets, with mean@n, verl's best@k, which the paper prints, and pass@k; the best
+    is bold. A log of verl has no pass@k and no intervals. The label MODEL / METHOD puts METHOD under the heading MODEL.
+    Results of one label, or named METHOD-seed1, METHOD-seed2 and so on, are training runs of one method.
     """
     from ..evals.results import read_results, split_label
     from ..reports.table import FORMATS, make_table
@@ -167,7 +173,7 @@ def table(
         raise UserError(f"--output must be Markdown (.md) or LaTeX (.tex), got {output}")
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
-    text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete), k))
+    text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete, step), k))
     if output is None:
         print(text, end="")
     else:
@@ -177,12 +183,16 @@ def table(
 
 
 def _columns(texts: list[str], pairs: list[tuple[str, str]] | None, drop_incomplete: bool) -> dict[str, str]:
-    """Return the columns of a file of answers. Raises UserError if there are folders only, which have none."""
-    from ..evals.results import split_label
+    """Return the columns of a file of answers. Raises UserError if no input has any."""
+    from ..evals.results import file_at, split_label
+    from ..files.logs import is_log
 
-    if (pairs or drop_incomplete) and all(split_label(text)[1].is_dir() for text in texts):
+    paths = [split_label(text)[1] for text in texts] if pairs or drop_incomplete else []
+    if paths and all(path.exists() and ((file := file_at(path)) is None or is_log(file)) for path in paths):
         option = "--column" if pairs else "--drop-incomplete"
-        raise UserError(f"{option} is for a file of answers, got only folders of bandpo eval: {', '.join(texts)}")
+        raise UserError(
+            f"{option} is for a file of answers, got only folders of bandpo eval or logs: {', '.join(texts)}"
+        )
     return dict(pairs or ())
 
 

@@ -14,7 +14,7 @@ from bandpo.errors import UserError, counted
 from ..data.problems import bare
 from ..evals.folder import read_samples
 from ..evals.grades import grade_folder, nothing_right, unanswered
-from ..evals.results import Columns, Result, read_result, split_label
+from ..evals.results import Columns, Result, answered, file_at, read_result, split_label
 from ..progress import console, grid
 from ..statistics.intervals import summarize
 
@@ -30,8 +30,8 @@ def score_and_show(
     results: list[tuple[Result, list[Summary]]] = []
     for text in texts:
         _, path = split_label(text)
-        by = grade_folder(path, scorer) if path.is_dir() else scorer
-        result = read_result(text, by, columns, drop_incomplete)
+        by = scorer if file_at(path) else grade_folder(path, scorer)
+        result = answered(read_result(text, by, columns, drop_incomplete))
         n = min(graded.score.shape[-1] for graded in result.graded)
         if ks and max(ks) > n:
             raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")

@@ -79,6 +79,9 @@ def known(
     return made, f"{form}'s {metric}"
 
 
+_OF_VERL = "reward function"  # its acc, or else its score
+
+
 def _metric(path: Path, metrics: list[str], given: str | None) -> str:
     """Choose the metric of being right: the one that is named, or the only one."""
     if not metrics:
@@ -86,7 +89,7 @@ def _metric(path: Path, metrics: list[str], given: str | None) -> str:
     if given is not None and given not in metrics:
         near = nearest(given, metrics)
         raise UserError(f"{path} has no metric {given!r} (--column score={given}){near}; it has {metrics}")
-    averages = [name for name in metrics if name.startswith("avg@n")]
+    averages = [name for name in metrics if name.startswith("avg@n") or name == _OF_VERL]
     likely = averages or [name for name in metrics if _SHARE.match(name)] or metrics
     if given is None and len(likely) != 1:
         raise UserError(f"{path} has the metrics {metrics}; --column score=NAME says which of them is being right")
@@ -96,18 +99,22 @@ def _metric(path: Path, metrics: list[str], given: str | None) -> str:
 def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read verl's `trainer.validation_data_dir`. Rewards are any numbers, and right is what is above 0.
 
-    Its questions are told apart by the right answer as well.
+    Each number of a row can be chosen. Its questions are told apart by the right answer as well.
     """
+
+    def is_right(value: Any) -> Any:
+        return float(value > 0) if isinstance(value, int | float) and abs(value) < float("inf") else value
+
     for row in rows:
-        right = row.get("score") if row.get("acc") is None else row["acc"]
-        right = float(right > 0) if isinstance(right, int | float) and abs(right) < float("inf") else right
+        numbers = {name: is_right(x) for name, x in row.items() if isinstance(x, int | float) and name != "step"}
+        right = is_right(row.get("score") if row.get("acc") is None else row["acc"])
         yield {
             "prompt": row["input"],
             "problem": [row["input"], row["gts"]],
             "answer": row["gts"],
             "response": row.get("output"),
             "data": row.get("dataset") or row.get("data_source") or "validation",
-            "metrics": {"reward function": (right, row.get("pred"))},
+            "metrics": {name: (x, row.get("pred")) for name, x in {_OF_VERL: right, **numbers}.items()},
         }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,25 @@ def name_of(key: Path) -> str:
     if key.name in ("metrics.jsonl", STATE):
         return key.resolve().parent.name
     return key.stem if key.suffix in (".jsonl", ".json") else key.resolve().name
+
+
+def repetition(name: str) -> tuple[str, int | None]:
+    """Split the name of a repetition of a run, NAME-seedN. The number is None for another name."""
+    found = re.fullmatch(r"(.+)-seed(\d+)", name)
+    return (found[1], int(found[2])) if found else (name, None)
+
+
+def is_log(path: Path) -> bool:
+    """Tell a log from a file of answers, by its name or by verl's first row."""
+    row: Row = {}
+    if path.suffix == ".jsonl":
+        with contextlib.suppress(UserError, StopIteration):
+            row = json_line(next(filter(bytes.strip, lines_of(path))), str(path))
+    return path.name in ("metrics.jsonl", STATE) or ("step" in row and isinstance(row.get("data"), dict))
+
+
+# What verl logs of a validation: the data set, which number, and of how many samples.
+VALIDATED = re.compile(r"val-(?:core|aux)/(.+)/acc/(mean|best|worst)@(\d+)(?:/mean)?")
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bandpo.errors import UserError, counted
 
-from ..evals.results import Result, share, unparsed
+from ..evals.results import Result, answered, share, unparsed
 from ..statistics.comparison import Comparison, Judged, compare
 from ..statistics.intervals import LEVEL, Interval
 
@@ -32,7 +32,7 @@ def _p(p: float | None, equals: str = "") -> str:
     return f"{equals}{p:.{4 if p < 0.01 else 3 if p < 0.1 else 2}f}"
 
 
-def _many(number: float | None) -> str:
+def many(number: float | None) -> str:
     if number is None or not number <= 1e6:
         return "more than 1,000,000"
     number = math.ceil(number)
@@ -54,16 +54,21 @@ def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparis
     """Compare B with A, data set by data set and on average.
 
     Raises:
-        UserError: nothing in common, or k larger than the number of samples.
+        UserError: nothing in common, no answers, or k larger than the number of samples.
     """
     try:
-        return compare(a.graded, b.graded, k)
+        return compare(answered(a).graded, answered(b).graded, k)
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None) -> str:
-    """Return the output of `bandpo compare`; words are one line for each paragraph."""
+def comparison_text(
+    a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None, width: int = 100
+) -> str:
+    """Return the output of `bandpo compare`; words are one line for each paragraph.
+
+    Where its table is wider than `width`, names of data sets have lines of their own.
+    """
     last = comparisons[-1]
     samples, here, elsewhere = last.samples, last.sampling_error, last.clustered_error
     name = f"pass@{k}" if k else f"mean@{samples[0]}" if samples[0] == samples[1] else f"mean@{samples[0]}|{samples[1]}"
@@ -78,7 +83,7 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], k: 
         rows = [[*row[:6], *row[7:]] for row in rows]
     where = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
     lines += [
-        *_table(rows), "", "Is B better?",
+        *_table(rows, width), "", "Is B better?",
         "  " + _better(f"On these problems{where}", last.difference, here),
         "  " + _better(f"On problems like these{where}", last.difference, elsewhere),
         "  Of the method: nothing. This compares two checkpoints; another training run may differ by more. It takes "
@@ -93,10 +98,13 @@ def _named(result: Result) -> str:
     return str(result.source) if is_same else f"{result.label} ({result.source})"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Write columns side by side."""
     first, *rest = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], rest)]).rstrip() for row in rows]
+    numbers = ["  ".join(map(str.rjust, row[1:], rest)).rstrip() for row in rows]
+    if max(map(len, numbers)) + first + 2 > width:
+        return [line for row, line in zip(rows, numbers, strict=True) for line in (row[0], line)]
+    return [f"{row[0].ljust(first)}  {line}" for row, line in zip(rows, numbers, strict=True)]
 
 
 def _better(where: str, difference: float, error: Judged) -> str:
@@ -117,12 +125,12 @@ def _needed(last: Comparison) -> list[str]:
     size = points(abs(last.difference))
     lines = [f"What would settle it, if the difference is {size} points as measured (80% power):"]
     if not last.sampling_error.settled:
-        lines.append(f"  these problems: {_many(needed.samples_here)} samples per prompt of each (now {now})")
+        lines.append(f"  these problems: {many(needed.samples_here)} samples per prompt of each (now {now})")
     if not last.clustered_error.settled:
         samples = "no number of samples of these problems; the problems differ too much in it"
         if needed.samples_elsewhere is not None:
-            samples = f"{_many(needed.samples_elsewhere)} samples per prompt of each (now {now})"
-        problems = f"{_many(needed.prompts_elsewhere)} problems with {each} each (now {last.prompts})"
+            samples = f"{many(needed.samples_elsewhere)} samples per prompt of each (now {now})"
+        problems = f"{many(needed.prompts_elsewhere)} problems with {each} each (now {last.prompts})"
         lines += [f"  problems like these: {samples}", f"  problems like these: {problems}"]
     return lines if len(lines) > 1 else ["Nothing more is needed to settle it, beyond other training runs."]
 

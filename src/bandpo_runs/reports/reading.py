@@ -16,7 +16,7 @@ from bandpo.trust_regions.nodes import own_type
 
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
-from ..files.logs import Followed, logs_at, name_of
+from ..files.logs import Followed, logs_at, name_of, repetition
 from ..statistics.curves import Curves, by_step
 
 
@@ -50,7 +50,7 @@ class Run(Curves):
 
     @property
     def seed(self) -> int | None:
-        return None if self.info is None else self.info["seed"]
+        return repetition(name_of(self.folder))[1] if self.info is None else self.info["seed"]
 
     @property
     def name(self) -> str:
@@ -78,8 +78,12 @@ def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
     if not found:
         raise UserError("no runs given; expected at least one run folder or log")
     runs = [_run(folder, log, label, trust) for label, folder, log in found.values()]
-    unnamed = [run.label for run, (label, *_) in zip(runs, found.values(), strict=True) if run.info is label is None]
-    return [replace(run, label=run.name) if unnamed.count(run.label) > 1 else run for run in runs]
+    # Logs without a label: those of one name are runs of one method only if they are repetitions in one folder.
+    unnamed = [run for run, (label, *_) in zip(runs, found.values(), strict=True) if run.info is label is None]
+    homes = {run: run.folder if run.seed is None else run.folder.parent for run in unnamed}
+    names = [label for label, _ in {(run.label, home) for run, home in homes.items()}]
+    several = {run for run in unnamed if names.count(run.label) > 1}
+    return [replace(run, label=f"{run.label} ({homes[run]})") if run in several else run for run in runs]
 
 
 def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
@@ -98,7 +102,7 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
     else:
         finished = log.ended or log.last_step is None
         more = "it does not say whether the run is finished" if log.last_step is None else None
-    label = label or (name_of(folder) if info is None else str(info["label"]))
+    label = label or (repetition(name_of(folder))[0] if info is None else str(info["label"]))
     notes = (*log.notes, *([more] if more else []))
     return Run(**by_step(log.rows, str(path)), folder=folder, label=label, finished=finished, notes=notes, **of)
 

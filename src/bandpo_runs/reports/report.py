@@ -15,7 +15,7 @@ from bandpo.trust_regions.nodes import not_loaded
 
 from ..config.trust import blanked
 from .reading import Run
-from .runs import MIN_SEEDS, NUMBERS, PANELS, Figure, Section, ratio_bounds, show, summarize
+from .runs import MIN_SEEDS, NUMBERS, PANELS, Figure, Section, last_of, ratio_bounds, show, summarize
 from .templates import Table, cell
 from .verdicts import LIMITS, SCENES, join, verdicts
 
@@ -109,7 +109,7 @@ def _tables(section: Section) -> Iterator[Table]:
     """Yield the final numbers, and the paired differences to the baseline."""
     done, pairs = section.finished, {label: each for label, each in section.pairs.items() if each}
     finals, gaps = [], []
-    for number in NUMBERS:
+    for number in (*NUMBERS, *map(last_of, section.validated)):
         values = {run: number.of(run) for runs in done.values() for run in runs.values()}
         if all(map(math.isnan, values.values())):
             continue

@@ -1,8 +1,8 @@
 """Measure runs, and choose those to compare.
 
 Runs with one scene and learning rate form a section. In it, runs with one label are the seeds of one method, and runs
-with one seed are a pair: they began alike, so their difference is the fairest comparison. The seed of a log is not
-known, so a log has no pair.
+with one seed are a pair: they began alike, so their difference is the fairest comparison. The seed of a log is known
+if its name ends in -seedN; else it has no pair.
 """
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
@@ -21,6 +21,8 @@ from bandpo.errors import UserError
 from bandpo.trust_regions.base import Context, Region, find_one
 from bandpo.trust_regions.control import Controlled
 
+from ..evals.results import in_paper, papers_order
+from ..files.logs import VALIDATED
 from ..statistics.curves import Curves
 from .reading import Run, read_runs
 
@@ -124,6 +126,10 @@ PANELS = {
     "held out": Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
                       "On held-out questions: mean over samples, questions and data sets."),
 }  # fmt: skip
+_VALIDATED = {
+    "mean": "Right answers / all answers, mean over problems; average: over data sets.",
+    "best": "verl’s best@n/mean, which the paper prints as pass@32; average: over data sets.",
+}
 _IN_REPORT = ("P(work)", "reward", "entropy", "clipped", "tail share", "cut", "radius", "held out")
 
 
@@ -181,6 +187,12 @@ NUMBERS = (
     Number("Good tail cut, %", "tokens with old p ≤ 0.2 and positive advantage that lose their gradient / all such "
            "tokens", 1, lambda r: share(r, GOOD_TAIL_CUT, "cut/good_tail")),
 )  # fmt: skip
+
+
+def last_of(panel: Panel) -> Number:
+    """Return the last value of a share, in percent."""
+    meaning = f"{panel.meaning.removesuffix('.')}; last validation"
+    return Number(f"{panel.title}, %", meaning, 1, lambda run: 100 * panel.last(run))
 
 
 def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -258,7 +270,25 @@ class Section:
         """List the panels with values; what is cut only where a clip rate is missing."""
         lacking = {name: self.lacking(name) for name in _IN_REPORT}
         shown = [name for name in _IN_REPORT if len(lacking[name]) < len(self.methods)]
-        return [PANELS[name] for name in shown if name != "cut" or lacking["clipped"]]
+        shown = [name for name in shown if name != "cut" or lacking["clipped"]]
+        validated = self.validated
+        return [*(PANELS[name] for name in shown if name != "held out" or not validated), *validated]
+
+    @property
+    def validated(self) -> list[Panel]:
+        """List mean@n and verl's best@n of the paper's table. Each is of the average, and of each data set."""
+        names = [{name for row in run.rows for name in row if name.startswith("val-core/")} for run in self.runs]
+        found = [[match for match in map(VALIDATED.fullmatch, each) if match and match[2] != "worst"] for each in names]
+        sets = {frozenset(match[1] for match in each) for each in found if each}
+        columns = papers_order([data for each in sets for data in sorted(each)])
+        whole = ["*"] if len(columns) > 1 and len(sets) == 1 else []  # else it would be of other sets in other runs
+        panels = []
+        for kind, n in sorted({(match[2], int(match[3])) for each in found for match in each}, reverse=True):
+            key, title = (f"mean@{n}", f"mean@{n}") if kind == "mean" else (f"best@{n}/mean", f"best@{n} (verl)")
+            for data in [*whole, *columns]:
+                name = f"{'Average' if data == '*' else in_paper(data)} {title}"
+                panels.append(Panel(f"val-core/{data}/acc/{key}", name, "share", _VALIDATED[kind]))
+        return panels
 
     def lacking(self, name: str) -> list[str]:
         """List the methods of which no run has a value for a panel."""
@@ -303,7 +333,7 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
             raise UserError(f"{run.folder}: same label and seed as {twin.folder}; expected only one of them")
     sections = []
     for (scene, rate, axis), methods in groups.items():
-        first = baseline or next((label for label in methods if label.startswith("GRPO")), next(iter(methods)))
+        first = baseline or next((label for label in methods if label.upper().startswith("GRPO")), next(iter(methods)))
         by_seed = {
             label: dict(sorted(methods[label].items(), key=lambda seed: (isinstance(seed[0], Path), seed[0])))
             for label in sorted(methods, key=lambda label, first=first: label != first)

@@ -6,29 +6,29 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bandpo.errors import UserError
 
-from ..evals.results import Result, share, unparsed
-from ..statistics.estimators import per_prompt
-from ..statistics.intervals import Interval, Spread, average, clustered_error, training_runs
-from .comparison import different_sampling, points
+from ..evals.results import Result, in_paper, papers_order, share, unparsed
+from ..statistics.estimators import best_at_k_bootstrap, per_prompt
+from ..statistics.intervals import Interval, Spread, average, clustered_error, difference, runs_needed, training_runs
+from .comparison import different_sampling, many, points
 
 
 @dataclass(frozen=True)
-class Cell:
-    """mean@n with its interval, and pass@k; best: highest under its heading."""
+class Value:
+    """A number with its interval, which one of a log has not. is_best: highest under its heading."""
 
-    mean: float
-    interval: Interval
-    over_runs: bool
-    best_at: float
-    mean_is_best: bool = False
-    pass_is_best: bool = False
+    value: float
+    interval: Interval | None
+    is_best: bool = False
+
+
+Cell = tuple[Value | None, ...]  # of each measure; None: not known of every run
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TableRow:
     heading: str
     method: str
     runs: int
-    cells: tuple[Cell | None, ...]  # None: not evaluated
+    cells: tuple[Cell, ...]
     marks: tuple[int, ...] = ()  # of footnotes
 
 
@@ -45,7 +45,7 @@ class Table:
     """Rows by heading, columns by data set and then the average."""
 
     columns: tuple[str, ...]
-    metric: str
+    measures: tuple[str, ...]
     rows: tuple[TableRow, ...]
     notes: tuple[str, ...]
     footnotes: tuple[str, ...]
@@ -68,65 +68,89 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
         if sources.count(source) > 1:
             raise UserError(f"{result.source}: given twice; runs with one label must be different evaluations")
     counts = sorted({graded.score.shape[-1] for result in results for graded in result.graded})
+    counts = sorted({*counts, *(logged.samples for result in results for logged in result.logged)})
     at = counts[0] if k is None else k
     if not 1 <= at <= counts[0]:
         raise UserError(f"k must be from 1 to the smallest number of samples {counts[0]}, got {k}")
-    data = tuple(dict.fromkeys(graded.data for result in results for graded in result.graded))
+    data = papers_order(in_paper(each.data) for result in results for each in (*result.graded, *result.logged))
+    names = f"mean@{counts[0] if len(counts) == 1 else 'n'}", f"best@{at} (verl)", f"pass@{at}"
+    measures = names[: 1 if at == 1 else 3 if any(result.graded for result in results) else 2]
     labels = list(dict.fromkeys(result.label for result in results))
     footnotes: dict[str, int] = {}
     rows: list[TableRow] = []
+    settled: list[str] = []
     for heading in dict.fromkeys(label.rpartition(" / ")[0] for label in labels):
-        block = []
+        block, last = [], {}
         for label in (label for label in labels if label.rpartition(" / ")[0] == heading):
             runs = [result for result in results if result.label == label]
-            parts = [[_one(run, name, at) for run in runs] for name in data]
+            parts = [[_numbers(run, name, at)[: len(measures)] for run in runs] for name in data]
             parts += [[_average(of_run) for of_run in zip(*parts, strict=True)]] if len(data) > 1 else []
             marks = tuple(footnotes.setdefault(note, len(footnotes) + 1) for note in _row_notes(runs))
-            block.append(TableRow(heading, runs[0].method, len(runs), tuple(map(_cell, parts)), marks))
+            cells = tuple(tuple(map(_value, zip(*part, strict=True))) for part in parts)
+            block.append(TableRow(heading, runs[0].method, len(runs), cells, marks))
+            last[runs[0].method] = [mean.value for mean, *_ in parts[-1] if mean is not None]
         rows += _with_best(block)
-    metric = f"mean@{counts[0] if len(counts) == 1 else 'n'} / pass@{at}"
-    columns = (*data, "Average") if len(data) > 1 else data
-    return Table(columns, metric, tuple(rows), tuple(_table_notes(results, rows, counts, at)), tuple(footnotes))
+        settled += [f"{f'{heading}: ' * bool(heading)}{text}" for text in _settled(last)]
+    columns = [*data, "Average"] if len(data) > 1 else data
+    if settled:
+        settled = [f"{columns[-1]}, {measures[0]}, over training runs (95% interval by Welch's t):", *settled]
+    notes = (*_table_notes(results, rows, counts, measures), *settled)
+    return Table(tuple(columns), measures, tuple(rows), notes, tuple(footnotes))
 
 
-_Pair = tuple[Spread, Spread] | None  # mean@n and pass@k
+_Numbers = tuple[Spread | None, ...]  # mean@n, verl's best@k and pass@k
 
 
-def _one(run: Result, data: str, k: int) -> _Pair:
-    graded = next((graded for graded in run.graded if graded.data == data), None)
-    return graded and (clustered_error(per_prompt(graded.score)), clustered_error(per_prompt(graded.score, k)))
+def _numbers(run: Result, data: str, k: int) -> _Numbers:
+    for graded in (each for each in run.graded if in_paper(each.data) == data):
+        values = per_prompt(graded.score), best_at_k_bootstrap(graded.score, k), per_prompt(graded.score, k)
+        return tuple(map(clustered_error, values))
+    for logged in (each for each in run.logged if in_paper(each.data) == data):
+        known = logged.mean, logged.best.get(k), None
+        return tuple(value if value is None else Spread(value, value, math.nan) for value in known)
+    return (None,) * 3
 
 
-def _average(parts: Sequence[_Pair]) -> _Pair:
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    return average([mean for mean, _ in known]), average([best for _, best in known])
+def _average(parts: Sequence[_Numbers]) -> _Numbers:
+    known = [[part for part in each if part is not None] for each in zip(*parts, strict=True)]
+    return tuple(average(each) if len(each) == len(parts) else None for each in known)
 
 
-def _cell(runs: Sequence[_Pair]) -> Cell | None:
+def _value(runs: _Numbers) -> Value | None:
     known = [run for run in runs if run is not None]
-    if not known:
+    if len(known) < len(runs):
         return None
-    over_runs = training_runs([mean.value for mean, _ in known])
-    spread = known[0][0] if over_runs is None else over_runs
-    best = float(np.mean([best.value for _, best in known]))
-    # Of runs it is printed as one number, half of it, so nothing is cut off.
-    interval = spread.interval() if over_runs is None else spread.interval(low=-math.inf, high=math.inf)
-    return Cell(spread.value, interval, over_runs is not None, best)
+    if over_runs := training_runs([run.value for run in known]):
+        # It is printed as one number, half of it, so nothing is cut off.
+        return Value(over_runs.value, over_runs.interval(low=-math.inf, high=math.inf))
+    return Value(known[0].value, None if math.isnan(known[0].error) else known[0].interval())
 
 
 def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Mark the highest of each column among several rows, as printed."""
+    """Mark the highest of each measure and column among several rows, as printed."""
     columns = []
     for column in zip(*(row.cells for row in rows), strict=True):
-        known = [cell for cell in column if cell is not None and len(rows) > 1]
-        mean, best = ({points(max(x))} if x else set() for x in ([c.mean for c in known], [c.best_at for c in known]))
-        columns.append([
-            cell and replace(cell, mean_is_best=points(cell.mean) in mean, pass_is_best=points(cell.best_at) in best)
-            for cell in column
-        ])  # fmt: skip
+        measures = []
+        for values in zip(*column, strict=True):
+            most = points(max((each.value for each in values if each), default=0.0))
+            best = [each and replace(each, is_best=len(rows) > 1 and points(each.value) == most) for each in values]
+            measures.append(best)
+        columns.append([*zip(*measures, strict=True)])
     return [replace(row, cells=cells) for row, cells in zip(rows, zip(*columns, strict=True), strict=True)]
+
+
+def _settled(runs: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Compare methods with several runs with GRPO or the first one. Say how many runs would settle it."""
+    several = {method: (values, spread) for method, values in runs.items() if (spread := training_runs(values))}
+    first, *others = sorted(several, key=lambda method: not method.upper().startswith("GRPO")) or [""]
+    for method in others:
+        (a, of_a), (b, of_b) = several[first], several[method]
+        gap = difference(of_a, of_b)
+        low, high = gap.interval(low=-math.inf, high=math.inf)
+        told = f"{method} minus {first}: {points(gap.value, '+')} [{points(low, '+')}, {points(high, '+')}]"
+        needed = many(runs_needed(gap.value, [float(np.var(each, ddof=1)) for each in (a, b)]))
+        now = f"of each would settle such a difference (80% power; now {len(a)} and {len(b)})"
+        yield f"{told}, {'settled' if low > 0 or high < 0 else f'not settled; {needed} runs {now}'}."
 
 
 def _row_notes(runs: Sequence[Result]) -> list[str]:
@@ -141,21 +165,33 @@ def _row_notes(runs: Sequence[Result]) -> list[str]:
     return notes
 
 
-def _table_notes(results: Sequence[Result], rows: Sequence[TableRow], counts: Sequence[int], k: int) -> list[str]:
+def _table_notes(
+    results: Sequence[Result], rows: Sequence[TableRow], counts: Sequence[int], measures: Sequence[str]
+) -> list[str]:
     prompts: dict[str, set[frozenset[str]]] = {}
-    for result in results:
-        for graded in result.graded:
-            prompts.setdefault(graded.data, set()).add(frozenset(graded.prompt_ids))
+    for graded in (graded for result in results for graded in result.graded):
+        prompts.setdefault(in_paper(graded.data), set()).add(frozenset(graded.prompt_ids))
     n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    text = ", ".join(f"{name} {'/'.join(map(str, sorted({len(x) for x in sets})))}" for name, sets in prompts.items())
-    notes = [f"Percent. Problems: {text}; {n} samples each. Scorer: {', '.join(sorted({r.scorer for r in results}))}."]
+    sizes = {name: "/".join(map(str, sorted({len(x) for x in prompts[name]}))) for name in papers_order(prompts)}
+    text = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    said = f"Problems: {text}; {n} samples each" if text else f"{n} samples of each problem"
+    notes = [f"Percent. {said}. Scorer: {', '.join(sorted({r.scorer for r in results}))}."]
+    if steps := [f"{result.label} {result.step}" for result in results if result.step is not None]:
+        same = len({result.step for result in results if result.step is not None}) == 1
+        last = f"Not all of one step: {', '.join(dict.fromkeys(steps))}."
+        notes.append(f"Validation at step {steps[0].rpartition(' ')[2]}." if same else last)
     if any(row.runs > 1 for row in rows):
-        notes.append("mean ± half of the 95% interval over training runs (Student's t over as many runs as are given).")
-    if any(row.runs == 1 for row in rows):
-        notes.append("mean [95% interval for problems like these, clustered by problem] of one training run: what "
-                     "another run would give is not in it.")  # fmt: skip
-    notes.append(f"pass@{k} is unbiased (verl's best@{k}/mean estimates at most that). Bold: the highest of its column "
-                 "under its heading; bandpo compare says whether that is more than noise.")  # fmt: skip
+        notes.append("± half of the 95% interval over training runs (Student's t over as many runs as are given).")
+    if any(row.runs == 1 for row in rows) and prompts:
+        notes.append("[95% interval for problems like these, clustered by problem] of one training run: what another "
+                     "run would give is not in it.")  # fmt: skip
+    if any(result.logged for result in results):
+        notes.append("A row of one log has no interval: verl logs means and no answers. Its dumps have them "
+                     "(trainer.validation_data_dir).")  # fmt: skip
+    if len(measures) > 1:
+        notes.append(f"{measures[1]} is verl's best@k/mean, drawn with replacement, which the paper prints as pass@32; "
+                     "it is at most the unbiased pass@k.")  # fmt: skip
+    notes.append("Bold: the highest of its column under its heading, which may be noise.")
     if different := [name for name, sets in prompts.items() if len(sets) > 1]:
         notes.append(f"Not all rows have the same problems of {', '.join(different)}.")
     if len({result.scorer for result in results}) > 1:
@@ -164,14 +200,15 @@ def _table_notes(results: Sequence[Result], rows: Sequence[TableRow], counts: Se
 
 
 # -------------------------------------------------------------------------------------------------------------- formats
-def _texts(cell: Cell | None, bold: str) -> tuple[str, str, str] | None:
-    """Return mean, interval and pass@k of a cell, the best in `bold`, a text with {}."""
-    if cell is None:
-        return None
-    low, high = cell.interval
-    span = f"± {points((high - low) / 2)}" if cell.over_runs else f"[{points(low)}, {points(high)}]"
-    mean, best = (points(x) for x in (cell.mean, cell.best_at))
-    return bold.format(mean) if cell.mean_is_best else mean, span, bold.format(best) if cell.pass_is_best else best
+def _texts(cell: Cell, row: TableRow, bold: str, small: str = "{}") -> list[str]:
+    """Write each number with its interval. The best is in `bold`, intervals in `small`, both texts with {}."""
+    texts = []
+    for each in cell:
+        low, high = (each and each.interval) or (math.nan, math.nan)
+        span = f"± {points((high - low) / 2)}" if row.runs > 1 else f"[{points(low)}, {points(high)}]"
+        text = "–" if each is None else bold.format(points(each.value)) if each.is_best else points(each.value)
+        texts.append(f"{text} {small.format(span)}" if each and each.interval else text)
+    return texts if any(cell) else ["–"]
 
 
 def _blocks(table: Table) -> list[tuple[str, list[TableRow]]]:
@@ -194,13 +231,12 @@ def markdown(table: Table) -> str:
 
     width = len(table.columns)
     lines = [line(map(_markdown, ("Method", *table.columns))), f"|:--|{'--:|' * width}"]
-    lines.append(line(["", *[table.metric] * width]).replace("|  |", "| |", 1))
+    lines.append(line(["", *[" / ".join(table.measures)] * width]).replace("|  |", "| |", 1))
     for heading, rows in _blocks(table):
         lines += [f"| **{_markdown(heading)}** |{' |' * width}"] if heading else []
         for row in rows:
             marks = ",".join(map(str, row.marks))
-            texts = [_texts(cell, "**{}**") for cell in row.cells]
-            cells = ["–" if text is None else "{} {} / {}".format(*text) for text in texts]
+            cells = [" / ".join(_texts(cell, row, "**{}**")) for cell in row.cells]
             lines.append(line([_markdown(_name(row)) + (f"<sup>{marks}</sup>" if marks else ""), *cells]))
     notes = [*table.notes, *(f"<sup>{i}</sup> {_markdown(note)}" for i, note in enumerate(table.footnotes, 1))]
     return "\n".join([*lines, "", *(f"{note}  " for note in notes)]).rstrip() + "\n"
@@ -211,6 +247,12 @@ _LATEX = str.maketrans({
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": r"\textless{}",
     ">": r"\textgreater{}",
 })  # fmt: skip
+
+
+def _stacked(texts: Sequence[str]) -> str:
+    """Put the numbers of a cell above each other. With intervals they are too wide for a page."""
+    lines = [text.replace("±", r"$\pm$").replace("–", "--") for text in texts]
+    return "\\shortstack[r]{" + " \\\\ ".join(lines) + "}" if lines[1:] else lines[0]
 
 
 def latex(table: Table) -> str:
@@ -227,8 +269,7 @@ def latex(table: Table) -> str:
         )
         for row in rows:
             marks = f"\\textsuperscript{{{','.join(map(str, row.marks))}}}" if row.marks else ""
-            texts = [_texts(cell, "\\textbf{{{}}}") for cell in row.cells]
-            cells = ["--" if x is None else f"{x[0]} {{\\scriptsize {x[1].translate(_LATEX)}}} / {x[2]}" for x in texts]
+            cells = [_stacked(_texts(cell, row, "\\textbf{{{}}}", "{{\\scriptsize {}}}")) for cell in row.cells]
             lines.append(line([_name(row).translate(_LATEX) + marks, *cells]))
     notes = [note.translate(_LATEX) for note in table.notes]
     notes += [f"\\textsuperscript{{{i}}} {note.translate(_LATEX)}." for i, note in enumerate(table.footnotes, 1)]
@@ -236,7 +277,7 @@ def latex(table: Table) -> str:
         "% \\usepackage{booktabs}", "\\begin{table}[t]", "\\centering", "\\small",
         f"\\begin{{tabular}}{{l{'r' * width}}}", "\\toprule",
         line(name.translate(_LATEX) for name in ("Method", *table.columns)),
-        line(["", *[table.metric.translate(_LATEX)] * width]), *lines, "\\bottomrule", "\\end{tabular}",
+        line(["", *[_stacked(table.measures)] * width]), *lines, "\\bottomrule", "\\end{tabular}",
         f"\\caption{{{' '.join(notes)}}}", "\\end{table}", "",
     ])  # fmt: skip
 

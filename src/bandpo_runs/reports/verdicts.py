@@ -11,8 +11,9 @@ from bandpo.errors import counted
 
 from ..statistics.collapse import WINDOW
 from ..statistics.comparison import sign_flip_p
-from ..statistics.intervals import Spread, average, training_runs
-from .runs import MIN_SEEDS, NUMBERS, Number, Run, Section, show
+from ..statistics.intervals import Spread, difference, runs_needed, training_runs
+from .comparison import many
+from .runs import MIN_SEEDS, NUMBERS, Number, Run, Section, last_of, show
 
 # The first of them that a finished run has counts, unless all runs have it from their first row on.
 _HEADLINES = (
@@ -61,6 +62,10 @@ def verdicts(section: Section) -> list[str]:
         if not at_once and not too_short and any(map(math.isfinite, values.values())):
             said = [*_compared(section, done, values, number, what)]
             break
+    for panel in section.validated[:1]:
+        number = last_of(panel)
+        values = {run: number.of(run) for runs in done.values() for run in runs}
+        said += _compared(section, done, values, number, f"{panel.title} of the last validation, in %, is")
     return [*said, _on_collapse(section)]
 
 
@@ -125,7 +130,8 @@ def _verdict_of_pairs(gaps: Sequence[float], number: Number, unit: str) -> str:
     n = len(gaps)
     spread = training_runs(gaps) if all(map(math.isfinite, gaps)) else None
     if spread is not None and spread.error > 0:
-        return _by_interval(spread, f"{n} pairs of seeds", number, unit)
+        needed = f"{many(runs_needed(spread.value, [spread.error**2 * n]))} pairs"
+        return _by_interval(spread, f"{n} pairs of seeds", number, unit, needed)
     most = max(sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps))
     # What is not known speaks against the difference, and never for the opposite one.
     p = 1.0 if 2 * most <= n else sign_flip_p([1.0] * most + [-1.0] * (n - most))[0]
@@ -137,19 +143,22 @@ def _verdict(a: Sequence[float], b: Sequence[float], number: Number, unit: str) 
     if (few := min(len(a), len(b))) < MIN_SEEDS:
         return f"Too few runs of a method ({few}) to tell the rules apart."
     known = all(map(math.isfinite, (*a, *b)))
-    parts = [part for side in (a, [-x for x in b]) if known and (part := training_runs(side)) and part.error > 0]
+    parts = [part for side in (b, a) if known and (part := training_runs(side)) and part.error > 0]
     if len(parts) < 2:
         return "Nothing can be told from luck: some of these runs did not come to it, or they do not vary."
-    mean = average(parts)
-    double = mean._replace(value=2 * mean.value, centre=2 * mean.centre, error=2 * mean.error)
-    return _by_interval(double, f"{len(a)} and {len(b)} runs", number, unit)
+    gap = difference(*parts)
+    needed = f"{many(runs_needed(gap.value, [float(np.var(side, ddof=1)) for side in (a, b)]))} runs of each"
+    return _by_interval(gap, f"{len(a)} and {len(b)} runs", number, unit, needed)
 
 
-def _by_interval(spread: Spread, of: str, number: Number, unit: str) -> str:
+def _by_interval(spread: Spread, of: str, number: Number, unit: str, needed: str) -> str:
     interval = spread.interval(low=-math.inf, high=math.inf)
     low, high = (show(limit, number.digits, "+") for limit in interval)
-    told = "not significant" if interval.low <= 0 <= interval.high else "significant"
-    return f"The difference is {told}: its 95\u00a0% interval from {of} is {low} to {high}{unit}."
+    is_open = interval.low <= 0 <= interval.high
+    told = (
+        f"The difference is {'not ' * is_open}significant: its 95\u00a0% interval from {of} is {low} to {high}{unit}."
+    )
+    return told + f" With {needed}, one so large would be significant (80\u00a0% power)." * is_open
 
 
 def _on_collapse(section: Section) -> str:

@@ -17,6 +17,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,24 @@ class Run:
         data = self.settings.get("data") or {}
         for name in (each for key in ("train_files", "val_files") for each in listed(data.get(key) or [])):
             if not ("://" in name or os.environ.get("RAY_ADDRESS") or Path(name).expanduser().exists()):
-                raise UserError(f"data file {name} does not exist; docs/verl.md says how it is made")
+                raise UserError(f"data file {name} does not exist; docs/reproduce.md says how it is made")
+        self._keep_log()
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides()])
+
+    def _keep_log(self) -> None:
+        """Move the log of the run so far aside: verl's file logger begins it anew where the run goes on."""
+        trainer = self.settings.get("trainer") or {}
+        if "file" not in listed(trainer.get("logger") or []):
+            return
+        name = Path(trainer.get("project_name") or "verl_examples", f"{trainer.get('experiment_name')}.jsonl")
+        log = Path(os.environ.get("VERL_FILE_LOGGER_ROOT", ".")).expanduser() / name
+        log = Path(os.environ.get("VERL_FILE_LOGGER_PATH") or log)
+        if log.is_file() and log.stat().st_size:
+            kept = next(each for n in count(1) if not (each := Path(f"{log}.{n}")).exists())
+            log.rename(kept)
+            print(f"the log so far is now {kept}; verl begins {log} anew", file=sys.stderr)
 
 
 def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust: bool = True) -> Run:

