@@ -33,9 +33,8 @@ def trained(tmp_path_factory):
     for ranks in (1, 2):
         out = folder / str(ranks)
         cases = {name: {"settings": lines, "save": [f"{name}/global_step_1/actor", 1]} for name, lines in CASES.items()}
-        [first, *_], _ = verl_toy.update_actor(
-            folder, out, {name: settings_of(folder, case, out) for name, case in cases.items()}, ranks
-        )
+        cases = {name: settings_of(folder, case, out) for name, case in cases.items()}
+        [first, *_], _ = verl_toy.update_actor(folder, out, cases, ranks)
         weights[ranks] = {name: result["weights"] for name, result in first.items()}
     return folder, weights
 
@@ -46,19 +45,17 @@ def logits(model):
         return model(input_ids=ids).logits
 
 
-def expected(folder, weights):
-    """Of the trained weights, each rounded to bfloat16 as the merger does; LoRA's product is added in float32."""
-    rounded = {name.removeprefix("base_model.model."): x.bfloat16().float() for name, x in weights.items()}
-    whole = {name.replace(".base_layer", ""): x for name, x in rounded.items() if ".lora_" not in name}
-    for name in [name for name in rounded if ".lora_B." in name]:
-        of = name.partition(".lora_B.")[0]
-        whole[f"{of}.weight"] = whole[f"{of}.weight"] + 2.0 * rounded[name] @ rounded[name.replace("lora_B", "lora_A")]
+def expected(folder, weights, dtype):
+    """Of the trained weights, rounded as the merger does; LoRA's product is added in float32."""
+    weights = {name.removeprefix("base_model.model."): x.to(dtype).float() for name, x in weights.items()}
+    whole = {name.replace(".base_layer", ""): x for name, x in weights.items() if ".lora_" not in name}
+    for name in (name for name in weights if ".lora_B." in name):
+        whole[name.replace("lora_B.default.", "")] += 2.0 * weights[name] @ weights[name.replace("lora_B", "lora_A")]
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     before = logits(model)
     model.load_state_dict(whole)
-    after = logits(model)
-    assert (after - before).abs().max() > 0.1
-    return after
+    assert (logits(model) - before).abs().max() > 0.1
+    return logits(model)
 
 
 @pytest.mark.parametrize(("case", "ranks"), [("plain", 1), ("plain", 2), ("whole", 2), ("lora", 1), ("lora", 2)])
@@ -68,8 +65,8 @@ def test_the_logits_are_those_of_the_trained_model(trained, case, ranks, capsys)
     found = whole_weights(str(actor))
     assert found == str(actor / ("huggingface" if case == "whole" else "merged_by_bandpo"))
     model = AutoModelForCausalLM.from_pretrained(found, dtype=torch.float32)
-    close = {"rtol": 0, "atol": 0.03} if case == "whole" else {"rtol": 1e-4, "atol": 1e-5}  # hf_model is not rounded
-    torch.testing.assert_close(logits(model), expected(folder, weights[ranks][case]), **close)
+    dtype = torch.float32 if case == "whole" else torch.bfloat16
+    torch.testing.assert_close(logits(model), expected(folder, weights[ranks][case], dtype), rtol=1e-4, atol=1e-5)
     assert ("merged in" in capsys.readouterr().out) == (case != "whole")
     assert whole_weights(str(actor)) == found
     assert "merged in" not in capsys.readouterr().out
@@ -80,18 +77,7 @@ def test_eval_draws_after_a_kill_and_merges_anew_what_has_changed(trained, capsy
     monkeypatch.chdir(folder)
     shutil.copytree("2/plain", "project/run", ignore=shutil.ignore_patterns("merged_by_bandpo"))
     Path("sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    command = [
-        "eval",
-        "project/run",
-        "--data",
-        "sums.jsonl",
-        "--max-tokens",
-        "2",
-        "-n",
-        "2",
-        "--backend",
-        "transformers",
-    ]
+    command = ["eval", "project/run", "--data", "sums.jsonl", "--max-tokens=2", "-n", "2", "--backend=transformers"]
     actor = Path("project/run/global_step_1/actor")
     script = f"from bandpo_runs.cli import main; main({command})"
     with subprocess.Popen([sys.executable, "-c", script], process_group=0) as killed:

@@ -256,7 +256,7 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here, capsys):
     (run / "checkpoints" / "checkpoint-20").mkdir(parents=True)
     assert main(["eval", "runs/mine", "--data", "lab"]) == 2
     assert "runs/mine holds no model: the run is not finished; its last checkpoint is " in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"holds no model \(no config.json\), and is not the folder of a run"):
+    with pytest.raises(UserError, match=r"holds no model \(config.json\), run"):
         draw.find_model("runs")
     (run / "model").mkdir()
     assert draw.find_model("runs/mine") == draw.Model("runs/mine/model", "mine", "Band", "runs/mine")

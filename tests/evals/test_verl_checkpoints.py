@@ -1,11 +1,7 @@
-"""Which weights a checkpoint of verl stands for where verl is not installed, and what is told of one that is not whole.
-
-tests/cluster/test_verl_checkpoints.py merges verl's own.
-"""
+"""A made checkpoint where verl is not installed; tests/cluster/test_verl_checkpoints.py merges verl's own."""
 
 import importlib.util
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -17,17 +13,17 @@ from bandpo_runs.cli import main
 from bandpo_runs.evals.draw import Model, find_model
 from bandpo_runs.evals.verl_checkpoints import whole_weights
 
-STEP = "checkpoints/paper/band/global_step_{}"
+RUN = Path("checkpoints/paper/band")
 
 
-def write(step, ranks=2, parts=2):
-    """A step's actor, as `ranks` ranks of verl's FSDP leave it."""
-    actor = Path(STEP.format(step)) / "actor"
+def write(step):
+    """A step's actor, as two ranks of verl's FSDP leave it."""
+    actor = RUN / f"global_step_{step}" / "actor"
     (actor / "huggingface").mkdir(parents=True)
     (actor / "huggingface" / "config.json").write_text("{}")
-    for rank in range(parts):
-        torch.save({"weight": torch.full((2,), float(step))}, actor / f"model_world_size_{ranks}_rank_{rank}.pt")
-    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": ranks}))
+    for rank in range(2):
+        torch.save({"weight": torch.ones(2)}, actor / f"model_world_size_2_rank_{rank}.pt")
+    (actor / "fsdp_config.json").write_text('{"FSDP_version": 2, "world_size": 2}')
     return actor
 
 
@@ -42,7 +38,7 @@ def actor(here, monkeypatch):
     "end", ["", "/global_step_800", "/global_step_800/actor", "/global_step_800/actor/huggingface"]
 )
 def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_be_run(actor, end, home, capsys):
-    given = f"checkpoints/paper/band{end}"
+    given = f"{RUN}{end}"
     assert find_model(given) == Model(str(actor), "paper/band-800", "paper / band, step 800")
     assert main(["eval", given, "--data", "lab"]) == 2
     command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor} --target_dir {actor}/huggingface"
@@ -59,34 +55,29 @@ def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_
 
 def test_the_newest_step_is_the_one_that_verl_says_it_finished(actor, capsys):
     write(1000)
-    last = Path("checkpoints/paper/band/latest_checkpointed_iteration.txt")
+    last = RUN / "latest_checkpointed_iteration.txt"
     for said, step in ((None, 1000), ("800", 800), ("1000", 1000), ("1200", 1000), ("?", 1000)):
         if said:
             last.write_text(said)
-        assert find_model("checkpoints/paper/band").name == f"paper/band-{step}"
+        assert find_model(str(RUN)).name == f"paper/band-{step}"
         printed = capsys.readouterr().out
-        assert f"step {step} is the newest of 2 in checkpoints/paper/band" in printed
+        assert f"step {step} is the newest of 2 in {RUN}" in printed
         assert ("is missing or names another" in printed) == (said != str(step))
-    Path("checkpoints/paper/band").rename("checkpoints/paper/band-seed2")  # a table has runs of one label in one row
-    found = find_model("checkpoints/paper/band-seed2")
+    found = find_model(str(RUN.rename(f"{RUN}-seed2")))  # a table has runs of one label in one row
     assert (found.name, found.label) == ("paper/band-seed2-1000", "paper / band, step 1000")
 
 
 def test_a_checkpoint_that_is_not_whole_is_refused(actor):
     part = actor / "model_world_size_2_rank_1.pt"
+    actor.with_name("critic").mkdir()
     for spoil in (lambda: part.write_bytes(part.read_bytes()[:-100]), part.unlink):
         spoil()
         with pytest.raises(UserError, match=r"model_world_size_2_rank_1.pt is missing or cut off: verl was stopped"):
             whole_weights(str(actor))
-    (actor / "fsdp_config.json").unlink()
-    with pytest.raises(UserError, match=r"fsdp_config.json is missing or cut off"):
-        whole_weights(str(actor))
-    (actor / "model_world_size_2_rank_0.pt").unlink()
-    (actor.parent / "critic").mkdir()
-    shutil.copy(write(1) / "fsdp_config.json", actor.parent / "critic")
-    for end in ("", "/critic"):
-        with pytest.raises(UserError, match=r"global_step_800\S* holds no actor in the form of verl's FSDP"):
-            find_model(STEP.format(800) + end)
+    (actor / "fsdp_config.json").rename(actor.with_name("critic") / "fsdp_config.json")
+    for end in ("", "/actor", "/critic"):
+        with pytest.raises(UserError, match=r"global_step_800\S* holds no actor of verl's FSDP"):
+            find_model(f"{RUN}/global_step_800{end}")
 
 
 def test_lora_is_never_taken_for_its_base(actor):
@@ -94,7 +85,7 @@ def test_lora_is_never_taken_for_its_base(actor):
     (actor / "huggingface" / "model.safetensors").touch()
     assert whole_weights(str(actor)) == f"{actor}/huggingface"
     (actor / "lora_train_meta.json").write_text("{}")
-    with pytest.raises(UserError, match=re.escape("Where it is, run this command again")):
+    with pytest.raises(UserError, match="Where it is, run this command again"):
         whole_weights(str(actor))
     (actor / "huggingface").rename("by hand")
     Path("by hand/lora_adapter").mkdir()

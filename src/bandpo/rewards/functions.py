@@ -118,7 +118,7 @@ def compute_score(
     `score` is 1 or -1, `acc` whether it is right, and `pred` what was read, by which verl takes majorities. Whatever
     `data_source` is, the scorer is the same; as `dataset` it stands in each row of verl's dumps, which lack it.
     """
-    return _for_verl(*grade([solution_str], [str(ground_truth)]), data_source)
+    return _for_verl(grade([solution_str], [str(ground_truth)])[0], data_source)
 
 
 def compute_score_dapo_strict(
@@ -128,7 +128,7 @@ def compute_score_dapo_strict(
 
     The scorer of the public runs. verl 0.9's own `math_dapo` takes a `\boxed{}` too.
     """
-    return _for_verl(*grade([solution_str], [str(ground_truth)], "dapo-strict"), data_source)
+    return _for_verl(grade([solution_str], [str(ground_truth)], "dapo-strict")[0], data_source)
 
 
 def _for_verl(graded: Grade, data_source: str) -> dict[str, Any]:

@@ -61,10 +61,7 @@ def find_model(text: str, base_url: str | None = None) -> Model:
     if actor := find_actor(folder):
         return Model(*actor)
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(
-            f"{folder} holds no model (no config.json), and is neither a run (no run.json) nor a checkpoint of verl "
-            "(no global_step_N)"
-        )
+        raise UserError(f"{folder} holds no model (config.json), run (run.json) or checkpoint of verl (global_step_N)")
     if (folder / "lora_adapter").is_dir():
         raise UserError(f"{folder} holds a base's weights, and its LoRA apart; give verl's checkpoint, which has both")
     name = folder.resolve().name if folder.is_dir() else folder.name

@@ -20,6 +20,7 @@ from ..files.writing import write_atomically
 from ..progress import console
 
 _MERGER = ("python", "-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir")
+_CONFIG = "fsdp_config.json"
 _STOPPED = "verl was stopped while it wrote, or the copy is not whole; is there an earlier step?"
 
 
@@ -31,13 +32,13 @@ def find_actor(folder: Path) -> tuple[str, str, str] | None:
     """
     folder = _newest(folder) or folder
     places = (folder / "actor", folder, folder.parent if folder.name == "huggingface" else folder)
-    actor = next((at for at in places if at.name != "critic" and _is_of_fsdp(at)), None)
+    actor = next((at for at in places if at.name != "critic" and (at / _CONFIG).is_file()), None)
     at = (actor or folder).resolve()
     step = next((each for each in (at, at.parent) if each.name.startswith("global_step_")), None)
     if actor is None:
         if step is None or (folder / "config.json").is_file():
             return None
-        raise UserError(f"{folder} holds no actor in the form of verl's FSDP (no fsdp_config.json): {_STOPPED}")
+        raise UserError(f"{folder} holds no actor of verl's FSDP (no {_CONFIG}): {_STOPPED}")
     if step is None:
         return str(actor), at.name, at.name
     project, run, number = step.parent.parent.name, step.parent.name, step.name.removeprefix("global_step_")
@@ -58,10 +59,6 @@ def _newest(run: Path) -> Path | None:
     return found[step]
 
 
-def _is_of_fsdp(folder: Path) -> bool:
-    return (folder / "fsdp_config.json").is_file() or any(folder.glob("model_world_size_*_rank_*.pt"))
-
-
 def whole_weights(model: str) -> str:
     """Return the folder of an actor's whole weights; another model as it is.
 
@@ -69,15 +66,15 @@ def whole_weights(model: str) -> str:
     changed. Raises UserError where one is missing or cut off, verl is not installed, or its merger fails.
     """
     actor, merged = Path(model), Path(model) / "merged_by_bandpo"
-    config, own, mark = actor / "fsdp_config.json", actor / "huggingface", merged / "made_from.txt"
-    if not _is_of_fsdp(actor):
+    own, mark = actor / "huggingface", merged / "made_from.txt"
+    if not (actor / _CONFIG).is_file():
         return model
     lora = (actor / "lora_train_meta.json").is_file()  # the names in verl's hf_model are then no model's
     if not lora and any((own / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
         return str(own)
-    ranks = read_json(config).get("world_size", 0) if config.is_file() else 0
+    ranks = read_json(actor / _CONFIG, dict[str, int]).get("world_size", 0)
     parts = [actor / f"model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks)]
-    if broken := [part for part in parts or [config] if not zipfile.is_zipfile(part)]:
+    if broken := [part for part in parts if not zipfile.is_zipfile(part)]:
         raise UserError(f"{broken[0]} is missing or cut off: {_STOPPED}")
     sums = "\n".join(f"{part.name} {entry.CRC:08x}" for part in parts for entry in zipfile.ZipFile(part).infolist())
     if not mark.is_file() or mark.read_text() != sums:

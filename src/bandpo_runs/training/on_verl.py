@@ -322,7 +322,7 @@ def plan_text(run: Run, repetitions: int = 1) -> str:
     return "\n".join(lines)
 
 
-def repetitions_text(arguments: Sequence[str], runs: Mapping[int, Run]) -> str:
+def repetitions_text(arguments: Sequence[str], runs: Mapping[Any, Run]) -> str:
     """Write the commands that start repetitions of a run."""
     seeds = ", ".join(f"{key}={'' if times == 1 else f'{times} '}N" for key, times in SEEDS.items())
     lines = [
