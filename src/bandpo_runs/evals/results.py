@@ -166,7 +166,7 @@ def _home(result: Result) -> Path:
 
 
 def _run_of(dump: Path) -> Path:
-    """Return the folder with a run's name: that of its dumps, or above `validation`, as our recipes have it."""
+    """Return the folder that has a run's name. Our recipes have its dumps in `validation` below it."""
     folder = dump.resolve().parent
     return folder.parent if folder.name == "validation" else folder
 

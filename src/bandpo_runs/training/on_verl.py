@@ -85,7 +85,7 @@ class Run:
         os.execv(sys.executable, [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides()])
 
     def _keep_log(self) -> None:
-        """Move the log of the run so far aside: verl's file logger begins it anew where the run goes on."""
+        """Move the log of the run so far aside. verl's file logger begins it anew where a run goes on."""
         trainer = self.settings.get("trainer") or {}
         if "file" not in listed(trainer.get("logger") or []):
             return
