@@ -7,6 +7,7 @@ tests/losses/test_methods.py compares the committed page with a new one, and run
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from bandpo.integrations import HOSTS, trainers_that_run
@@ -28,6 +29,20 @@ LINES = {
     "the command line": "bandpo explain NAME",
 }
 AT_SAMPLER_LINE = 'bandpo.policy_loss(logps, rollout_logps, advantages, mask, bandpo.losses.method("NAME").objective)'
+# What readers look for and do not find: names, papers, why not.
+ABSENT = [
+    ("Clip-Cov, KL-Cov", "2505.22617", "drop or penalize tokens by their covariance in the batch, partly at random"),
+    ("M2PO", "2510.01161", "drops tokens until the batch's mean (log r)^2 is at most 0.04"),
+    ("TRM", "2512.23075", "drops responses by the largest divergence of a token"),
+    ("OPSM (DeepSeek-V3.2)", "", "drops responses with A < 0 by their mean log-ratio, beside a clip"),
+    ("A-GRAE, FADE, STARE", "2602.05548 2607.01490 2606.19236", "other advantages, with any loss"),
+    ("WAPO", "2606.16154", "`advantages.clamp(min=0)` and a clip"),
+    ("DRO", "2405.19107", 'no value of beta; `gpg` with `beta=beta, kl_penalty="k2"` and `ref_logps=old_logps`'),
+    ("BAPO", "2510.18927", "searches its bounds in each batch, by the share of A > 0 in the loss"),
+    ("ADAPO", "2603.11682", "moves `eps_high` by the entropy; nearest is `Controlled`"),
+    ("NSR", "2605.22703", "lets tokens near the bound pass at random"),
+    ("TROLL", "2510.03817", "projects whole distributions"),
+]
 INTRO = f"""# Methods
 
 Every method that the library knows. [Choose a rule and a radius](choose.md) says which to take.
@@ -52,13 +67,22 @@ in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.it
   "PPO with" an interval is min(r A, clip(r, r_low, r_high) A).
 - **average**: the paper's over the tokens of a batch ([`aggregate`](api.md)). Most trainers average themselves.
 - **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs.
-- **not checked**: what we could not read at its source. `bandpo explain NAME` says what was read where.
+- **not checked**: the first thing not read at its source. `bandpo explain NAME` has all, and the sources.
 
 [A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
 writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); see [prior art](paper.md#prior-art).
 
 | name | method | formula | objective | average | runs in | not checked |
 | --- | --- | --- | --- | --- | --- | --- |
+"""
+NOT_HERE = """
+## Looked for and not here
+
+A loop can drop tokens by `rollout_is_weights` of 0, and bring any advantages. Read were the papers of M2PO, BAPO and
+A-GRAE, verl's code of Clip-Cov, KL-Cov and DRO, TRL's of OPSM; of the others an abstract or a digest.
+
+| name | paper | why |
+| --- | --- | --- |
 """
 
 
@@ -73,7 +97,7 @@ def trainers(method: Method) -> str:
 
 def row(method: Method) -> str:
     """Write the line of a method."""
-    link = "" if method.arxiv is None else f" ([{method.arxiv}](https://arxiv.org/abs/{method.arxiv}))"
+    link = "" if method.arxiv is None else f" ({_link(method.arxiv)})"
     needed = [each.partition("=")[0] for each in method.arguments.split(", ") if each and "rollout" not in each]
     keywords = f" ({', '.join(f'`{each}`' for each in needed)})" if needed else ""
     cells = [
@@ -83,14 +107,24 @@ def row(method: Method) -> str:
         f"`{as_python(method.without_average)}`",
         method.objective.aggregation or "-",
         f"{trainers(method)}{keywords}{'; sampler' if method.from_sampler else ''}",
-        method.unchecked,
+        re.split(r"; |\. (?=[A-Z])", method.unchecked)[0],
     ]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
+def absent() -> str:
+    """Write the table of what is not here."""
+    rows = [f"| {name} | {' '.join(map(_link, papers.split()))} | {why} |" for name, papers, why in ABSENT]
+    return f"{NOT_HERE}{chr(10).join(rows)}\n"
+
+
+def _link(number: str) -> str:
+    return f"[{number}](https://arxiv.org/abs/{number})"
+
+
 def page() -> str:
     """Write the page as it should be."""
-    return INTRO + "\n".join(row(each) for each in methods()) + "\n"
+    return INTRO + "\n".join(row(each) for each in methods()) + "\n" + absent()
 
 
 if __name__ == "__main__":

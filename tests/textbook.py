@@ -98,5 +98,6 @@ def textbook(
         more = {name: x[i][row] if x.dim() == 2 else x[i] if x.dim() else x for name, x in known.items()}
         terms = formula(log_pi[i][row], data["old_logps"][i][row], sampler[i][row], data["advantages"][i], **more)
         whole = {"token-mean": data["response_mask"].sum(), "seq-mean-token-sum-norm": row.numel() * len(log_pi)}
+        whole["seq-mean-token-sum"] = len(log_pi)
         total = total - terms.expand(int(row.sum())).sum() / whole.get(average or "", row.sum() * len(log_pi))
     return total.detach(), torch.autograd.grad(total, log_pi)[0]

@@ -13,7 +13,7 @@ from .band.divergences import divergence
 from .losses.nodes import objective
 from .losses.notation import allowed, in_words, label_of_objective, short_node
 from .losses.objective import Method, Objective
-from .losses.surrogates import Apply, Sapo, by_sign, has_bounds
+from .losses.surrogates import Apply, Sapo, Vespo, by_sign, has_bounds
 from .trust_regions.base import Region, parts_of
 
 __all__ = ["explain"]
@@ -152,6 +152,9 @@ def _outside(apply: Apply, sign: str) -> str:
     up = sign == ">="
     if isinstance(apply, Sapo):
         return f"4 s (1 - s) r A at every r, s = sigmoid({apply.tau_positive if up else apply.tau_negative:g} (r - 1))"
+    if isinstance(apply, Vespo):
+        k, rate = (apply.k_positive, apply.lambda_positive) if up else (apply.k_negative, apply.lambda_negative)
+        return f"r^{k:g} e^({rate:g} (1 - r)) A at every r"
     if apply == "quadratic":
         side, other = ("r_high", "r_low") if up else ("r_low", "r_high")
         near = f"r A (1 - (r - 1) / ({side} - 1)) on the side of {side}, beyond it too"

@@ -1,5 +1,6 @@
 """The loss `bandpo` against verl's own losses, on the same tensors, called as verl calls them."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -152,6 +153,50 @@ def test_sapo_is_verls(taus, weighted):
     torch.testing.assert_close(our_gradient, gradient, rtol=1e-6, atol=1e-15)
     torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
     assert gradient.count_nonzero() > 100
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_gpg_is_verls(mode, weighted):
+    tensors = batch(RATIOS, [1.7, 0.3, -0.3, -1.1], torch.float64)
+    weights = torch.rand(tensors["log_prob"].shape, generator=torch.Generator().manual_seed(1)) * 2
+    weights = weights if weighted else None
+    loss, gradient, _ = run("gpg", actor(PolicyLossConfig(), GLOBAL), tensors, mode, weights)
+    ours = actor(BandPOLossConfig(loss_mode="bandpo", trust_region={"type": "method", "name": "gpg"}), GLOBAL)
+    our_loss, our_gradient, _ = run("bandpo", ours, tensors, mode, weights)
+    torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=0)
+    torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
+
+
+def in_a_loop(tensors, objective, **more):
+    """Value and gradient of `policy_loss` without a trainer, by the mean over tokens."""
+    logps = tensors["log_prob"].clone().requires_grad_()
+    objective = dataclasses.replace(objective, aggregation="token-mean")
+    rest = (tensors["old_log_prob"], tensors["advantages"], tensors["response_mask"])
+    loss, _ = bandpo.policy_loss(logps, *rest, objective, **more)
+    return loss.detach(), torch.autograd.grad(loss, logps)[0]
+
+
+def test_dro_is_gpg_with_a_penalty_to_the_old_policy():
+    tensors = batch(RATIOS, [1.7, 0.3, -0.3, -1.1], torch.float64)
+    loss, gradient, _ = run("dro", actor(PolicyLossConfig(dro_beta=0.3)), tensors)
+    objective = dataclasses.replace(bandpo.losses.method("gpg").objective, beta=0.3, kl_penalty="k2")
+    our_loss, our_gradient = in_a_loop(tensors, objective, ref_logps=tensors["old_log_prob"])
+    torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
+
+
+def test_clip_cov_is_a_clip_with_weights_of_0():
+    """All tokens of that covariance are dropped, so that nothing is left to chance."""
+    tensors = batch([-0.5, -0.1, 0.1, 0.5], [1.7, 0.3, -0.3, -1.1], torch.float64)
+    cov = PolicyLossConfig(clip_cov_ratio=1.0, clip_cov_lb=1.0, clip_cov_ub=5.0)
+    _, gradient, metrics = run("clip_cov", actor(cov, clip_ratio_low=0.2, clip_ratio_high=0.2), tensors)
+    mask, (a, log_pi) = tensors["response_mask"], (tensors[name] for name in ("advantages", "log_prob"))
+    covariance = (a - a[mask].mean()) * (log_pi - log_pi[mask].mean())
+    kept = 1.0 - ((covariance > 1) & (covariance < 5)).double()
+    _, our_gradient = in_a_loop(tensors, bandpo.Objective(bandpo.Clip(0.2, 0.2)), rollout_is_weights=kept)
+    torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=1e-15)
+    assert 0.05 < metrics["actor/pg_clipfrac"] < 0.5
 
 
 @pytest.mark.parametrize("kind", ["kl", "k1", "mse", "k2", "abs", "low_var_kl"])

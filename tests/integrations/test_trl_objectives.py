@@ -118,6 +118,21 @@ def test_sapo_is_trls(tmp_path, more):
     compare(tmp_path, objective, {"loss_type": "sapo"}, cuts=False, rounding=1e-5, loss_type="grpo", **more)
 
 
+@needs('"vespo"')
+def test_vespo_has_the_gradient_of_trls():
+    """Its weights by TRL's function. TRL divides by the tokens of the batch, and its value is another one."""
+    torch.manual_seed(0)
+    old = -torch.rand(12, 5, dtype=torch.float64)
+    logps = (old + 0.3 * torch.randn(12, 5)).clamp(max=0).requires_grad_()
+    advantages, mask = torch.randn(12, dtype=torch.float64), torch.arange(5) < torch.randint(1, 6, (12, 1))
+    weights = GRPOTrainer.get_gamma_weights(advantages[:, None], (logps - old).detach(), mask, None)
+    loss = -(weights * advantages[:, None] * logps * mask).sum() / mask.sum()
+    ours, _ = bandpo.policy_loss(logps, old, advantages, mask, "vespo", normalizer=mask.sum())
+    expected, found = (torch.autograd.grad(x, logps)[0] for x in (loss, ours))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
+    assert weights.std() > 0.1
+
+
 PRESERVE = Preserve(0.5, 1.0)
 # One of each kind that TRL's clamp is not.
 OBJECTIVES = {

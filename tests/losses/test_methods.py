@@ -167,6 +167,19 @@ def gspo(log_pi, old, sampler, a):
     return ppo((log_pi - old).mean().exp(), a, 1 - 3e-4, 1 + 4e-4)
 
 
+def gpg(log_pi, old, sampler, a):
+    return log_pi * a
+
+
+def luspo(log_pi, old, sampler, a):
+    return ppo((log_pi - old).mean().exp(), a, 0.998, 1.0025)
+
+
+def vespo(log_pi, old, sampler, a):
+    r = torch.exp((log_pi - old).sum()).detach()
+    return (r**2 * torch.exp(3 * (1 - r)) if a > 0 else r**3 * torch.exp(2 * (1 - r))) * a * log_pi.sum()
+
+
 def gmpo(log_pi, old, sampler, a):
     s = log_pi - old
     held = torch.where(s > 0.4, 0.4, s) if a > 0 else torch.where(s < -0.4, -0.4, s)
@@ -288,6 +301,9 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "abc-grpo": abc_grpo,
     "gspo": gspo,
     "gmpo": gmpo,
+    "gpg": gpg,
+    "luspo": luspo,
+    "vespo": vespo,
     "dis": dis,
     "atr-grpo": atr_grpo,
     "kpop": kpop,
@@ -302,7 +318,7 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "a-3po": a3po,
 }
 # Of these the value is another one with the same gradient: A log pi for A pi / sg(pi), r A for sg(r) A log pi, or 0
-# for a constant.
+# for a constant; the weight times A for that times A log pi.
 OTHER_VALUE = {
     "up",
     "ce-gppo",
@@ -314,19 +330,21 @@ OTHER_VALUE = {
     "erc",
     "a-3po",
     "cppo",
+    "vespo",
 }
 
 
 # The average of each method's paper, read once more.
 AVERAGES = dict.fromkeys(FORMULAS)
 AVERAGES |= dict.fromkeys(
-    "grpo dcpo band-kl band-tv band-chi2 band-relaxed topr abc-grpo gspo gmpo kpop sapo gapo".split(),  # noqa: SIM905
+    "grpo dcpo band-kl band-tv band-chi2 band-relaxed topr abc-grpo gspo gmpo kpop sapo gapo vespo".split(),  # noqa: SIM905
     "seq-mean-token-mean",
 )
 AVERAGES |= dict.fromkeys(
     "ppo dapo ripo cispo up ce-gppo gppo dis dgpo erc a-3po".split(),  # noqa: SIM905
     "token-mean",
 )
+AVERAGES |= {"luspo": "seq-mean-token-sum"}
 AVERAGES |= dict.fromkeys(["dr-grpo", "dppo", "cppo"], "seq-mean-token-sum-norm")
 
 
@@ -428,6 +446,7 @@ def test_a_trainer_says_which_average_a_method_gets(caplog):
         "gspo: TRL averages by loss_type='dapo' (token-mean); its paper takes 'seq-mean-token-mean', which is "
         "loss_type='grpo'"
     )
+    assert said("TRL", "luspo", "grpo").endswith("takes 'seq-mean-token-sum', which is loss_type='luspo'")
     assert said("verl", "cispo", "seq-mean-token-mean").endswith(
         "(seq-mean-token-mean); its paper takes 'token-mean', which is actor.loss_agg_mode='token-mean'"
     )
@@ -553,6 +572,9 @@ def test_the_gradient_of_a_smooth_gate_is_said():
         "gradient of the surrogate in log pi:\n    where A >= 0: 4 s (1 - s) r A at every r, s = sigmoid(1 (r" in text
     )
     assert "where A < 0: 4 s (1 - s) r A at every r, s = sigmoid(1.05 (r - 1))" in text
+    text = explain(method("vespo"))
+    assert "where A >= 0: r^2 e^(3 (1 - r)) A at every r\n" in text
+    assert "where A < 0: r^3 e^(2 (1 - r)) A at every r" in text
     text = explain(Objective(Clip(), apply=("clip", "quadratic")))
     assert "log pi: r A inside\n    where A >= 0: none" in text
     assert "where A < 0: r A (1 - (r - 1) / (r_low - 1)) on the side of r_low, beyond it too, and r A (1 + (r" in text
@@ -618,6 +640,17 @@ def test_the_table_says_which_trainers_run_a_method(index):
     assert said["gspo"] == said["cispo"] == said["dis"] == said["dppo"] == "all but Liger, torchrl"
     assert said["decaying-band"] == said["band-entropy"] == said["gapo"] == said["erc"] == said["a-3po"] == "TRL, verl"
     assert all(said.values())
+
+
+def test_papers_are_counted_and_what_is_missing_is_in_no_other_table(index):
+    here = {each.arxiv for each in methods()} - {None, "2603.04918"}
+    for page in ("README.md", "docs/index.md"):
+        assert f"the methods of {len(here)} other papers" in (index.PAGE.parents[1] / page).read_text(encoding="utf-8")
+    missing = [paper for _, papers, _ in index.ABSENT for paper in papers.split()]
+    assert not here.intersection(missing)
+    assert len({*missing}) == len(missing)
+    assert index.row(method("up")).endswith("eq. 14 (UP-DAPO) |")  # the first thing that was not checked
+    assert index.row(method("cppo")).endswith("a quantile of D |")
 
 
 def test_the_weight_of_good_tokens_is_explained():

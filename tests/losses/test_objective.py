@@ -17,7 +17,7 @@ import bandpo
 from bandpo import Band, BySign, Capped, Clip, Decaying, Objective, Union, objective, policy_loss
 from bandpo.band import Divergence
 from bandpo.integrations import HOSTS, objective_for
-from bandpo.losses import Decay, Preserve, Sapo
+from bandpo.losses import Decay, Preserve, Sapo, Vespo
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.kl import KLPenalty
 from bandpo.trust_regions import Relaxed, trust_region
@@ -171,7 +171,7 @@ def test_weights_of_preserve_are_numbers(low, high, message):
 
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "a"])
 def test_numbers_of_gates_are_positive_and_finite(value):
-    for make in (Decay, Sapo):
+    for make in (Decay, Sapo, Vespo):
         with pytest.raises(ValueError, match=rf"of {make.__name__} must be a number in \(0, inf\), got {value!r}"):
             make(value, 1)
         with pytest.raises(ValueError, match=rf"of {make.__name__} must be a number in \(0, inf\), got {value!r}"):
@@ -199,7 +199,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
         ),
         (
             {"type": "objective", "apply": {"type": "clip"}},
-            r"apply type must be one of \['decay', 'preserve', 'sapo'\], got 'clip'",
+            r"apply type must be one of \['decay', 'preserve', 'sapo', 'vespo'\], got 'clip'",
         ),
         ({"type": "objective", "apply": ["clip", {"type": "mask"}]}, "apply type must be one of .*, got 'mask'"),
         ({"type": "objective", "beta": {}}, "beta of Objective must be a number"),

@@ -13,7 +13,7 @@ from regions import REGIONS, name_of
 from torch import Tensor
 
 from bandpo import Band, Bounds, BySign, Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
-from bandpo.losses import Decay, Preserve, Sapo, rollout_weights, surrogate
+from bandpo.losses import Decay, Preserve, Sapo, Vespo, rollout_weights, surrogate
 from bandpo.trust_regions import RIPO, Relaxed
 
 F64 = torch.float64
@@ -53,6 +53,10 @@ def textbook(apply, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual
     if isinstance(apply, Sapo):
         tau = torch.where(a > 0, apply.tau_positive * torch.ones_like(r), apply.tau_negative)
         return 4 / tau * torch.sigmoid(tau * (r - 1)) * a
+    if isinstance(apply, Vespo):
+        k = torch.where(a > 0, apply.k_positive * torch.ones_like(r), apply.k_negative)
+        rate = torch.where(a > 0, apply.lambda_positive * torch.ones_like(r), apply.lambda_negative)
+        return (r**k * torch.exp(rate * (1 - r))).detach() * self_ratio * a
     if apply == "soft":
         kept = ((torch.where(above, high, low) - 1) / (r - 1)).detach() * r * a
     elif isinstance(apply, Decay):
@@ -103,8 +107,8 @@ def loss_and_gradient(
 )
 @pytest.mark.parametrize(
     ("region", "apply"),
-    [*itertools.product(REGIONS, BY_BOUNDS), (NO_CLIP, SAPO)],
-    ids=lambda value: str(value) if value in APPLICATIONS else name_of(value),
+    [*itertools.product(REGIONS, BY_BOUNDS), (NO_CLIP, SAPO), (NO_CLIP, Vespo(1.5, 0.5, 2, 3))],
+    ids=lambda value: str(value) if value in APPLICATIONS or isinstance(value, Vespo) else name_of(value),
 )
 def test_every_region_and_application_is_its_textbook(region, apply, dtype):
     data, entropies = batch(dtype), torch.full((6, 9), 0.5, dtype=dtype)

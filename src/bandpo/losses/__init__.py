@@ -12,7 +12,7 @@ from .nodes import method, objective
 from .objective import Method, Objective
 from .packing import unpack
 from .policy import policy_loss, rollout_weights
-from .surrogates import Decay, Preserve, Sapo, surrogate
+from .surrogates import Decay, Preserve, Sapo, Vespo, surrogate
 from .token_logps import token_logps
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Objective",
     "Preserve",
     "Sapo",
+    "Vespo",
     "aggregate",
     "group_advantages",
     "kl_penalty",

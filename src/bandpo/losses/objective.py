@@ -42,8 +42,8 @@ class Objective:
         trust_region: the rule; the paper's is `Band("kl", 0.05)`.
         apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, soft, quadratic,
             `Preserve(low, high)`, `Decay(low, high)`, or a pair of them for A >= 0 and A < 0; see `surrogate` for
-            formulas, gradients and papers. `Sapo()` has no bounds: alone it goes with the rule `Clip(1, inf)` only, and
-            in a pair the rule is that of the other sign.
+            formulas, gradients and papers. `Sapo()` and `Vespo()` have no bounds: alone they go with the rule
+            `Clip(1, inf)` only, and in a pair the rule is that of the other sign.
         ratio: what r is the ratio of. "token", the paper's: pi / pi_old of each token. The others are for one advantage
             per response, whose tokens all have the same r and surrogate, and all get every term's gradient:
             - sequence: of the whole response, the product over its tokens. It is one action with one probability, so a

@@ -14,6 +14,7 @@ other application departs from r A in the column "outside" only: where r is beyo
 | weight | r_high A log pi | r_low A log pi | clip(r) A log pi | CISPO 2506.13585 |
 | quadratic | as inside | as inside | r A - abs(A) (r - 1)^2 / (2 e) | SPO 2401.16025, CFPO 2601.22801 |
 | Sapo(tau_positive, tau_negative) | as inside | as inside | (4 / tau) sigmoid(tau (r - 1)) A | SAPO 2511.20347 |
+| Vespo(k_positive, ...) | as inside | as inside | sg(r^k e^(lambda (1 - r))) A log pi | VESPO 2602.10693 |
 
 What multiplies r A outside is detached, as is the ratio in "weight": the token keeps a weighted gradient. In
 "quadratic" e is the distance from 1 to the bound on the side of r. The interval is closed: a token on its bound is
@@ -111,6 +112,32 @@ class Sapo(Application):
         """Return (4 / tau) sigmoid(tau (r - 1))."""
         tau = torch.where(up, s.new_full((), self.tau_positive), s.new_full((), self.tau_negative))
         return 4 / tau * torch.sigmoid(tau * _moved(s.clamp(max=_HIGHEST)))
+
+
+@dataclass(frozen=True)
+class Vespo(Application):
+    """Weigh log pi by r^k e^(lambda (1 - r)) (VESPO, arXiv 2602.10693).
+
+    The weight is detached, and there are no bounds. The value is the weight times A. The paper has r of a response, and
+    the defaults: `Objective(Clip(1, inf), apply=Vespo(), ratio="sequence")`; in YAML `{type: vespo}`. Raises ValueError
+    unless all are positive and finite.
+    """
+
+    kind: ClassVar[str] = "vespo"
+    has_bounds: ClassVar[bool] = False
+    limits: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("k_positive", "lambda_positive", "k_negative", "lambda_negative"), "(0, inf)"
+    )
+    k_positive: float = 2.0
+    lambda_positive: float = 3.0
+    k_negative: float = 3.0
+    lambda_negative: float = 2.0
+
+    def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
+        """Return the weight, with its own value as its slope in log r."""
+        positive = self.k_positive * s - self.lambda_positive * _moved(s)
+        negative = self.k_negative * s - self.lambda_negative * _moved(s)
+        return torch.where(up, positive, negative).exp().detach() * (s - s.detach()).exp()
 
 
 _Name = Literal["clip", "mask", "mask_two_sided", "weight", "soft", "quadratic"]
@@ -228,8 +255,8 @@ def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:
     if len(pair) != 2 or not all(isinstance(each, Application) or each in known for each in pair):
         raise ValueError(
             f"apply must be one of {list(known)}, Preserve(low, high) ({{type: preserve, low: ..., high: ...}} in "
-            f"YAML), Decay(low, high), Sapo(tau_positive, tau_negative), or a pair of them for A >= 0 and A < 0, got "
-            f"{apply!r}"
+            f"YAML), Decay(low, high), Sapo(tau_positive, tau_negative), Vespo(), or a pair of them for A >= 0 and "
+            f"A < 0, got {apply!r}"
         )
     if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
         raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
