@@ -44,7 +44,7 @@ from .rows import (
 from .tables import at, filled, fit_of, table
 
 PAGES = ROOT / "docs" / "report"
-NAMES = ("index", "worlds", "methods", "radius", "deaths", "models", "../choose")
+NAMES = ("index", "worlds", "methods", "radius", "deaths", "models", "../choose", "../../research/pages/others")
 TEXTS = [PAGES / f"{name}.md" for name in NAMES]
 ROWS = ROOT / "research" / "report" / "rows.md"  # to look at; git does not keep it
 

@@ -195,7 +195,7 @@ def test_old_entropies_are_made_where_the_rule_needs_them_only(tmp_path, monkeyp
 
 @pytest.mark.parametrize("apply", ["clip", "mask"])
 def test_a_rule_is_shown_the_current_log_probabilities(tmp_path, apply):
-    trainer = build(Recording, full(tmp_path, max_steps=3), Objective(Asking(("positions",)), apply=apply))
+    trainer = build(Recording, full(tmp_path, max_steps=3), Objective(Asking(("positions", "logps")), apply=apply))
     Asking.seen.clear()
     trainer.train()
     for (_, logps, _), context in zip(trainer.records, Asking.seen, strict=True):

@@ -30,7 +30,7 @@ def score_and_show(
     results: list[tuple[Result, list[Summary]]] = []
     for text in texts:
         _, path = split_label(text)
-        by = scorer if file_at(path) else grade_folder(path, scorer)
+        by = grade_folder(path, scorer) if path.is_dir() and file_at(path) is None else scorer
         result = answered(read_result(text, by, columns, drop_incomplete))
         n = min(graded.score.shape[-1] for graded in result.graded)
         if ks and max(ks) > n:

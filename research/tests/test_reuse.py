@@ -1,0 +1,47 @@
+"""The contests over the number of uses of each answer, and on what share of tokens a rule acts."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from bandpo.trust_regions.rules import Clip
+from research.bench import read_contest
+from research.measurements.reuse_rates import percent_outside
+from research.worlds import Learner, scene
+
+FOLDER = Path(__file__).parents[1] / "contests"
+NAMES = ("once", "controls", "eight", "more", "others")
+ONCE = read_contest(FOLDER / "reuse_once.yaml")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_contest_has_the_same_rules_and_the_same_answers(name):
+    read = read_contest(FOLDER / f"reuse_{name}.yaml")
+    rules = {family.name: family.objective for family in ONCE.families}
+    assert len(rules) >= 1 + 12
+    assert read.baseline == "no clip"
+    assert {family.name: family.objective for family in read.families}.items() <= rules.items()
+    assert name == "controls" or len(read.families) == len(rules)
+    assert read.stages.judge.first == ONCE.stages.judge.first  # rows of two contests can be paired
+    scenes = [scene(world) for world in read.worlds]
+    assert {each.prompts_per_round for each in scenes} == {16}
+    assert {each.epochs * each.minibatches for each in scenes} <= {4, 16} | ({8, 32} if name == "more" else set())
+
+
+def test_uses_are_one_to_eight_at_equal_steps_and_at_four_mini_batches():
+    found = set()
+    for name in ("once", "eight", "more"):
+        found |= {
+            (each.epochs, each.minibatches) for each in map(scene, read_contest(FOLDER / f"reuse_{name}.yaml").worlds)
+        }
+    assert found == {(1, 16), (2, 8), (4, 4), (8, 2), *itertools.product((1, 2, 8), (4,))}
+
+
+def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
+    small = scene({"base": "both", "rounds": 2, "epochs": 2, "p_work": 0.2})
+    learners = [Learner(Clip(*sides), 0.05) for sides in ((0.0, 1e9), (1.0, 0.0), (0.0, 0.0))]
+    low, high, whole = (percent_outside(small, each, 3) for each in learners)
+    assert whole == pytest.approx(75)  # all tokens have moved, but in the first of four steps on a round
+    assert min(low, high) > 0
+    assert percent_outside(small, Learner("no-clip", 0.05), 3) == 0
