@@ -104,7 +104,7 @@ PANELS = {
     "P(work)": Panel("lab/work", "P(work)", "share of completions", "Completions that work step by step / all "
                      "completions.", top=1),
     "entropy": Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token",
-                     "−Σ π log π over the vocabulary, mean over tokens."),
+                     "−Σ π log π over the vocabulary, mean over tokens; under verl averaged as its loss is."),
     "clipped": Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
                      "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
     "above": Panel("clip/high_fraction", "Clipped above", "% of tokens", "Tokens above their upper bound / all tokens.",

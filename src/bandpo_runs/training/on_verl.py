@@ -324,7 +324,7 @@ def plan_text(run: Run, repetitions: int = 1) -> str:
 
 def repetitions_text(arguments: Sequence[str], runs: Mapping[Any, Run]) -> str:
     """Write the commands that start repetitions of a run."""
-    seeds = ", ".join(f"{key}={'' if times == 1 else f'{times} '}N" for key, times in SEEDS.items())
+    seeds = ", ".join(f"{key}={'' if times == 1 else f'{times}*'}N" for key, times in SEEDS.items())
     lines = [
         "# Repetitions of one run: seed=N sets what follows, the order of the data and the sampling.",
         f"# {seeds}",
