@@ -23,7 +23,7 @@ NOT_RUN = {
     "pip install '.[eval]'": "the environment has what it brings",
     "pip install --no-deps .": "verl has an environment of its own, with tests of its own",
     "python -m verl": "verl has an environment of its own, with tests of its own",
-    "vllm serve": "there is no vLLM here",
+    "vllm serve": "needs vLLM",
     "bandpo eval Qwen": "the model is on the hub",
     "bandpo data prepare paper": "the data are on the hub",
     "bandpo data prepare my.csv": "the file is the reader's",

@@ -213,7 +213,7 @@ class Contest(_Part):
         known = [family.name for family in self.families]
         for name in names:
             if name not in known:
-                raise UserError(f"there is no family {name!r} in this contest{nearest(name, known)}; it has {known}")
+                raise UserError(f"unknown family {name!r}{nearest(name, known)}; the contest has {known}")
         if not {*names} - {self.baseline}:
             others = [name for name in known if name != self.baseline]
             raise UserError(f"{self.baseline!r} is the baseline, and alone compares nothing; name some of {others}")

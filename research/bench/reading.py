@@ -207,7 +207,7 @@ def _check_labs(contest: Contest, worlds: Sequence[Scene | Lab]) -> None:
         where = f"{name_of(world)!r}, a scene of the lab"
         for i, name in enumerate(contest.numbers):
             if name not in OF_LAB:
-                raise UserError(f"numbers.{i}: there is no {name!r} in {where}, which has {', '.join(OF_LAB)}")
+                raise UserError(f"numbers.{i}: unknown number {name!r} of {where}, which has {', '.join(OF_LAB)}")
         for j, control in enumerate(contest.controls):
             for name in control.model_dump(exclude={"name"}, exclude_defaults=True):
                 if name not in CONTROLS:

@@ -216,7 +216,7 @@ def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch)
     [
         (["smal.yaml"], "contest smal.yaml does not exist, did you mean 'small.yaml'?"),
         (["small.yaml", "--only", "clip"], "'clip' is the baseline, and alone compares nothing; name some of ['band']"),
-        (["small.yaml", "--only", "bnd"], "there is no family 'bnd' in this contest, did you mean 'band'?"),
+        (["small.yaml", "--only", "bnd"], "unknown family 'bnd', did you mean 'band'?"),
         (["small.yaml", "--jobs", "2", "--ray"], "--jobs is for the cores of this machine, and --ray takes those of"),
         (["small.yaml", "--jobs", "0"], "must be a positive number, got '0'"),
         (["broken.yaml"], "broken.yaml: unknown key 'famlies', did you mean 'families'?"),

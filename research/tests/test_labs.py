@@ -147,7 +147,7 @@ REFUSED = {
     ),
     "a number": (
         {"numbers": ["final", "work", "kl"]},
-        r"numbers\.2: there is no 'kl' in 'lab both', .* which has final, mean, half, work",
+        r"numbers\.2: unknown number 'kl' of 'lab both', .* which has final, mean, half, work",
     ),
     "a controller": (
         {"families": [*TWO_FAMILIES, {"name": "moving", "objective": controlled("controlled", type="pi")}]},

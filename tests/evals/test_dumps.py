@@ -300,7 +300,7 @@ SEVEN = {
     "parts that are texts": [{"role": "assistant", "content": ["Answer: ", "7"]}],
     "a list of conversations": [TURNS],
     "as lm-eval has it": [["Answer: 7"]],
-    "JSON that is no message": '{"content": "x", "Answer": "7"}\nAnswer: 7',
+    "JSON without a message": '{"content": "x", "Answer": "7"}\nAnswer: 7',
     "a reply of a server": {"id": "x", "choices": [{"index": 0, "message": MESSAGE}]},
     "a completion of a server": {"choices": [{"text": "Answer: 7"}]},
     "a line of a batch": {"status_code": 200, "body": {"choices": [{"message": MESSAGE}]}},

@@ -218,7 +218,7 @@ def test_nulls_are_left_out_and_not_counted_as_zero(tmp_path):
     page = make_page(tmp_path)
     numbers = table(page, "Final numbers")
     assert numbers["Reward over the run"]["GRPO"] == numbers["Reward at the end"]["GRPO"] == "0.350 ± 0.000"
-    assert "Early tail share, %" not in numbers, "nothing was clipped: 0 / 0 is no number"
+    assert "Early tail share, %" not in numbers, "nothing was clipped: 0 / 0 has no value"
     assert "Entropy at the end" not in numbers
     assert "Entropy (paper, Fig. 4c): no value in the log of GRPO." in page
 
