@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import draws
-from .arithmetic import OPTIONS, exp, features, forward, key_of, less, slope_of, uniform
+from .arithmetic import INNER, OPTIONS, exp, features, forward, key_of, less, slope_of, uniform
 from .world import GUESS, WORK
 
 Array = NDArray[Any]
 
 # Numba keeps what it compiled, and compiles anew where this file has changed, whatever has changed in those that it
 # imports: with a digest of arithmetic.py and draws.py here, a change there is one of this file too.
-MADE_WITH = "22617a97cfd6"
+MADE_WITH = "50445b9ae151"
 
 OCTAVES = 16
 
@@ -190,7 +190,7 @@ def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
     return found
 
 
-@numba.njit(**OPTIONS)
+@numba.njit(**INNER)
 def _step(sizes, of, lane, gradient, rate, correction1, correction2):
     """One step upwards; `of` is (3, L, ...), parameters and moments."""
     parameters, mean, square = of[0, lane].reshape(-1), of[1, lane].reshape(-1), of[2, lane].reshape(-1)
@@ -231,7 +231,7 @@ class Entries(NamedTuple):
     first: Array  # log-probability of the first policy
 
 
-@numba.njit(**OPTIONS)
+@numba.njit(**INNER)
 def _merge(sizes, worlds, lanes, lane, round, drawn, advantages, place, low, high, loss, slot, made):
     """Fill `made`; `slot`, (2, V), is for what was found last of a sign and token."""
     length, group, part = sizes.length, sizes.group_size, sizes.groups // sizes.minibatches
@@ -271,14 +271,14 @@ def _merge(sizes, worlds, lanes, lane, round, drawn, advantages, place, low, hig
     made.start[row], made.row[sizes.minibatches] = entries, row
 
 
-@numba.njit(**OPTIONS)
+@numba.njit(**INNER)
 def _cell(old, up):
     """The sign of A and the octave of an old probability."""
     octave = int(-old / math.log(2.0))
     return min(max(octave, 0), OCTAVES - 1) + (0 if up else OCTAVES)
 
 
-@numba.njit(**OPTIONS)
+@numba.njit(**INNER)
 def _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_of):
     """The sums of |A| of a minibatch by `_cell`, of all tokens and of those that the rule cuts."""
     s, w, u = lanes.seed[lane], lanes.weights[0, lane], lanes.hidden[0, lane]
@@ -295,7 +295,7 @@ def _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_o
                 cut_of[cell] += mass
 
 
-@numba.njit(**OPTIONS)
+@numba.njit(**INNER)
 def _excess(sizes, worlds, lanes, lane, made, k, loss, h, logits, p):
     """sum r A / sum r over the tokens of a minibatch that have a gradient."""
     s, w, u = lanes.seed[lane], lanes.weights[0, lane], lanes.hidden[0, lane]
