@@ -7,7 +7,6 @@ tests/losses/test_methods.py compares the committed page with a new one, and run
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from bandpo.integrations import HOSTS, trainers_that_run
@@ -65,15 +64,16 @@ in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.it
 
 - **formula**: p and pi are a token's old and new probability, r = pi / p, A the advantage; sg(...) stops the gradient.
   "PPO with" an interval is min(r A, clip(r, r_low, r_high) A).
-- **average**: the paper's over the tokens of a batch ([`aggregate`](api.md)). Most trainers average themselves.
-- **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs.
-- **not checked**: the first thing not read at its source. `bandpo explain NAME` has all, and the sources.
+- **objective**, and the paper's average over the tokens of a batch ([`aggregate`](api.md)). Most trainers average
+  themselves.
+- **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs. *most*: all but Liger, torchrl.
+- **\\***: not all was read at its source. `bandpo explain NAME` says what was not, and the sources.
 
 [A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
 writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); see [prior art](paper.md#prior-art).
 
-| name | method | formula | objective | average | runs in | not checked |
-| --- | --- | --- | --- | --- | --- | --- |
+| method | formula | objective | runs in |
+| --- | --- | --- | --- |
 """
 NOT_HERE = """
 ## Looked for and not here
@@ -92,6 +92,8 @@ def trainers(method: Method) -> str:
     able, missing = ([host for host, why in reasons.items() if bool(why) == refused] for refused in (False, True))
     if not missing:
         return "all"
+    if {*missing} == {"Liger", "torchrl"}:
+        return "most"
     return ", ".join(able) if len(able) < len(missing) else f"all but {', '.join(missing)}"
 
 
@@ -101,13 +103,10 @@ def row(method: Method) -> str:
     needed = [each.partition("=")[0] for each in method.arguments.split(", ") if each and "rollout" not in each]
     keywords = f" ({', '.join(f'`{each}`' for each in needed)})" if needed else ""
     cells = [
-        f"`{method.name}`",
-        f"{method.title}{link}",
+        f"`{method.name}` {method.title}{link}{chr(92) + '*' if method.unchecked else ''}",
         f"`{method.formula}`",
-        f"`{as_python(method.without_average)}`",
-        method.objective.aggregation or "-",
+        f"`{as_python(method.without_average)}` {method.objective.aggregation or ''}".strip(),
         f"{trainers(method)}{keywords}{'; sampler' if method.from_sampler else ''}",
-        re.split(r"; |\. (?=[A-Z])", method.unchecked)[0],
     ]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

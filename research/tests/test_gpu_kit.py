@@ -21,6 +21,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_part_gives_its_rows_once(tmp_path):
     recipe.make(tmp_path)
     arguments = tmp_path / "gpu.csv", "--minutes", "10", "--smollm2", str(tmp_path / "model")
@@ -46,6 +47,7 @@ def test_every_part_gives_its_rows_once(tmp_path):
     assert rows(tmp_path / "gpu.csv") == found
 
 
+@pytest.mark.slow
 def test_a_case_whose_time_is_over_is_stopped_and_named(tmp_path):
     done = kit(tmp_path / "gpu.csv", "--minutes", "0.01", "--only", "lab")  # it takes longer to load TRL
     assert done.returncode == 0

@@ -202,6 +202,7 @@ def test_the_time_of_a_run_is_that_of_its_rounds(monkeypatch):
     assert seconds_a_run(make_contest(tiny(worlds=[{"lab": "both"}]))) == 64
 
 
+@pytest.mark.slow
 def test_a_contest_in_the_lab_goes_on_and_gives_the_same_rows(start, tmp_path):
     """In processes of its own; then with rows missing, and with one that was changed."""
     stages = {
@@ -225,6 +226,7 @@ def test_a_contest_in_the_lab_goes_on_and_gives_the_same_rows(start, tmp_path):
         hold(contest, tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("research.bench.running.run_cells", killed)
     with pytest.raises(UserError, match=r"a worker was killed, .* the same command goes on"):

@@ -193,6 +193,7 @@ def test_python_m_leaves_the_working_directory_out(folder):
     assert ran(folder, [sys.executable, "-m", "bandpo", *READING[0]], SOURCE) == ("report.html\n", "")
 
 
+@pytest.mark.slow
 def test_an_empty_entry_of_pythonpath_leaves_it_out(folder, tmp_path):
     """All commands that read, in one process that is called as pip's script is; an empty entry comes first."""
     script = tmp_path / "bandpo"
@@ -220,6 +221,7 @@ def test_an_entry_that_is_meant_stays(folder, tmp_path):
         assert ran(empty, [sys.executable, str(tmp_path / name)], path) == (shown, "")
 
 
+@pytest.mark.slow
 def test_training_finds_a_rule_and_a_reward_in_the_working_directory_behind_all_others(tmp_path):
     """Under -m, too; and a file there that is called like a library takes its place nowhere."""
     recipe.make(tmp_path)

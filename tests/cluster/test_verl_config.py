@@ -148,6 +148,7 @@ def test_a_wrong_node_ends_the_run_before_ray(tmp_path):
     assert "Ray" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_plug_in_that_does_not_import_ends_the_run_before_ray(tmp_path):
     """verl itself goes on: it logs a failed plug-in at debug level. Hydra tells the cause if asked to."""
     (tmp_path / "bandpo").mkdir()

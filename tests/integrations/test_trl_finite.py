@@ -63,7 +63,7 @@ def steps_logged(trainer):
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("factor", [math.nan, math.inf])
+@pytest.mark.parametrize("factor", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
 def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule, factor):
     trainer = build(tmp_path, rule=rule, save_strategy="steps", save_steps=2, save_total_limit=1)
     trainer.add_callback(At(5, gradients_times(factor)))
@@ -81,7 +81,7 @@ def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule,
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4"]
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, pytest.param(-math.inf, marks=pytest.mark.slow)])
 def test_a_single_number_of_a_weight_is_seen_in_its_step(tmp_path, value):
     trainer = build(tmp_path)
     trainer.add_callback(At(3, spoil(value)))
@@ -201,7 +201,7 @@ def scaled(tmp_path, bad, steps, **changes):
     return trainer
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])  # the latter skips by itself
+@pytest.mark.parametrize("optim", [pytest.param("adamw_torch", marks=pytest.mark.slow), "adamw_torch_fused"])
 def test_skipped_steps_are_counted_in_the_rows_and_are_no_reason_to_stop(tmp_path, optim):
     trainer = scaled(tmp_path, {1, 2, 4}, 6, logging_steps=3, optim=optim)
     trainer.train()

@@ -84,11 +84,12 @@ def compare(folder, objective, theirs, extra=False, cuts=True, rounding=1e-6, **
 
 EPSILONS = {"epsilon_low": 0.2, "epsilon_high": 0.2}
 EXTRA = {"extra": True, "beta": 0.04, "gradient_accumulation_steps": 2, "top_entropy_quantile": 0.7}
-
-
-@pytest.mark.parametrize(
+MORE = pytest.mark.parametrize(
     "more", [pytest.param({}, id="plain", marks=pytest.mark.slow), pytest.param(EXTRA, id="everything")]
 )
+
+
+@MORE
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_a_clip_in_the_place_of_trls_term_is_trls_loss(tmp_path, loss_type, more):
     trainer = compare(tmp_path, CLIP, EPSILONS, loss_type=loss_type, **more)
@@ -96,7 +97,7 @@ def test_a_clip_in_the_place_of_trls_term_is_trls_loss(tmp_path, loss_type, more
     assert ("kl" in trainer.state.log_history[0]) == bool(more)
 
 
-@pytest.mark.parametrize("more", [{}, EXTRA], ids=["plain", "everything"])
+@MORE
 def test_gspo_is_trls_with_its_sequence_level_ratio(tmp_path, more):
     theirs = {"importance_sampling_level": "sequence", "epsilon_low": 0.02, "epsilon_high": 0.02}
     # With it TRL's penalty is weighed by the ratio of the level.
@@ -105,13 +106,13 @@ def test_gspo_is_trls_with_its_sequence_level_ratio(tmp_path, more):
 
 
 @needs('"cispo"')
-@pytest.mark.parametrize("more", [{}, EXTRA], ids=["plain", "everything"])
+@MORE
 def test_cispo_is_trls_whose_average_is_dapos(tmp_path, more):
     compare(tmp_path, CISPO, {"loss_type": "cispo", "epsilon_high": 1.1}, loss_type="dapo", **more)
 
 
 @needs('"sapo"')
-@pytest.mark.parametrize("more", [{}, EXTRA], ids=["plain", "everything"])
+@MORE
 def test_sapo_is_trls(tmp_path, more):
     """It has no bounds, so that nothing counts as cut; 1 - sigmoid is rounded in TRL's float32."""
     objective = Objective(Clip(1.0, math.inf), apply=Sapo())

@@ -51,8 +51,18 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("region", [*RULES, *OTHERS], ids=str)
-@pytest.mark.parametrize("rate", [0.003, 0.05, 0.4])
+RATES = 0.003, 0.05, 0.4
+
+
+@pytest.mark.parametrize(
+    ("region", "rate"),
+    [
+        pytest.param(region, rate, marks=[] if i % 3 == j else [pytest.mark.slow])
+        for i, region in enumerate([*RULES, *OTHERS])
+        for j, rate in enumerate(RATES)
+    ],
+    ids=str,
+)
 def test_a_smaller_number_leaves_more_outside(region, rate):
     of = tokens()
     (found,) = calibrate(of, [region], rate=rate).rules

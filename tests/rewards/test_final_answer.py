@@ -170,15 +170,14 @@ def test_where_the_answers_of_tricky_texts_stand():
     ],
 )
 def test_looking_for_an_answer_takes_time_in_proportion_to_the_length(text):
-    half, whole = (seconds(text[:length]) for length in (len(text) // 2, len(text)))
-    assert whole < 3 * half + 0.5  # twice, and a machine that is busy; the square would be four times
+    for _ in range(3):  # on a machine that is busy
+        half, whole = (seconds(text[:length]) for length in (len(text) // 2, len(text)))
+        if whole < 3 * half + 0.5:  # twice; the square would be four times
+            return
+    pytest.fail(f"half of the text takes {half:.2f} s, the whole {whole:.2f} s")
 
 
 def seconds(text):
-    """Return the least time of three."""
-    times = []
-    for _ in range(3):
-        began = time.process_time()
-        final_answer(text)
-        times.append(time.process_time() - began)
-    return min(times)
+    began = time.process_time()
+    final_answer(text)
+    return time.process_time() - began
