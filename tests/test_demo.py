@@ -131,12 +131,11 @@ def bare(folder, *arguments):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(("more", "name"), [([], "demo"), (["--uses", "16"], "demo-uses-16")])
-def test_it_runs_without_extras_and_keeps_a_page_for_each_number_of_uses(tmp_path, more, name):
-    lines = bare(tmp_path, "demo", "--seeds", "8", *more)
+def test_it_runs_without_extras_and_keeps_a_page_for_each_number_of_uses(tmp_path):
+    lines = bare(tmp_path, "demo", "--seeds", "8", "--uses", "2")
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == f"page: runs/{name}.html"
-    assert (tmp_path / f"runs/{name}.html").read_text().startswith("<!doctype html>")
+    assert lines[-1] == "page: runs/demo-uses-2.html"
+    assert (tmp_path / "runs/demo-uses-2.html").read_text().startswith("<!doctype html>")
 
 
 def test_other_commands_are_as_quiet_without_numpy(tmp_path):
@@ -154,7 +153,7 @@ def test_the_task_tells_the_first_shares(monkeypatch):
     assert f"each right {right:.0%} of the time" in demo.TASK
 
 
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("plain", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_terminal_gets_curves_and_ctrl_c_ends_them(tmp_path, plain):
     main_end, its_end = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "30", "NO_COLOR": "1" if plain else ""}

@@ -1,5 +1,4 @@
 """The explorer: its numbers, those in its pictures too, are bandpo's."""
-# ruff: noqa: RUF001  (quotation marks are meant)
 
 from __future__ import annotations
 
@@ -374,25 +373,6 @@ def test_the_numbers_in_the_table_are_bandpos(drawn):
             assert values == pytest.approx(expected, rel=1e-9, abs=1e-12)
             shown = [float(text.replace("\u2212", "-").replace("\u221e", "inf")) for text in texts]
             assert shown == pytest.approx(expected, rel=0.051, abs=1e-6)
-
-
-@in_a_browser
-@pytest.mark.slow
-def test_what_is_said_of_a_token(drawn):
-    first, down = drawn[0], drawn[1]
-    assert "‘wait’, p = 0.003Band-KL stops it at 0.06GRPO stops it at 0.0036" in first["cards"]
-    assert "‘the’, p = 0.92Band-KL stops it at 0.98GRPO does not stop it" in first["cards"]
-    assert "Band-KL stops it at 0.06 (20 times as likely), GRPO stops it at 0.0036 (1.2 times" in first["verdict"]
-    assert first["verdict"].endswith("Where it is now, at 0.0045, Band-KL still pushes it, GRPO does not.")
-    # DCPO's lower bound at p = 0.3 is 1/2, Band-TV's is 0.2 of probability, at ratio 2/3.
-    assert (
-        "bad answer is pushed down: Band-TV stops it at 0.2 (0.67 times as likely), DCPO stops it at 0.15"
-        in down["verdict"]
-    )
-    assert down["verdict"].endswith("at 0.12, neither rule pushes it any more.")
-    # At twice its probability CFPO pulls a good token back.
-    assert drawn[3]["verdict"].endswith("at 0.16, Band-chi2 still pushes it, CFPO does not.")
-    assert any("‘wait’, p = 0.003Band-TV lets it fall to 0" in card for card in down["cards"])
 
 
 @in_a_browser

@@ -6,17 +6,13 @@ Whatever happens to a file that is written, no half of it is left.
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from bandpo.errors import UserError
 from bandpo_runs.cli import main
-from bandpo_runs.data import question_sets
 from bandpo_runs.data.questions import Question
-from bandpo_runs.evals.draw import evaluate
 from bandpo_runs.evals.folder import Evaluation
 from bandpo_runs.evals.grades import grade_folder
 from bandpo_runs.evals.samples import Sample, Sampling
@@ -233,23 +229,6 @@ def test_a_score_needs_all_of_the_questions(here, capsys):
     path.write_text(path.read_text() + '{"data":"made","prompt":3,"content":"another","answer":"4"}\n')
     assert main(["score", "eval"]) == 2
     assert "are not those that were asked" in capsys.readouterr().err
-
-
-def test_reading_the_questions_of_a_run_executes_nothing_of_it(here, monkeypatch):
-    """The reward of its config was imported from the working directory."""
-    Path("evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n\ndef reward(): ...\n")
-    Path("data.jsonl").write_text("".join(json.dumps({"prompt": f"{i}?", "answer": str(i)}) + "\n" for i in range(9)))
-    node = {"rounds": 1, "model": "m", "reward": "evil:reward", "data": {"source": "file", "path": "data.jsonl"}}
-    node["data"]["eval_size"] = 4
-    node["trainer"] = {"per_device_train_batch_size": 2, "steps_per_generation": 1, "num_generations": 2}
-    Path("run/config.yaml").write_text(yaml.safe_dump(node))
-    before = list(sys.path)
-    assert len(question_sets.read("run").questions) == 4
-    assert not Path("ran").exists()
-    assert sys.path == before
-    with pytest.raises(UserError, match=r"scorer must be one of .*got 'evil:reward'"):
-        evaluate("m", ["run"])
-    assert not Path("ran").exists()
 
 
 # ---- writing

@@ -60,7 +60,7 @@ def test_dapo_strict_is_verls_own_on_made_answers():
     """verl 0.9 then takes a box where it finds no answer; what is before that, and all else, is the same."""
     rng = random.Random(0)
     count = dict.fromkeys(("right", "wrong", "no answer", "box"), 0)
-    for _ in range(20_000):
+    for _ in range(8_000):
         text, right = made(rng)
         ours = rewards.compute_score_dapo_strict("math_dapo", text, right)
         correct, read = math_dapo.is_correct_minerva(text[-300:], right)
@@ -171,6 +171,7 @@ def test_the_scorer_by_value_is_one_setting_away():
     assert [r["reward_extra_info"]["pred"] for r in results] == [*["42"] * 3, "[INVALID]", "41", "42", "[INVALID]"]
 
 
+@pytest.mark.slow
 def test_in_verls_reward_worker_and_gone_with_it(tmp_path):
     """verl's own Ray actor; `3+4` needs a parser, and so a process of ours. Killed, it leaves none behind."""
     pytest.importorskip("math_verify")

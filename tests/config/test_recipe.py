@@ -325,12 +325,6 @@ def test_the_recipes_of_a_folder_differ_in_nothing_but_the_rule(folder):
         assert {key for key, value in other if value != getattr(first, key)} == {"label", "trust_region", "output"}
 
 
-def test_recipes_for_a_real_model_take_four_steps_on_512_completions():
-    found = load(RECIPES / "trl" / "grpo.yaml")
-    assert found.steps_per_round == 4
-    assert found.prompts_per_round * found.trainer["num_generations"] == 512
-
-
 def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
     """recipes/trl/band-kl.yaml with its data form, reward and rule, and smaller sizes."""
     recipe.make(tmp_path)

@@ -228,25 +228,6 @@ def test_the_collapse_of_the_run_is_told(tmp_path, capsys):
     assert "its run collapsed at step 60" in run(capsys, "table", a, b)
 
 
-def test_a_dump_of_verl_can_be_compared(tmp_path, capsys):
-    """trainer.validation_data_dir: reward +-1 and acc, answers in pred."""
-    for name, shift in (("a", 0.0), ("b", 0.3)):
-        array = scores(3, shift)["aime24"]
-        with (tmp_path / f"{name}.jsonl").open("w") as file:
-            for i, row in enumerate(array):
-                for right in row:
-                    line = {"input": f"problem {i}", "output": "...", "gts": "7", "score": 2 * right - 1, "step": 40}
-                    line |= {"acc": bool(right), "pred": "7" if right else "[INVALID]"}
-                    file.write(json.dumps(line) + "\n")
-    out = run(capsys, "compare", f"before={tmp_path / 'a.jsonl'}", f"after={tmp_path / 'b.jsonl'}")
-    assert out.startswith(f"A = before ({tmp_path / 'a.jsonl'})\nB = after (")
-    assert "yes, B is better" in out
-    assert "scorer verl's reward function" in out
-    (graded,) = read_result(str(tmp_path / "a.jsonl")).graded
-    np.testing.assert_array_equal(graded.score, scores(3)["aime24"])
-    np.testing.assert_array_equal(graded.parsed, graded.score == 1)
-
-
 # ---------------------------------------------------------------------------------------------------------------- table
 
 
@@ -356,13 +337,6 @@ def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
     assert main(["table", str(home / "7b-GRPO"), "-o", str(tmp_path / "t.html")]) == 2
     assert "--output must be Markdown (.md) or LaTeX (.tex), got " in capsys.readouterr().err
     assert not (tmp_path / "t.html").exists()
-
-
-def test_labels_given_by_hand_name_rows_and_headings(made, capsys):
-    home, _ = made
-    out = run(capsys, "table", f"M / ours={home / '7b-Band'}", f"M / theirs={home / '7b-GRPO'}")
-    assert "| **M** |" in out
-    assert "| ours<sup>1</sup> |" in out
 
 
 def log(path, *means, step=800, first=0.01):
@@ -505,13 +479,6 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, argv, message):
     assert message in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-
-
-def test_the_text_and_the_plain_function_are_the_same(made, capsys):
-    home, _ = made
-    a, b = read(home, "7b-GRPO", "7b-Band")
-    text = comparison_text(a, b, compare_results(a, b))
-    assert run(capsys, "compare", home / "7b-GRPO", home / "7b-Band").split() == text.split()
 
 
 def test_a_small_p_is_said_without_a_second_sign(made):

@@ -123,12 +123,6 @@ def test_only_seeds_of_both_methods_are_paired(tmp_path):
 
 
 @pytest.mark.usefixtures("no_drawings")
-def test_the_baseline_can_be_chosen(three_seeds):
-    rows = table(make_page(three_seeds, baseline="Band-KL 0.05"), "Minus Band-KL 0.05")
-    assert rows["First round in which half work"]["GRPO"].endswith("+5 +5 +4")
-
-
-@pytest.mark.usefixtures("no_drawings")
 @pytest.mark.parametrize(
     ("halves", "expected"),
     [

@@ -178,23 +178,6 @@ def test_killed_while_it_starts(tmp_path, monkeypatch, deaths):
     pool.close()
 
 
-def test_a_worker_killed_before_its_first_task(monkeypatch):
-    """That costs no task its second try."""
-    killed, wait = [], processes.Worker.wait_until_ready
-
-    def kill(worker):
-        if len(killed) < 3:
-            killed.append(worker.pid)
-            os.kill(worker.pid, signal.SIGKILL)
-        wait(worker)
-
-    monkeypatch.setattr(processes.Worker, "wait_until_ready", kill)
-    pool = Pool("worker_tasks:run", seconds=1, size=1)
-    assert pool.map([["leave"], *GOOD]) == [Stopped.DIED, *range(20)]
-    assert len(killed) == 3
-    pool.close()
-
-
 def test_a_function_that_cannot_be_loaded():
     for function, reason in (("no_such_module:run", "No module named"), ("worker_tasks:walk", "no attribute 'walk'")):
         pool = Pool(function, seconds=1, size=2)
@@ -265,15 +248,6 @@ def test_a_task_that_ends_its_worker_costs_no_import(pool):
     assert pool.map([["power"], ["leave"]] * 3) == [Stopped.TIME, Stopped.DIED] * 3
     pool.map(GOOD)
     assert template_of(pool) == before
-
-
-def test_a_template_that_is_killed_is_replaced(pool):
-    pool.map(GOOD)
-    before, pids = template_of(pool), pool.pids()
-    os.kill(before, signal.SIGKILL)
-    assert gone([before, *pids])  # else the old workers may do all the work before they die
-    assert pool.map(GOOD) == list(range(20))
-    assert template_of(pool) != before
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A run that was killed and resumed is the run that was not; what a run writes; what it refuses."""
 
-import functools
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import yaml
 
 from bandpo import Band, Controlled
 from bandpo.errors import UserError
-from bandpo_runs import config, toy
+from bandpo_runs import config
 from bandpo_runs.cli import main
 from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.files.locks import locked
@@ -337,18 +336,6 @@ def test_a_run_killed_after_its_last_step_only_saves_its_model(home, tmp_path):
     assert_same_run(folder, whole)
 
 
-def test_resuming_a_finished_run_changes_nothing(home, tmp_path):
-    node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0)
-    folder, _ = run(node)
-    before = {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")}
-    again, notices = run(node, resume=True)
-    assert again == folder
-    assert notices == [f"{folder} is finished; nothing to resume"]
-    assert {
-        path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")
-    } == before
-
-
 # ---- numbers that are not finite
 
 
@@ -405,19 +392,6 @@ def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whol
     _, notices = run(node, resume=True)  # now with the guard: that is no other setting
     assert notices == ["going on after step 12"]
     assert_same_run(folder, whole)
-
-
-def test_rewards_that_nothing_can_be_learned_from_end_a_run(home, tmp_path, monkeypatch, capsys):
-    node = recipe.node(home, tmp_path / "run")
-
-    def huge(completions, **columns):
-        return [1e39] * len(completions)
-
-    monkeypatch.setattr(recipe, "share_of_even", huge)
-    with pytest.raises(UserError, match="run, step 1: rewards of huge are infinite in float32"):
-        run(node)
-    assert main(["doctor", str(tmp_path / "run" / "metrics.jsonl")]) == 1
-    assert "the run was stopped: step 1: rewards of huge are infinite" in " ".join(capsys.readouterr().out.split())
 
 
 # ---- save_every
@@ -513,34 +487,7 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
         seen.clear()
 
 
-def test_the_lab_trains_on_its_own_model_and_reward(tmp_path, monkeypatch):
-    monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
-    folder = toy.WarmStart(toy.SCENES["tail"].p_work, 0).folder
-    skill = {"p_work": 0.005, "right_if_work": 0.4, "steps": 600}
-    toy.save_start(folder, toy.fresh_model(0), skill)
-    sizes = {"per_device_train_batch_size": 16, "steps_per_generation": 4, "num_generations": 8, "num_iterations": 2}
-    folder, notices = run(
-        {"scene": "tail", "rounds": 1, "output": str(tmp_path / "run"), "trainer": {**sizes, "logging_steps": 8}}
-    )
-    assert notices == []  # the warm start was found
-    (row,) = rows(folder)
-    assert row["step"] == 8
-    assert 0 <= row["lab/work"] <= 1
-    assert json.loads((folder / "run.json").read_text())["warm_start"] == skill
-
-
 # ---- refusals
-
-
-def test_a_folder_with_a_run_or_rows_is_refused_and_left_alone(finished, home, tmp_path):
-    before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")}
-    with pytest.raises(UserError, match=r"already holds a run; continue it with --resume, or choose another output"):
-        run(finished.node)
-    assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
-    (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match="already holds a run"):
-        run(recipe.node(home, tmp_path))
-    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
 
 
 def test_processes_that_do_not_meet_train_nothing(home, tmp_path):
@@ -567,45 +514,6 @@ def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopp
     with locked(tmp_path / "new" / ".lock"), pytest.raises(UserError, match="another process"):
         run(new)
     assert not (tmp_path / "new").exists()
-
-
-def test_resuming_without_a_run_is_refused(home, tmp_path):
-    with pytest.raises(UserError, match="holds no run to resume"):
-        run(recipe.node(home, tmp_path / "run"), resume=True)
-    assert not (tmp_path / "run").exists()
-
-
-def test_resuming_with_other_settings_names_them_all(finished):
-    node = {**finished.node, "seed": 3, "trainer": {**finished.node["trainer"], "learning_rate": 1.0}}
-    node["trust_region"] = {"type": "band", "delta": 0.05}
-    with pytest.raises(UserError) as caught:
-        run(node, resume=True)
-    named = re.search(r"\((.*)\)", str(caught.value)).group(1)
-    assert named == (
-        "label, seed, trainer.learning_rate, trust_region.delta, trust_region.divergence, trust_region.eps_high, "
-        "trust_region.eps_low, trust_region.type"
-    )
-
-
-def test_a_run_whose_reward_raised_can_be_resumed_when_it_is_mended(home, whole, tmp_path, monkeypatch):
-    good, calls = recipe.share_of_even, []
-
-    @functools.wraps(good)
-    def breaks_in_the_fourth_round(completions, completion_ids, **columns):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyError("gold")
-        return good(completions, completion_ids)
-
-    node = recipe.node(home, tmp_path / "stopped")
-    monkeypatch.setattr(recipe, "share_of_even", breaks_in_the_fourth_round)
-    with pytest.raises(
-        UserError, match=r"reward 'recipe:share_of_even' raised KeyError: 'gold' at .*test_on_trl.py:\d+"
-    ):
-        run(node)
-    monkeypatch.setattr(recipe, "share_of_even", good)
-    folder, _ = run(node, resume=True)
-    assert_same_run(folder, whole)
 
 
 def test_steps_after_the_last_log_step_have_a_row_too(home, tmp_path):
