@@ -22,14 +22,8 @@ def write_run(root: Path, label="GRPO", seed=0, rows=(), config=None, **info) ->
     folder = root / f"{label}-{info.get('learning_rate', 0)}-{seed}".replace(" ", "-").replace("/", "")
     folder.mkdir(parents=True)
     facts = {
-        "label": label,
-        "method": "m",
-        "seed": seed,
-        "scene": "tail",
-        "learning_rate": 5e-6,
-        "rounds": len(rows),
-        "steps_per_round": 64,
-        "finished": True,
+        "label": label, "method": "m", "seed": seed, "scene": "tail", "learning_rate": 5e-6, "rounds": len(rows),
+        "steps_per_round": 64, "finished": True,
         "command": f"bandpo lab --rule '{label}' --rounds 10 --seed {seed} --output runs/{label}-{seed}",
         "versions": {"bandpo": "0.1.0", "torch": "2.13.0"},
         "hardware": "x86_64, 2 cores",
@@ -37,7 +31,7 @@ def write_run(root: Path, label="GRPO", seed=0, rows=(), config=None, **info) ->
         "started": "2026-11-21T14:00:00+00:00",
         "wall_seconds": 88.1,
         **info,
-    }
+    }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(facts))
     settings = {"seed": seed, "output": str(folder), "trust_region": BAND if "Band" in label else CLIP}
     (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or {})}))

@@ -746,11 +746,7 @@ def test_the_objective_leaves_two_sides_free():
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(
-    name=st.sampled_from(sorted(DIVERGENCES)),
-    logit=st.floats(-15, 15),
-    share=st.floats(-0.999, 0.999),
-)
+@given(name=st.sampled_from(sorted(DIVERGENCES)), logit=st.floats(-15, 15), share=st.floats(-0.999, 0.999))
 def test_g_is_the_same_for_a_token_and_for_all_others_together(name, logit, share):
     """g_f(p, r) = g_f(1 - p, c): what lets one solver give both bounds."""
     log_p = -torch.nn.functional.softplus(torch.tensor(-logit, dtype=F64))

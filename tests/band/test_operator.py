@@ -373,18 +373,12 @@ def test_a_linear_part_of_the_generator_changes_nothing():
     [
         (lambda u: torch.sin(u - 1), "must be convex, but f"),
         (lambda u: -((u - 1) ** 2), "must be convex, but f"),
-        (
-            lambda u: torch.where(u < 10, (u - 1) ** 2, 9 * (u - 1)),
-            r"must be convex, but f\((9\.\d+|10(\.\d+)?)\) is",
-        ),
+        (lambda u: torch.where(u < 10, (u - 1) ** 2, 9 * (u - 1)), r"must be convex, but f\((9\.\d+|10(\.\d+)?)\) is"),
         (
             lambda u: torch.where((u - 1).abs() < 0.02, -100 * (u - 1) ** 2, (u - 1) ** 2),
             r"must be convex, but f\(0\.9",
         ),
-        (
-            lambda u: torch.where(u > 3, torch.inf, (u - 1) ** 2),
-            r"must be finite from 0\.001 to 100, f\(3\.\d+\)",
-        ),
+        (lambda u: torch.where(u > 3, torch.inf, (u - 1) ** 2), r"must be finite from 0\.001 to 100, f\(3\.\d+\)"),
         (
             lambda u: (u - 1).abs() - 0.01 * (0.01 - u).clamp(min=0) ** 2,
             "must be convex, but f",

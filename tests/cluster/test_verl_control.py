@@ -27,10 +27,7 @@ def controlled(law="{type:quantile,gain:0.5}", **changed):
 
 
 FIXED = [*verl_toy.OURS, region(type="band", divergence="kl", delta=0.001)]
-CLIP = [
-    *verl_toy.OURS,
-    region(type="objective", trust_region="{type:clip,eps_low:0.05,eps_high:0.08}", dual_clip=1.5),
-]
+CLIP = [*verl_toy.OURS, region(type="objective", trust_region="{type:clip,eps_low:0.05,eps_high:0.08}", dual_clip=1.5)]
 VERLS = [f"{ACTOR}.clip_ratio_low=0.05", f"{ACTOR}.clip_ratio_high=0.08", f"{ACTOR}.clip_ratio_c=1.5"]
 BY_TOKENS = [f"{ACTOR}.use_dynamic_bsz=True", f"{ACTOR}.ppo_max_token_len_per_gpu=30"]
 WITHOUT = f"{ACTOR}.checkpoint.{{}}_contents=[model,optimizer]"

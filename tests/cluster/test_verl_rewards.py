@@ -74,7 +74,7 @@ def test_dapo_strict_is_verls_own_on_made_answers():
         else:
             assert {**theirs, "dataset": "math_dapo"} == ours
         count["no answer" if read == "[INVALID]" else "right" if correct else "wrong"] += 1
-    assert min(count.values()) > 500, count
+    assert min(count.values()) > 200, count
 
 
 # ---- through the reward loop

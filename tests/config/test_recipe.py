@@ -252,17 +252,11 @@ def test_the_label_is_made_from_the_rule_where_there_is_none(node):
 @pytest.mark.parametrize(
     ("method", "label"),
     [
-        ("grpo", "GRPO 0.2/0.2"),
-        ("clip-higher", "Clip-Higher 0.2/0.28"),
-        ("band-kl", "Band-KL 0.05"),
-        ("band-tv", "Band-TV 0.05"),
-        ("band-chi2", "Band-chi2 0.05"),
-        ("band-relaxed", "Relaxed Band-KL 0.05"),
-        ("dcpo", "DCPO 0.16/0.2"),
-        ("no-clip", "No clip"),
-        ("clip-wide", "Clip 0.2/1.0"),
+        ("grpo", "GRPO 0.2/0.2"), ("clip-higher", "Clip-Higher 0.2/0.28"), ("band-kl", "Band-KL 0.05"),
+        ("band-tv", "Band-TV 0.05"), ("band-chi2", "Band-chi2 0.05"), ("band-relaxed", "Relaxed Band-KL 0.05"),
+        ("dcpo", "DCPO 0.16/0.2"), ("no-clip", "No clip"), ("clip-wide", "Clip 0.2/1.0"),
     ],
-)
+)  # fmt: skip
 def test_a_rule_has_one_name_whether_a_method_a_node_or_a_recipe(tmp_path, method, label):
     node = yaml.safe_dump(short_node(dataclasses.replace(objective(method), aggregation=None)))
     by_name, by_node = (plan("tail", [text], [0], tmp_path)[0] for text in (method, node))

@@ -83,10 +83,7 @@ def test_against_takes_names_and_files(make, copies, tmp_path):
     path = own(tmp_path, [{"prompt": problem(302), "answer": "1"}], "mine.jsonl")
     put(copies, "dapo-math-17k", [dapo(problem(i), "1", i) for i in (5, 302, 303)])
     outcome, _ = make("dapo-math-17k", against=("aime24", path))
-    assert outcome["dapo-math-17k"]["dropped"] == {
-        "holds a problem of aime24": 1,
-        f"holds a problem of {path}": 1,
-    }
+    assert outcome["dapo-math-17k"]["dropped"] == {"holds a problem of aime24": 1, f"holds a problem of {path}": 1}
 
 
 def test_who_holds_nothing_against_training_rows_is_told(make):

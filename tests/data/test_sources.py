@@ -26,10 +26,7 @@ def test_a_name_that_will_not_do_is_explained(make, name, columns, message):
 
 def test_counts_that_are_not_the_recorded_ones_are_said_and_written_down(make, tmp_path):
     outcome, said = make("paper")
-    wanted = [
-        "dapo-math-17k: 40 rows, expected 17,398",
-        "math-levels-3-5: 20 rows, expected 12,000",
-    ]
+    wanted = ["dapo-math-17k: 40 rows, expected 17,398", "math-levels-3-5: 20 rows, expected 12,000"]
     text = (tmp_path / "out/report.md").read_text()
     for warning in wanted:
         assert f"warning: {warning}" in said

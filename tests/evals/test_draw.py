@@ -324,10 +324,7 @@ MISTAKES = {
     "vllm": (["--data", "lab", "--backend", "vllm"], "backend vllm needs the package vllm, which is not installed"),
     "timeout": (["--data", "lab", "--timeout", "60"], "--timeout is for backend openai, got backend transformers"),
     "batch": (["--data", "lab", "--base-url", "u", "--batch-size", "8"], "--batch-size is for backend transformers"),
-    "greedy": (
-        ["--data", "lab", "--temperature", "0"],
-        "n must be 1 at temperature 0, where",
-    ),
+    "greedy": (["--data", "lab", "--temperature", "0"], "n must be 1 at temperature 0, where"),
 }
 
 

@@ -78,10 +78,7 @@ FORMS = {
     "texts.csv": ([{**row, "correct": str(int(row["correct"]))} for row in answers()], {}),
     "digits.csv": ([{**row, "correct": "1.00" if row["correct"] else "-0.000"} for row in answers()], {}),
     "named.jsonl": ([{**row, "prompt": "the same", "problem_id": row["prompt"]} for row in answers()], {}),
-    "messages.parquet": (
-        [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in answers()],
-        {},
-    ),
+    "messages.parquet": ([{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in answers()], {}),
     "details.parquet": (details(**{"avg@n:n=4": np.mean}), {}),
 }
 
@@ -163,17 +160,9 @@ def test_of_several_metrics_of_lighteval_the_one_that_is_a_share(tmp_path):
 
 
 REFUSED = {
-    "no question": (
-        [{"text": "a", "correct": 1}],
-        {},
-        "no column of the prompt; looked for prompt, question, ",
-    ),
+    "no question": ([{"text": "a", "correct": 1}], {}, "no column of the prompt; looked for prompt, question, "),
     "no score": ([{"prompt": "a", "x": 1}], {}, "names it, or --scorer math grades the responses"),
-    "misspelt": (
-        [{"prompt": "a", "is_right": 1}],
-        {"score": "is_rihgt"},
-        "did you mean 'is_right'?; it has prompt",
-    ),
+    "misspelt": ([{"prompt": "a", "is_right": 1}], {"score": "is_rihgt"}, "did you mean 'is_right'?; it has prompt"),
     "a part": ([{"prompt": "a", "score": 1}, {"prompt": "b", "score": 0.5}], {}, "row 2: 'score' is 0.5; 1 or true"),
     "a word": ([{"prompt": "a", "score": "good"}], {}, "row 1: 'score' is 'good'; 1 or true"),
     "infinite, of verl": ([{"input": "a", "gts": "b", "score": float("inf")}], {}, "row 1: 'score' is inf; 1 or true"),

@@ -447,10 +447,7 @@ def test_where_the_table_is_wide_names_have_their_own_lines(made, monkeypatch, c
         (["table", "log.jsonl", "--step", "7"], "log.jsonl: no validation of step 7; the nearest is of 0"),
         (["table", "dumps", "--step", "7"], "dumps: no validation of step 7; the nearest is of 40"),
         (["table", "a", "--step", "7"], "--step is for logs and dumps of verl, got only a"),
-        (
-            ["table", "signs.jsonl"],
-            "val-core/aime_2024/acc/mean@4 is -0.5; a share of right answers, 0 to 1,",
-        ),
+        (["table", "signs.jsonl"], "val-core/aime_2024/acc/mean@4 is -0.5; a share of right answers, 0 to 1,"),
         (["table", "log.jsonl", "--scorer", "math"], "log.jsonl: a log has no answers that --scorer math could grade"),
         (["table", "log.jsonl", "--column", "score=x"], "got only folders of bandpo eval or logs: log.jsonl"),
         (["table", "logs"], "logs holds no evaluation"),

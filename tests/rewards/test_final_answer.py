@@ -33,20 +33,12 @@ def stated(text, thinking=None):
         ("#### Step 2: add\nso \\boxed{42}", "42"),
         ("<answer>\n42\n</answer>", "42"),
         ("<answer>Six times seven:\n42 apples</answer>", "42 apples"),
-        ("\\boxed{42}", "42"),
-        ("\\fbox{42}", "42"),
-        ("we get $\\boxed 7$.", "7"),
-        ("\\boxed\\pi is it", "\\pi"),
-        ("\\boxed{\\boxed{42}}", "42"),
-        ("\\boxed{1} then \\boxed{\\{2\\}}", "\\{2\\}"),
-        ("We multiply.\n\n**42**", "42**"),
-        ("We multiply.\nResult: $42$", "$42$"),
-        ("my answers were 42", None),
-        ("The sum is 42", None),
-        ("I don't know: 42", None),
-        ("", None),
+        ("\\boxed{42}", "42"), ("\\fbox{42}", "42"), ("we get $\\boxed 7$.", "7"), ("\\boxed\\pi is it", "\\pi"),
+        ("\\boxed{\\boxed{42}}", "42"), ("\\boxed{1} then \\boxed{\\{2\\}}", "\\{2\\}"),
+        ("We multiply.\n\n**42**", "42**"), ("We multiply.\nResult: $42$", "$42$"), ("my answers were 42", None),
+        ("The sum is 42", None), ("I don't know: 42", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_the_forms_of_a_statement(text, answer):
     assert stated(text) == (None if answer is None else [answer])
 
@@ -76,18 +68,10 @@ def test_the_last_statement_counts_whatever_its_kind(text, answer):
 @pytest.mark.parametrize(
     "end",
     [
-        "<|im_end|>",
-        "<|endoftext|>",
-        "<|eot_id|>",
-        "</s>",
-        "<eos>",
-        "<end_of_turn>",
-        "<|return|>",
-        "<eoa>",
-        "<pad>",
+        "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>", "<eos>", "<end_of_turn>", "<|return|>", "<eoa>", "<pad>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     ],
-)
+)  # fmt: skip
 def test_tokens_that_end_a_text_are_no_part_of_the_answer(end):
     assert stated(f"Answer: 42{end}") == ["42"]
     assert stated(f"It is \\boxed{{42}}.{end}\n{end}") == ["42"]

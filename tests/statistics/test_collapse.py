@@ -12,12 +12,7 @@ from scripts import load
 
 from bandpo.errors import UserError
 from bandpo_runs.evals.results import read_log
-from bandpo_runs.statistics.collapse import (
-    WINDOW,
-    _break,
-    find_collapse,
-    trailing_mean,
-)
+from bandpo_runs.statistics.collapse import WINDOW, _break, find_collapse, trailing_mean
 
 ROOT = Path(__file__).parents[2]
 

@@ -253,12 +253,7 @@ def test_a_missing_data_file_is_named_before_ray_starts_unless_ray_runs_elsewher
 
 
 # Seconds of a step in the released logs, Qwen2.5-3B-Instruct on 8 H200: four runs of four steps.
-LOGS = {
-    "generation": (35, 38),
-    "old log-probs": (12.5, 12.5),
-    "reference": (12, 15),
-    "update": (42, 44),
-}
+LOGS = {"generation": (35, 38), "old log-probs": (12.5, 12.5), "reference": (12, 15), "update": (42, 44)}
 
 
 def test_the_estimate_of_time_against_the_released_logs():
