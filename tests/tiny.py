@@ -15,18 +15,10 @@ def model(seed: int = 0, dtype: torch.dtype = torch.float32):
     """One layer, with weights so large that tokens have different probabilities from the start."""
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=len(toy.SYMBOLS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-        max_position_embeddings=64,
-        bos_token_id=None,
-        eos_token_id=toy.END,
-        pad_token_id=toy.PAD,
-    )
+        vocab_size=len(toy.SYMBOLS), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, initializer_range=0.3, max_position_embeddings=64, bos_token_id=None,
+        eos_token_id=toy.END, pad_token_id=toy.PAD,
+    )  # fmt: skip
     return AutoModelForCausalLM.from_config(config).to(dtype)
 
 

@@ -101,16 +101,12 @@ def check(capsys, args, name, refused=False):
 
 GARBAGE = {
     "half": None,  # of what was there
-    "not UTF-8": b'{"a": "\xff\xfe"}\n',
-    "NUL": b"\0" * 100 + b"\n",
-    "words": b"nothing to see here: {\n",
-    "a list": b"[1, 2]\n",
-    "a number": b"7\n",
-    "a large number": b'{"a": ' + b"9" * 5000 + b"}\n",
+    "not UTF-8": b'{"a": "\xff\xfe"}\n', "NUL": b"\0" * 100 + b"\n", "words": b"nothing to see here: {\n",
+    "a list": b"[1, 2]\n", "a number": b"7\n", "a large number": b'{"a": ' + b"9" * 5000 + b"}\n",
     "lists in lists": b"[" * 10_000 + b"]" * 10_000 + b"\n",
     "deeper than it looks": b'{"a": ' + b"[" * 500 + b"]" * 500 + b"}\n",
     "mappings in mappings": b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"\n",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
@@ -140,22 +136,10 @@ DEEP: list = []
 for _ in range(500):
     DEEP = [DEEP]
 VALUES = {
-    "missing": ...,
-    "null": None,
-    "text": "<script>alert(1)</script>",
-    "true": True,
-    "a negative number": -1,
-    "a fraction": 0.5,
-    "a large number": 10**400,
-    "NaN": float("nan"),
-    "infinity": float("inf"),
-    "a list": [1],
-    "a mapping": {"a": 1},
-    "deep": DEEP,
-    "NUL": "a\0b",
-    "half a character": "a\ud800b",
-    "much": "x" * 100_000,
-}
+    "missing": ..., "null": None, "text": "<script>alert(1)</script>", "true": True, "a negative number": -1,
+    "a fraction": 0.5, "a large number": 10**400, "NaN": float("nan"), "infinity": float("inf"), "a list": [1],
+    "a mapping": {"a": 1}, "deep": DEEP, "NUL": "a\0b", "half a character": "a\ud800b", "much": "x" * 100_000,
+}  # fmt: skip
 OBJECTS = [name for name in READERS if name.endswith((".json", ".jsonl"))]
 
 

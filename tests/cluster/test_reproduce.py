@@ -24,16 +24,10 @@ PAGE = ROOT / "docs" / "reproduce.md"
 TOY = [
     *verl_toy.cpu_settings(".", 160),
     "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=fp32",
-    "data.train_batch_size=8",
-    "data.max_prompt_length=144",
-    "data.max_response_length=8",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-    "actor_rollout_ref.actor.optim.lr=1.5e-3",
-    "trainer.experiment_name=smoke",
-    "trainer.total_training_steps=4",
-    "trainer.test_freq=2",
-    "trainer.save_freq=2",
-]
+    "data.train_batch_size=8", "data.max_prompt_length=144", "data.max_response_length=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.optim.lr=1.5e-3",
+    "trainer.experiment_name=smoke", "trainer.total_training_steps=4", "trainer.test_freq=2", "trainer.save_freq=2",
+]  # fmt: skip
 
 
 def copies(folder):

@@ -59,16 +59,9 @@ def test_an_unknown_key_is_an_error_that_suggests_the_nearest(write, node, setti
 @pytest.mark.parametrize(
     ("setting", "start"),
     [
-        ("rounds=1.5", "rounds: "),
-        ("rounds=abc", "rounds: "),
-        ("rounds=true", "rounds: "),
-        ("rounds=0", "rounds: "),
-        ("seed=-1", "seed: "),
-        ("save_every=[1]", "save_every: "),
-        ("data=5", "data: "),
-        ("data.size=many", "data.size: "),
-        ("data.source=web", "data.source: "),
-        ("trainer=5", "trainer: "),
+        ("rounds=1.5", "rounds: "), ("rounds=abc", "rounds: "), ("rounds=true", "rounds: "), ("rounds=0", "rounds: "),
+        ("seed=-1", "seed: "), ("save_every=[1]", "save_every: "), ("data=5", "data: "),
+        ("data.size=many", "data.size: "), ("data.source=web", "data.source: "), ("trainer=5", "trainer: "),
         ("trainer.learning_rate=fast", "trainer.learning_rate: "),
         ("trainer.num_generations=4.5", "trainer.num_generations: "),
         ("trainer.bf16=maybe", "trainer.bf16: "),
@@ -78,7 +71,7 @@ def test_an_unknown_key_is_an_error_that_suggests_the_nearest(write, node, setti
         ("trust_region.divergence=klx", "trust_region: divergence must be one of ['chi2', "),
         ("scene=[tail]", "scene: "),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_value_is_an_error_that_names_the_key_and_the_value(write, node, setting, start):
     with pytest.raises(UserError) as caught:
         load(write("r.yaml", node), [setting])

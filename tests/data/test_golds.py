@@ -19,30 +19,20 @@ INSIDE, UNSEEN, BOXED = (
     "box around the answer taken off",
 )
 READ = [
-    (" 34 ", "34", []),
-    (34, "34", []),
-    (None, "", []),
-    (float("nan"), "", []),
-    (["34", 34], "34", [INSIDE]),
-    ('["34"]', "34", [INSIDE]),
-    (r'["\\frac{1}{2}"]', r"\frac{1}{2}", [INSIDE]),
+    (" 34 ", "34", []), (34, "34", []), (None, "", []), (float("nan"), "", []), (["34", 34], "34", [INSIDE]),
+    ('["34"]', "34", [INSIDE]), (r'["\\frac{1}{2}"]', r"\frac{1}{2}", [INSIDE]),
     ({"ground_truth": "34", "style": "rule"}, "34", [INSIDE]),
     ({"label": "34", "other": None}, "34", [INSIDE]),
     ("{'ground_truth': '34', 'style': 'rule'}", "34", [INSIDE]),
     ("[]", "", [INSIDE]),
     ("[1, 2]", "[1, 2]", []),  # an interval
-    ("{1, 2}", "{1, 2}", []),
-    (r"\{1, 2\}", r"\{1, 2\}", []),
-    ("34\u200b", "34", [UNSEEN]),
-    ("\ufeff34", "34", [UNSEEN]),
-    ("1\u00a0000", "1 000", [UNSEEN]),
-    ("\u2066-7\u2069", "-7", [UNSEEN]),
-    ("\u00bd \u03c0", "\u00bd \u03c0", []),
-    (r"\boxed{34}", "34", [BOXED]),
+    ("{1, 2}", "{1, 2}", []), (r"\{1, 2\}", r"\{1, 2\}", []), ("34\u200b", "34", [UNSEEN]),
+    ("\ufeff34", "34", [UNSEEN]), ("1\u00a0000", "1 000", [UNSEEN]), ("\u2066-7\u2069", "-7", [UNSEEN]),
+    ("\u00bd \u03c0", "\u00bd \u03c0", []), (r"\boxed{34}", "34", [BOXED]),
     (r"$\boxed{\frac{1}{\{2\}}}$.", r"\frac{1}{\{2\}}", [BOXED]),
     (r"\(\boxed{34}\)", "34", [BOXED]),
     (r"\boxed{3}^2", r"\boxed{3}^2", []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "text", "changes"), READ)

@@ -66,12 +66,8 @@ def write(path, rows):
 
 
 FORMS = {
-    "answers.jsonl": (answers(), {}),
-    "answers.json": (answers(), {}),
-    "answers.csv": (answers(), {}),
-    "answers.parquet": (answers(), {}),
-    "problems.jsonl": (problems(), {}),
-    "problems.parquet": (problems(), {}),
+    "answers.jsonl": (answers(), {}), "answers.json": (answers(), {}), "answers.csv": (answers(), {}),
+    "answers.parquet": (answers(), {}), "problems.jsonl": (problems(), {}), "problems.parquet": (problems(), {}),
     "own.parquet": (answers(prompt="q", correct="ok"), {"prompt": "q", "score": "ok"}),
     "nested.jsonl": ([{"a": row} for row in answers()], {"prompt": "a.prompt", "score": "a.correct"}),
     "minus.jsonl": ([{**row, "correct": 2 * row["correct"] - 1} for row in answers()], {}),
@@ -80,7 +76,7 @@ FORMS = {
     "named.jsonl": ([{**row, "prompt": "the same", "problem_id": row["prompt"]} for row in answers()], {}),
     "messages.parquet": ([{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in answers()], {}),
     "details.parquet": (details(**{"avg@n:n=4": np.mean}), {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -279,12 +275,8 @@ PARTS = [
     {"type": "text", "text": "7"},
 ]
 SEVEN = {
-    "a text": "Answer: 7",
-    "one message in a list": [MESSAGE],
-    "turns with a tool": TURNS,
-    "a message": MESSAGE,
-    "a message without a role": {"content": "Answer: 7"},
-    "parts": [{"role": "assistant", "content": PARTS}],
+    "a text": "Answer: 7", "one message in a list": [MESSAGE], "turns with a tool": TURNS, "a message": MESSAGE,
+    "a message without a role": {"content": "Answer: 7"}, "parts": [{"role": "assistant", "content": PARTS}],
     "parts alone": PARTS,
     "parts that are texts": [{"role": "assistant", "content": ["Answer: ", "7"]}],
     "a list of conversations": [TURNS],
@@ -294,7 +286,7 @@ SEVEN = {
     "a completion of a server": {"choices": [{"text": "Answer: 7"}]},
     "a line of a batch": {"status_code": 200, "body": {"choices": [{"message": MESSAGE}]}},
     "Gemini's role": [{"role": "user", "content": "x"}, {"role": "model", "content": "Answer: 7"}],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SEVEN)

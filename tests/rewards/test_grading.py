@@ -112,11 +112,8 @@ def test_sentences_that_say_something_else_are_wrong(answer, right):
 @pytest.mark.parametrize(
     ("answer", "right"),
     [
-        ("\\frac{1}{2^{98}}", "\\frac{1}{2^{99}}"),
-        ("1.6\\times 10^{-19}", "3.2\\times 10^{-19}"),
-        ("6.63e-34", "6.62e-34"),
-        ("\\frac{1}{30!}", "\\frac{1}{31!}"),
-        ("e^{-50}", "e^{-51}"),
+        ("\\frac{1}{2^{98}}", "\\frac{1}{2^{99}}"), ("1.6\\times 10^{-19}", "3.2\\times 10^{-19}"),
+        ("6.63e-34", "6.62e-34"), ("\\frac{1}{30!}", "\\frac{1}{31!}"), ("e^{-50}", "e^{-51}"),
         ("\\pi\\cdot10^{-20}", "10^{-20}"),
         ("\\frac12+\\frac{1}{2\\cdot3^{100}}", "\\frac12-\\frac{1}{2\\cdot3^{100}}"),
         ("\\sqrt{2}+10^{-40}", "\\sqrt{2}"),
@@ -126,16 +123,13 @@ def test_sentences_that_say_something_else_are_wrong(answer, right):
         ("1,\\frac{1}{2^{98}}", "1,\\frac{1}{2^{99}}"),
         ("1,\\frac{1}{2^{998}}", "1,\\frac{1}{2^{999}}"),
         ("\\begin{pmatrix} 2^{-98} \\\\ 1 \\end{pmatrix}", "\\begin{pmatrix} 2^{-99} \\\\ 1 \\end{pmatrix}"),
-        ("x+2^{-98}", "x+2^{-99}"),
-        ("x > 2^{-98}", "x > 2^{-99}"),
-        ("y = 2^{-98}x", "y = 2^{-99}x"),
-        ("[0,2^{-98}]\\cup[1,2]", "[0,2^{-99}]\\cup[1,2]"),
-        ("0.000001", "\\frac{1}{3000000}"),
+        ("x+2^{-98}", "x+2^{-99}"), ("x > 2^{-98}", "x > 2^{-99}"), ("y = 2^{-98}x", "y = 2^{-99}x"),
+        ("[0,2^{-98}]\\cup[1,2]", "[0,2^{-99}]\\cup[1,2]"), ("0.000001", "\\frac{1}{3000000}"),
         ("0.0000012", "\\frac{\\pi}{10000000}"),
         ("1.208925819614629 \\times 10^{24}", "1208925819614629174706176"),
         ("\\sqrt{x^2}", "x"),
     ],
-)
+)  # fmt: skip
 def test_exact_values_are_equal_only_if_their_difference_is_zero(answer, right):
     assert [g.score for g in grade([f"Answer: ${answer}$", f"Answer: ${right}$"], [right, answer])] == [0, 0]
     assert grade([f"Answer: ${right}$"], [right])[0].score == 1
@@ -193,24 +187,16 @@ def test_what_has_no_value_or_another_meaning_is_never_right(answer, right):
     ("answer", "score"),
     [
         *(
-            ("D) velocity", 1),
-            ("(D) velocity", 1),
-            ("D. velocity", 1),
-            ("D: velocity", 1),
-            ("\\text{D: velocity}", 1),
-            ("D - velocity", 1),
+            ("D) velocity", 1), ("(D) velocity", 1), ("D. velocity", 1), ("D: velocity", 1),
+            ("\\text{D: velocity}", 1), ("D - velocity", 1),
         ),
         *(
-            ("(D) a dog", 1),
-            ("D", 1),
-            ("C) velocity", 0),
-            ("(C) or (D) velocity", 0),
-            ("D: 7, C: 8", 0),
+            ("(D) a dog", 1), ("D", 1), ("C) velocity", 0), ("(C) or (D) velocity", 0), ("D: 7, C: 8", 0),
             ("(D) is eliminated", 0),
         ),
         *(("(D) may be it", 0), ("D) wrong", 0), ("D is wrong", 0), ("velocity", 0)),
     ],
-)
+)  # fmt: skip
 def test_a_letter_with_its_text_is_the_letter(answer, score):
     assert grade([f"Answer: {answer}", f"\\boxed{{{answer}}}"], ["D"] * 2)[0].score == score
 
@@ -468,16 +454,12 @@ def test_an_infinity_is_right_for_the_same(answer, right):
     [
         *(r"\binom{20000}{10000}", r"\Gamma(1600)", r"\gcd(10^{5000},10^{5000})", r"\frac{0}{0}\cdot i", "(10^6)!"),
         *(
-            "(9^9)^{(9^9)^9}",
-            r"\binom{10^9}{10^8}",
-            r"\sum_{i=1}^{10^9} i^{99}",
-            r"\Gamma(10^9)",
-            "7!!!!!",
+            "(9^9)^{(9^9)^9}", r"\binom{10^9}{10^8}", r"\sum_{i=1}^{10^9} i^{99}", r"\Gamma(10^9)", "7!!!!!",
             "2^{-10^{12}}",
         ),
         *("e^{e^{e^{e^{e^7}}}}", r"\sqrt[10^9]{2^{10^9}}", r"\gcd(99999999999!, 7)", "(" * 40 + "8" + ")" * 40),
     ],
-)
+)  # fmt: skip
 def test_what_is_too_large_to_write_out_is_wrong_and_stops_no_worker(answer):
     graded = grade([f"Answer: ${answer}$"], ["7"])[0]
     assert (graded.score, graded.status == "timeout") == (0.0, False)

@@ -306,19 +306,13 @@ def test_where_nothing_may_be_forked_each_worker_is_a_program_of_its_own(monkeyp
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (["power"], Stopped.TIME),
-        (["pattern"], Stopped.TIME),
-        (["spin", 100], Stopped.TIME),
-        (["sleep", 100], Stopped.TIME),
-        (["stubborn"], Stopped.TIME),
-        (["eight_gigabytes"], Stopped.DIED),
-        (["crash"], Stopped.DIED),
-        (["leave"], Stopped.DIED),
-        (["babble"], Stopped.DIED),
+        (["power"], Stopped.TIME), (["pattern"], Stopped.TIME), (["spin", 100], Stopped.TIME),
+        (["sleep", 100], Stopped.TIME), (["stubborn"], Stopped.TIME), (["eight_gigabytes"], Stopped.DIED),
+        (["crash"], Stopped.DIED), (["leave"], Stopped.DIED), (["babble"], Stopped.DIED),
         (["same", "x" * 20_000_000], Stopped.DIED),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value.value,
-)
+)  # fmt: skip
 @pytest.mark.slow
 def test_a_bad_task_costs_itself_alone(pool, bad, why):
     began = time.monotonic()

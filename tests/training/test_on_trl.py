@@ -490,6 +490,13 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
 # ---- refusals
 
 
+def test_a_folder_with_rows_is_refused_and_left_alone(home, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match="already holds a run"):
+        run(recipe.node(home, tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
+
+
 def test_processes_that_do_not_meet_train_nothing(home, tmp_path):
     """Each would train a model of its own, with a part of the batch, into the same folder."""
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.node(home, tmp_path / "run")))

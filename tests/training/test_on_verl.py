@@ -28,19 +28,15 @@ MODELS = {
 }
 # The rule of the paper, and whether the public scripts cap it.
 METHODS = {
-    "grpo": (Clip(0.2, 0.2), False),
-    "clip-higher": (Clip(0.2, 0.28), False),
-    "band-kl-0.03": (Band("kl", 0.03), True),
-    "band-kl": (Band("kl", 0.05), True),
-    "band-kl-0.10": (Band("kl", 0.1), True),
-    "band-tv": (Band("tv", 0.05), True),
+    "grpo": (Clip(0.2, 0.2), False), "clip-higher": (Clip(0.2, 0.28), False), "band-kl-0.03": (Band("kl", 0.03), True),
+    "band-kl": (Band("kl", 0.05), True), "band-kl-0.10": (Band("kl", 0.1), True), "band-tv": (Band("tv", 0.05), True),
     "band-chi2": (Band("chi2", 0.05), True),
     "relaxed": (Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)), True),
     "dcpo": (bandpo.DCPO(0.16, 0.2, 10.0), False),
     "no-clip": (Clip(1.0, math.inf), False),
     "clip-wide": (Clip(0.2, 1.0), False),
     "weighted-clip": (Clip(0.02, 1.0), False),
-}
+}  # fmt: skip
 WEIGHTS = {"weighted-clip": 0.85}
 BAND_KL = PAPER / "qwen2.5-3b" / "band-kl.yaml"
 
@@ -291,14 +287,9 @@ def kept_bytes(hidden, intermediate, layers, tokens, checkpointing):
     """What autograd keeps of a forward pass in bfloat16, beside the parameters."""
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=64,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 128,
-        num_key_value_heads=1,
-        use_cache=False,
-    )
+        vocab_size=64, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
+        num_attention_heads=hidden // 128, num_key_value_heads=1, use_cache=False,
+    )  # fmt: skip
     model = Qwen2ForCausalLM(config).bfloat16().train()
     if checkpointing:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})

@@ -33,16 +33,10 @@ CHANGES = {
     "trust_region": {"type": "band", "divergence": "kl", "delta": 0.002},
     "data": {"eval_size": 8},
     "trainer": {
-        "gradient_accumulation_steps": 2,
-        "num_iterations": 3,
-        "optim": "sgd",
-        "learning_rate": 0.05,
-        "eval_strategy": "steps",
-        "eval_steps": 3,
-        "per_device_eval_batch_size": 8,
-        "num_generations_eval": 2,
+        "gradient_accumulation_steps": 2, "num_iterations": 3, "optim": "sgd", "learning_rate": 0.05,
+        "eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 8, "num_generations_eval": 2,
     },
-}
+}  # fmt: skip
 
 
 class Launched:

@@ -41,14 +41,10 @@ def test_names_and_values():
     scores = np.array([[1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 0, 0]])
     found = metrics("aime_2024", "acc", scores)
     assert list(found) == [
-        "val-core/aime_2024/acc/mean@6",
-        "val-aux/aime_2024/acc/best@2/mean",
-        "val-aux/aime_2024/acc/pass@2",
-        "val-aux/aime_2024/acc/best@4/mean",
-        "val-aux/aime_2024/acc/pass@4",
-        "val-core/aime_2024/acc/best@6/mean",
+        "val-core/aime_2024/acc/mean@6", "val-aux/aime_2024/acc/best@2/mean", "val-aux/aime_2024/acc/pass@2",
+        "val-aux/aime_2024/acc/best@4/mean", "val-aux/aime_2024/acc/pass@4", "val-core/aime_2024/acc/best@6/mean",
         "val-core/aime_2024/acc/pass@6",
-    ]
+    ]  # fmt: skip
     assert found["val-core/aime_2024/acc/mean@6"] == pytest.approx(9 / 24)
     assert found["val-core/aime_2024/acc/pass@6"] == 3 / 4
     # Of the 15 pairs of samples, 9 have one of 2 right ones, 5 have the only one.
