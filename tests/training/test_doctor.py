@@ -143,7 +143,7 @@ def test_a_log_says_what_its_share_of_tokens_means(tmp_path, share, by_ours, by_
         log.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         found, word = findings(str(log))[-1], by_ours if ours else by_theirs
         assert MEANT[word] in found.what
-        said = f"{100 * share:.2g} % of the tokens {'are outside' if ours else 'lose their gradient'}"
+        said = f"{100 * share:.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
         assert f"{said} (mean of 40 rows; median {100 * share:.2g} %, 0 to {200 * share:.2g} %)" in found.what
         assert f"stopped {0.16 if ours else 0.09} %" in found.cure
         assert ("at eight uses" in found.cure) == (word != "hardly")

@@ -31,7 +31,7 @@ from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
-# The clip rates that TRL and verl log. They count tokens that lose their gradient; ours all that are outside.
+# The clip rates of TRL and verl, which count tokens that lose their gradient. Ours counts all that are outside.
 _THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac")
 # By ours and by theirs, in percent: the share that ONCE tells of, and what is called few. That limit is ours.
 _AT_ONE_USE = {True: (0.16, 0.2), False: (0.09, 0.1)}
@@ -207,7 +207,7 @@ def _clip(path: Path) -> Finding:
     there = {name for row in log.rows for name in row}
     name = "clip/fraction" if ours else next((name for name in _THEIRS if name in there), "cut/fraction")
     if known.any():
-        said = f"{known.mean():.2g} % of the tokens {'are outside' if ours else 'lose their gradient'}"
+        said = f"{known.mean():.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
         spread = f"mean of {len(known)} rows; median {np.median(known):.2g} %, {known.min():.2g} to {known.max():.2g} %"
         word, cure = _meant(known.mean(), *_AT_ONE_USE[ours])
         return Finding("ok", f"{name}: {said} ({spread}), so {word}", cure)
