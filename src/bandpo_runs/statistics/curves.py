@@ -46,7 +46,7 @@ class Curves:
         return total / np.maximum(count, 1)
 
     def share(self, key: str, parts: tuple[str, str] | None = None) -> Floats:
-        """Divide two logged sums (`parts`) for each of `x`; average the metric where a log has none."""
+        """Divide two logged sums (`parts`) for each of `x`. Average the metric where a log has none."""
         if parts and np.isfinite(self.total(parts[0])).any():
             below = self.total(parts[1])
             return self.total(parts[0]) / np.where(below > 0, below, np.nan)

@@ -193,7 +193,7 @@ def _logged(path: Path) -> Iterator[Finding]:
 
 
 def _clip(path: Path) -> Finding:
-    """Say what share of the tokens the rule stops, and what that means; if it is none, whether it could be any."""
+    """Say what share of the tokens the rule stops, and what that means. If none, say whether it could stop any."""
     log = Followed(path)
     log.poll()
     run = Curves(**by_step(log.rows, str(path)))
