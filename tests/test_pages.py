@@ -96,6 +96,19 @@ def test_a_notebook_is_valid_and_holds_no_outputs(readme, path):
     assert "subprocess.run(r'''bandpo " in code
 
 
+def test_each_line_of_advice_names_the_uses_and_the_world_where_it_was_seen():
+    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    intro, *questions = re.split(r"^\d\. ", page.split("\n## ")[0], flags=re.MULTILINE)
+    assert len(questions) == 5
+    leaves = [leaf for each in questions for leaf in re.findall(r"^   - (.+)$", each, re.MULTILINE)]
+    assert len(leaves) > len(questions)
+    places = [*re.findall(r"\*([\w ]+)\*", intro.lower()), "lab", "by definition"]
+    for leaf in leaves:
+        found = re.findall(r"\(\d uses?, ([\w ]+)", leaf)
+        assert found or "(measured at no number of uses)" in leaf, leaf
+        assert all(any(each.startswith(place) for place in places) for each in found), leaf
+
+
 def test_every_page_has_its_place_in_the_navigation():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").splitlines()
     for page in (ROOT / "docs").glob("*.md"):

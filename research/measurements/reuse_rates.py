@@ -24,13 +24,13 @@ RUNS = 2
 COLUMNS = ("contest", "world", "control", "family", "setting", "percent", "runs", "commit")
 
 
-def percent_outside(world: Any, learner: Learner, seed: int) -> float:
-    """Return the mean of `clip/fraction` over the optimizer steps of a run, in percent."""
+def percent_outside(world: Any, learner: Learner, seed: int, name: str = "clip/fraction") -> float:
+    """Return the mean of a metric over the optimizer steps of a run, in percent. TRL and verl log `cut/fraction`."""
     plain, shares = reference.policy_loss, {}
 
     def counted(*args: Any, **more: Any) -> Any:  # more than once in some steps
         loss, metrics = plain(*args, **more)
-        shares[more["step"]] = metrics.compute()["clip/fraction"]
+        shares[more["step"]] = metrics.compute()[name]
         return loss, metrics
 
     reference.policy_loss = counted

@@ -1,13 +1,15 @@
 """The contests over the number of uses of each answer, and on what share of tokens a rule acts."""
 
+import csv
 import itertools
 from pathlib import Path
 
 import pytest
 
+from bandpo import doctor
 from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
-from research.measurements.reuse_rates import percent_outside
+from research.measurements.reuse_rates import CSV, percent_outside
 from research.worlds import Learner, scene
 
 FOLDER = Path(__file__).parents[1] / "contests"
@@ -44,4 +46,15 @@ def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
     low, high, whole = (percent_outside(small, each, 3) for each in learners)
     assert whole == pytest.approx(75)  # all tokens have moved, but in the first of four steps on a round
     assert min(low, high) > 0
+    assert 0 < percent_outside(small, learners[2], 3, "cut/fraction") < 75
     assert percent_outside(small, Learner("no-clip", 0.05), 3) == 0
+
+
+def test_the_doctor_tells_of_the_shares_that_were_measured():
+    with CSV.open(newline="") as file:
+        grpo = [row for row in csv.DictReader(file) if row["family"] == "GRPO .2/.2"]
+    once, eight = (
+        min(float(row["percent"]) for row in grpo if row["contest"] == f"reuse {uses}") for uses in ("once", "eight")
+    )
+    assert f"stopped {once:.2f} %" in doctor.ONCE.format(0.16)
+    assert f"stopped {eight:.0f} %" in doctor.EIGHT

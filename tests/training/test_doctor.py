@@ -35,8 +35,8 @@ def of_level(found, *levels):
 
 
 def test_a_good_configuration_has_no_finding_but_its_rule():
-    ok, note = findings(*GOOD)
-    assert (ok.level, note.level) == ("ok", "note")
+    ok, note, uses = findings(*GOOD)
+    assert (ok.level, note.level, uses.level) == ("ok", "note", "ok")
     assert ok.what == 'the loss is Band("kl", 0.05)'
     assert note.what.startswith("the loss has no dual clip, where verl's own has one of 3")
 
@@ -67,7 +67,11 @@ PLANTED = {
         "clip_ratio_high=0.28: not read by the loss bandpo",
     ),
     "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "warning", "clip_ratio_c=10: not read by the loss bandpo"),
-    "on policy": ([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"], "problem", "every ratio is 1 and no rule acts"),
+    "on policy": (
+        [*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"],
+        "problem",
+        "the ratio is 1 by design: .*used once, in one",
+    ),
     "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16: .* ratios are wrong by percents"),
     "no verl": (["trainer.lr=1"], "warning", "no key actor_rollout_ref"),
 }
@@ -91,8 +95,58 @@ def test_files_and_overrides_add_up(tmp_path):
     path.write_text(yaml.safe_dump(_settings([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"])), encoding="utf-8")
     assert of_level(findings(str(path)), "problem")
     assert not of_level(findings(str(path), f"++{ACTOR}.ppo_mini_batch_size=16"), "problem")
-    assert of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "ok") == ['the loss is Band("kl", 0.1)']
+    assert of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "ok")[0] == 'the loss is Band("kl", 0.1)'
     assert _settings([str(path)])["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == 128
+
+
+BATCH, MINI, EPOCHS = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"
+
+
+@pytest.mark.parametrize(
+    ("settings", "uses", "steps"),
+    [
+        (["gradient_accumulation_steps=16", "steps_per_generation=64"], "once", 4),
+        (["num_iterations=4"], "4 times", 4),
+        ([f"{BATCH}=512", f"{MINI}=128", f"{EPOCHS}=2"], "twice", 8),
+        ([f"{MINI}=128"], "once", 8),  # of verl's own 1024
+    ],
+)
+def test_it_says_how_often_each_answer_is_used_and_what_was_seen_there(settings, uses, steps):
+    (found,) = (f for f in findings(*settings) if "each answer" in f.what)
+    assert found.level == "ok"
+    assert found.what.startswith(f"each answer is used {uses}, and a batch is spread over {steps} optimizer steps (")
+    assert ("at one use" in found.cure, "at eight uses" in found.cure) == (True, uses != "once")
+
+
+def test_sizes_that_are_no_numbers_are_not_judged():
+    assert findings(*GOOD, f"{MINI}=${{other.size}}") == [f for f in findings(*GOOD) if "each answer" not in f.what]
+
+
+MEANT = {"hardly": "can hardly matter", "little": "may matter a little", "can": "so the rule can matter"}
+
+
+@pytest.mark.parametrize(
+    ("share", "by_ours", "by_theirs"),
+    [(0.0005, "hardly", "hardly"), (0.0015, "hardly", "little"), (0.005, "little", "little"), (0.01, "can", "can")],
+)
+def test_a_log_says_what_its_share_of_tokens_means(tmp_path, share, by_ours, by_theirs):
+    log = tmp_path / "verl.jsonl"
+    for ours, names in (
+        (True, {"actor/bandpo/clip/count": share * 640, "actor/bandpo/tokens": 640, "actor/pg_clipfrac": 0.9}),
+        (True, {"bandpo/clip/high_fraction": share / 2, "bandpo/clip/low_fraction": share / 2}),
+        (False, {"actor/pg_clipfrac": share}),
+        (False, {"clip_ratio/region_mean": share}),
+    ):
+        first = {name: 640 * name.endswith("tokens") for name in names}  # of a batch, where every ratio is 1
+        later = {name: x * (1 if name.endswith("tokens") else 2) for name, x in names.items()}
+        rows = [{"step": i, **(later if i % 2 else first)} for i in range(40)]
+        log.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        found, word = findings(str(log))[-1], by_ours if ours else by_theirs
+        assert MEANT[word] in found.what
+        said = f"{100 * share:.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
+        assert f"{said} (mean of 40 rows; median {100 * share:.2g} %, 0 to {200 * share:.2g} %)" in found.what
+        assert f"stopped {0.16 if ours else 0.09} %" in found.cure
+        assert ("at eight uses" in found.cure) == (word != "hardly")
 
 
 def test_a_log_of_verl_tells_of_precision_and_of_another_loss(tmp_path):
@@ -223,10 +277,10 @@ def test_the_command(capsys, tmp_path):
     assert main(["doctor", *GOOD]) == 0
     assert main(["doctor", *PLANTED["on policy"][0]]) == 1
     out = capsys.readouterr().out
-    assert "FAIL  one optimizer step per batch" in out
+    assert "FAIL  the ratio is 1 by design" in out
     assert "      -> a smaller ppo_mini_batch_size, or more ppo_epochs" in out
     assert main(["doctor", *GOOD, "--json"]) == 0
-    assert [row["level"] for row in json.loads(capsys.readouterr().out)] == ["ok", "note"]
+    assert [row["level"] for row in json.loads(capsys.readouterr().out)] == ["ok", "note", "ok"]
     assert main(["doctor", *PLANTED["on policy"][0], "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found == [vars(finding) for finding in findings(*PLANTED["on policy"][0])]

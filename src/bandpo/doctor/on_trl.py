@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..trust_regions.nodes import not_loaded, own_type
-from . import Finding, Level
+from . import Finding, Level, spread
 
 # The settings that are judged, with TRL's own values.
 JUDGED: dict[str, Any] = {
@@ -77,7 +77,7 @@ def trl_settings(
 
 
 def _reuse(found: Mapping[str, Any]) -> Finding:
-    """Count the optimizer steps of a batch."""
+    """Count the uses of an answer, and the optimizer steps of a batch."""
     accumulation, steps, generated, iterations = (found[name] for name in _REUSE)
     if steps is None and generated is not None:
         what = "generation_batch_size: how many steps it is used for depends on the number of processes; not judged"
@@ -86,9 +86,6 @@ def _reuse(found: Mapping[str, Any]) -> Finding:
     said = f"steps_per_generation {steps} x num_iterations {iterations}, gradient_accumulation_steps {accumulation}"
     if not all(isinstance(value, int) and value > 0 for value in (accumulation, steps, iterations)):
         return Finding("problem", f"not all of these are positive numbers: {said}", "correct them")
-    if accumulation % (steps * iterations):
-        steps_a_batch = steps * iterations / accumulation
-        return Finding("ok", f"each batch is used for {steps_a_batch:g} optimizer steps ({said})")
-    what = f"the ratio is 1 by design: each batch is used for one optimizer step ({said}), and no rule acts"
-    cure = f"steps_per_generation={4 * accumulation} for 4 optimizer steps per batch, or num_iterations=2 or more"
-    return Finding("problem", what, cure)
+    several = steps * iterations / accumulation if accumulation % (steps * iterations) else None
+    more = f"steps_per_generation={4 * accumulation} for 4 optimizer steps per batch, or num_iterations=2 or more"
+    return spread(iterations, several, said, more)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..trust_regions.nodes import not_loaded, own_type
-from . import Finding
+from . import Finding, spread
 from .installed import version_of
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -19,8 +19,8 @@ _ROLLOUT = "algorithm.rollout_correction"
 def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator[Finding]:
     """Find settings of a verl run without effect, or with another one.
 
-    Only keys that are given are judged. With `trust`, the module of a user's rule is imported, which runs what is in
-    it.
+    Only keys that are given are judged; where one of the sizes of a batch is, verl's own values hold for the others.
+    With `trust`, the module of a user's rule is imported, which runs what is in it.
     """
     get = partial(_setting, config)
     if get("actor_rollout_ref") is None:
@@ -44,11 +44,12 @@ def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator
     if mode == "bandpo" and (dead := [f"{name}={x}" for name, x in given.items() if x not in (None, own[name])]):
         cure = "write {type: objective, trust_region: {type: clip, eps_low: ..., eps_high: ...}, dual_clip: ...}"
         yield Finding("warning", f"{', '.join(dead)}: not read by the loss bandpo", f"{cure} as the trust_region")
-    batch, mini = get("data.train_batch_size"), get(f"{_ACTOR}.ppo_mini_batch_size")
-    if batch is not None and batch == mini and get(f"{_ACTOR}.ppo_epochs", 1) == 1:
-        what = f"one optimizer step per batch (train_batch_size = ppo_mini_batch_size = {batch}, ppo_epochs = 1)"
-        cure = "a smaller ppo_mini_batch_size, or more ppo_epochs"
-        yield Finding("problem", f"{what}: every ratio is 1 and no rule acts", cure)
+    sizes = {"data.train_batch_size": 1024, f"{_ACTOR}.ppo_mini_batch_size": 256, f"{_ACTOR}.ppo_epochs": 1}
+    batch, mini, epochs = (get(key, own) for key, own in sizes.items())
+    if any(get(key) for key in sizes) and all(isinstance(size, int) and size > 0 for size in (batch, mini, epochs)):
+        said = f"train_batch_size {batch}, ppo_mini_batch_size {mini}, ppo_epochs {epochs}"
+        several = batch * epochs / mini if batch * epochs > mini else None
+        yield spread(epochs, several, said, "a smaller ppo_mini_batch_size, or more ppo_epochs")
     key = f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype"
     if str(precision := get(key, "bf16")).lower() not in ("fp32", "float32"):
         what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"

@@ -29,6 +29,7 @@ _NAMES = (
     ("actor/bandpo/controlled", "controlled/value"),
     ("actor/pg_clipfrac", "cut/fraction"),
     ("clip_ratio/region_mean", "cut/fraction"),
+    ("clip_ratio", "cut/fraction"),
     ("clip_ratio/high_mean", "cut/high_fraction"),
     ("clip_ratio/low_mean", "cut/low_fraction"),
     ("actor/ppo_kl", "kl_old/k1"),

@@ -59,11 +59,7 @@ class Panel:
     top: float | None = None
 
     def curve(self, run: Curves) -> np.ndarray:
-        scale = 100 if percent_of(self.unit) else 1
-        if self.parts and np.isfinite(run.total(self.parts[0])).any():
-            below = run.total(self.parts[1])
-            return scale * run.total(self.parts[0]) / np.where(below > 0, below, np.nan)
-        return scale * run.mean(self.key)
+        return (100 if percent_of(self.unit) else 1) * run.share(self.key, self.parts)
 
     def last(self, run: Curves) -> float:
         """Return the last known value; NaN if none is."""

@@ -45,6 +45,13 @@ class Curves:
         total, count = self._summed(key)
         return total / np.maximum(count, 1)
 
+    def share(self, key: str, parts: tuple[str, str] | None = None) -> Floats:
+        """Divide two logged sums (`parts`) for each of `x`. Average the metric where a log has none."""
+        if parts and np.isfinite(self.total(parts[0])).any():
+            below = self.total(parts[1])
+            return self.total(parts[0]) / np.where(below > 0, below, np.nan)
+        return self.mean(key)
+
     def _summed(self, key: str) -> tuple[Floats, Floats]:
         if key not in self._known:
             names = fnmatch.filter({name for row in self.rows for name in row}, key) if "*" in key else [key]

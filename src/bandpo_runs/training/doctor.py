@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from bandpo.doctor import Finding
+import numpy as np
+
+from bandpo.doctor import EIGHT, ONCE, Finding
 from bandpo.doctor.installed import installation, plug_in
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
 from bandpo.doctor.on_verl import verl_settings
@@ -23,14 +25,16 @@ from bandpo.trust_regions.nodes import not_loaded, own_type, trust_region
 
 from ..config.recipe import merge
 from ..config.run_folder import read_info
-from ..files.logs import lost_in, read_rows
+from ..files.logs import Followed, lost_in, read_rows
+from ..statistics.curves import Curves, by_step
 from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
-# How our own metrics are called in metrics.jsonl, in TRL's log and in verl's; and the clip rates that the two log.
-_OURS = ("", "bandpo/", "actor/bandpo/")
+# The clip rates of TRL and verl, which count tokens that lose their gradient. Ours counts all that are outside.
 _THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac")
+# By ours and by theirs, in percent: the share that ONCE tells of, and what is called few. That limit is ours.
+_AT_ONE_USE = {True: (0.16, 0.2), False: (0.09, 0.1)}
 _MORE_STEPS = (
     "more optimizer steps per batch: steps_per_generation or num_iterations (TRL), a smaller ppo_mini_batch_size or "
     "more ppo_epochs (verl)"
@@ -177,7 +181,7 @@ def _logged(path: Path) -> Iterator[Finding]:
         what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
         cure = "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or install flash-attn"
         yield Finding("problem", what, cure)
-    if any(name.startswith("actor/") for name in names) and not any(name.startswith(_OURS[2]) for name in names):
+    if any(name.startswith("actor/") for name in names) and not any(name.startswith("actor/bandpo/") for name in names):
         yield Finding("note", "no metric actor/bandpo/...: another loss")
     if lost := lost_in(rows):
         cure = (
@@ -185,31 +189,45 @@ def _logged(path: Path) -> Iterator[Finding]:
             "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"
         )
         yield Finding("problem", f"{path}: {lost}", cure)
-    yield _clip(rows, path)
+    yield _clip(path)
 
 
-def _clip(rows: Sequence[Mapping[str, Any]], path: Path) -> Finding:
-    """Check that any token was outside, and that it could have been."""
-
-    def values(*names: str) -> list[float]:
-        found = [row.get(name) for row in rows for name in names]
-        return [abs(x) for x in found if isinstance(x, int | float) and math.isfinite(x)]
-
-    sides = ("fraction", "high_fraction", "low_fraction")
-    known = [(f"{of}clip", shares, of) for of in _OURS if (shares := values(*(f"{of}clip/{side}" for side in sides)))]
-    known += [(name, shares, "-") for name in _THEIRS if (shares := values(name))]
-    if not known:
+def _clip(path: Path) -> Finding:
+    """Say what share of the tokens the rule stops, and what that means. If none, say whether it could stop any."""
+    log = Followed(path)
+    log.poll()
+    run = Curves(**by_step(log.rows, str(path)))
+    outside = run.share("clip/fraction", ("clip/count", "tokens"))
+    ours = bool(np.isfinite(outside).any())
+    shares = outside if ours else run.share("cut/fraction")
+    known = 100 * abs(shares[np.isfinite(shares)])
+    if not len(known):
         what = f"no clip rate is in {path}, under bandpo's names, TRL's or verl's, so nothing can be said of the clip"
         return Finding("note", what, "docs/run.md has the names, and what logs them")
-    name, shares, of = known[0]
-    ratios = values(f"{of}log_ratio/max", f"{of}log_ratio/min")  # verl's log has none
-    if max(shares):
-        return Finding("ok", f"the rule acts: {name} is up to {100 * max(shares):.3g} % of the tokens of a row")
-    if not ratios:
-        what = f"{name} is 0 in all {len(shares)} rows: the ratio is 1 by design (one optimizer step per batch)"
+    there = {name for row in log.rows for name in row}
+    name = "clip/fraction" if ours else next((name for name in _THEIRS if name in there), "cut/fraction")
+    if known.any():
+        said = f"{known.mean():.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
+        spread = f"mean of {len(known)} rows; median {np.median(known):.2g} %, {known.min():.2g} to {known.max():.2g} %"
+        word, cure = _meant(known.mean(), *_AT_ONE_USE[ours])
+        return Finding("ok", f"{name}: {said} ({spread}), so {word}", cure)
+    ratios = [
+        abs(row[key]) for row in log.rows for key in ("log_ratio/max", "log_ratio/min") if row.get(key) is not None
+    ]
+    if not ratios:  # verl's log has none
+        what = f"{name} is 0 in all {len(known)} rows: the ratio is 1 by design (one optimizer step per batch)"
         return Finding("warning", f"{what}, or the clip is wider than every ratio", _MORE_STEPS)
     if max(ratios) <= _ROUNDING:
         what = "the ratio is 1 by design: each batch is used for one optimizer step, and no rule acts; no log-ratio"
         return Finding("problem", f"{what} in {path} is farther from 0 than {max(ratios):.2g}", _MORE_STEPS)
     what = f"dead clip: no token in {path} was outside, though log-ratios go as far as {max(ratios):.3g}"
     return Finding("warning", what, "bandpo calibrate finds the number at which a rule acts; docs/choose.md")
+
+
+def _meant(percent: float, seen: float, few: float) -> tuple[str, str]:
+    """Say what a share means, and what was seen at such a one."""
+    if percent <= few:
+        so = f"this run is one without a clip to {percent:.2g} %: the rule can hardly matter"
+        return so, f"tune the learning rate first. {ONCE.format(seen)}; half the best rate cost 0.065. docs/choose.md"
+    so = "the rule acts on few tokens, and may matter a little" if percent < 1 else "the rule can matter"
+    return so, f"train without a clip, too, with its own learning rate. {ONCE.format(seen)}; {EIGHT}. docs/choose.md"
