@@ -41,7 +41,6 @@ RATIOS = {
         f"Adaptive {name} / Band {name} (at most 1.5)": (f"policy_loss Adaptive {name}", f"policy_loss Band {name}")
         for name in ("kl", "tv", "chi2")
     },
-    "PrefixBudget / Band tv (at most 1.5)": ("policy_loss PrefixBudget", "policy_loss Band tv"),
     "bisection / bounds kl (at least 8)": ("bisection, 50 steps, both ends", "bounds kl"),
     "bisection / bounds of an own f (at least 4)": ("bisection, 50 steps, both ends", "bounds of an own f"),
     "Clip / verl's loss": ("policy_loss Clip", "loss of verl, vanilla, with its metrics"),
@@ -158,7 +157,6 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
         "policy_loss Band kl, a radius that moves": forward_backward(moving, new),
         "policy_loss Band tv": forward_backward(full(Band("tv", 0.05)), new),
         "policy_loss Band chi2": forward_backward(full(Band("chi2", 0.05)), new),
-        "policy_loss PrefixBudget": forward_backward(full(bandpo.trust_regions.PrefixBudget()), new),
         **{
             f"policy_loss Adaptive {name}": forward_backward(
                 full(bandpo.Adaptive(Band(name, 0.05), bandpo.trust_regions.Tilt("surprise", 0.5))), new

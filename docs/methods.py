@@ -41,6 +41,11 @@ ABSENT = [
     ("ADAPO", "2603.11682", "moves `eps_high` by the entropy; nearest is `Controlled`"),
     ("NSR", "2605.22703", "lets tokens near the bound pass at random"),
     ("TROLL", "2510.03817", "projects whole distributions"),
+    (
+        "GAPO, ERC, A-3PO, CPPO",
+        "2609.00444 2512.05591 2512.06547 2606.10968",
+        "in research/rules: each has a rule of its own",
+    ),
 ]
 INTRO = f"""# Methods
 

@@ -732,7 +732,7 @@ Some of the paper's rules were known under other names. Each equality is a test.
 | `Band("kl", log(t) / n)` | the interval whose upper end is the index of kl-UCB | both ends | [`test_kl_band_is_the_interval_of_kl_ucb`](../tests/trust_regions/test_trust_regions.py) |
 | `Band("neyman_chi2", z**2 / n)` | Wilson's score interval | both ends, against scipy | [`test_neymans_chi2_band_is_wilsons_interval`](../tests/trust_regions/test_trust_regions.py) |
 | `Band("chi2", z**2 / n)` | Wald's interval, p ± z sqrt(p (1 - p) / n) | both ends | the same |
-| A-3PO | PPO against the sampler with a wider interval, `Stale(Clip(e, e))` | gradient | [`test_stale_has_the_gradient_of_an_interpolated_anchor`](../tests/trust_regions/test_batch.py) |
+| A-3PO | PPO against the sampler with a wider interval, `Stale(Clip(e, e))` | gradient | [`test_stale_has_the_gradient_of_an_interpolated_anchor`](../research/tests/rules/test_batch.py) |
 
 A token of probability p is like a share p observed in n throws of a coin, and a rule like a confidence interval of the
 coin's mean. A radius of 0.05 is one standard deviation, or one nat, after 20 throws:

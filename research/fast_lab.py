@@ -42,26 +42,23 @@ class Minibatch(NamedTuple):
     Attributes:
         tree: of their prefixes.
         completions: tokens, mask, and what the old policy said of them.
-        columns: one number per completion, (B, 1): `advantages`, and what else a rule may see, by its name in
-            `bandpo.Context`.
+        advantages: one per completion, (B, 1).
     """
 
     tree: Prefixes
     completions: Completions
-    columns: Mapping[str, Tensor]
+    advantages: Tensor
 
     @classmethod
-    def of(cls, prompts: Tensor, completions: Completions, columns: Mapping[str, Tensor]) -> Minibatch:
+    def of(cls, prompts: Tensor, completions: Completions, advantages: Tensor) -> Minibatch:
         """With the tree of its own prefixes."""
-        tree = prefixes(prompts, completions.tokens, completions.mask)
-        return cls(tree, completions, {name: x[:, None] for name, x in columns.items()})
+        return cls(prefixes(prompts, completions.tokens, completions.mask), completions, advantages[:, None])
 
     @classmethod
     def side_by_side(cls, runs: Sequence[Minibatch]) -> Minibatch:
         """Those of several runs as one."""
         completions = Completions(*(torch.cat(x) for x in zip(*(run.completions for run in runs), strict=True)))
-        columns = {name: torch.cat([run.columns[name] for run in runs]) for name in runs[0].columns}
-        return cls(side_by_side([run.tree for run in runs]), completions, columns)
+        return cls(side_by_side([run.tree for run in runs]), completions, torch.cat([run.advantages for run in runs]))
 
 
 def train(
@@ -127,8 +124,8 @@ def train(
                 _scored(each, sampled, own, rng) for each, sampled, rng in zip(asked, completions, rngs, strict=True)
             ]
             minibatches = [
-                _split(each.prompts, sampled, columns, own.steps_per_generation, rng)
-                for each, sampled, (columns, _), rng in zip(asked, completions, scored, rngs, strict=True)
+                _split(each.prompts, sampled, advantages, own.steps_per_generation, rng)
+                for each, sampled, (advantages, _), rng in zip(asked, completions, scored, rngs, strict=True)
             ]
             learned = learn(
                 weights, optimizer, minibatches, value, own.num_iterations, first_step=i * own.steps, measure=measure
@@ -170,7 +167,7 @@ def learn(
     losses, entropies, norms = [], torch.zeros(runs), torch.zeros(runs)
     metrics: list[Metrics | None] = [None] * runs
     for done in range(epochs * len(steps)):
-        tree, old, columns = steps[done % len(steps)]
+        tree, old, advantages = steps[done % len(steps)]
         choices = log_probs(weights, tree)
         flat = choices.detach()
         entropy = -(flat.exp() * flat).sum(-1)[tree.at]
@@ -178,19 +175,16 @@ def learn(
         size = len(logps) // runs if measure else len(logps)
         for i in range(len(logps) // size):
             rows = slice(i * size, (i + 1) * size)
-            known: dict[str, Any] = {name: x[rows] for name, x in columns.items() if name != "advantages"}
             values, found = policy_loss(
                 logps[rows],
                 old.logps[rows],
-                columns["advantages"][rows],
+                advantages[rows],
                 old.mask[rows],
                 objective,
                 entropies=entropy[rows],
                 metrics="all",
                 old_entropies=old.entropies[rows],
                 step=first_step + done,
-                staleness=done,
-                **known,
             )
             terms.append(values)
             merged = metrics[i]
@@ -252,13 +246,11 @@ class _Questions(NamedTuple):
 
 
 def _split(
-    prompts: Tensor, completions: Completions, columns: Mapping[str, Tensor], parts: int, rng: torch.Generator
+    prompts: Tensor, completions: Completions, advantages: Tensor, parts: int, rng: torch.Generator
 ) -> list[Minibatch]:
     """The minibatches of a round, at random."""
     return [
-        Minibatch.of(
-            prompts[part], Completions(*(x[part] for x in completions)), {k: x[part] for k, x in columns.items()}
-        )
+        Minibatch.of(prompts[part], Completions(*(x[part] for x in completions)), advantages[part])
         for part in torch.randperm(len(prompts), generator=rng).chunk(parts)
     ]
 
@@ -274,8 +266,8 @@ def _p_work(weights: Weights, asked: Sequence[_Questions]) -> list[float]:
 
 def _scored(
     asked: _Questions, completions: Completions, settings: Settings, rng: torch.Generator
-) -> tuple[dict[str, Tensor], Row]:
-    """What the rewards make of each completion, (B,) each, and what is logged of them."""
+) -> tuple[Tensor, Row]:
+    """The advantage of each completion, (B,), and what is logged of the rewards."""
     lengths = completions.mask.sum(1)
     ids = [row[:length] for row, length in zip(completions.tokens.tolist(), lengths.tolist(), strict=True)]
     logged: Row = {}
@@ -285,18 +277,13 @@ def _scored(
         rewards = (rewards - (torch.rand(len(rewards), generator=rng) < settings.flip).float()).abs()
     groups = rewards.view(-1, settings.num_generations)
     advantages = group_advantages(rewards, settings.num_generations, epsilon=_STD_EPSILON)
-    columns = {
-        "advantages": advantages,
-        "group_mean": groups.mean(1, keepdim=True).expand_as(groups).flatten(),
-        "group_std": groups.std(1, keepdim=True, correction=0).expand_as(groups).flatten(),
-    }
     logged |= {
         "reward": rewards.mean().item(),
         "reward_std": rewards.std().item(),
         "frac_reward_zero_std": (groups.std(1) == 0).float().mean().item(),
         "completions/mean_length": lengths.float().mean().item(),
     }
-    return columns, logged
+    return advantages, logged
 
 
 def learnable(node: Any) -> Objective:

@@ -28,7 +28,6 @@ from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from bandpo.errors import UserError, nearest
-from bandpo.explain import stretches
 from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.rules import DCPO, Band, Clip
@@ -54,6 +53,29 @@ _NO_DATES: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
 }
+
+
+def stretches(state: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[float, float, int]]:
+    """List the stretches of p with one value of an integer function. Each is (from, to, value); p is in (0, 1).
+
+    Changes are looked for between e^-30 and 1 - 1e-6 in steps of 0.011 in log(p / (1 - p)), then bisected to full
+    precision.
+    """
+
+    def at(x: torch.Tensor) -> torch.Tensor:
+        return state(torch.nn.functional.logsigmoid(x))
+
+    logit = torch.linspace(-30.0, 13.8, 4001, dtype=torch.float64)
+    values = at(logit)
+    changes = (values[1:] != values[:-1]).nonzero()[:, 0]
+    low, high, first = logit[changes], logit[changes + 1], values[changes]
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        same = at(middle) == first
+        low, high = torch.where(same, middle, low), torch.where(same, high, middle)
+    edges = [0.0, *torch.sigmoid(high).tolist(), 1.0]
+    kept = [int(values[0]), *values[changes + 1].tolist()]
+    return list(zip(edges[:-1], edges[1:], kept, strict=True))
 
 
 def write_figures(

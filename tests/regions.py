@@ -19,7 +19,6 @@ from bandpo import (
     Capped,
     Clip,
     Context,
-    Decaying,
     Intersect,
     Region,
     Union,
@@ -94,8 +93,6 @@ IN_YAML = [
     Intersect(Union(Band("kl", 0.02), Clip(0.1, 0.1)), Capped(DCPO(), 2.0)),
     ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2)),
     ByProbability(0.5, Intersect(Band("tv", 0.05), Clip()), BySign(Clip(), Band())),
-    Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=10),
-    Decaying(Clip(0.2, 0.28), ["eps_low", "eps_high"], 0.1, 10, "cosine"),
     Wider(0.3),
 ]
 IN_YAML += [  # every other rule of the library that has defaults and asks for p alone

@@ -169,7 +169,7 @@ def test_lazy_names_are_like_others():
     assert not [name for name in dir(bandpo) if name not in bandpo.__all__ and not hasattr(bandpo, name)]
     assert pickle.loads(pickle.dumps(bandpo.policy_loss)) is bandpo.policy_loss
     assert copy.deepcopy(bandpo.Band("kl")) == bandpo.Band("kl")
-    assert "Decaying" in pydoc.render_doc(bandpo)
+    assert "Controlled" in pydoc.render_doc(bandpo)
     with pytest.raises(AttributeError, match="module 'bandpo' has no attribute 'band_bound'"):
         bandpo.band_bound  # noqa: B018
 

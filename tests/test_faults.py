@@ -155,7 +155,12 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
         instead(lambda self, old, context=None: self.region.bounds(old, context)),
         ON_RULES,
     ),
-    "decaying number stays": (ALGEBRA, "Decaying.at", given(step=lambda x: 0), ON_RULES),
+    "controlled number stays": (
+        "bandpo.trust_regions.control",
+        "Controlled.at",
+        given(value=lambda x: x["self"].low),
+        "trust_regions/test_control.py",
+    ),
     "controller moves the wrong way": (
         "bandpo.trust_regions.control",
         "Quantile.step",

@@ -25,12 +25,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bandpo import Band, group_advantages, policy_loss
 from bandpo.band import divergence_at
 from bandpo.losses import token_logps
-from bandpo.losses.metrics import BINS, EDGES
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit
 from research.rules.full_divergence import full_divergence, top_k_divergence
 
 DIVERGENCES, RADII, TOP = ("kl", "tv"), (0.01, 0.05, 0.15), 20
+EDGES = (0.2, 0.4, 0.6, 0.8)  # of bins of the old probability, closed on the right
+BINS = tuple(f"p{edge}" for edge in (*EDGES, 1.0))
 GROUP = 8
 
 

@@ -13,8 +13,9 @@ from bandpo.band.divergences import divergence
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOG_P_MIN, expm1, output_dtype, working_copy
 from bandpo.trust_regions.base import Context, Part, Region, check_number
-from bandpo.trust_regions.batch import moves
 from bandpo.trust_regions.rules import Band
+
+from .batch import moves
 
 
 @dataclass(frozen=True)

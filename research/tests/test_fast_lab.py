@@ -168,9 +168,7 @@ def test_two_rounds_of_trls_batches_give_trls_weights_and_rows(start, tmp_path, 
             mask, old = each["completion_mask"].bool(), each["old_per_token_logps"]
             # Entropies of the old policy are for rules that ask for them; TRL makes them for those alone.
             completions = Completions(each["completion_ids"], mask, old, torch.zeros(mask.shape))
-            columns = {name: each[f"bandpo/{name}"] for name in ("group_mean", "group_std")}
-            columns["advantages"] = each["advantages"]
-            minibatches.append(Minibatch.of(each["prompt_ids"], completions, columns))
+            minibatches.append(Minibatch.of(each["prompt_ids"], completions, each["advantages"]))
         (row,) = learn(weights, optimizer, [minibatches], fast_lab.learnable(rule), 3, first_step=6 * i)
         for name, weight in after[i].items():
             torch.testing.assert_close(weights[name][0].detach(), weight, atol=1e-5, rtol=0, msg=name)
@@ -290,12 +288,12 @@ def test_rewards_are_inverted_as_told():
     completions = Completions(tokens, mask, torch.zeros(mask.shape), torch.zeros(mask.shape))
     answers = ["c"] * 16  # which no completion gives
     rng, asked = torch.Generator().manual_seed(0), fast_lab._Questions(tokens, answers)
-    columns, logged = fast_lab._scored(asked, completions, SMALL, rng)
+    advantages, logged = fast_lab._scored(asked, completions, SMALL, rng)
     assert logged["reward"] == 0
-    assert not columns["advantages"].any()
+    assert not advantages.any()
     rewards, own = [], Settings(**{**vars(SMALL), "flip": 0.25})
     for _ in range(100):
-        columns, logged = fast_lab._scored(asked, completions, own, rng)
+        advantages, logged = fast_lab._scored(asked, completions, own, rng)
         rewards.append(logged["reward"])
         assert logged["lab/right"] == 0
     assert sum(rewards) / 100 == pytest.approx(0.25, abs=0.05)
@@ -343,7 +341,7 @@ def test_a_run_that_breaks_ends_at_its_step_and_is_named(quick, monkeypatch):
     tokens, answers, mask = responses(8)
     ones = torch.ones(8)
     made = Completions(answers, mask, -torch.ones(mask.shape), torch.ones(mask.shape))
-    batches = [[Minibatch.of(tokens, made, {"advantages": ones, "group_mean": ones, "group_std": ones})]] * 3
+    batches = [[Minibatch.of(tokens, made, ones)]] * 3
     with pytest.raises(UserError, match=r"step 7: \S+ of run 2 of 3 is not finite"):
         learn(weights, fast_lab._optimizer(weights, 1e-4), batches, fast_lab.learnable("grpo"), 1, first_step=6)
 

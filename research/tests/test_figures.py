@@ -10,6 +10,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -20,7 +21,7 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from bandpo import DCPO, Band, Capped, Clip
 from bandpo.errors import UserError
 from bandpo.trust_regions import Relaxed
-from research.figures import _LOOK, CLASSES, FIGURES, PAIR, PAPER, main
+from research.figures import _LOOK, CLASSES, FIGURES, PAIR, PAPER, main, stretches
 
 ROOT = Path(__file__).parents[2]
 # The epsilons below and above at p, as the paper writes them (delta 0.1; eq:tv_bounds, eq:chi2_bounds, DCPO's own).
@@ -198,3 +199,12 @@ def test_an_unknown_figure_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(UserError, match=r"one of \['regions-3d', 'variation', 'ratio'\], got 'ratioo', did you mean"):
         main(["-o", str(tmp_path / "new"), "--only", "ratioo"])
     assert not (tmp_path / "new").exists()
+
+
+def test_stretches_find_every_change_of_a_step_function():
+    edges = torch.tensor([1e-9, 0.2, 0.203, 0.99], dtype=torch.float64)
+    found = stretches(lambda log_p: (log_p.exp()[..., None] > edges).sum(-1))
+    assert [start for start, _, _ in found] == pytest.approx([0, *edges.tolist()], rel=1e-12)
+    assert [end for _, end, _ in found] == pytest.approx([*edges.tolist(), 1], rel=1e-12)
+    assert [value for _, _, value in found] == [0, 1, 2, 3, 4]
+    assert stretches(lambda log_p: torch.full_like(log_p, 7)) == [(0.0, 1.0, 7)]

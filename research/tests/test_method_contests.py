@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import bandpo
-from bandpo.losses.nodes import methods
+from bandpo.losses.nodes import methods, read_methods
 from research.bench import Contest, read_contest
 from research.bench.contest import Family, grid_of, learner_of
 from research.rules.budget import Budget
+from research.rules.decaying import Decaying
 from research.rules.kl3 import KL3
 from research.rules.trgppo import TRGPPO
 from research.worlds import Learner
@@ -22,7 +23,7 @@ from research.worlds.training import why_not_numba
 
 FOLDER = Path(__file__).parents[1] / "contests"
 FILES = ("methods", "slow_methods")
-NAMES = [method.name for method in methods()]
+METHODS = {each.name: each for each in [*methods(), *read_methods(Path(__file__).parents[1] / "methods.yaml")]}
 
 
 @functools.cache
@@ -44,7 +45,7 @@ def _objective(read: Contest, family: Family, point: dict[str, Any]) -> bandpo.O
 
 
 def named_by(family: str) -> list[str]:
-    return [name for name in family.split(" and ") if name in NAMES]
+    return [name for name in family.split(" and ") if name in METHODS]
 
 
 # As they were known when the contests were run.
@@ -60,7 +61,7 @@ NAMED = sorted({name for file in FILES for family in contest(file).families for 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_method_takes_part_with_its_published_values(name):
-    learner, value = Learner(name, 0.02), PUBLISHED.get(name, bandpo.losses.method(name).without_average)
+    learner, value = Learner(METHODS[name], 0.02), PUBLISHED.get(name, METHODS[name].without_average)
     holding = [(file, family) for file in FILES for family in objectives(file) if name in named_by(family)]
     wanted = "methods" if why_not_numba(learner) is None else "slow_methods"
     assert wanted in [file for file, _ in holding]
@@ -81,7 +82,7 @@ def test_the_slow_contest_has_the_fixed_rule_of_each_kind_that_adapts():
     assert {type(each.trust_region) for each in made["fixed clip"] + made["symmetric clip"]} == {bandpo.Clip}
     assert {type(each.trust_region) for each in made["Band-KL"]} == {bandpo.Band}
     moving = {type(tried[0].trust_region) for tried in made.values()}
-    assert {bandpo.Adaptive, Budget, bandpo.Controlled, bandpo.Decaying} <= moving
+    assert {bandpo.Adaptive, Budget, bandpo.Controlled, Decaying} <= moving
     regions: list[Any] = [each.trust_region for tried in made.values() for each in tried]
     laws = {region.law.kind for region in regions if hasattr(region, "law")}
     assert laws == {"tilt", "pi", "quantile", "adaptive_kl", "hysteresis"}

@@ -25,7 +25,7 @@ from .rounds import HIGHEST, RARE, Trace, of_some, start_of_round
 from .world import World, divergence, entropies, exact, sample
 
 # What a loss takes of the context that is known at the start of a round.
-_AT_START = ("old_entropies", "group_mean", "group_std", "staleness", "mean_weight")
+_AT_START = ("old_entropies", "mean_weight")
 _OCTAVES = 16
 
 
@@ -107,7 +107,7 @@ class _Run:
         entropy = -(table.exp() * table).sum(-1)[states]
         known: Known = {name: getattr(context, name) for name in _AT_START}  # pyright: ignore[reportAssignmentType]
         known |= {"step": self.steps, "entropies": entropy.detach()}
-        known["divergences"] = (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]
+        known["more"] = {**context.more, "divergences": (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]}
         if self.rule is not None and self.state is not None:
             known["controlled"] = self.rule.value(self.state)
         kept = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,9 +70,11 @@ def start_of_round(
         advantages=advantages,
         positions=mask.cumsum(-1, dtype=torch.int32) - 1,
         old_entropies=old_entropies,
-        group_mean=groups.mean(1).repeat_interleave(size)[:, None],
-        group_std=groups.std(1, correction=0).repeat_interleave(size)[:, None],
-        staleness=min(scene.stale, round),
+        more={
+            "group_mean": groups.mean(1).repeat_interleave(size)[:, None],
+            "group_std": groups.std(1, correction=0).repeat_interleave(size)[:, None],
+            "staleness": min(scene.stale, round),
+        },
     )
     adaptive = find_one(learner.objective.trust_region, Adaptive)
     if adaptive is not None:  # the mean over a round, as trainers have it, and not over a minibatch
@@ -84,6 +86,10 @@ def start_of_round(
 
 def of_some(context: Context, choose: Callable[[Tensor], Tensor]) -> Context:
     """The context of a part of the tokens, which `choose` takes from each tensor."""
-    fields: dict[str, Any] = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
-    fields |= {name: choose(x) for name, x in fields.items() if isinstance(x, Tensor)}
+
+    def some(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: choose(x) if isinstance(x, Tensor) else x for name, x in fields.items()}
+
+    fields = some(vars(context))
+    fields["more"] = some(context.more)
     return Context(**fields)

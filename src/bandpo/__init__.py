@@ -26,8 +26,8 @@ _PARTS = {
     "bounds": ("Bounds",),
     "losses": ("Objective", "group_advantages", "objective", "policy_loss"),
     "trust_regions": (
-        "Adaptive", "Band", "ByProbability", "BySign", "Capped", "Clip", "Context", "Controlled", "DCPO", "Decaying",
-        "Intersect", "Quantile", "Region", "Union",
+        "Adaptive", "Band", "ByProbability", "BySign", "Capped", "Clip", "Context", "Controlled", "DCPO", "Intersect",
+        "Quantile", "Region", "Relaxed", "Union",
     ),
 }  # fmt: skip
 _NAMES = {name: part for part, names in _PARTS.items() for name in names}

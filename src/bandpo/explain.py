@@ -1,9 +1,8 @@
-"""Explain a rule, an objective or a method. The text has a token's moves, what stops it, and its gradient."""
+"""Explain a rule, an objective or a method: moves, what stops them, gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -40,7 +39,6 @@ _OUTSIDE = {
     "mask": ("none (value 0)", "as inside"),
     "mask_two_sided": ("none (value 0)", "none (value 0)"),
     "weight": ("{bound} A", "{bound} A"),
-    "soft": ("({bound} - 1) r / (r - 1) A", "as inside"),
     "preserve": ("{kept:g} {bound} A", "as inside"),
     "decay": ("({quotient})^{kept:g} r A", "as inside"),
 }
@@ -56,7 +54,7 @@ class Case(NamedTuple):
 def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, width: int = 100) -> str:
     """Explain the moves that a rule, an objective or a method allows tokens.
 
-    The text is words and a table, at most `width` wide; with `other` also the differences.
+    The text is words and a table, at most `width` wide; with `other` its rows stand beside.
 
     Raises ValueError for a rule that needs more than p to have bounds and is not made of rules that do not.
     """
@@ -73,8 +71,6 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
         reasons = dict.fromkeys(reason for case in shown for pair in stops(case.region, log_p) for reason in pair)
         meant = {reason: _MEANING.get(reason.split()[-1], "the rule itself") for reason in reasons}
         lines += ["", "What ends an interval:", *(f"  {reason}: {meaning}" for reason, meaning in meant.items())]
-    if other is not None:
-        lines += ["", *_compared(found[0], found[1], *cases)]
     return "\n".join(lines)
 
 
@@ -214,62 +210,6 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     padded = [[cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)]
     title = [f"{cases[0].label}:"] if len(cases) == 1 else []
     return title + ["  ".join(row) for row in zip(*padded, shown[-1], strict=True)]
-
-
-def _compared(one: Objective, other: Objective, cases: Sequence[Case], against: Sequence[Case]) -> list[str]:
-    """Say where each case leaves more room than the other rule's. If they cannot be compared, say why."""
-    if one.ratio != other.ratio:
-        return [f"Not compared: the ratios are of different things, {one.ratio} and {other.ratio}."]
-    if len(cases) != len(against):
-        return ["Not compared: one of them is several rules."]
-    lines: list[str] = []
-    words = {1: "leaves more room", -1: "is tighter", 0: "allows the same (to 1e-12)"}
-    for mine, theirs in zip(cases, against, strict=True):
-        for way in ("Up", "Down"):
-            found: dict[int, list[str]] = {}
-            for start, end, value in stretches(partial(_room, mine.region, theirs.region, way == "Up")):
-                found.setdefault(value, []).append(_where(start, end))
-            said = ", ".join(f"{words[value]} {' and '.join(where)}" for value, where in found.items())
-            lines.append(f"{way}, against {theirs.label}: {mine.label} {said}.")
-    return lines
-
-
-def _room(region: Region, other: Region, up: bool, log_p: Tensor) -> Tensor:
-    """Compare the room of two rules: more (1), less (-1) or the same (0)."""
-    log_p = log_p[:, None]
-    one, two = region.bounds(log_p), other.bounds(log_p)
-    above = torch.minimum(one.log_high, -log_p) - torch.minimum(two.log_high, -log_p)
-    gap = above if up else two.log_low.exp() - one.log_low.exp()
-    return torch.where(gap.abs() <= 1e-12, 0, gap.sign()).int()[:, 0]
-
-
-def stretches(state: Callable[[Tensor], Tensor]) -> list[tuple[float, float, int]]:
-    """List the stretches of p with one value of an integer function. Each is (from, to, value); p is in (0, 1).
-
-    Changes are looked for between e^-30 and 1 - 1e-6 in steps of 0.011 in log(p / (1 - p)), then bisected to full
-    precision.
-    """
-
-    def at(x: Tensor) -> Tensor:
-        return state(torch.nn.functional.logsigmoid(x))
-
-    logit = torch.linspace(-30.0, 13.8, 4001, dtype=torch.float64)
-    values = at(logit)
-    changes = (values[1:] != values[:-1]).nonzero()[:, 0]
-    low, high, first = logit[changes], logit[changes + 1], values[changes]
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        same = at(middle) == first
-        low, high = torch.where(same, middle, low), torch.where(same, high, middle)
-    edges = [0.0, *torch.sigmoid(high).tolist(), 1.0]
-    kept = [int(values[0]), *values[changes + 1].tolist()]
-    return list(zip(edges[:-1], edges[1:], kept, strict=True))
-
-
-def _where(start: float, end: float) -> str:
-    if start == 0.0:
-        return "for every p" if end == 1.0 else f"for p < {_show(end)}"
-    return f"for p > {_show(start)}" if end == 1.0 else f"for {_show(start)} < p < {_show(end)}"
 
 
 def _show(value: float | Tensor) -> str:

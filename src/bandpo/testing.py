@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -183,18 +184,25 @@ class _Batch:
         """Compute the loss of some rows and its gradient."""
         leaf, old = self.new[rows].detach().requires_grad_(), self.old[rows]
         advantages = torch.tensor([1.0, -1.0, 0.5, -2.0, 3.0, -0.3], dtype=torch.float64)[rows]
-        more |= {name: x[rows] if isinstance(x, Tensor) and x.dim() else x for name, x in self.known.items()}
+        more |= _each(lambda x: x[rows] if x.dim() else x, self.known)
         more |= {"ref_logps": old} if self.objective.beta else {}
         loss, _ = policy_loss(leaf, old, advantages, self.mask[rows], self.objective, **more)
         return {"value": loss.detach(), "gradient": torch.autograd.grad(loss.sum(), leaf)[0]}
 
 
-def _check_padding(batch: _Batch) -> None:
-    def spoiled(x: Any) -> Any:
-        of_tokens = isinstance(x, Tensor) and x.shape == batch.mask.shape
-        return torch.where(batch.mask, x, math.nan) if of_tokens else x
+def _each(change: Callable[[Tensor], Tensor], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Change each tensor, those of `more` included."""
+    return {
+        name: change(x) if isinstance(x, Tensor) else _each(change, x) if name == "more" else x
+        for name, x in known.items()
+    }
 
-    known = {name: spoiled(x) for name, x in batch.known.items()}
+
+def _check_padding(batch: _Batch) -> None:
+    def spoiled(x: Tensor) -> Tensor:
+        return torch.where(batch.mask, x, math.nan) if x.shape == batch.mask.shape else x
+
+    known = _each(spoiled, batch.known)
     padded = replace(batch, new=spoiled(batch.new), old=spoiled(batch.old), known=known).terms()
     plain = {what: torch.where(batch.mask, x, 0.0) if x.dim() else x for what, x in batch.terms().items()}
     _same(plain, padded, "what stands in padding must not reach the {}")

@@ -16,12 +16,12 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
+from verl_rule import Stepped
 
 import bandpo
 from bandpo.integrations import _SAID
 from bandpo.integrations import verl as plugin
 from bandpo.integrations.verl import BandPOLossConfig
-from bandpo.trust_regions import Tilt
 
 MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 DECADES = [1e-9, 1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.99999]
@@ -318,7 +318,7 @@ def test_without_options_the_rule_is_the_papers():
 
 # ---- what a rule asks for, by the wrapped update; what comes of it is in test_verl_worker.py
 
-DECAYING = bandpo.Decaying(bandpo.Clip(0.2, 0.2), ("eps_low",), end=0.1, steps=10)
+STEPPED = Stepped()
 
 
 def module_of(monkeypatch, worker):
@@ -353,9 +353,9 @@ def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwar
     module_of(monkeypatch, worker)
     plain = bandpo_actor(bandpo.Band())
     assert worker.train_mini_batch is inner  # nothing is asked for
-    asking = bandpo_actor(DECAYING)
+    asking = bandpo_actor(STEPPED)
     wrapped = worker.train_mini_batch
-    bandpo_actor(DECAYING)
+    bandpo_actor(STEPPED)
     assert worker.train_mini_batch is wrapped is not inner  # once
     data = TensorDict({}, batch_size=2)
     tu.assign_non_tensor(data, global_steps=5)
@@ -422,7 +422,7 @@ def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(t
 
 def test_a_loss_outside_of_an_update_says_what_is_missing():
     with pytest.raises(RuntimeError, match=r"\['step'\] must be known, but verl called the loss outside of an update"):
-        run("bandpo", bandpo_actor(DECAYING), batch([0.1], [1.0]))
+        run("bandpo", bandpo_actor(STEPPED), batch([0.1], [1.0]))
 
 
 @pytest.mark.parametrize("name", list(plugin.SOURCES))
@@ -430,24 +430,18 @@ def test_what_a_batch_lacks_is_named_with_who_puts_it_there(name):
     source, by = plugin.SOURCES[name]
     message = f"{name} is made of '{source}', which this batch lacks; it is put there by {by}"
     with pytest.raises(ValueError, match=re.escape(message)):
-        plugin.add_columns(TensorDict({}, batch_size=2), frozenset({name}), bandpo.Band(), None)
+        plugin.known_of_update(TensorDict({}, batch_size=2), frozenset({name}), bandpo.Band(), None)
 
 
-@pytest.mark.parametrize(("ages", "said"), [([3, 3], 1), ([3, 2], 0)])
-def test_a_law_by_staleness_is_told_of_responses_of_one_age(monkeypatch, recwarn, ages, said):
-    _SAID.clear()
+@pytest.mark.parametrize("steps", [[5, 7], 7])
+def test_the_step_is_that_of_the_newest_prompt(monkeypatch, steps):
     alone(monkeypatch)
-    monkeypatch.setattr(plugin, "_padded", lambda data, name: torch.full((2, 3), -1.0))
-    rule = bandpo.Adaptive(bandpo.Band(), Tilt("staleness", -0.5))
     data = TensorDict({}, batch_size=2)
-    tu.assign_non_tensor(data, global_steps=5)
-    tu.assign_non_tensor_stack(data, "extra_fields", [{"max_global_steps": age} for age in ages])
-    for _ in range(2):  # once
-        plugin.add_columns(data, frozenset({"staleness", "mean_weight"}), rule, None)
-    assert [str(each.message) for each in recwarn] == [
-        "all responses of an update are of one age: a law by staleness changes no radius"
-    ] * said
-    assert data["bandpo_staleness"].tolist() == [4 - age for age in ages]
+    if isinstance(steps, list):
+        tu.assign_non_tensor_stack(data, "global_steps", steps)
+    else:
+        tu.assign_non_tensor(data, global_steps=steps)
+    assert plugin.known_of_update(data, frozenset({"step"}), STEPPED, None) == {"step": 6}
 
 
 def test_the_samplers_ratio_is_not_corrected_twice(monkeypatch):

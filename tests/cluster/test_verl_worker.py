@@ -6,7 +6,7 @@ import pytest
 import torch
 import verl_toy
 from transformers import AutoModelForCausalLM
-from verl_toy import EPOCHS, LOSS, MINI_BATCH, OUTCOMES, PROMPT, PROMPTS, RESPONSE, SIZE
+from verl_toy import EPOCHS, LOSS, MINI_BATCH, PROMPT, RESPONSE, SIZE
 
 from bandpo import Band
 from bandpo.integrations import HOSTS
@@ -200,10 +200,6 @@ def test_a_rule_sees_what_verls_batch_has(updates, initial, case, ranks):
                 near = torch.where(tokens, (seen["old_logps"][row] - old).abs(), 0.0).sum(-1)
                 i = int(near.argmin())
                 assert near[i] < 1e-4
-                group = torch.tensor(OUTCOMES)[i % PROMPTS :: PROMPTS]
-                torch.testing.assert_close(seen["group_mean"][row], group.mean()[None])
-                torch.testing.assert_close(seen["group_std"][row], (group - group.mean()).square().mean().sqrt()[None])
-                assert seen["staleness"][row] == i % 2
                 torch.testing.assert_close(seen["old_entropies"][row][tokens], entropies[i][tokens], atol=1e-5, rtol=0)
                 moved = max(moved, float((seen["entropies"][row] - entropies[i])[tokens].abs().max()))
                 found.append(i)

@@ -27,7 +27,7 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
-from verl_toy import EPOCHS, MINI_BATCH, OUTCOMES, PROMPT, PROMPTS, RESPONSE, SIZE
+from verl_toy import EPOCHS, MINI_BATCH, PROMPT, RESPONSE, SIZE
 
 
 def make_worker(settings):
@@ -135,13 +135,7 @@ def made_data(worker, rank, world, penalties=False, context=False, **options):
         mine = torch.arange(SIZE).view(-1, world, MINI_BATCH // world)[:, rank].flatten()
         tensors["entropy"] = no_padding_2_padding(inferred["entropy"], data).detach()
         tensors["rollout_log_probs"] = old - 0.1
-        tensors["rm_scores"] = torch.zeros_like(old)
-        tensors["rm_scores"][:, 2] = torch.tensor(OUTCOMES)[mine]
-        context = {
-            "uid": [f"prompt {i % PROMPTS}" for i in mine.tolist()],  # spread over ranks and mini-batches
-            "global_steps": [8 if i else 7 for i in mine.tolist()],
-            "extra_fields": [{"max_global_steps": 7 - i % 2} for i in mine.tolist()],
-        }
+        context = {"global_steps": [8 if i else 7 for i in mine.tolist()]}
     if penalties:
         tensors["ref_log_prob"] = old - 0.1 * torch.rand(old.shape, generator=torch.Generator().manual_seed(rank))
     data = as_data(old_log_probs=old, **tensors)

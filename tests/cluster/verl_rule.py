@@ -1,4 +1,4 @@
-"""A rule and a law that keep what they are shown, and a law that never moves, for workers that find them by name."""
+"""Rules and a law that keep what they are shown, and a law that never moves, for workers that find them by name."""
 
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -26,6 +26,19 @@ class Watching(bandpo.Region):
             context.require(name, self)
         keep(old_logps, context)
         return bandpo.Clip(0.2, 0.2).bounds(old_logps)
+
+
+@dataclass(frozen=True)
+class Stepped(bandpo.Region):
+    """A band that needs the step."""
+
+    kind: ClassVar[str] = "stepped_of_cluster_tests"
+    needs: ClassVar[tuple[str, ...]] = ("step",)
+    delta: float = 0.0001
+
+    def bounds(self, old_logps, context=None):
+        assert context.require("step", self) >= 0
+        return bandpo.Band("kl", self.delta).bounds(old_logps)
 
 
 @dataclass(frozen=True)

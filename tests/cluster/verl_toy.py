@@ -21,9 +21,6 @@ ENVIRONMENT = {
 # The made batch of update_actor.py, over all ranks.
 PROMPT, RESPONSE = 6, 8
 SIZE, MINI_BATCH, EPOCHS = 16, 8, 2
-# Response i is one of prompt i % PROMPTS, with this score.
-PROMPTS = 5
-OUTCOMES = [i * i % 7 / 4 for i in range(SIZE)]
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 OURS = [f"{LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig", f"{LOSS}.loss_mode=bandpo"]

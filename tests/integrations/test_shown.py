@@ -32,7 +32,7 @@ def test_a_method_of_the_sampler_is_taken_where_the_ratio_is_to_it(name):
         objective_for("Liger", name, anchor="sampler")
 
 
-FIELDS = ["logps", *Known.__annotations__]
+FIELDS = ["logps", *(name for name in Known.__annotations__ if name != "more")]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,16 @@ class Watching(Region):
         return Bounds(-wide, wide)
 
 
+class Aged(Region):
+    """Asks for what the library has no name for."""
+
+    needs = ("age",)
+
+    def bounds(self, old_logps, context=None):
+        wide = 0 * old_logps + 0.1 * (context or Context()).require("age", self)
+        return Bounds(-wide, wide)
+
+
 def batch():
     rng = torch.Generator().manual_seed(0)
     old = -2 * torch.rand(3, 4, generator=rng, dtype=torch.float64)
@@ -46,27 +56,40 @@ def test_a_rule_is_shown_what_the_loss_is_given():
     given = {
         "entropies": tokens,
         "old_entropies": tokens + 1,
-        "divergences": tokens + 2,
-        "group_mean": responses,
-        "group_std": responses[:, None] + 1,
         "step": 7,
-        "staleness": torch.tensor([0, 1, 2]),
         "mean_weight": 1.5,
         "controlled": 0.04,
     }
-    assert set(given) == set(Known.__annotations__)
-    context = shown(new.requires_grad_(), old, advantages, mask, **given)
-    for name, value in given.items():
-        found = getattr(context, name)
+    more = {"group": torch.tensor([0, 1, 2]), "rate": responses.requires_grad_(), "far": tokens + 2, "age": 3}
+    assert {*given, "more"} == set(Known.__annotations__)
+    context = shown(new.requires_grad_(), old, advantages, mask, **given, more=more)
+    assert context.more.keys() == more.keys()
+    for name, value in (given | more).items():
+        found = context.more[name] if name in more else getattr(context, name)
         if isinstance(value, torch.Tensor):
             value = value[:, None] if value.dim() == 1 else value
             assert torch.equal(found, value), name
             assert found.dim() == 2, name
+            assert not found.requires_grad, name
         else:
             assert found == value, name
     assert context.logps is not None
     assert torch.equal(context.logps[mask], new[mask])
     assert not context.logps.requires_grad
+
+
+def test_a_rule_may_need_what_has_no_name_here():
+    new, old, advantages, mask = batch()
+    ages = torch.tensor([1, 2, 0])
+    loss, _ = policy_loss(new, old, advantages, mask, Aged(), more={"age": ages})
+    ratio = (new - old).exp()
+    clipped = (new - old).clamp(min=-0.1 * ages[:, None], max=0.1 * ages[:, None]).exp()
+    a = advantages[:, None]
+    terms = torch.where(mask, torch.minimum(ratio * a, clipped * a), 0.0)
+    torch.testing.assert_close(loss, -(terms.sum(1) / mask.sum(1)).mean())
+    message = r"Aged needs context\.age, which was not given; pass more=\{'age': \.\.\.\} to policy_loss, or a Context"
+    with pytest.raises(ValueError, match=message):
+        policy_loss(new, old, advantages, mask, Aged())
 
 
 def test_the_ratio_of_whole_responses_is_shown_as_that():
@@ -79,11 +102,16 @@ def test_the_ratio_of_whole_responses_is_shown_as_that():
 @pytest.mark.parametrize(
     ("known", "error", "message"),
     [
-        ({"stalness": 1}, TypeError, r"no argument 'stalness', did you mean 'staleness'\?"),
+        ({"stap": 1}, TypeError, r"no argument 'stap', did you mean 'step'\?; of the context it takes \[.*'more'\]"),
         ({"positions": None}, TypeError, "no argument 'positions'"),
         ({"entropies": torch.rand(3)}, ValueError, r"entropies must be \(3, 4\) like logps, got \(3,\)"),
-        ({"group_mean": torch.rand(4)}, ValueError, r"group_mean must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)"),
-        ({"group_std": torch.ones(3, dtype=torch.int64)}, ValueError, "group_std must be floating point"),
+        ({"mean_weight": torch.rand(4)}, ValueError, r"mean_weight must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)"),
+        ({"entropies": torch.ones(3, 4, dtype=torch.int64)}, ValueError, "entropies must be floating point"),
+        (
+            {"more": {"age": torch.rand(4)}},
+            ValueError,
+            r"more\['age'\] must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)",
+        ),
     ],
 )
 def test_what_is_no_context_is_refused(known, error, message):

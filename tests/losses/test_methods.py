@@ -17,7 +17,7 @@ from typing import get_args
 import pytest
 import torch
 from scripts import load as load_script
-from textbook import F64, STEP, batch, in_a_loop, kl_ball, loss_and_gradient, ppo, textbook
+from textbook import F64, batch, in_a_loop, kl_ball, loss_and_gradient, ppo, textbook
 from torch import Tensor
 
 import bandpo
@@ -25,7 +25,7 @@ from bandpo import Band, Clip, Objective, integrations, objective, policy_loss
 from bandpo.errors import UserError
 from bandpo.explain import explain
 from bandpo.integrations import HOSTS, objective_for, say_average, tell
-from bandpo.losses import method
+from bandpo.losses import Decay, method
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.nodes import methods
 from bandpo.losses.notation import allowed, in_words
@@ -64,18 +64,8 @@ def two_sided(log_pi, old, sampler, a):
     return torch.where(first <= second, first, second)
 
 
-def decaying_clip(log_pi, old, sampler, a):
-    eps = 0.2 + (0.05 - 0.2) * STEP / 1000
-    return ppo((log_pi - old).exp(), a, 1 - eps, 1 + eps)
-
-
 def band(delta: float) -> Callable[..., Tensor]:
     return lambda log_pi, old, sampler, a: ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), delta))
-
-
-def decaying_band(log_pi, old, sampler, a):
-    delta = 0.2 + (0.02 - 0.2) * (1 - math.cos(math.pi * STEP / 1000)) / 2
-    return band(delta)(log_pi, old, sampler, a)
 
 
 def within(rise: Tensor, log_pi: Tensor, old: Tensor, a: Tensor) -> Tensor:
@@ -122,18 +112,6 @@ def dppo(cap: float = math.inf) -> Callable[..., Tensor]:
         return a * r.clamp(max=cap) * log_pi * (rise <= 0.15 if a > 0 else rise >= -0.15)
 
     return formula
-
-
-def cppo(log_pi, old, mu, a):
-    r, gap = torch.exp(log_pi - mu).detach(), (log_pi.exp() - mu.exp()).abs().detach()
-    kept, spent, earned = [], 0.0, 0.0
-    for t in range(len(r)):
-        w = 1 - 0.2 * t / (len(r) - 1) if len(r) > 1 else 1.0
-        spent += w * gap[t]
-        inside = w * gap[t] <= 0.15 and spent <= 0.15 + 0.015 * earned
-        earned += w
-        kept.append(1.0 if inside or a * (r[t] - 1) <= 0 else 0.0)
-    return a * r * log_pi * torch.tensor(kept, dtype=F64)
 
 
 def ripo(log_pi, old, sampler, a):
@@ -232,24 +210,6 @@ def band_entropy(log_pi, old, sampler, a, old_entropies, mean_weight):
     return ppo((log_pi - old).exp(), a, low, high)
 
 
-def gapo(log_pi, old, sampler, a, group_mean):
-    right = group_mean * 8
-    return ppo((log_pi - old).mean().exp(), a, 1 - 3e-3, 1 + 3e-3 + (5e-3 - 3e-3) * (8 - right) / 7)
-
-
-def erc(log_pi, old, sampler, a, entropies, old_entropies):
-    terms = ppo(torch.exp(log_pi - old), a, 0.8, 1.28)
-    terms = torch.where((a < 0) & (terms < 10 * a), 10 * a, terms)
-    ratio = (entropies + 1e-8) / (old_entropies + 1e-8)
-    return torch.where((ratio > 0.95) & (ratio < 1.05), terms, terms.detach())
-
-
-def a3po(log_pi, old, sampler, a, staleness):
-    alpha = 1.0 if staleness == 0 else 1 / staleness
-    prox = (alpha * sampler + (1 - alpha) * log_pi).detach()
-    return (prox - sampler).exp() * ppo((log_pi - prox).exp(), a, 0.8, 1.2)
-
-
 def sapo(log_pi, old, sampler, a):
     tau = 1.0 if a > 0 else 1.05
     return 4 / tau / (1 + torch.exp(-tau * (torch.exp(log_pi - old) - 1))) * a
@@ -282,8 +242,6 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "weighted-clip": weighted,
     "two-level-clip": two_levels,
     "no-clip": fixed(0.0, math.inf),
-    "decaying-clip": decaying_clip,
-    "decaying-band": decaying_band,
     "dcpo": dcpo,
     "trgppo": trgppo,
     "band-kl": band(0.05),
@@ -311,11 +269,7 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "sapo": sapo,
     "dgpo": dgpo,
     "cfpo": cfpo,
-    "cppo": cppo,
     "band-entropy": band_entropy,
-    "gapo": gapo,
-    "erc": erc,
-    "a-3po": a3po,
 }
 # Of these the value is another one with the same gradient: A log pi for A pi / sg(pi), r A for sg(r) A log pi, or 0
 # for a constant; the weight times A for that times A log pi.
@@ -327,9 +281,6 @@ OTHER_VALUE = {
     "dppo",
     "dis",
     "kpop",
-    "erc",
-    "a-3po",
-    "cppo",
     "vespo",
 }
 
@@ -337,15 +288,15 @@ OTHER_VALUE = {
 # The average of each method's paper, read once more.
 AVERAGES = dict.fromkeys(FORMULAS)
 AVERAGES |= dict.fromkeys(
-    "grpo dcpo band-kl band-tv band-chi2 band-relaxed topr abc-grpo gspo gmpo kpop sapo gapo vespo".split(),  # noqa: SIM905
+    "grpo dcpo band-kl band-tv band-chi2 band-relaxed topr abc-grpo gspo gmpo kpop sapo vespo".split(),  # noqa: SIM905
     "seq-mean-token-mean",
 )
 AVERAGES |= dict.fromkeys(
-    "ppo dapo ripo cispo up ce-gppo gppo dis dgpo erc a-3po".split(),  # noqa: SIM905
+    "ppo dapo ripo cispo up ce-gppo gppo dis dgpo".split(),  # noqa: SIM905
     "token-mean",
 )
 AVERAGES |= {"luspo": "seq-mean-token-sum"}
-AVERAGES |= dict.fromkeys(["dr-grpo", "dppo", "cppo"], "seq-mean-token-sum-norm")
+AVERAGES |= dict.fromkeys(["dr-grpo", "dppo"], "seq-mean-token-sum-norm")
 
 
 def test_a_method_has_the_average_of_its_paper():
@@ -391,24 +342,6 @@ def test_a_cap_of_dppos_ratio_is_a_weight(cap):
     if cap == 3:
         above = ((data["logps"] - sampler).exp() > cap) & data["response_mask"]
         assert (gradient[above] != 0).sum() > 3
-
-
-def test_cppo_spends_its_budget_along_a_response():
-    """Near the sampler the sum over the tokens before decides, not the limit of a single token."""
-    data, sampler = batch(method("cppo"), rows=100, columns=24)
-    data["logps"] = (sampler + 0.2 * (data["logps"].detach() - sampler)).requires_grad_()
-    gradient = loss_and_gradient(in_a_loop(method("cppo"), data, sampler), method("cppo").objective)[1]
-    expected = textbook(cppo, data, sampler, AVERAGES["cppo"])[1]
-    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-14)
-
-
-def test_erc_has_a_dual_clip_at_10():
-    """Few tokens of a batch are near it."""
-    r = torch.tensor([[0.79, 0.81, 9.9, 10.1]], dtype=F64)
-    data = {"logps": (r / 20).log().requires_grad_(), "old_logps": torch.full_like(r, math.log(0.05))}
-    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "entropies": r, "old_entropies": r}
-    _, gradient = loss_and_gradient(data, method("erc").objective)
-    torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.81, 9.9, 0.0]], dtype=F64) / 4)
 
 
 # ---- trainers, recipes and commands
@@ -578,29 +511,21 @@ def test_the_gradient_of_a_smooth_gate_is_said():
     text = explain(Objective(Clip(), apply=("clip", "quadratic")))
     assert "log pi: r A inside\n    where A >= 0: none" in text
     assert "where A < 0: r A (1 - (r - 1) / (r_low - 1)) on the side of r_low, beyond it too, and r A (1 + (r" in text
-    text = explain(Objective(Clip(), apply=("soft", "clip"), ratio="sequence-mean"))
+    text = explain(Objective(Clip(), apply=(Decay(1, 2), "clip"), ratio="sequence-mean"))
     assert "r A inside, for each of the tokens 1 / T of it" in text
-    assert "where A >= 0: (r_high - 1) r / (r - 1) A above the interval, as inside below it" in text
+    assert "where A >= 0: (r_high / r)^2 r A above the interval, as inside below it" in text
 
 
 def test_rules_of_a_rule_are_explained_each():
     text = explain(method("up"), [0.1])
     assert re.search(r"Ratio 1 \(A >= 0\) +0.1 to 0.1 +1 to 1 ", text)
     assert re.search(r"Clip 0.2/inf \(A < 0\) +0.08 to 1 +0.8 to inf ", text)
-    text = explain(method("decaying-clip"), [0.5])
-    assert re.search(r"GRPO 0.2/0.2 \(step 0\) +0.4 to 0.6 ", text)
-    assert re.search(r"GRPO 0.05/0.05 \(from step 1000\) +0.475 to 0.525 ", text)
 
 
 def test_a_geometric_mean_has_an_interval_and_no_p():
     text = explain(method("gspo"), [0.1])
     assert "a response's mean ratio may go from 0.9997 to 1.0004" in text
     assert "new probability" not in text
-    assert explain(method("ppo"), (), method("gspo")).endswith("of different things, token and sequence-mean.")
-    assert explain(method("ppo"), (), method("up")).endswith("one of them is several rules.")
-    assert "Up, against Clip-Higher, the clip of DAPO: GRPO is tighter" in explain(
-        method("grpo"), (), method("clip-higher")
-    )
 
 
 # ---- the pages
@@ -638,7 +563,7 @@ def test_the_table_says_which_trainers_run_a_method(index):
     said = {name: index.trainers(method(name)) for name in FORMULAS}
     assert said["band-kl"] == said["no-clip"] == "all"
     assert said["gspo"] == said["cispo"] == said["dis"] == said["dppo"] == "most"
-    assert said["decaying-band"] == said["band-entropy"] == said["gapo"] == said["erc"] == said["a-3po"] == "TRL, verl"
+    assert said["band-entropy"] == "TRL, verl"
     assert all(said.values())
 
 

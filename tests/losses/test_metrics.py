@@ -12,7 +12,7 @@ from torch import Tensor
 
 import bandpo
 from bandpo import Band, Capped, Clip, Objective, Region
-from bandpo.losses.metrics import BINS, EDGES, measure
+from bandpo.losses.metrics import TAIL, measure
 
 policy_loss = partial(bandpo.policy_loss, metrics="all")
 LEVELS = ("all", "main", None)
@@ -78,13 +78,7 @@ def by_hand(data: dict[str, Tensor], region: Region, dual_clip: float) -> dict[s
         "log_ratio/max": moves[-1],
         "log_ratio/min": moves[0],
         "log_ratio/saturated_fraction": share([s for s in moves if abs(s) > 60], moves),
-        "logps/above_zero_fraction": 0.0,
     }
-    for left, right in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True):
-        in_bin = [t for t in tokens if left < t[0] <= right]
-        out[f"tokens/p{right}"] = share(in_bin, tokens)
-        for name, group in (("clip/high", high), ("clip/low", low), ("cut/high", cut_high), ("cut/low", cut_low)):
-            out[f"{name}/p{right}"] = share([t for t in group if left < t[0] <= right], in_bin)
     for percent in (1, 50, 99):
         out[f"log_ratio/p{percent:02d}"] = moves[math.ceil(percent / 100 * n) - 1]
     return out
@@ -167,19 +161,12 @@ def test_a_quantile_is_a_token_and_not_between_two():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bins_are_closed_on_the_right(dtype):
-    edges = torch.tensor([*EDGES, 1.0], dtype=dtype)
-    above = torch.nextafter(edges.log(), torch.tensor(1.0, dtype=dtype))[:-1]
-    for log_p, expected in ((edges.log(), [0.2] * 5), (above, [0.0] + [0.25] * 4)):
-        old = log_p[None]
-        _, metrics = policy_loss(old, old, torch.ones(1), torch.ones_like(old), Clip())
-        assert [metrics.compute()[f"tokens/{name}"] for name in BINS] == pytest.approx(expected)
-
-
-def test_a_probability_of_zero_and_a_little_more_than_one_have_a_bin():
-    old = torch.tensor([[-math.inf, 1e-6]])
-    _, metrics = policy_loss(old, old, torch.ones(1), torch.ones(1, 2), Clip())
-    assert [metrics.compute()[f"tokens/{name}"] for name in BINS] == [0.5, 0, 0, 0, 0.5]
+def test_the_tail_has_its_end_and_a_probability_of_zero(dtype):
+    end = torch.tensor(TAIL, dtype=dtype).log()
+    above = torch.nextafter(end, torch.tensor(1.0, dtype=dtype))
+    for log_p, expected in ((end, 1), (above, 0), (torch.tensor(-math.inf, dtype=dtype), 1), (end * 0 + 1e-6, 0)):
+        _, metrics = policy_loss(log_p.view(1, 1), log_p.view(1, 1), torch.ones(1), torch.ones(1, 1), Clip())
+        assert metrics.compute()["clip/good_tail_tokens"] == expected
 
 
 def test_a_token_on_its_bound_is_inside():
@@ -191,12 +178,12 @@ def test_a_token_on_its_bound_is_inside():
 
 @pytest.mark.parametrize(("ratio", "over"), [("sequence", torch.sum), ("sequence-mean", torch.mean)])
 def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_kl(ratio, over):
-    """Sides and log_ratio/* are those of the response's ratio; bins and kl_old/* are the token's own."""
+    """Sides and log_ratio/* are those of the response's ratio; the tail and kl_old/* are the token's own."""
     data, region = batch(rows=60), Clip(0.2, 0.28)
     del data["ref_logps"]
     measured = policy_loss(**data, objective=Objective(region, ratio=ratio))[1].compute()
     by_token = policy_loss(**data, objective=region)[1].compute()
-    own = {"kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens", *(f"tokens/{b}" for b in BINS)}
+    own = {"kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens"}
     for name in own:
         assert measured[name] == pytest.approx(by_token[name], rel=1e-12), name
     mask, moves, tail, moved = data["response_mask"], [], [0, 0], data["logps"] - data["old_logps"]
@@ -242,7 +229,6 @@ def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
     assert measured["clip/fraction"] == 0
     assert math.isnan(measured["clip/tail_high_share"])  # nothing is clipped
     assert math.isnan(measured["cut/good_tail"])  # and no token of the tail has a positive advantage
-    assert math.isnan(measured["clip/high/p1.0"])  # and none is in the last bin
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -253,7 +239,7 @@ def test_metrics_are_detached_and_of_fixed_size(level):
     assert loss.requires_grad
     tensors = metrics.totals | metrics.maxima
     assert not any(x.requires_grad for x in tensors.values())
-    tables = {"cells": (5, 3, 3), "histogram": (113,)} if level == "all" else {}
+    tables = {"histogram": (113,)} if level == "all" else {}
     assert {name: tuple(x.shape) for name, x in tensors.items() if x.dim()} == tables
     for name in tables:
         assert metrics.totals[name].sum() == data["response_mask"].sum()

@@ -14,7 +14,7 @@ import yaml
 from regions import IN_YAML, Bare, Wider
 
 import bandpo
-from bandpo import Band, BySign, Capped, Clip, Decaying, Objective, Union, objective, policy_loss
+from bandpo import Band, BySign, Capped, Clip, Objective, Union, objective, policy_loss
 from bandpo.band import Divergence
 from bandpo.integrations import HOSTS, objective_for
 from bandpo.losses import Decay, Preserve, Sapo, Vespo
@@ -31,7 +31,7 @@ OBJECTIVES = [
     Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip")),
     Objective(Clip(), apply=(PRESERVE, "mask"), dual_clip=3.0),
     Objective(Clip(), apply=("clip", Preserve(0, 0))),
-    *(Objective(Clip(0.2, 0.28), apply=apply) for apply in ("soft", "quadratic", Decay(2, 1), ("clip", Sapo()))),
+    *(Objective(Clip(0.2, 0.28), apply=apply) for apply in ("quadratic", Decay(2, 1), ("clip", Sapo()))),
     Objective(Clip(1.0, math.inf), apply=Sapo(1, 2)),
     Objective(Clip(3e-4, 4e-4), ratio="sequence-mean", max_log_ratio=20.0),
     Objective(Band("tv", 0.1), ratio="mean-of-clipped", dual_clip=1.5),
@@ -122,13 +122,12 @@ ROOT_OF_CLIP = "trust_region must be made of Clip for ratio 'sequence-mean', got
         ({"apply": Sapo()}, r"trust_region must be Clip\(1, inf\), no clip, for apply = Sapo.*, got Band"),
         (
             {"apply": Sapo(), "trust_region": Clip(0.2, 0.2)},
-            "nothing to do; .* take apply 'soft', 'quadratic'",
+            "nothing to do; .* take apply 'quadratic'",
         ),
         ({"ratio": "response"}, r"ratio of Objective must be one of \['token', .*\], got 'response'"),
         ({"trust_region": Band(), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
         ({"trust_region": BySign(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
         ({"trust_region": Relaxed(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
-        ({"trust_region": Decaying(Band(), "delta", 0.01, 10), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
         ({"apply": "mask", "ratio": "mean-of-clipped"}, "apply must be 'clip' for ratio 'mean-of-clipped', got 'mask'"),
         ({"apply": ("clip", PRESERVE), "ratio": "mean-of-clipped"}, "apply must be 'clip' for .*, got .*Preserve"),
         ({"dual_clip": 1.0}, r"dual_clip of Objective must be a number in \(1, inf\), got 1.0"),

@@ -21,7 +21,7 @@ OF_THE_SAMPLER = [each.name for each in methods() if each.from_sampler]
 
 
 def test_a_method_of_the_sampler_is_more_than_its_objective():
-    assert {*OF_THE_SAMPLER} >= {"dppo", "dis", "a-3po"}
+    assert {*OF_THE_SAMPLER} >= {"dppo", "dis", "kpop"}
     for name in OF_THE_SAMPLER:
         for given in (name, method(name), method(name).to_config()):
             with pytest.raises(ValueError, match=f"method '{name}' is more .* call policy_loss with old_logps=rollout"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from regions import Wider
 
-from bandpo import Band, Clip, Decaying, Objective, objective
+from bandpo import Band, Clip, Objective, objective
 from bandpo.losses import method
 from bandpo.losses.notation import in_words, label_of_objective
 
@@ -27,9 +28,7 @@ WORDS = {
     Clip(0.8, 1.2): "Clip(0.8, 1.2): a token's ratio may go from 0.2 to 2.2",
     Clip(1.0, math.inf): "Clip(1, inf): no bound on a token's ratio",
     Band("tv", 0.1): 'Band("tv", 0.1): a token of probability 0.5 may go from 0.4 to 0.6, one of 0.001 up to 0.101',
-    Decaying(
-        Clip(), "eps_high", 0.1, 9
-    ): "GRPO 0.2/0.2, eps_high to 0.1 in 9 steps (linear): how far a token may go depends on more than its probability",
+    Wider(0.3): "Wider 0.3: how far a token may go depends on more than its probability",
     method("gspo"): 'Objective(Clip(0.0003, 0.0004), ratio="sequence-mean"): a response\'s mean ratio may go from '
     "0.9997 to 1.0004",
     method("cispo"): 'Objective(Clip(1, 4), apply="weight"): a token\'s ratio has the interval from 0 to 5; outside it '

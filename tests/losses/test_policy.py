@@ -763,8 +763,7 @@ def test_what_is_no_log_probability_is_refused_and_asked_about():
         with pytest.raises(ValueError, match=r"at most 0; the largest is 0\.002"):
             policy_loss(**arguments | {name: one}, objective=objective)
         one[tuple(inside)] = 1e-4  # what a sampler rounds to
-        _, metrics = policy_loss(**arguments | {name: one}, objective=objective, metrics="all")
-        assert metrics.compute()["logps/above_zero_fraction"] == 1 / arguments["response_mask"].sum()
+        policy_loss(**arguments | {name: one}, objective=objective)
 
 
 def test_what_is_no_log_probability_is_found_later_where_nothing_is_read():

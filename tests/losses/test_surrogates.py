@@ -9,22 +9,22 @@ import warnings
 
 import pytest
 import torch
-from regions import REGIONS, name_of
+from regions import REGIONS, Wider, name_of
 from torch import Tensor
 
-from bandpo import Band, Bounds, BySign, Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
+from bandpo import Band, Bounds, BySign, Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.losses import Decay, Preserve, Sapo, Vespo, rollout_weights, surrogate
-from bandpo.trust_regions import RIPO, Relaxed
+from bandpo.trust_regions import Relaxed
 
 F64 = torch.float64
 NO_CLIP = Clip(1.0, math.inf)
 PRESERVE, DECAY, SAPO = Preserve(0.5, 0.75), Decay(1.5, 0.25), Sapo(0.7, 1.6)
-BY_BOUNDS = ["clip", "mask", "mask_two_sided", "weight", "soft", "quadratic", PRESERVE, DECAY]
+BY_BOUNDS = ["clip", "mask", "mask_two_sided", "weight", "quadratic", PRESERVE, DECAY]
 APPLICATIONS = [*BY_BOUNDS, SAPO]
 PAIRS = [(a, b) for a in APPLICATIONS for b in APPLICATIONS]
-TAKE_DUAL_CLIP = ["clip", "mask", "soft", PRESERVE, DECAY]
+TAKE_DUAL_CLIP = ["clip", "mask", PRESERVE, DECAY]
 # Under these a token outside has a gradient, however far it is; under the smooth ones it is nowhere r A.
-KEEP = ["weight", "soft", PRESERVE, DECAY]
+KEEP = ["weight", PRESERVE, DECAY]
 SMOOTH = ["quadratic", SAPO]
 
 
@@ -57,9 +57,7 @@ def textbook(apply, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual
         k = torch.where(a > 0, apply.k_positive * torch.ones_like(r), apply.k_negative)
         rate = torch.where(a > 0, apply.lambda_positive * torch.ones_like(r), apply.lambda_negative)
         return (r**k * torch.exp(rate * (1 - r))).detach() * self_ratio * a
-    if apply == "soft":
-        kept = ((torch.where(above, high, low) - 1) / (r - 1)).detach() * r * a
-    elif isinstance(apply, Decay):
+    if isinstance(apply, Decay):
         weight = torch.where(above, (high / r) ** apply.high, torch.where(below, (r / low) ** apply.low, 1.0))
         kept = weight.detach() * r * a
     else:
@@ -88,7 +86,7 @@ def batch(dtype: torch.dtype = F64, seed: int = 0, rows: int = 6, columns: int =
 
 
 def context_of(data: dict[str, Tensor], entropies: Tensor) -> Context:
-    return Context(data["response_mask"], entropies, data["advantages"].double()[:, None], step=3, staleness=1)
+    return Context(data["response_mask"], entropies, data["advantages"].double()[:, None], step=3)
 
 
 def loss_and_gradient(
@@ -176,8 +174,6 @@ def test_the_table_of_the_surrogate(apply):
         ("mask_two_sided", 1): ([0, *r[1:4], 0], [0, *r[1:4], 0]),
         (PRESERVE, 1): ([*r[:4], 0.75 * 1.3], [*r[:4], 0.75 * 1.3]),
         (PRESERVE, -1): ([0.5 * 0.8, *r[1:]], [0.5 * 0.8, *r[1:]]),
-        ("soft", 1): ([*r[:4], 0.3 * r[4] / (r[4] - 1)],) * 2,
-        ("soft", -1): ([0.2 * r[0] / (1 - r[0]), *r[1:]],) * 2,
         (DECAY, 1): ([*r[:4], r[4] * (1.3 / r[4]) ** 0.25],) * 2,
         (DECAY, -1): ([r[0] * (r[0] / 0.8) ** 1.5, *r[1:]],) * 2,
         ("quadratic", 1): (
@@ -379,7 +375,6 @@ def test_a_log_ratio_beyond_sixty_has_a_gradient_under_weight_only():
         ("mask", NO_CLIP, 0.0),
         ("weight", Clip(), 1.2),
         (PRESERVE, Clip(), 0.0),
-        ("soft", Clip(), 0.0),
         (DECAY, Clip(), 0.0),
         ("quadratic", Clip(), 0.0),
         (SAPO, NO_CLIP, 0.0),
@@ -430,35 +425,6 @@ def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
         gradients = [torch.autograd.grad(x, data["logps"])[0] for x in (loss, expected)]
         torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-12)
         assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-6, nan_ok=True)
-    torch._dynamo.reset()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "region",
-    [
-        Decaying(Band("kl", 0.2), "delta", 0.02, 1000),
-        Decaying(Clip(0.2, 0.2), ["eps_low", "eps_high"], 0.02, 1000, "cosine"),
-        Decaying(RIPO(), "delta", 0.02, 1000, "cosine"),
-    ],
-    ids=repr,
-)
-@pytest.mark.slow
-def test_a_decaying_rule_takes_three_graphs_for_all_steps(region):
-    from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler
-
-    data = tuple(batch(torch.float32).values())
-    for function in (
-        lambda step: policy_loss(*data, region, step=step)[0],
-        lambda rule: policy_loss(*data, rule)[0],
-    ):
-        torch._dynamo.reset()
-        counter = CompileCounterWithBackend("eager")
-        compiled = torch.compile(function, backend=counter, fullgraph=True)
-        for step in range(1, 1200, 100):
-            argument = step if function.__code__.co_varnames[0] == "step" else region.at(step)
-            torch.testing.assert_close(compiled(argument), function(argument), rtol=1e-6, atol=0)
-        assert counter.frame_count <= 3  # the first step, all others, the end
     torch._dynamo.reset()
 
 
@@ -671,10 +637,8 @@ def test_options_that_make_no_sense_are_refused(options, message):
 
 
 def test_clips_in_any_combination_take_the_geometric_mean():
-    data = batch()
-    decaying = Decaying(Clip(0.2, 0.2), "eps_high", 0.1, 10)
-    region = Capped(BySign(Relaxed(Clip(), decaying), Clip(0.1, 0.1)), 1.5)
-    loss_and_gradient(data, region, ratio="sequence-mean", step=2)
+    region = Capped(BySign(Relaxed(Clip(), Clip(0.2, 0.1)), Clip(0.1, 0.1)), 1.5)
+    loss_and_gradient(batch(), region, ratio="sequence-mean")
 
 
 def test_no_token_is_no_error_where_nothing_is_divided():
@@ -687,8 +651,8 @@ def test_rollout_weights_refuse_what_does_not_fit():
     old = -torch.ones(2, 3)
     with pytest.raises(ValueError, match="apply must be 'mask' or 'weight', got 'clip'"):
         rollout_weights(old, old, torch.ones(2, 3), Clip(), "clip")
-    with pytest.raises(ValueError, match=r"probabilities, mask and positions only: Decaying needs context\.step"):
-        rollout_weights(old, old, torch.ones(2, 3), Decaying(Band(), "delta", 0.01, 10))
+    with pytest.raises(ValueError, match=r"probabilities, mask and positions only: Wider needs context\.entropies"):
+        rollout_weights(old, old, torch.ones(2, 3), Wider())
     with pytest.raises(ValueError, match=r"trust_region must be a trust region such as bandpo\.Band\(\), got 'clip'"):
         rollout_weights(old, old, torch.ones(2, 3), "clip")
     with pytest.raises(ValueError, match=r"rollout_logps must be floating point, got torch\.int64"):

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from regions import Narrowing
+from regions import Narrowing, Wider
 from scipy.special import erfc
 
 import bandpo
-from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Decaying, Intersect, Region, Union
+from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Intersect, Region, Union
 from bandpo.errors import UserError
 from bandpo.losses.metrics import measure
 from bandpo.trust_regions import RIPO, Relaxed, Tilt
@@ -215,7 +215,7 @@ REFUSED = {
         "region.delta",
         "needs more than old log-probabilities and advantages",
     ),
-    "more than p": (Decaying(Band(), "delta", 0.01, 100), "region.delta", r"needs context\.step"),
+    "more than p": (Wider(), "eps", r"needs context\.entropies"),
     "narrower": (Narrowing(), "slope", "Narrowing 0.05, slope: from .* narrower for"),
     "no such rule": (RIPO(0.01), "delta,eps_high", "has no number 'eps_high'; it has"),
 }

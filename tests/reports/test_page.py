@@ -17,8 +17,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from report_runs import BAND, CHROMIUM, CLIP, browse, make_rows, ramp, table, with_script, write_run
 
-from bandpo import BySign, Clip, Decaying
+from bandpo import BySign, Clip
 from bandpo.losses.nodes import methods
+from bandpo.trust_regions import trust_region
 from bandpo_runs.reports.charts import draw, method_styles
 from bandpo_runs.reports.page import write_report
 from bandpo_runs.reports.runs import (
@@ -30,6 +31,7 @@ from bandpo_runs.reports.runs import (
     show,
     summarize,
 )
+from research.rules.decaying import Decaying
 
 
 def make_page(tmp_path: Path, **options) -> str:
@@ -66,11 +68,12 @@ def test_every_methods_bounds_are_drawn_or_said_to_depend_on_more(each):
 
 
 def test_a_run_whose_bounds_depend_on_more_than_p_is_in_the_report_without_a_line(tmp_path, no_drawings):
-    for label, rule in (("GRPO", {"type": "clip"}), ("Prefix", {"type": "prefix_budget"})):
+    adaptive = trust_region("adaptive:band:kl:0.05:tilt:entropy:0.5").to_config()
+    for label, rule in (("GRPO", {"type": "clip"}), ("Adaptive", adaptive)):
         for seed in range(2):
             write_run(tmp_path / "runs", label, seed, make_rows(ramp(6)), config={"trust_region": rule})
     page = make_page(tmp_path)
-    assert "Prefix: bounds depend on more than the old probability, and so no line." in page
+    assert "Adaptive: bounds depend on more than the old probability, and so no line." in page
 
 
 def test_final_numbers_are_those_computed_by_hand(three_seeds):

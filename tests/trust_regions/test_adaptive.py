@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from regions import parse_region
 
-from bandpo import Adaptive, Band, BySign, Clip, Context, Controlled, Decaying, Objective, Quantile, policy_loss
+from bandpo import Adaptive, Band, BySign, Clip, Context, Controlled, Objective, Quantile, policy_loss
 from bandpo.band import divergence_at
 from bandpo.explain import explain
 from bandpo.testing import check_trust_region
-from bandpo.trust_regions import EntropyRatio, PrefixBudget, Tilt, TokenLaw, trust_region
+from bandpo.trust_regions import Tilt, TokenLaw, trust_region
 
 F64 = torch.float64
 MASK = torch.arange(6) < torch.tensor([[6], [3], [5], [0]])
@@ -28,18 +28,11 @@ def batch(seed=0):
     old, new, entropies = (torch.rand(4, 6, generator=rng, dtype=F64) for _ in range(3))
     old, new = (0.98 * old + 0.01).log(), (0.98 * new + 0.01).log()
     old, new, entropies = (torch.where(MASK, x, torch.nan) for x in (old, new, 3 * entropies))
-    known = {
-        "old_entropies": entropies,
-        "group_mean": torch.tensor([0.125, 0.5, 1.0, 0.0], dtype=F64),
-        "group_std": torch.tensor([0.33, 0.5, 0.0, 0.0], dtype=F64),
-        "staleness": torch.tensor([0, 1, 4, 2]),
-    }
-    return old, new, known
+    return old, new, {"old_entropies": entropies}
 
 
 def context(old, known):
-    columns = {k: v[:, None] if v.dim() == 1 else v for k, v in known.items()}
-    return Context(response_mask=MASK, positions=MASK.cumsum(-1) - 1, **columns)
+    return Context(response_mask=MASK, positions=MASK.cumsum(-1) - 1, **known)
 
 
 def textbook(old, known, of, gain, limit=10.0):
@@ -52,15 +45,12 @@ def textbook(old, known, of, gain, limit=10.0):
                 "entropy": known["old_entropies"][i, t],
                 "surprise": -old[i, t],
                 "position": t / length,
-                "success": known["group_mean"][i],
-                "spread": known["group_std"][i],
-                "staleness": known["staleness"][i],
             }[of]
             out[i, t] = min(max(math.exp(gain * float(x)), 1 / limit), limit)
     return out
 
 
-QUANTITIES = ["entropy", "surprise", "position", "success", "spread", "staleness"]
+QUANTITIES = ["entropy", "surprise", "position"]
 
 
 @pytest.mark.parametrize("of", QUANTITIES)
@@ -150,27 +140,13 @@ def test_what_is_not_known_of_a_token_is_seen_in_its_bounds_and_in_no_others():
     "rule",
     [
         Adaptive(Band(), Tilt("surprise", 1)),
-        BySign(Clip(), EntropyRatio(Band())),
-        EntropyRatio(Clip()),
-        PrefixBudget(),
+        BySign(Clip(), Adaptive(Band(), Tilt("entropy", 1))),
     ],
     ids=lambda rule: type(rule).__name__,
 )
 def test_a_response_has_one_ratio_and_so_no_bounds_of_single_tokens(rule, ratio):
     with pytest.raises(ValueError, match=rf"trust_region must hold no \w+ for ratio '{ratio}'"):
         Objective(rule, ratio=ratio)
-
-
-def test_a_radius_that_decays_is_shared_out_too():
-    old, _, known = batch()
-    seen = dataclasses.replace(context(old, known), step=5)
-    law = Tilt("entropy", 1.0)
-    decaying = Adaptive(Decaying(Band("kl", 0.2), "delta", 0.02, 10), law)
-    assert (
-        decaying.bounds(old, seen)
-        .log_high.nan_to_num()
-        .equal(Adaptive(Band("kl", 0.11), law).bounds(old, seen).log_high.nan_to_num())
-    )
 
 
 def test_a_radius_that_is_controlled_is_shared_out_too():
@@ -222,7 +198,7 @@ def test_words_nodes_and_labels():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Adaptive(Clip(), Tilt("entropy", 1)), "region of Adaptive must be a Band, may be Decaying or Con"),
+        (lambda: Adaptive(Clip(), Tilt("entropy", 1)), "region of Adaptive must be a Band, may be Con"),
         (lambda: Adaptive(Band(), Band()), r"law of Adaptive must be a TokenLaw, of \["),
         (lambda: Tilt("entrpy", 1), "of of Tilt must be one of .*, got 'entrpy'"),
         (lambda: Tilt("entropy", math.inf), "gain of Tilt must be a number in"),

@@ -7,7 +7,7 @@ import math
 import pytest
 from regions import IN_YAML, Wider, parse_region
 
-from bandpo import DCPO, Adaptive, Band, BySign, Capped, Clip, Controlled, Decaying, Quantile
+from bandpo import DCPO, Adaptive, Band, BySign, Capped, Clip, Controlled, Quantile
 from bandpo.band import Divergence
 from bandpo.trust_regions import RIPO, Relaxed, Tilt  # fmt: skip
 
@@ -27,10 +27,6 @@ WORDS = {
     "{type: band, divergence: chi2, delta: 0.1}": Band("chi2", 0.1),
     "ripo:0.1": RIPO(0.1),
     "by_sign:band:kl:0.05:clip:0.2:0.2": BySign(Band("kl", 0.05), Clip(0.2, 0.2)),
-    "decaying:band:kl:0.2:delta:0.02:1000:cosine": Decaying(Band("kl", 0.2), "delta", 0.02, 1000, "cosine"),
-    "{type: decaying, region: {type: clip}, field: [eps_low, eps_high], end: 0.05, steps: 1e3}": Decaying(
-        Clip(), ["eps_low", "eps_high"], 0.05, 1000
-    ),
     "controlled:band:kl:0.05:delta:clip/fraction:0.01:quantile:0.5:0.005:0.5": Controlled(
         Band("kl", 0.05), "delta", "clip/fraction", 0.01, Quantile(0.5), 0.005, 0.5
     ),
@@ -102,12 +98,6 @@ def test_a_label_says_what_the_rule_is():
     assert (Band(Divergence("kl", lambda u: (u - 1) ** 2))).label == "Band-kl (own) 0.05"
     cap_of_both, cap_of_one = Capped(Relaxed(Band(), Clip(0.1, 0.1)), 3), Relaxed(Band(), Capped(Clip(0.1, 0.1), 3))
     assert cap_of_both.label != cap_of_one.label
-    assert Decaying(Clip(), "eps_low", 0.05, 10).label == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps (linear)"
     assert RIPO(0.1).label == "RIPO 0.1"
     assert Wider(0.3).label == "Wider 0.3"
     assert BySign(Clip(0, 0), Band()).label == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
-    assert Decaying(Band("kl", 0.2), "delta", 0.02, 100).label == "Band-KL 0.2, delta to 0.02 in 100 steps (linear)"
-    assert (
-        Decaying(Band("kl", 0.2), "delta", 0.02, 100, "cosine").label
-        == "Band-KL 0.2, delta to 0.02 in 100 steps (cosine)"
-    )

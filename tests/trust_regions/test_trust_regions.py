@@ -20,7 +20,6 @@ from bandpo import (
     Capped,
     Clip,
     Context,
-    Decaying,
     Intersect,
     Objective,
     Region,
@@ -35,7 +34,7 @@ LOG_P = torch.cat([torch.linspace(-12.0, -1e-3, 50), torch.tensor([-69.0, -1e-7,
 
 def context_for(old_logps: Tensor) -> Context:
     ones = torch.ones_like(old_logps)
-    return Context(ones > 0, 0.5 * ones, ones, (ones > 0).cumsum(-1), step=3, staleness=1)
+    return Context(ones > 0, 0.5 * ones, ones, (ones > 0).cumsum(-1), step=3)
 
 
 # ---- the contract of every rule
@@ -108,9 +107,7 @@ class TestEveryRegion:
         old = LOG_P[:12].view(3, 4)
         logps = (old + 0.5).clamp(max=0).requires_grad_()
         entropies = torch.ones_like(old)
-        loss, metrics = policy_loss(
-            logps, old, torch.ones(3), old < 1, region, entropies=entropies, step=5, staleness=2
-        )
+        loss, metrics = policy_loss(logps, old, torch.ones(3), old < 1, region, entropies=entropies, step=5)
         (gradient,) = torch.autograd.grad(loss, logps)
         log_ratio = (logps - old).detach()
         outside = log_ratio > region.bounds(old, Context(entropies=entropies, advantages=old + 99, step=5)).log_high
@@ -207,24 +204,6 @@ def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):
         (lambda: RIPO(0), r"delta of RIPO must be a number in \(0, inf\), got 0"),
         (lambda: BySign(Clip(), 3), "negative of BySign must be a trust region, got 3"),
         (lambda: BySign("clip", Clip()), "positive of BySign must be a trust region, got 'clip'"),
-        (lambda: Decaying(3, "delta", 0.1, 10), "region of Decaying must be a trust region, got 3"),
-        (lambda: Decaying(Band(), "dleta", 0.1, 10), r"field of .* finite number of Band, of \['delta'\], got 'dleta'"),
-        (lambda: Decaying(Band(), "divergence", 0.1, 10), "finite number of Band, .*, got 'divergence'"),
-        (lambda: Decaying(Clip(1.0, math.inf), "eps_high", 0.1, 10), "finite number of Clip, .*, got 'eps_high'"),
-        (
-            lambda: Decaying(Relaxed(Band(), Clip()), "inner", 0.1, 10),
-            r"finite number of Relaxed, of \[\], got 'inner'",
-        ),
-        (lambda: Decaying(Bare(), "delta", 0.1, 10), r"finite number of Bare, of \[\], got 'delta'"),
-        (lambda: Decaying(Band(), [], 0.1, 10), r"field of Decaying must name a finite number of Band, .*, got ''"),
-        (lambda: Decaying(Band(), "delta", 0, 10), r"delta of Band must be a number in \(0, inf\], got 0.0"),
-        (lambda: Decaying(Band(), "delta", math.inf, 10), r"end of Decaying must be a number in .*, got inf"),
-        (lambda: Decaying(Band(), "delta", 0.1, 0), r"steps of Decaying must be a number in \[1, inf\), got 0"),
-        (lambda: Decaying(Band(), "delta", 0.1, 1.5), "steps of Decaying must be an integer, got 1.5"),
-        (
-            lambda: Decaying(Band(), "delta", 0.1, 9, "step"),
-            r"shape of Decaying must be one of \['linear', .*, got 'step'",
-        ),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_by_name_value_and_range(make, message):
@@ -294,9 +273,9 @@ def test_the_loss_fills_the_context_it_can():
     entropies = torch.rand(2, 3, requires_grad=True)
     old = torch.where(mask, -2.0, torch.nan)
     policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), entropies=entropies)
-    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), step=7, staleness=2)
+    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), step=7)
     (old_logps, context), (_, told) = seen
-    assert (told.step, told.staleness) == (7, 2)
+    assert told.step == 7
     assert not old_logps.isnan().any()  # a rule may take means over the batch
     assert torch.equal(old_logps[mask], old[mask])
     assert torch.equal(context.response_mask, mask)
@@ -304,7 +283,7 @@ def test_the_loss_fills_the_context_it_can():
     assert torch.equal(context.positions[mask], torch.tensor([0, 1, 0, 1]))
     assert torch.equal(context.entropies, entropies)
     assert not context.entropies.requires_grad
-    assert context.step is context.staleness is None
+    assert context.step is None
 
 
 # ---- the formulas of the rules
@@ -458,43 +437,6 @@ def test_by_sign_takes_the_rule_of_the_tokens_sign():
         region.bounds(log_p)
     with pytest.raises(ValueError, match=r"BySign needs context\.advantages"):
         region.contains(log_p, log_p, Context(step=1))
-
-
-@pytest.mark.parametrize(
-    ("shape", "formula"),
-    [
-        ("linear", lambda t: 0.2 + (0.02 - 0.2) * t),
-        ("cosine", lambda t: 0.02 + (0.2 - 0.02) * (1 + math.cos(math.pi * t)) / 2),
-    ],
-)
-def test_decaying_follows_its_shape_from_start_to_end_and_stays(shape, formula):
-    region = Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=1000, shape=shape)
-    for step in (0, 1, 250, 500, 999, 1000, 5000):
-        now = region.at(step)
-        assert now.delta == pytest.approx(formula(min(step / 1000, 1)), rel=1e-12)
-        bounds, expected = region.bounds(LOG_P, Context(step=step)), now.bounds(LOG_P)
-        assert torch.equal(bounds.log_high, expected.log_high)
-        assert region.contains(LOG_P / 2, LOG_P, Context(step=step)).equal(now.contains(LOG_P / 2, LOG_P))
-    assert (region.at(0), region.at(1000)) == (Band("kl", 0.2), Band("kl", 0.02))
-    assert region.at(-1) == region.at(0)
-    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
-        region.bounds(LOG_P)
-    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
-        region.contains(LOG_P, LOG_P)
-
-
-def test_decaying_can_turn_several_numbers_and_nest():
-    both = Decaying(Clip(0.2, 0.4), ["eps_low", "eps_high"], end=0.1, steps=10)
-    assert both.at(5) == Clip(0.15000000000000002, 0.25)
-    assert both == Decaying(Clip(0.2, 0.4), ("eps_low", "eps_high"), 0.1, 10)
-    assert Decaying(Clip(), ["eps_low"], 0.1, 10) == Decaying(Clip(), "eps_low", 0.1, 10)
-    outer = Relaxed(both, Decaying(Band("tv", 0.3), "delta", 0.1, 10))
-    logps = torch.zeros(1, 1) - 0.5
-    loss, _ = policy_loss(logps, logps - 0.4, torch.ones(1), logps < 0, outer, step=10)
-    high = max(1.1, 1 + 0.1 / math.exp(-0.9))
-    assert loss.item() == pytest.approx(-high, rel=1e-6)
-    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
-        policy_loss(logps, logps, torch.ones(1), logps < 0, outer)
 
 
 @pytest.mark.parametrize("name", ["label", "free", "needs", "bounds", "kind"])

@@ -295,7 +295,13 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
     torch.testing.assert_close(given, spent, rtol=1e-12, atol=0)
     delta = spent[mask].median().item() * 1.001
     loss, metrics = policy_loss(
-        logps, old_logps, advantages, mask, Objective(Exact(delta), apply=apply), divergences=given, metrics="all"
+        logps,
+        old_logps,
+        advantages,
+        mask,
+        Objective(Exact(delta), apply=apply),
+        more={"divergences": given},
+        metrics="all",
     )
     (gradient,) = torch.autograd.grad(loss, logps)
     r, a = torch.exp(logps - old_logps), advantages[:, None]
@@ -314,11 +320,11 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
 def test_the_gate_is_a_rule():
     spent = torch.linspace(0, 0.3, 64)[None]
     rule = Exact(0.15)
-    check_trust_region(rule, Context(divergences=spent))
-    check_objective(Objective(rule, apply="mask"), divergences=torch.linspace(0, 0.3, 48).view(6, 8))
+    check_trust_region(rule, Context(more={"divergences": spent}))
+    check_objective(Objective(rule, apply="mask"), more={"divergences": torch.linspace(0, 0.3, 48).view(6, 8)})
     assert trust_region({"type": "exact", "delta": 0.15}) == rule
     old = torch.tensor([[-1.0, -2.0, math.nan, -1.0, -3.0]], dtype=F64)
-    found = rule.bounds(old, Context(divergences=torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])))
+    found = rule.bounds(old, Context(more={"divergences": torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])}))
     assert found.log_low[0, [0, 1, 4]].tolist() == [-math.inf, 0, -math.inf]  # on the radius is inside
     assert found.log_high[0, [0, 1, 4]].tolist() == [1, 0, 3]
     assert found.log_low.isnan().equal(found.log_high.isnan())

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from textbook import F64, batch, in_a_loop, loss_and_gradient, ppo, textbook
+from textbook import F64, STEP, batch, in_a_loop, kl_ball, loss_and_gradient, ppo, shown, textbook
 from torch import Tensor
 
-import research.rules.budget
-import research.rules.exact  # noqa: F401 the methods name these rules
+import research.rules  # noqa: F401 the methods name these rules
 from bandpo.losses.nodes import methods, read_methods
 from research.rules.full_divergence import top_k_divergence
 
@@ -62,7 +61,59 @@ def band_budget(log_pi, old, sampler, a):
     return ppo(r, a, *interval(low.exp()))
 
 
-FORMULAS = {"aspo": aspo, "drpo": drpo, "dppo-top-k": dppo_top_k, "band-budget": band_budget}
+def cppo(log_pi, old, mu, a):
+    r, gap = torch.exp(log_pi - mu).detach(), (log_pi.exp() - mu.exp()).abs().detach()
+    kept, spent, earned = [], 0.0, 0.0
+    for t in range(len(r)):
+        w = 1 - 0.2 * t / (len(r) - 1) if len(r) > 1 else 1.0
+        spent += w * gap[t]
+        inside = w * gap[t] <= 0.15 and spent <= 0.15 + 0.015 * earned
+        earned += w
+        kept.append(1.0 if inside or a * (r[t] - 1) <= 0 else 0.0)
+    return a * r * log_pi * torch.tensor(kept, dtype=F64)
+
+
+def gapo(log_pi, old, sampler, a, group_mean):
+    right = group_mean * 8
+    return ppo((log_pi - old).mean().exp(), a, 1 - 3e-3, 1 + 3e-3 + (5e-3 - 3e-3) * (8 - right) / 7)
+
+
+def erc(log_pi, old, sampler, a, entropies, old_entropies):
+    terms = ppo(torch.exp(log_pi - old), a, 0.8, 1.28)
+    terms = torch.where((a < 0) & (terms < 10 * a), 10 * a, terms)
+    ratio = (entropies + 1e-8) / (old_entropies + 1e-8)
+    return torch.where((ratio > 0.95) & (ratio < 1.05), terms, terms.detach())
+
+
+def a3po(log_pi, old, sampler, a, staleness):
+    alpha = 1.0 if staleness == 0 else 1 / staleness
+    prox = (alpha * sampler + (1 - alpha) * log_pi).detach()
+    return (prox - sampler).exp() * ppo((log_pi - prox).exp(), a, 0.8, 1.2)
+
+
+def decaying_clip(log_pi, old, sampler, a):
+    eps = 0.2 + (0.05 - 0.2) * STEP / 1000
+    return ppo((log_pi - old).exp(), a, 1 - eps, 1 + eps)
+
+
+def decaying_band(log_pi, old, sampler, a):
+    delta = 0.2 + (0.02 - 0.2) * (1 - math.cos(math.pi * STEP / 1000)) / 2
+    return ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), delta))
+
+
+FORMULAS = {
+    "aspo": aspo,
+    "drpo": drpo,
+    "dppo-top-k": dppo_top_k,
+    "band-budget": band_budget,
+    "cppo": cppo,
+    "gapo": gapo,
+    "erc": erc,
+    "a-3po": a3po,
+    "decaying-clip": decaying_clip,
+    "decaying-band": decaying_band,
+}
+SAME_VALUE = ("band-budget", "gapo", "decaying-clip", "decaying-band")  # the others have another with the same gradient
 
 
 def flipped_ratio(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Tensor]:
@@ -83,10 +134,20 @@ def of_the_vocabulary(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Ten
     """Return the divergences over a vocabulary of two, of which the first token is the one that is drawn."""
     logps = data["logps"].detach()
     logits, first = torch.stack([logps, torch.log1p(-logps.exp())], -1), torch.zeros_like(logps, dtype=torch.int64)
-    return {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}
+    return {"more": {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}}
 
 
-MORE = {"aspo": flipped_ratio, "drpo": penalty, "dppo-top-k": of_the_vocabulary}
+def of_the_batch(name: str):
+    return lambda data, sampler: {"more": {name: shown(data["response_mask"])[name]}}
+
+
+MORE = {
+    "aspo": flipped_ratio,
+    "drpo": penalty,
+    "dppo-top-k": of_the_vocabulary,
+    "gapo": of_the_batch("group_mean"),
+    "a-3po": of_the_batch("staleness"),
+}
 
 
 def test_every_method_has_a_formula_and_none_is_the_librarys():
@@ -102,7 +163,7 @@ def test_a_method_is_its_textbook(name):
     value, gradient = loss_and_gradient(more, found.objective)
     expected, slope = textbook(FORMULAS[name], data, sampler, found.objective.aggregation)
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
-    if name == "band-budget":  # the others have another value with the same gradient
+    if name in SAME_VALUE:
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
 
 
@@ -114,3 +175,21 @@ def test_aspo_is_finite_however_far_a_ratio_is():
     loss, gradient = loss_and_gradient(more, METHODS["aspo"].objective)
     assert loss.isfinite()
     assert gradient.isfinite().all()
+
+
+def test_cppo_spends_its_budget_along_a_response():
+    """Near the sampler the sum over the tokens before decides, not the limit of a single token."""
+    data, sampler = batch(METHODS["cppo"], rows=100, columns=24)
+    data["logps"] = (sampler + 0.2 * (data["logps"].detach() - sampler)).requires_grad_()
+    gradient = loss_and_gradient(in_a_loop(METHODS["cppo"], data, sampler), METHODS["cppo"].objective)[1]
+    expected = textbook(cppo, data, sampler, METHODS["cppo"].objective.aggregation)[1]
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-14)
+
+
+def test_erc_has_a_dual_clip_at_10():
+    """Few tokens of a batch are near it."""
+    r = torch.tensor([[0.79, 0.81, 9.9, 10.1]], dtype=F64)
+    data = {"logps": (r / 20).log().requires_grad_(), "old_logps": torch.full_like(r, math.log(0.05))}
+    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "entropies": r, "old_entropies": r}
+    _, gradient = loss_and_gradient(data, METHODS["erc"].objective)
+    torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.81, 9.9, 0.0]], dtype=F64) / 4)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from bandpo import Band, Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
+from bandpo import Band, Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.band import Divergence, divergence_at
 from bandpo.explain import explain
 from bandpo.losses import rollout_weights
@@ -19,6 +19,7 @@ from bandpo.testing import check_objective, check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability
 from research.rules.budget import Budget
+from research.rules.decaying import Decaying
 
 F64 = torch.float64
 KINDS = ["kl", "chi2", "tv"]

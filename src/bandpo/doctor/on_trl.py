@@ -21,7 +21,6 @@ JUDGED: dict[str, Any] = {
     "epsilon_high": None,
     "delta": None,
     "off_policy_mask_threshold": None,
-    "num_generations": 8,
     "temperature": 1.0,
     "generation_kwargs": None,
 }
@@ -31,6 +30,7 @@ _REUSE = ("gradient_accumulation_steps", "steps_per_generation", "generation_bat
 def is_of_trl(config: Mapping[str, Any]) -> bool:
     """Return whether settings have a name of GRPOConfig."""
     others = {"trust_region", "top_k", "top_p", "max_completion_length", "per_device_train_batch_size", "scale_rewards"}
+    others |= {"num_generations"}
     return not config.keys().isdisjoint({*JUDGED, *others})
 
 

@@ -53,8 +53,7 @@ class Host:
         return own | dict.fromkeys(beyond, f"{name} clamps the ratio of each token, and can do nothing else")
 
 
-_SHOWN = ("logps", "entropies", "old_entropies", "group_mean", "group_std", "step", "staleness", "mean_weight")
-_SHOWN += ("controlled",)
+_SHOWN = ("logps", "entropies", "old_entropies", "step", "mean_weight", "controlled")
 _TOKEN, _SEQUENCE, _NORM = "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")  # of TRL and Liger: those that clamp each token's ratio
 _TYPES = {"grpo": _SEQUENCE, "dapo": _TOKEN, "bnpo": _TOKEN, "cispo": _TOKEN, "dr_grpo": _NORM}

@@ -57,7 +57,7 @@ class BandPOConfig(GRPOConfig):
 
     Args:
         trust_region: as for `BandPOTrainer`, or the JSON text of a node; kept as the node.
-        all_metrics: log everything in docs/run.md, some 50 numbers a row, instead of `MAIN_METRICS`.
+        all_metrics: log everything in docs/run.md, some 25 numbers a row, instead of `MAIN_METRICS`.
         anchor: what ratio and bounds are taken against: "old", the policy before the updates on a batch, by the
             trainer; or "sampler", as vLLM or a `rollout_func` gave its log-probabilities.
         tokens_path: a folder to write tokens to while training, for `bandpo calibrate`: see `TokenWriter`.
@@ -154,7 +154,7 @@ class BandPOTrainer(ContextTrainer):
         if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one")
         self.trust_region = self.objective.trust_region
-        self._rewards, self._old_pass, self._needs_old = None, None, "old_entropies" in self.trust_region.needed()
+        self._old_pass, self._needs_old = None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
         steps = warn_of(kept, self.trust_region)
         tell(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")

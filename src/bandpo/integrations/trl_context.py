@@ -21,7 +21,6 @@ from ..losses.objective import Objective
 from ..numerics import not_finite
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, find_one
-from ..trust_regions.batch import GroupClip
 from .run_state import NAME, RadiusController
 
 PREFIX = "bandpo/"
@@ -120,26 +119,24 @@ class Controller(RadiusController, TrainerCallback):
 
 
 class ContextTrainer(GRPOTrainer):
-    """Keep for a rule what TRL knows of each generation."""
+    """Keep for a rule what TRL knows of each generation; stop at broken rewards."""
 
     args: Any  # with the settings of `BandPOConfig`
     objective: Objective
     finite_guard: FiniteGuard
-    _rewards: Any
     _needs_old: bool  # entropies of the old policy, which are made only then
     _old_pass: Any  # while responses are scored: what the first pass gave, () before it; else None
 
     def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
-        self._rewards = super()._calculate_rewards(*args, **named)  # of all processes
-        bad = [name for name, x in zip(self.reward_func_names, self._rewards.T, strict=True) if x.isinf().any()]
-        if self._rewards.isnan().all():
-            bad = self.reward_func_names
+        rewards = cast(Tensor, super()._calculate_rewards(*args, **named))  # of all processes
+        missing, names = bool(rewards.isnan().all()), self.reward_func_names
+        bad = [name for name, x in zip(names, rewards.T, strict=True) if missing or x.isinf().any()]
         if bad and cast(torch.nn.Module, self.model).training:
-            what = "None or NaN for all completions" if self._rewards.isnan().all() else "infinite in float32"
+            what = "None or NaN for all completions" if missing else "infinite in float32"
             what = f"rewards of {', '.join(bad)} are {what}"
             step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
             self.finite_guard.stop(self.args, self.state, step, what, change)
-        return self._rewards
+        return rewards
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **named: Any) -> Any:
         is_first = self._old_pass == () and model is self.model
@@ -160,27 +157,8 @@ class ContextTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _of_generation(self, outputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the context's fields for the responses of a generation.
-
-        B are this process's responses until the next generation. Every process passes here, so this is the place for a
-        mean over all micro-batches and processes.
-        """
+        """Return the context's fields for this process's responses of a generation."""
         known = {"generated_at": torch.tensor(self.state.global_step)}
-        trains, size = cast(torch.nn.Module, self.model).training, cast(int, self.num_generations)
-        size = size if trains else getattr(self, "num_generations_eval", size)
-        scores = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
-        scores = scores.masked_fill(self._rewards.isnan().all(1), torch.nan)  # no part of its group
-        if find_one(self.objective.trust_region, GroupClip) and ((scores != 0) & (scores != 1) & ~scores.isnan()).any():
-            what = "GroupClip takes a group's mean reward for its share of right answers: rewards must be 0 or 1"
-            warnings.warn(what, stacklevel=2)
-        groups = scores.view(-1, size)
-        mean = groups.nanmean(1, keepdim=True)
-        outcomes = {"group_mean": mean, "group_std": (groups - mean).square().nanmean(1, keepdim=True).sqrt()}
-        count = len(outputs["completion_ids"])
-        mine = slice(self.accelerator.process_index * count, (self.accelerator.process_index + 1) * count)
-        for name, value in outcomes.items():
-            # A group without scores has advantage 0, because NaN would reach the loss.
-            known[name] = value.nan_to_num(0.0).expand_as(groups).flatten()[mine]
         if self._needs_old and "old_per_token_logps" in outputs:
             if not self._old_pass or self._old_pass[0] is not outputs["old_per_token_logps"]:
                 raise RuntimeError("TRL makes its old log-probabilities in another way: the old entropies are unknown")
@@ -188,7 +166,7 @@ class ContextTrainer(GRPOTrainer):
         return known | self._mean_weight(outputs, known)
 
     def _mean_weight(self, outputs: dict[str, Any], known: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the divisor of an `Adaptive` radius, the mean weight of a generation.
+        """Return the divisor of an `Adaptive` radius, over all processes.
 
         It is missing where TRL makes no pass for what the weights are made of, as on policy, where ratios are 1.
         """
@@ -198,9 +176,8 @@ class ContextTrainer(GRPOTrainer):
         if (old := self._anchored(outputs).get("old_per_token_logps")) is None:
             return {}
         old, mask = old.float(), self._response_mask(outputs)
-        columns = {name: known[name] for name in ("group_mean", "group_std", "old_entropies") if name in known}
-        columns = {name: (x[:, None] if x.dim() == 1 else x).to(old.device) for name, x in columns.items()}
-        context = Context(response_mask=mask, positions=mask.cumsum(-1) - 1, step=self.state.global_step, **columns)
+        places, entropies = mask.cumsum(-1) - 1, known.get("old_entropies")
+        context = Context(mask, positions=places, step=self.state.global_step, old_entropies=entropies)
         sums = rule.sums(torch.where(mask, old, -1.0), context)
         total, count = cast(Tensor, self.accelerator.reduce(sums, reduction="sum")).tolist()
         return {"mean_weight": torch.tensor(total / max(count, 1))}
@@ -213,8 +190,7 @@ class ContextTrainer(GRPOTrainer):
     def _known(self, inputs: dict[str, Any], entropies: Tensor | None) -> dict[str, Any]:
         """Return the context's fields for the responses of a loss."""
         known = {name.removeprefix(PREFIX): x for name, x in inputs.items() if name.startswith(PREFIX)}
-        if "generated_at" in known:
-            known["staleness"] = self.state.global_step - int(known.pop("generated_at"))
+        known.pop("generated_at", None)
         if self._needs_old and entropies is not None:
             known.setdefault("old_entropies", entropies.detach())  # without its own pass the batch is on policy
         return known | {"entropies": entropies, "step": self.state.global_step}

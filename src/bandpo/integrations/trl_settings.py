@@ -12,9 +12,7 @@ from torch import Tensor
 
 from ..losses.notation import as_python
 from ..losses.objective import Objective
-from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Region, find_one
-from ..trust_regions.batch import GroupClip
+from ..trust_regions.base import Region
 from ..trust_regions.rules import Clip
 from . import LOSS_TYPES, Rule, objective_for, say_average
 
@@ -125,13 +123,6 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
             yield f"{name} must not be set with {rule}: {reason}"
     if own and loss == "cispo" and args.delta is not None:
         yield f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}"
-    groups = find_one(objective.trust_region, GroupClip)
-    if groups is not None and groups.group_size != args.num_generations:
-        yield f"group_size of GroupClip must be num_generations, {args.num_generations}, got {groups.group_size}"
-    adaptive = find_one(objective.trust_region, Adaptive)
-    if adaptive is not None and adaptive.law.needs == ("staleness",):
-        what = "law of Adaptive must not go by staleness through TRL, where all responses of a batch are of one age"
-        yield f"{what}, got {as_python(adaptive.law)}"
 
 
 def doubts(args: GRPOConfig) -> Iterator[str]:

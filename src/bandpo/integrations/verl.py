@@ -8,8 +8,8 @@ The entry point of group `verl.plugins` makes the loss known wherever verl is im
 does not load at debug level only. `_target_` does not depend on it: Hydra imports this module by its name, in the
 driver before Ray starts and in every worker, and a failing import or a wrong node ends the run there.
 
-verl hands a policy loss no entropies, no step and no outcomes, but they are in the batch of an update. Only where a
-rule needs them, or the ratio is to the sampler's policy, `TrainingWorker.train_mini_batch` is wrapped: see `_watch`.
+verl hands a policy loss no entropies and no step, but they are in the batch of an update. Only where a rule needs them,
+or the ratio is to the sampler's policy, `TrainingWorker.train_mini_batch` is wrapped: see `_watch`.
 """
 
 # pyright: reportMissingImports=false
@@ -43,12 +43,9 @@ HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that err
 # Where what is asked for is in verl's batch, and who puts it there.
 SOURCES = {
     "old_entropies": ("entropy", "the pass that makes the old log-probabilities (V1 trainer, no bypass_mode)"),
-    **dict.fromkeys(("group_mean", "group_std"), ("rm_scores", "the reward loop of the V1 trainer")),
     "step": ("global_steps", "the agent loop of the V1 trainer; tokens_path needs it, and a rule with a schedule"),
-    "staleness": ("extra_fields", "the agent loop of the V1 trainer"),
     "anchor": ("rollout_log_probs", "the rollout, with actor_rollout_ref.rollout.calculate_log_probs=true"),
 }
-_OURS = "bandpo_"  # before the names of what is added to the batch
 _KNOWN: dict[str, Any] = {}  # what the loss of a micro-batch is shown besides the tensors that verl hands it
 _COUNTS = {  # what is logged, and its name in `Metrics.numbers`
     "tokens": "tokens",
@@ -202,12 +199,13 @@ def _watch() -> None:
         if not isinstance(options, BandPOLossConfig) or not options.asked:
             return inner(self, data)
         controller = None if options.controlled is None else Controller(options.controlled, self.engine)
-        step = add_columns(data, options.asked, options.objective.trust_region, self.engine.get_data_parallel_group())
+        group = self.engine.get_data_parallel_group()
+        of_update = known_of_update(data, options.asked, options.objective.trust_region, group)
 
         def watched(**named: Any) -> Any:
             try:
                 if "model_output" in named:  # else distillation's, of logits
-                    _KNOWN.update(_of_micro_batch(options.asked, named["model_output"], named["data"], step))
+                    _KNOWN.update(of_update | _of_micro_batch(options.asked, named["model_output"], named["data"]))
                     if controller is not None:
                         _KNOWN.update(controlled=controller.value, controller=controller)
                     if options.tokens_path is not None:  # ranks that share responses have the same: one of them writes
@@ -254,48 +252,27 @@ class Controller(RadiusController):
         setattr(self._scheduler, NAME, self.finish(self._scheduler.last_epoch, over_ranks=True))
 
 
-def add_columns(data: Any, asked: frozenset[str], region: Region, group: Any) -> int | None:
-    """Add columns (B,), made of all ranks' responses, to a batch; return the step."""
+def known_of_update(data: Any, asked: frozenset[str], region: Region, group: Any) -> dict[str, Any]:
+    """Return the fields that all responses of all ranks share: step, mean weight."""
+    known: dict[str, Any] = {}
     for name, (source, by) in SOURCES.items():
         if name in asked and source not in data:
             raise ValueError(f"{HERE}: {name} is made of {source!r}, which this batch lacks; it is put there by {by}")
     if "entropies" in asked:
         tu.assign_non_tensor(data, calculate_entropy=True)
-
-    def column(name: str) -> list[Any]:
-        values = tu.get(data, name)
-        return values if isinstance(values, list) else [values] * len(data)
-
-    step: Any = None
-    if asked & {"step", "staleness"}:
-        step = max(max(map(int, steps)) for steps in _of_ranks(column("global_steps"), group)) - 1  # verl's from 1
-    if "staleness" in asked:
-        versions = [fields.get("max_global_steps") for fields in column("extra_fields")]
-        if None in versions:
-            raise ValueError(f"{HERE}: staleness is made of 'max_global_steps', which this rollout does not report")
-        data[f"{_OURS}staleness"] = (step - torch.tensor(versions)).clamp(min=0)
-        if "mean_weight" in asked and len({each for of_rank in _of_ranks(versions, group) for each in of_rank}) == 1:
-            once(warnings.warn, "all responses of an update are of one age: a law by staleness changes no radius")
-    if asked & {"group_mean", "group_std"}:
-        uids, scores = column("uid"), _padded(data, "rm_scores").sum(-1).tolist()
-        groups: dict[Any, list[float]] = {}
-        for pairs in _of_ranks(list(zip(uids, scores, strict=True)), group):
-            for uid, score in pairs:
-                groups.setdefault(uid, []).append(score)
-        outcomes = {uid: torch.tensor(scores) for uid, scores in groups.items()}
-        data[f"{_OURS}group_mean"] = torch.stack([outcomes[uid].mean() for uid in uids])
-        data[f"{_OURS}group_std"] = torch.stack([outcomes[uid].std(correction=0) for uid in uids])
+    if "step" in asked:
+        steps = tu.get(data, "global_steps")  # one for each response, or one for all
+        every = _of_ranks(max(map(int, steps)) if isinstance(steps, list) else steps, group)
+        known["step"] = max(every) - 1  # verl's from 1
     if "mean_weight" in asked:  # the divisor of an `Adaptive` radius: the mean weight of all tokens of all ranks
         mask = _padded(data, "response_mask").bool()
-        columns = {name: data[_OURS + name][:, None] for name in asked if _OURS + name in data}
-        if "old_entropies" in asked:
-            columns["old_entropies"] = _padded(data, "entropy")
-        context = Context(response_mask=mask, positions=mask.cumsum(-1) - 1, step=step, **columns)
+        entropies = _padded(data, "entropy") if "old_entropies" in asked else None
+        context = Context(mask, positions=mask.cumsum(-1) - 1, step=known.get("step"), old_entropies=entropies)
         old = _padded(data, "rollout_log_probs" if "anchor" in asked else "old_log_probs")
         sums = cast(Adaptive, find_one(region, Adaptive)).sums(old, context).tolist()
         total, count = map(sum, zip(*_of_ranks(sums, group), strict=True))
-        data[f"{_OURS}mean_weight"] = torch.full((len(data),), total / max(count, 1))
-    return step
+        known["mean_weight"] = torch.tensor(total / max(count, 1))
+    return known
 
 
 def _of_ranks(mine: Any, group: Any) -> list[Any]:
@@ -310,14 +287,12 @@ def _padded(data: Any, name: str) -> Tensor:
     return data.select(name).to_padded_tensor()[name]
 
 
-def _of_micro_batch(asked: frozenset[str], model_output: Any, data: Any, step: int | None) -> dict[str, Any]:
+def _of_micro_batch(asked: frozenset[str], model_output: Any, data: Any) -> dict[str, Any]:
     """Return a micro-batch's fields for the loss."""
-    known: dict[str, Any] = {name: data[_OURS + name] for name in asked if _OURS + name in data}
-    if "step" in asked:
-        known["step"] = step
+    known: dict[str, Any] = {name: _padded(data, SOURCES[name][0]) for name in asked & {"old_entropies", "anchor"}}
     if "entropies" in asked:
         known["entropies"] = no_padding_2_padding(model_output["entropy"], data)
-    return known | {name: _padded(data, SOURCES[name][0]) for name in asked & {"old_entropies", "anchor"}}
+    return known
 
 
 @functools.cache

@@ -31,12 +31,9 @@ def kl_penalty(logps: Tensor, ref_logps: Tensor, kind: KLPenalty = "k3") -> Tens
     the reference's (d > 2.61), where its value reaches 10; `k3` does up to d = 20. In the others d counts as at most
     1e6, so that a probability of 0 has a finite penalty.
 
-    Which direction? The paper writes KL(pi || pi_ref) in eq:token_objective and KL(pi_ref || pi) in
-    eq:bandpo_token_loss. If the tokens were sampled from pi itself (the first step of a round), then in expectation
-    - the *values* of k1 and k3 are KL(pi || pi_ref) exactly, k2 to second order in d;
-    - the *gradients* are those of: nothing (k1), KL(pi || pi_ref) (k2), KL(pi_ref || pi) (k3), each exactly.
-    Later in the round the samples are from pi_old and all of this holds to first order in the step. abs is no
-    divergence's estimate.
+    Of tokens sampled from pi, the mean values of k1 and k3 are KL(pi || pi_ref) (eq:token_objective), k2's to second
+    order in d; the mean gradients are those of nothing (k1), KL(pi || pi_ref) (k2), KL(pi_ref || pi) (k3,
+    eq:bandpo_token_loss).
 
     Same shapes for both; computed in at least float32; the gradient flows to `logps`.
 

@@ -14,26 +14,19 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..errors import counted
-from ..numerics import expm1, output_dtype
+from ..numerics import expm1
 
 Level = Literal["main", "all"]
 
-# Right-closed bins of the old probability: (0, .2], (.2, .4], ... The first is the paper's tail.
-EDGES = (0.2, 0.4, 0.6, 0.8)
-BINS = tuple(f"p{edge}" for edge in (*EDGES, 1.0))
-# The logarithms in each dtype: the float32 nearest to 0.4 is above the logarithm in float64.
-_LOG_EDGES: dict[torch.dtype, list[float]] = {
-    dtype: torch.tensor(EDGES, dtype=dtype).log().tolist() for dtype in (torch.float32, torch.float64)
-}
-LOW, HIGH = 1, 2  # 0 is inside
-NEGATIVE, POSITIVE = 0, 2
+TAIL = 0.2  # the paper's tail: old probabilities up to this
+# Its logarithm in each dtype: a token of 0.2 is in the tail, however it is rounded.
+_LOG_TAIL = {dtype: torch.tensor(TAIL, dtype=dtype).log().item() for dtype in (torch.float32, torch.float64)}
 
 # The histogram of log-ratios has edges SCALE * sinh((i + 1/2) * STEP): even near 0, geometric far out (a quarter per
 # bin), to +-60.
 SCALE, STEP, HALF = 1e-4, 0.25, 56
 
-# Log-probabilities above 0: samplers round up to the first, and what is above the second is something else.
-ROUNDED, NO_LOGPS = 1e-6, 1e-3
+NO_LOGPS = 1e-3  # samplers round log-probabilities up to 1e-6; what is above this is something else
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +34,8 @@ class Metrics:
     """Hold counts and sums over the tokens of one or many batches. Nothing waits for the device before `compute`.
 
     Attributes:
-        totals: detached tensors by name, which add up over batches: numbers, and for "all" the tables `cells`, int64
-            (5, 3, 3): old-probability bin x (inside, below, above the interval) x sign of the advantage (-, 0, +), and
-            `histogram`, int64 (2 HALF + 1,).
+        totals: detached tensors by name, which add up over batches: numbers, and for "all" the `histogram` of
+            log-ratios, int64 (2 HALF + 1,).
         maxima: detached numbers by name, of which the largest counts.
     """
 
@@ -102,16 +94,10 @@ class Metrics:
         `sequences`: responses with a token.
         `cut/fraction`: (high with A > 0 + low with A < 0) / n, gradients really removed by clip and mask;
             `cut/high_fraction`, `cut/low_fraction` its two parts.
-        `clip/high/p0.2` ...: high / n within the bin (0, 0.2], ...; `clip/low/...`; with the sign `cut/high/...`,
-            `cut/low/...`.
-        `tokens/p0.2` ...: share of the bin in n.
-        `not_finite/count`: tokens whose loss is infinite or NaN; any of them spoils the weights.
-        `dual_clip/fraction`: tokens held by the dual clip / n.
+        `not_finite/count`: tokens whose loss is infinite or NaN; `dual_clip/fraction`: held by the dual clip / n.
         `kl_old/k1`: mean of -log r, the other unbiased estimate.
-        `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide (2.5e-5 around 0, and at x
-            0.25 sqrt(x^2 + 1e-8)).
+        `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide.
         `log_ratio/saturated_fraction`: log-ratios clamped to a finite range / n.
-        `logps/above_zero_fraction`: tokens with a log-probability above 1e-6 / n; some samplers round so.
 
         Raises ValueError as `check` does.
         """
@@ -137,11 +123,11 @@ class Metrics:
         for name in ("entropy", "kl_ref"):
             if name in x:
                 out[name] = _ratio(x[name], n)
-        return out | (self._of_all(x) if "cells" in self.totals else {})
+        return out | (self._of_all(x) if "histogram" in self.totals else {})
 
     def _of_all(self, x: dict[str, float]) -> dict[str, float]:
-        n = x["tokens"]
-        out = {
+        n, histogram = x["tokens"], cast("list[float]", self.totals["histogram"].tolist())
+        return {
             "sequences": x["sequences"],
             "cut/fraction": _ratio(x["cut_high"] + x["cut_low"], n),
             "cut/high_fraction": _ratio(x["cut_high"], n),
@@ -150,17 +136,8 @@ class Metrics:
             "dual_clip/fraction": _ratio(x.get("dual_clipped", 0.0), n),
             "kl_old/k1": _ratio(x["kl_old_k1"], n),
             "log_ratio/saturated_fraction": _ratio(x.get("saturated", 0.0), n),
-            "logps/above_zero_fraction": _ratio(x.get("above_zero", 0.0), n),
+            **{f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100) for percent in (1, 50, 99)},
         }
-        bins: list[list[list[float]]] = self.totals["cells"].cpu().double().tolist()
-        for name, cells in zip(BINS, bins, strict=True):
-            tokens = sum(map(sum, cells))
-            out |= {f"tokens/{name}": _ratio(tokens, n), f"clip/high/{name}": _ratio(sum(cells[HIGH]), tokens)}
-            out |= {f"clip/low/{name}": _ratio(sum(cells[LOW]), tokens)}
-            out |= {f"cut/high/{name}": _ratio(cells[HIGH][POSITIVE], tokens)}
-            out |= {f"cut/low/{name}": _ratio(cells[LOW][NEGATIVE], tokens)}
-        histogram: list[float] = self.totals["histogram"].tolist()
-        return out | {f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100) for percent in (1, 50, 99)}
 
     def numbers(self) -> dict[str, float]:
         """Return the sums and maxima by name, after `check`; waits for the device."""
@@ -198,10 +175,9 @@ def measure(
     `log_ratio` is clamped to a finite range, and may be that of whole responses; `own` is that of each token, for
     `kl_old`.
     """
-    edges = _LOG_EDGES[output_dtype(old_logps)]
     padding = ~mask
     inside = log_ratio.masked_fill(padding, 0.0)
-    high, low, tail = inside > bounds.log_high, inside < bounds.log_low, old_logps <= edges[0]
+    high, low, tail = inside > bounds.log_high, inside < bounds.log_low, old_logps <= _LOG_TAIL[old_logps.dtype]
     good_tail = tail & (advantages > 0)
     flags = {"tokens": mask, "high": high, "low": low, "tail_high": tail & high, "good_tail": good_tail}
     totals = {name: x.sum() for name, x in (flags | {"good_tail_high": good_tail & high}).items()}
@@ -211,24 +187,16 @@ def measure(
     if level == "all":
         totals |= {"sequences": mask.any(-1).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
         totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
-        bin_ = sum((old_logps > edge).long() for edge in edges)
-        sign = (advantages > 0).long() + (advantages >= 0).long()
-        cell = (3 * bin_ + LOW * low.long() + HIGH * high.long()) * 3 + sign
-        totals["cells"] = _tally(cell, mask, 9 * len(BINS)).view(len(BINS), 3, 3)
         place = torch.round(torch.asinh(log_ratio / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF) + HALF
-        totals["histogram"] = _tally(place.long(), mask, 2 * HALF + 1)
+        index = torch.where(mask, place.long(), 2 * HALF + 1).flatten()  # padding has a bin of its own, the last
+        counts = index.new_zeros(2 * HALF + 2).scatter_add(0, index, torch.ones_like(index))
+        totals["histogram"] = counts[: 2 * HALF + 1]
     return Metrics(totals, maxima)
 
 
 def highest(x: Tensor) -> Tensor:
     """Return the largest number; 0 if there is none."""
     return x.amax() if x.numel() else x.new_zeros(())
-
-
-def _tally(index: Tensor, mask: Tensor, size: int) -> Tensor:
-    """Count how often each of 0 ... size - 1 occurs inside the mask."""
-    index = torch.where(mask, index, size).flatten()
-    return index.new_zeros(size + 1).scatter_add(0, index, torch.ones_like(index))[:size]
 
 
 def _wide(x: Tensor) -> torch.dtype:

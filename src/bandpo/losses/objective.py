@@ -40,7 +40,7 @@ class Objective:
 
     Args:
         trust_region: the rule; the paper's is `Band("kl", 0.05)`.
-        apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, soft, quadratic,
+        apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, quadratic,
             `Preserve(low, high)`, `Decay(low, high)`, or a pair of them for A >= 0 and A < 0; see `surrogate` for
             formulas, gradients and papers. `Sapo()` and `Vespo()` have no bounds: alone they go with the rule
             `Clip(1, inf)` only, and in a pair the rule is that of the other sign.
@@ -116,7 +116,7 @@ class Objective:
             raise ValueError(
                 f"trust_region must be Clip(1, inf), no clip, for apply = {self.apply!r}, got {self.trust_region!r}: a "
                 "gate without bounds would leave the rule nothing to do; for a soft gate that has the rule's bounds "
-                "take apply 'soft', 'quadratic' or Decay()"
+                "take apply 'quadratic' or Decay()"
             )
         if self.ratio == "mean-of-clipped" and self.apply != "clip":
             raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {self.apply!r}")

@@ -20,14 +20,13 @@ from ..numerics import LOWEST, output_dtype
 from ..trust_regions.base import Context, Known, Region
 from .aggregation import AVERAGE, aggregate_masked, as_mask
 from .kl import kl_penalty
-from .metrics import ROUNDED, Level, Metrics, highest, measure
+from .metrics import Level, Metrics, highest, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
 
 # What has one number for each token; the other tensors may have one for each response.
-_OF_TOKENS = ("logps", "response_mask", "old_logps", "ref_logps", "rollout_is_weights", "entropies", "old_entropies",
-              "divergences")  # fmt: skip
+_OF_TOKENS = ("logps", "response_mask", "old_logps", "ref_logps", "rollout_is_weights", "entropies", "old_entropies")
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
@@ -65,10 +64,10 @@ def policy_loss(
         rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
             after clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
-        metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 50, see
+        metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 25, see
             `Metrics.compute`; None: none, and `compute` only checks.
-        known: what a rule asks for beside these tensors, as a field of `Context` with that name, such as `step=100` for
-            `Decaying`; of a tensor (B, T), (B, 1) or (B,). `entropies` are measured too.
+        known: what a rule asks for beside these tensors, as a field of `Context` with that name, such as `step=100`; of
+            a tensor (B, T), (B, 1) or (B,). `entropies` are measured too.
 
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
@@ -189,7 +188,6 @@ def _measured(batch: _Batch, found: _Found, objective: Objective, level: Level |
         top, bottom = (x.masked_fill(padding, -torch.inf).amax(-1) for x in (advantages, -advantages))
         metrics.totals["mixed"] = (top > -bottom).sum()
     if level == "all":
-        metrics.totals["above_zero"] = ((likeliest > ROUNDED) & mask).sum()
         metrics.totals["not_finite"] = (~found.values.isfinite() & mask).sum()
         metrics.totals["saturated"] = ((found.log_ratio.abs() > limit) & mask).sum()
         if objective.dual_clip is not None:
@@ -274,33 +272,36 @@ def rollout_weights(
 
 def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dict[str, Any]:
     """Check the inputs of one batch. Return the given ones, detached, with one number per response as (B, 1)."""
-    names = list(Known.__annotations__)
+    names, more = list(Known.__annotations__), given.pop("more", {})
     for name in given:
         if name not in (*names, "old_logps", "advantages", "ref_logps", "rollout_is_weights"):
             raise TypeError(
                 f"policy_loss has no argument {name!r}{nearest(name, names)}; of the context it takes {names}"
             )
+    own = {f"more[{name!r}]": x for name, x in more.items()}
+    given |= own
     for name, x in {"logps": logps, "response_mask": response_mask, **given}.items():
         if not isinstance(x, Tensor):
-            if name in names or (x is None and name in ("ref_logps", "rollout_is_weights")):
+            if name in (*names, *own) or (x is None and name in ("ref_logps", "rollout_is_weights")):
                 continue
             more = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{more}")
         if logps.dim() != 2:
             packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
             raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
-        if x.dim() == 0 and name in names:
+        if x.dim() == 0 and name in (*names, *own):
             continue
         rows, columns = logps.shape
         if name in _OF_TOKENS and x.shape != logps.shape:
             raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
         if x.shape not in ((rows, columns), (rows, 1), (rows,)):
             raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
-        if name not in ("response_mask", "staleness") and not x.is_floating_point():
+        if name not in ("response_mask", *own) and not x.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {x.dtype}")
     is_row = {name: isinstance(x, Tensor) and x.dim() == 1 for name, x in given.items()}
     detached = {name: x.detach() if isinstance(x, Tensor) and x.requires_grad else x for name, x in given.items()}
-    return {name: x[:, None] if is_row[name] else x for name, x in detached.items()}
+    found = {name: x[:, None] if is_row[name] else x for name, x in detached.items()}
+    return found | {"more": {name: found.pop(of) for name, of in zip(more, own, strict=True)}}
 
 
 def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:

@@ -7,7 +7,6 @@ other application departs from r A in the column "outside" only: where r is beyo
 |---|---|---|---|---|
 | clip | r_high A, no gradient | r_low A, no gradient | r A | PPO 1707.06347, BandPO |
 | mask | 0 | 0 | r A | DPPO 2602.04879 |
-| soft | (r_high - 1) / (r - 1) r A | (1 - r_low) / (1 - r) r A | r A | CPPO 2606.10968, eq. 19, 20 |
 | Preserve(low, high) | high r_high / r r A | low r_low / r r A | r A | CE-GPPO 2509.20712, eq. 8 |
 | Decay(low, high) | (r_high / r)^high r A | (r / r_low)^low r A | r A | DGPO 2603.14389 |
 | mask_two_sided | 0 | 0 | r A, 0 beyond the other bound too | IcePop 2510.18855 |
@@ -140,7 +139,7 @@ class Vespo(Application):
         return torch.where(up, positive, negative).exp().detach() * (s - s.detach()).exp()
 
 
-_Name = Literal["clip", "mask", "mask_two_sided", "weight", "soft", "quadratic"]
+_Name = Literal["clip", "mask", "mask_two_sided", "weight", "quadratic"]
 Apply = _Name | Application
 # Where r is held on both sides already, a dual clip would be a second rule for the same thing.
 _HOLDS_BOTH_SIDES = ("mask_two_sided", "weight", "quadratic")
@@ -166,8 +165,8 @@ def surrogate(
         log_ratio: log r, (B, T); clamped to +-60, beyond which it has no gradient.
         advantages: A, broadcasts to `log_ratio`.
         bounds: the interval of log r, broadcasts to `log_ratio`.
-        dual_clip: c > 1, or None: where A < 0, r counts as at most c (arXiv 1912.09729). For clip, mask, soft,
-            `Preserve` and `Decay`; the others hold r there already.
+        dual_clip: c > 1, or None: where A < 0, r counts as at most c (arXiv 1912.09729). For clip, mask, `Preserve`
+            and `Decay`; the others hold r there already.
         apply: an application of the module's table, or a pair: one for A >= 0, one for A < 0.
 
     For "weight", log r takes the place of log pi: the gradient is the same, and the value differs by a constant.
@@ -216,12 +215,7 @@ def _one_surrogate(
         return torch.where(distance < _LEAST_DISTANCE, clipped, (1 + moved) * weights - penalty)
     edge = torch.where(up, bounds.log_high, bounds.log_low)
     outside = torch.where(up, ~(s <= edge), ~(s >= edge))  # also where the bound is NaN
-    if apply == "mask":
-        weight = edge - edge  # 0, or NaN
-    elif apply == "soft":
-        weight = expm1(edge) / expm1(s)
-    else:
-        weight = apply.weight(s, edge, up)
+    weight = edge - edge if apply == "mask" else apply.weight(s, edge, up)  # 0, or NaN
     tamed = s if dual_clip is None else torch.where(up, s, s.clamp(max=math.log(dual_clip)))
     return torch.where(outside, weight.detach(), 1.0) * tamed.exp() * weights
 

@@ -15,7 +15,7 @@ from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import output_dtype
 from .base import Context, Law, Part, Region, check_part
-from .control import Moving
+from .control import Controlled
 from .rules import Band
 
 __all__ = ["Adaptive", "Tilt", "TokenLaw"]
@@ -38,10 +38,7 @@ class Tilt(TokenLaw):
 
     - entropy: of the old policy there, in nats (context.old_entropies);
     - surprise: -log p, in nats, so that the weight is p^-gain;
-    - position: the share of the response before the token, from 0 to nearly 1;
-    - success: the mean reward of the response's group (context.group_mean), its success rate for rewards of 0 or 1;
-    - spread: the standard deviation of these rewards (context.group_std), 0 where all are alike;
-    - staleness: updates since the response was sampled (context.staleness).
+    - position: the share of the response before the token, from 0 to nearly 1.
 
     Raises ValueError for another quantity, a gain that is not finite, or a limit that is not above 1.
     """
@@ -54,13 +51,13 @@ class Tilt(TokenLaw):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.of not in _QUANTITIES:
-            raise ValueError(f"of of Tilt must be one of {list(_QUANTITIES)}, got {self.of!r}")
+        if self.of not in QUANTITIES:
+            raise ValueError(f"of of Tilt must be one of {list(QUANTITIES)}, got {self.of!r}")
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Return the names of the fields that the quantity needs."""
-        return _QUANTITIES[self.of]
+        return QUANTITIES[self.of]
 
     @property
     def label(self) -> str:
@@ -78,13 +75,10 @@ class Tilt(TokenLaw):
 
 
 # The fields of the context that each is made of.
-_QUANTITIES = {
+QUANTITIES: dict[str, tuple[str, ...]] = {
     "entropy": ("old_entropies",),
     "surprise": (),
     "position": ("positions", "response_mask"),
-    "success": ("group_mean",),
-    "spread": ("group_std",),
-    "staleness": ("staleness",),
 }
 
 
@@ -93,8 +87,7 @@ class Adaptive(Region):
     """Give a band another radius for each token: delta_t = delta w_t / mean(w). The weights w are a law's.
 
     The paper leaves such a delta_t as future work. A law gives some tokens more room and others less; the mean radius
-    stays delta. The rule is a `Band`, or one whose radius is `Decaying` or `Controlled`; anything else raises
-    ValueError.
+    stays delta. The rule is a `Band` or one whose radius is `Controlled`; anything else raises ValueError.
 
     The mean is over all response tokens that the loss is given, also where the band governs some of them only, as in
     `ByProbability`. With micro-batches or processes add up `sums` over all parts, and pass total / count as
@@ -119,11 +112,8 @@ class Adaptive(Region):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_part(self, "law", of=TokenLaw)
-        band = self.region
-        while isinstance(band, Moving):
-            band = band.region
-        if not isinstance(band, Band):
-            raise ValueError(f"region of Adaptive must be a Band, may be Decaying or Controlled, got {self.region!r}")
+        if not isinstance(self.region.region if isinstance(self.region, Controlled) else self.region, Band):
+            raise ValueError(f"region of Adaptive must be a Band, may be Controlled, got {self.region!r}")
 
     def needed(self) -> dict[str, str]:
         """List the inputs of the law, too."""
@@ -150,8 +140,8 @@ class Adaptive(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return `band_bounds` with the radius of each token."""
         context, band = context or Context(), self.region
-        while isinstance(band, Moving):
-            band = band.in_force(context)
+        if isinstance(band, Controlled):
+            band = band.at(context.require("controlled", band))
         weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.mean_weight
         if mean is None:
             total, count = self.sums(old_logps, context).unbind()

@@ -34,14 +34,11 @@ class Context:
         advantages: (B, T) or (B, 1).
         positions: index of each token in its response.
         step: optimizer step, an int.
-        staleness: updates between the sampling policy and the current one, an int or a tensor, (B, T) or (B, 1).
         logps: log pi of the current policy, detached.
         old_entropies: entropy of the old policy at each token, in nats.
-        divergences: the divergence of the current policy from the old one over all tokens that might have stood there.
-        group_mean: (B, 1), the mean of the rewards in the response's group: of rewards of 0 or 1 the share of 1.
-        group_std: (B, 1), their standard deviation, divided by the size of the group.
         mean_weight: what an `Adaptive` radius is divided by, where the loss sees a part of the batch only.
         controlled: the number that the controller of a `Controlled` rule has set.
+        more: what a rule of yours needs by other names, numbers or tensors, (B, T) or (B, 1).
     """
 
     response_mask: Tensor | None = None
@@ -49,27 +46,24 @@ class Context:
     advantages: Tensor | None = None
     positions: Tensor | None = None
     step: int | None = None
-    staleness: int | Tensor | None = None
     logps: Tensor | None = None
     old_entropies: Tensor | None = None
-    divergences: Tensor | None = None
-    group_mean: Tensor | None = None
-    group_std: Tensor | None = None
     mean_weight: float | Tensor | None = None
     controlled: float | None = None
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
     def require(self, field: str, rule: Node) -> Any:
         """Return the named field. Raises ValueError if it was not filled or is not in the rule's `needs`."""
-        name, value = type(rule).__name__, getattr(self, field)
+        name, value = type(rule).__name__, self.more.get(field, getattr(self, field, None))
         if field not in rule.needs:
             raise ValueError(
                 f"{name} asks for context.{field}, which its needs do not name; write "
                 f"needs: ClassVar[tuple[str, ...]] = ({field!r},)"
             )
         if value is None:
+            what = f"{field}=..." if hasattr(self, field) else f"more={{{field!r}: ...}}"
             raise ValueError(
-                f"{name} needs context.{field}, which was not given; pass {field} to policy_loss, or a "
-                f"Context({field}=...)"
+                f"{name} needs context.{field}, which was not given; pass {what} to policy_loss, or a Context({what})"
             )
         return value
 
@@ -79,13 +73,10 @@ class Known(TypedDict, total=False):
 
     entropies: Tensor | None
     old_entropies: Tensor | None
-    divergences: Tensor | None
-    group_mean: Tensor | None
-    group_std: Tensor | None
     step: int | None
-    staleness: int | Tensor | None
     mean_weight: float | Tensor | None
     controlled: float | None
+    more: Mapping[str, Any]
 
 
 class Node:

@@ -1,27 +1,25 @@
-"""Combine rules: the wider or narrower of two, a cap, one for each sign, a decay.
+"""Combine rules: the wider or narrower of two, a cap, one for each sign.
 
 What they make is a rule again, so they may stand in each other.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import listed, output_dtype
-from .base import Context, Part, Region, check_number, given, parts_of
-from .control import Moving
+from ..numerics import output_dtype
+from .base import Context, Part, Region, given, parts_of
 from .rules import Band, Clip
 
-__all__ = ["ByProbability", "BySign", "Capped", "Decaying", "Intersect", "Relaxed", "Union"]
+__all__ = ["ByProbability", "BySign", "Capped", "Intersect", "Relaxed", "Union"]
 
 
 class Pair(Region, ABC):
@@ -92,16 +90,12 @@ class Choice(Region, ABC):
     def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
         """Return what decides; where it is NaN, so are the bounds."""
 
-    def sides(self) -> list[Region]:
-        """Return the two rules."""
-        return [part for _, part in parts_of(self)]
-
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the token's rule."""
         old_logps = old_logps.detach().to(output_dtype(old_logps))
         x = self.quantity(old_logps, context or Context())
         old = torch.where(x.isnan(), torch.nan, old_logps)
-        a, b = (each.bounds(old, context) for each in self.sides())
+        a, b = (part.bounds(old, context) for _, part in parts_of(self))
         return Bounds(torch.where(x <= 0, a.log_low, b.log_low), torch.where(x <= 0, a.log_high, b.log_high))
 
 
@@ -169,62 +163,3 @@ class BySign(Choice):
     def cases(self) -> list[Part]:
         """List one for each sign."""
         return [Part("A >= 0", self.positive, 0), Part("A < 0", self.negative, 1)]
-
-
-@dataclass(frozen=True)
-class Decaying(Moving):
-    """Move one number of a rule to `end` over `steps` optimizer steps. Needs context.step.
-
-    `Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=1000)`. With t = min(step / steps, 1): linear is
-    start + (end - start) t, and cosine is linear in (1 - cos(pi t)) / 2.
-
-    Args:
-        region: the rule at step 0.
-        field: the name of its number, or several that all go to `end`: `["eps_low", "eps_high"]`.
-        end: the value from `steps` on.
-        steps: at least 1.
-        shape: linear or cosine.
-    """
-
-    kind: ClassVar[str] = "decaying"
-    words: ClassVar[str] = "{region}, {field} to {end} in {steps} steps ({shape})"
-    needs: ClassVar[tuple[str, ...]] = ("step",)
-    region: Region
-    field: str | tuple[str, ...]
-    end: float
-    steps: int
-    shape: str = "linear"
-
-    def __post_init__(self) -> None:
-        self._starts("field")
-        check_number(self, "end", "(-inf, inf)")
-        check_number(self, "steps", "[1, inf)", integer=True)
-        if self.shape not in _SHAPES:
-            raise ValueError(f"shape of Decaying must be one of {list(_SHAPES)}, got {self.shape!r}")
-        if "controlled" in self.region.needs:
-            raise ValueError("region of Decaying must not be Controlled, whose controller would not know what decays")
-        self.at(self.steps)
-
-    def at(self, step: int) -> Region:
-        """Return the rule in force at a step."""
-        t, names = min(max(step / self.steps, 0.0), 1.0), listed(self.field)
-        values = {name: _SHAPES[self.shape](getattr(self.region, name), self.end, t) for name in names}
-        return dataclasses.replace(cast(Any, self.region), **values)
-
-    def in_force(self, context: Context) -> Region:
-        """Return that of context.step."""
-        return self.at(context.require("step", self))
-
-    def cases(self) -> list[Part]:
-        """List it at the first step and from the last one on."""
-        return [Part("step 0", self.at(0)), Part(f"from step {self.steps}", self.at(self.steps))]
-
-
-def _linear(start: float, end: float, t: float) -> float:
-    return start * (1 - t) + end * t  # both ends without rounding
-
-
-_SHAPES: dict[str, Callable[[float, float, float], float]] = {
-    "linear": _linear,
-    "cosine": lambda start, end, t: _linear(start, end, (1 - math.cos(math.pi * t)) / 2),
-}

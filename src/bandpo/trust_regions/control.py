@@ -26,35 +26,6 @@ __all__ = ["ControlLaw", "Controlled", "Quantile"]
 State = dict[str, float]
 
 
-class Moving(Region, ABC):
-    """Be another rule at each step: some numbers of it move. See `Decaying` and `Controlled`."""
-
-    sees_probability: ClassVar[bool] = False
-    region: Region
-
-    @abstractmethod
-    def in_force(self, context: Context) -> Region:
-        """Return the rule that it is now."""
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the rule in force."""
-        return self.in_force(context or Context()).bounds(old_logps, context)
-
-    def _starts(self, name: str) -> dict[str, float]:
-        """Check the rule, and the field that names numbers of it. Return these with their values."""
-        check_part(self, "region")
-        names, region = listed(getattr(self, name)) or [""], self.region
-        object.__setattr__(self, name, names[0] if len(names) == 1 else tuple(names))
-        numbers = {each: value for each in given(region) if isinstance(value := getattr(region, each), float)}
-        for each in names:
-            if not math.isfinite(numbers.get(each, math.nan)):
-                raise ValueError(
-                    f"{name} of {type(self).__name__} must name a finite number of {type(region).__name__}, of "
-                    f"{list(numbers)}, got {each!r}"
-                )
-        return {each: numbers[each] for each in names}
-
-
 # Of each quantity that can be held: whether it rises (1) or falls (-1) as the rule gets wider, and the interval in
 # which a target must lie. The clip rates and cut rates are shares of tokens.
 _SHARES = (f"{of}/{which}" for of in ("clip", "cut") for which in ("fraction", "high_fraction", "low_fraction"))
@@ -66,10 +37,7 @@ MEASURES: dict[str, tuple[int, tuple[float, float]]] = {
 
 
 class ControlLaw(Law, ABC):
-    """Move a `Controlled` rule's number by a measurement, as `Quantile` does.
-
-    One of your own is a frozen dataclass with a `kind` and a `step`.
-    """
+    """Move a `Controlled` rule's number; derive a frozen dataclass with a `kind`."""
 
     def start(self, value: float) -> State:
         """Return its memory at the beginning, besides the value. By default it has none."""
@@ -93,10 +61,9 @@ class Quantile(ControlLaw):
     """Follow a quantile, for a target that is a share of tokens. The number becomes the bound that this share exceeds.
 
     log v <- log v + gain gap, e.g. gap = clip/fraction - target, which is the Robbins-Monro step to the root of
-    P(token outside the bounds of v) = target, of constant size, because the policy that makes the ratios moves too. The
-    idea is SAT's (arXiv 2607.18722), which takes a quantile of |log r| afresh from each batch. If the measurement
-    changes by the share S for each share of the number, `smoothing` is 0.9 and the answer comes within three steps, it
-    is stable while gain target S < 0.3.
+    P(token outside the bounds of v) = target. The idea is SAT's (arXiv 2607.18722). If the measurement changes by the
+    share S for each share of the number, `smoothing` is 0.9 and the answer comes within three steps, it is stable while
+    gain target S < 0.3.
 
     Raises ValueError unless gain is positive and finite.
     """
@@ -112,7 +79,7 @@ class Quantile(ControlLaw):
 
 
 @dataclass(frozen=True)
-class Controlled(Moving):
+class Controlled(Region):
     """Move one number of a rule so that a measured quantity is held at a target. Needs context.controlled.
 
     `Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.01, Quantile(), low=0.005, high=0.5)` widens the band
@@ -121,11 +88,8 @@ class Controlled(Moving):
     `controlled=rule.value(state)` to `policy_loss`, and after each optimizer step takes
     `value, state = rule.radius(state, metrics.compute())`, of all its micro-batches and ranks.
 
-    A wider rule lowers the shares of tokens outside and `log_ratio/p01`, and is expected to raise the others, `entropy`
-    where the upper bound keeps rare tokens rare (arXiv 2503.14476). Quantiles are known, and held, to within 25 %.
-
     The first optimizer step on a batch has ratio 1: nothing is clipped. So measurements are smoothed, over 1 / (1 -
-    smoothing) steps; with more optimizer steps a batch than that, take more.
+    smoothing) steps; with more optimizer steps a batch than that, take more. Quantiles are held to within 25 %.
 
     Args:
         region: the rule; its number is the one in force at the beginning.
@@ -148,6 +112,7 @@ class Controlled(Moving):
         "{region}, {parameter} in {low}..{high} for {measure} {target} ({law}, smoothing {smoothing})"
     )
     needs: ClassVar[tuple[str, ...]] = ("controlled",)
+    sees_probability: ClassVar[bool] = False
     region: Region
     parameter: str | tuple[str, ...]
     measure: str
@@ -158,8 +123,17 @@ class Controlled(Moving):
     smoothing: float = 0.9
 
     def __post_init__(self) -> None:
-        starts = self._starts("parameter")
+        super().__post_init__()
         check_part(self, "law", of=ControlLaw)
+        names = listed(self.parameter) or [""]
+        object.__setattr__(self, "parameter", names[0] if len(names) == 1 else tuple(names))
+        numbers = {each: x for each in given(self.region) if isinstance(x := getattr(self.region, each), float)}
+        for each in names:
+            if not math.isfinite(numbers.get(each, math.nan)):
+                raise ValueError(
+                    f"parameter of Controlled must name a finite number of {type(self.region).__name__}, of "
+                    f"{list(numbers)}, got {each!r}"
+                )
         if self.measure not in MEASURES:
             raise ValueError(
                 f"measure of Controlled must be one of {list(MEASURES)}, got {self.measure!r}"
@@ -170,6 +144,7 @@ class Controlled(Moving):
         check_number(self, "low", "(0, inf)")
         check_number(self, "high", f"({self.low}, inf)")
         check_number(self, "smoothing", "[0, 1)")
+        starts = {each: numbers[each] for each in names}
         if len(set(starts.values())) > 1:
             raise ValueError(f"the numbers that Controlled moves together must be equal to begin with, got {starts}")
         if not self.low <= self._first <= self.high:
@@ -194,9 +169,10 @@ class Controlled(Moving):
             raise ValueError(f"controlled must be in [{self.low:g}, {self.high:g}] for {self!r}, got {value!r}")
         return dataclasses.replace(cast(Any, self.region), **dict.fromkeys(listed(self.parameter), value))
 
-    def in_force(self, context: Context) -> Region:
-        """Return that of context.controlled."""
-        return self.at(context.require("controlled", self))
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Return those of the rule whose number is context.controlled."""
+        context = context or Context()
+        return self.at(context.require("controlled", self)).bounds(old_logps, context)
 
     def cases(self) -> list[Part]:
         """List it at both limits."""

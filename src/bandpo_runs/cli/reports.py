@@ -24,7 +24,7 @@ Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of ru
 def explain(
     rule: Annotated[str, Argument(metavar="RULE", help="Method or rule to explain.")],
     p: Annotated[list[float] | None, several("P", "Old probabilities. [default: 0.001 to 0.99]", probability)] = None,
-    vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="Second rule, to show the differences.")] = None,
+    vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="Second rule, to show beside the first.")] = None,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
     from bandpo.doctor import EIGHT, ONCE

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bandpo.errors import UserError, nearest
-from bandpo.losses.metrics import EDGES
+from bandpo.losses.metrics import TAIL
 from bandpo.trust_regions.base import Context, Region, places
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
@@ -22,7 +22,6 @@ from ..statistics.calibration import critical_numbers, number_interval, smallest
 from ..statistics.intervals import Interval
 from .tokens import Bools, Floats, Integers, Tokens
 
-TAIL = EDGES[0]
 RULES: tuple[Region, ...] = (Band("kl"), Band("tv"), Band("chi2"), Clip(0.2, 0.2), Clip(0.2, 0.28), DCPO(), RIPO())
 FEW = 20  # tokens outside, with fewer of which an interval is not to be trusted
 _STILL = 1e-6  # log-ratios that are rounding alone

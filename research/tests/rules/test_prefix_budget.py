@@ -8,12 +8,14 @@ import pytest
 import torch
 from regions import parse_region
 
-from bandpo import Capped, Clip, Context, Decaying, Intersect, Objective, policy_loss
+from bandpo import Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.explain import explain
 from bandpo.losses import rollout_weights
 from bandpo.testing import check_objective, check_trust_region
-from bandpo.trust_regions import PrefixBudget, trust_region
+from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability
+from research.rules.batch import PrefixBudget
+from research.rules.decaying import Decaying
 
 F64 = torch.float64
 

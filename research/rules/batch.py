@@ -1,4 +1,8 @@
-"""Define rules that see more of a batch: outcomes, entropies, age, prefix."""
+"""Define rules that see more of a batch: outcomes, entropies, age, prefix.
+
+A loop gives them what they need by `policy_loss(..., more={"group_mean": ..., "staleness": ...})`; entropies and
+old_entropies are arguments of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..band.divergences import Divergence
-from ..band.operator import band_bounds, divergence_at
-from ..bounds import Bounds
-from ..numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
-from .base import Context, Part, Region, check_number, depends_on_probability
-from .combinators import Choice
-from .rules import Band, Clip, like, name_divergence
+from bandpo.band.divergences import Divergence
+from bandpo.band.operator import band_bounds, divergence_at
+from bandpo.bounds import Bounds
+from bandpo.numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
+from bandpo.trust_regions.adaptive import QUANTITIES
+from bandpo.trust_regions.base import Context, Part, Region, check_number, depends_on_probability
+from bandpo.trust_regions.rules import Band, Clip, like, name_divergence
 
-__all__ = ["EntropyRatio", "GroupClip", "PrefixBudget", "Stale"]
+# More that a `Tilt` may go by: the mean reward of the response's group (of rewards of 0 or 1 the share of 1), their
+# standard deviation, divided by the size of the group, and the updates since the response was sampled.
+QUANTITIES.update(success=("group_mean",), spread=("group_std",), staleness=("staleness",))
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class GroupClip(Region):
 
     Of c right answers among k, eps_high = eps_low + (eps_high_max - eps_low) (k - c) / (k - 1): eps_high_max if one is
     right, eps_low if all are. c / k is context.group_mean, of rewards that are 0 or 1: of others
-    it is another number, which is limited to what the formula allows; `BandPOTrainer` warns of them.
+    it is another number, which is limited to what the formula allows.
 
     Raises ValueError unless 0 <= eps_low <= 1, eps_high_max is finite and at least eps_low, and group_size an integer
     of at least 2.
@@ -61,7 +67,7 @@ class GroupClip(Region):
 
 
 @dataclass(frozen=True)
-class EntropyRatio(Choice):
+class EntropyRatio(Region):
     """Keep a rule while the entropy stays near the old one, low < H / H_old < high. Elsewhere r = 1 and no more.
 
     H is context.entropies, H_old context.old_entropies, of the token's whole distribution. With `apply`
@@ -79,16 +85,16 @@ class EntropyRatio(Choice):
     low: float = 0.95
     high: float = 1.05
 
-    def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
-        """Return how far the ratio is inside, at most 0 elsewhere."""
+    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
+        """Return those of the rule, or no move; NaN where an entropy is."""
+        context = context or Context()
         found = (context.require(name, self) for name in self.needs)
         now, then = (x.to(output_dtype(x)) + 1e-8 for x in found)  # so that a ratio of two that are 0 is 1
         ratio = now / then
-        return torch.minimum(ratio - self.low, self.high - ratio)
-
-    def sides(self) -> list[Region]:
-        """Return no move, and the rule."""
-        return [Clip(0.0, 0.0), self.region]
+        inner = self.region.bounds(torch.where(ratio.isnan(), torch.nan, old_logps.detach()), context)
+        near = (ratio > self.low) & (ratio < self.high)
+        low, high = (torch.where(near, x, x.clamp(0, 0)) for x in (inner.log_low, inner.log_high))
+        return Bounds(low, high)
 
     def cases(self) -> list[Part]:
         """List the rule, and no move."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ import bandpo
 from bandpo import Band, BySign, Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.explain import explain
 from bandpo.testing import check_trust_region
-from bandpo.trust_regions import EntropyRatio, GroupClip, Stale, trust_region
+from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability
+from research.rules import batch as rules
+from research.rules.batch import EntropyRatio, GroupClip, Stale
 
 F64 = torch.float64
 RULES = [
@@ -39,18 +42,20 @@ def batch(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Tensor]:
     return {"logps": new, "old_logps": old, "advantages": advantages, "response_mask": mask}
 
 
-def known(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Tensor]:
+def known(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(seed + 100)
     then = torch.rand(rows, columns, generator=rng, dtype=F64)
     return {
         "entropies": then * (1 + 0.1 * torch.randn(rows, columns, generator=rng, dtype=F64)),
         "old_entropies": then,
-        "group_mean": torch.randint(0, 9, (rows,), generator=rng).to(F64) / 8,
-        "staleness": torch.randint(0, 6, (rows,), generator=rng),
+        "more": {
+            "group_mean": torch.randint(0, 9, (rows,), generator=rng).to(F64) / 8,
+            "staleness": torch.randint(0, 6, (rows,), generator=rng),
+        },
     }
 
 
-def gradient(data: dict[str, Tensor], objective: object, **more: Tensor) -> Tensor:
+def gradient(data: dict[str, Tensor], objective: object, **more: Any) -> Tensor:
     leaf = data["logps"].clone().requires_grad_()
     loss, _ = policy_loss(**(data | {"logps": leaf}), objective=objective, **more)
     return torch.autograd.grad(loss.sum(), leaf)[0]
@@ -65,8 +70,7 @@ def test_the_contract_of_every_rule(rule):
     context = Context(
         entropies=one,
         old_entropies=one.flip(-1),
-        group_mean=torch.tensor([[0.25]]),
-        staleness=3,
+        more={"group_mean": torch.tensor([[0.25]]), "staleness": 3},
         logps=torch.linspace(-12, -1e-3, 64)[None] + one.sin() - 0.4,
     )
     check_trust_region(rule, context)
@@ -74,8 +78,7 @@ def test_the_contract_of_every_rule(rule):
         few = Context(
             entropies=log_p.abs(),
             old_entropies=log_p.abs(),
-            group_mean=torch.ones(1, 1),
-            staleness=torch.tensor([[2]]),
+            more={"group_mean": torch.ones(1, 1), "staleness": torch.tensor([[2]])},
             logps=log_p / 2,
         )
         bounds = rule.bounds(log_p, few)
@@ -88,12 +91,12 @@ def test_a_node_a_short_word_and_a_label(rule):
     assert trust_region(yaml.safe_load(yaml.safe_dump(rule.to_config()))) == rule
     assert parse_region(str(rule.to_config()).replace("'", "")) == rule
     assert sum(each.label == rule.label for each in RULES) == 1
-    assert eval(repr(rule), vars(bandpo.trust_regions)) == rule
+    assert eval(repr(rule), vars(bandpo.trust_regions) | vars(rules)) == rule
     if isinstance(rule, Intersect):
         with pytest.raises(ValueError, match="needs more than p to have bounds; give the rules that it is made of"):
             explain(rule, [0.1])
     else:
-        assert explain(rule, [0.1]).startswith(f"{rule.label}: {{type: {rule.kind}, ")
+        assert explain(rule, [0.1]).startswith(f"{rule.label}: {{type: research.rules.batch:{type(rule).__name__}, ")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
@@ -119,9 +122,9 @@ def test_what_is_not_known_of_a_token_gives_nan():
         (EntropyRatio(Clip()), "old_entropies"),
         (GroupClip(0.2, 0.3, 8), "group_mean"),
     ):
-        seen = more | {"group_mean": more["group_mean"][:, None]}
+        seen = more | {"group_mean": more["more"]["group_mean"][:, None]}
         seen[name] = torch.where(first, torch.nan, seen[name].expand(5, 7))
-        bounds = rule.bounds(data["old_logps"], Context(**seen))
+        bounds = rule.bounds(data["old_logps"], Context(more=seen))
         missing = bounds.log_high.isnan() | bounds.log_low.isnan()
         assert torch.equal(missing, first.expand(5, 7)), rule
 
@@ -184,7 +187,7 @@ def test_group_clip_is_the_schedule_of_its_paper():
     k, low, most = 8, 3e-3, 5e-3
     right = torch.arange(k + 1)
     old = -torch.rand(k + 1, 3, dtype=F64)
-    bounds = GroupClip(low, most, k).bounds(old, Context(group_mean=(right / k).to(F64)[:, None]))
+    bounds = GroupClip(low, most, k).bounds(old, Context(more={"group_mean": (right / k).to(F64)[:, None]}))
     for c in range(k + 1):
         expected = low + (most - low) * (k - max(c, 1)) / (k - 1)
         assert bounds.log_high[c].exp().tolist() == pytest.approx([1 + expected] * 3, rel=1e-14)
@@ -245,7 +248,7 @@ def test_stale_has_the_gradient_of_an_interpolated_anchor(d):
     staleness = torch.randint(0, 6, (40,)) if d is None else torch.full((40,), d)
     expected = by_interpolated_anchor(data, staleness, Clip(0.2, 0.28))
     for given in (staleness, staleness[:, None], staleness.to(F64)) if d is None else (staleness, d):
-        found = gradient(data, Stale(Clip(0.2, 0.28)), staleness=given)
+        found = gradient(data, Stale(Clip(0.2, 0.28)), more={"staleness": given})
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
     plain = gradient(data, Clip(0.2, 0.28))
     assert torch.equal(plain, found) == (d in (0, 1))
