@@ -88,6 +88,7 @@ class Control(_Part):
         beta: weight of a penalty on the KL divergence to the first policy.
         balanced: sum r A / sum r over the tokens that have a gradient is subtracted from advantages at each step.
         by_chance: tokens lose their gradient at random, as many as the rule stops at their probability.
+        anchor: where old log-probabilities come from: sampler, trainer, or trainer with weights, tis or icepop.
         objective: a rule's node, in which $rule is the family's, such as one that has its upper side alone:
             {type: by_sign, positive: $rule, negative: {type: clip, eps_low: 1, eps_high: .inf}}.
     """
@@ -99,6 +100,7 @@ class Control(_Part):
     beta: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = 0.0
     balanced: bool = False
     by_chance: bool = False
+    anchor: str = "sampler"
     objective: dict[str, Any] | None = None
 
 

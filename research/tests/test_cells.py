@@ -32,9 +32,11 @@ def test_the_key_is_that_of_the_content():
     assert same.key == made().key
     others = [
         made({"base": "both", "flip": 0.1}), made(learner={**LEARNER, "learning_rate": 0.03}), made(seeds=range(1, 5)),
+        made({"base": "both", "sampler": "bfloat16"}),
         made(seeds=range(5)), made(numbers=("final",)), made(learner={**LEARNER, "by_chance": True}),
     ]  # fmt: skip
-    assert len({each.key for each in [made(), *others]}) == 7
+    assert len({each.key for each in [made(), *others]}) == 8
+    assert "sampler" not in module._content('"both"')  # nor in the keys of rows that are kept
 
 
 def test_the_key_is_another_with_another_version_of_the_worlds(monkeypatch):

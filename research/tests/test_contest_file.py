@@ -69,7 +69,7 @@ def test_a_control_changes_the_learner_or_the_rule():
 
 def test_all_that_a_control_says_gets_to_the_learner():
     values = {"positive_weight": 0.9, "positive_from": 0.2, "entropy_bonus": 0.03, "beta": 0.04, "by_chance": True}
-    others = {"entropy_bonus": 0.05, "balanced": True}
+    others = {"entropy_bonus": 0.05, "balanced": True, "anchor": "tis"}
     for some in (values, others):
         control = Control.model_validate({"name": "all", **some})
         made = learner_of(Family(name="x", objective="grpo"), control, {"learning_rate": 0.1})

@@ -1,6 +1,7 @@
 """The contests over the number of uses of each answer, and on what share of tokens a rule acts."""
 
 import csv
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from bandpo import doctor
 from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
 from research.measurements.reuse_rates import CSV, percent_outside
+from research.measurements.sampler import measured
 from research.worlds import Learner, scene
+from research.worlds.learner import ANCHORS
+from research.worlds.scenes import SAMPLERS
 
 FOLDER = Path(__file__).parents[1] / "contests"
 NAMES = ("once", "controls", "eight", "more", "others")
@@ -38,6 +42,25 @@ def test_uses_are_one_to_eight_at_equal_steps_and_at_four_mini_batches():
             (each.epochs, each.minibatches) for each in map(scene, read_contest(FOLDER / f"reuse_{name}.yaml").worlds)
         }
     assert found == {(1, 16), (2, 8), (4, 4), (8, 2), *itertools.product((1, 2, 8), (4,))}
+
+
+def test_age_and_sampler_are_of_the_first_world_at_one_use():
+    first = scene(ONCE.worlds[0])
+    for name, field in (("stale", "stale"), ("sampler", "sampler")):
+        read = read_contest(FOLDER / f"reuse_{name}.yaml")
+        changed = [getattr(scene(world), field) for world in read.worlds]
+        assert [scene(world) for world in read.worlds] == [dataclasses.replace(first, **{field: x}) for x in changed]
+        assert changed == ([1, 2, 4] if name == "stale" else list(SAMPLERS))
+        assert (read.baseline, read.stages.judge.first) == (ONCE.baseline, ONCE.stages.judge.first)
+    assert [control.anchor for control in read.controls] == list(ANCHORS)
+
+
+def test_the_measured_sampler_is_as_near_as_its_dtype():
+    small = {"base": "both", "rounds": 2, "p_work": 0.2}
+    near, far, exact = (measured({**small, "sampler": x}, range(1))[0] for x in ("bfloat16", "float8_e5m2", None))
+    assert not exact.any()
+    assert (10 * near[:, :2] < far[:, :2]).all()
+    assert (near[:, 1] < near[:, 0] ** 2 * 10).all()  # a divergence is of second order
 
 
 def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():

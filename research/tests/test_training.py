@@ -21,8 +21,10 @@ from bandpo.losses.nodes import methods
 from research.rules.batch import GroupClip, Stale
 from research.rules.laws import PI
 from research.worlds import SCENES, Learner, Scene, compiled, make_world, reference, scene, train, why_not_numba
+from research.worlds.learner import ANCHORS
 from research.worlds.rounds import CUTS, Trace, start_of_round
-from research.worlds.world import exact, log_softmax, sample
+from research.worlds.scenes import SAMPLERS
+from research.worlds.world import exact, log_softmax, sample, sampler_table
 
 WIDE = Clip(0.2, 1.0)
 HEAD_BAND = BySign(ByProbability(0.2, WIDE, Band("kl", 0.0005)), Clip(0.02, 1))
@@ -36,21 +38,36 @@ def apart(chosen, learner, seeds=(3,)):
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
-def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0, balanced=False):
+BITS = {"bfloat16": (8, -133, 3.39e38), "float8_e4m3fn": (4, -9, 448.0), "float8_e5m2": (3, -16, 57344.0)}
+
+
+def rounded(x, dtype):
+    """The nearest number with so many bits of mantissa, of at least the smallest step, the even one of two; at most the
+    largest."""
+    bits, smallest, most = BITS[dtype]
+    step = 2.0 ** np.maximum(np.frexp(x)[1] - bits, smallest)
+    return np.clip(np.rint(x / step) * step, -most, most)
+
+
+def by_hand(
+    chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus=0.0, beta=0.0, balanced=False, anchor="sampler"
+):
     """PPO's clip [low, high] in plain numpy, token by token: the reward before each round, and the shares of cuts."""
     world = make_world(chosen, [seed])
     w, x = world.weights[0].copy(), world.features[0].reshape(-1, chosen.features + 2)
     mean, square, done = np.zeros_like(w), np.zeros_like(w), 0
-    tables, rewards = [], []
+    tables, samplers, rewards = [], [], []
     cut: dict[str, float] = dict.fromkeys(CUTS, 0.0)
     seen = dict(cut)
     for r in range(chosen.rounds + 1):
         tables.append(log_softmax(x @ w))
+        samplers.append(log_softmax(rounded(x @ w, chosen.sampler)) if chosen.sampler else tables[-1])
         rewards.append(float(exact(chosen, tables[-1], world.right[0]).reward))
         if r == chosen.rounds:
             break
-        old = tables[max(0, r - chosen.stale)]
-        batch = sample(world, 0, old, r)
+        drawer = samplers[max(0, r - chosen.stale)]
+        old = drawer if anchor == "sampler" else tables[-1]
+        batch = sample(world, 0, drawer, r)
         per_group = batch.rewards.reshape(-1, chosen.responses_per_prompt)
         deviation = per_group.std(1, ddof=1, keepdims=True) + 1e-6
         advantages = ((per_group - per_group.mean(1, keepdims=True)) / deviation).ravel()
@@ -59,6 +76,9 @@ def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus
             rows = range(step % chosen.minibatches * size, (step % chosen.minibatches + 1) * size)
             logps, gradient, count = log_softmax(x @ w), np.zeros_like(w), 0
             pushes, ratios = 0.0, 1e-300
+            rho = np.exp(old - drawer)
+            weights = {"tis": np.minimum(rho, 2), "icepop": np.where((rho >= 0.5) & (rho <= 5), rho, 0.0)}
+            of_table = weights.get(anchor, np.ones_like(rho))
             for n, t in itertools.product(rows, range(chosen.length)):
                 a, ratio = advantages[n], math.exp((logps - old)[batch.states[n, t], batch.tokens[n, t]])
                 inside = ratio <= high if a > 0 else ratio >= low
@@ -70,6 +90,7 @@ def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus
                         continue
                     state, token, a = batch.states[n, t], batch.tokens[n, t], advantages[n]
                     a *= weight if a > 0 and old[state, token] >= math.log(max(weight_from, 1e-300)) else 1.0
+                    a *= of_table[state, token]
                     if a != 0:
                         moved = a - pushes / ratios
                         a = moved if moved * a > 0 else 0.0
@@ -111,6 +132,10 @@ def by_hand(chosen, low, high, rate, seed, *, weight=1.0, weight_from=0.0, bonus
         ({}, 0.05, {"positive_weight": 0.7, "positive_from": 0.3}),
         ({}, 0.05, {"balanced": True}),
         ({"luck": 0.5, "flip": 0.2}, 1.0, {"balanced": True}),  # so fast that advantages change their signs
+        ({"sampler": "float8_e4m3fn"}, 0.05, {}),
+        ({"sampler": "bfloat16"}, 0.05, {"anchor": "trainer"}),
+        ({"sampler": "float8_e5m2", "stale": 1}, 0.2, {"anchor": "tis"}),
+        ({"sampler": "float8_e5m2", "stale": 3}, 0.3, {"anchor": "icepop", "entropy_bonus": 0.05}),
     ],
 )
 def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
@@ -128,6 +153,49 @@ def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
     assert max(cuts.values()) > 0.05
     for name, share in cuts.items():
         np.testing.assert_allclose(found[name][0, 0], share, rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", SAMPLERS)
+def test_logits_are_rounded_to_the_nearest_number_of_the_dtype(dtype):
+    logits = np.random.default_rng(0).normal(size=(50, 16)) * np.logspace(-4, 1, 50)[:, None]
+    logits[0, :6] = [1.0625, 1.1875, 2.5, 1.00390625, 0.0, 1e6]  # in the middle of two; nothing; too large
+    found = sampler_table(scene({"sampler": dtype}), logits, np.eye(16), np.eye(16))
+    assert (found == log_softmax(rounded(logits, dtype))).all()
+    assert not np.allclose(found, log_softmax(logits), atol=1e-4)
+    hidden = sampler_table(scene({"sampler": dtype, "hidden": True}), logits, np.eye(16), 2 * np.eye(16))
+    assert (hidden == log_softmax(rounded(np.tanh(2 * logits), dtype))).all()
+
+
+@pytest.mark.parametrize("dtype", SAMPLERS)
+def test_with_weights_the_expected_gradient_is_that_of_the_trainers_policy(dtype):
+    """Every token of a state is answered once. In the mean over what the sampler draws, sum of p A is to grow."""
+    logits = torch.tensor([[1.7, -2.6, 0.33, -1.1]], dtype=torch.float64, requires_grad=True)
+    table = torch.log_softmax(logits, -1)
+    drawn = torch.from_numpy(
+        sampler_table(scene({"sampler": dtype}), logits.detach().numpy(), np.eye(4), np.eye(4))
+    )  # fmt: skip
+    chosen = Scene(steps=1, prompts_per_round=1, minibatches=1, responses_per_prompt=4)
+    mask, rewards = torch.tensor([[True, False]]).expand(4, 2), torch.tensor([0.0, 1.0, 0.0, 1.0])
+
+    def expected(anchor):
+        old, rollout = (x.detach().T.expand(4, 2) for x in (table, drawn))
+        learner = Learner("no-clip", 1.0, anchor=anchor)
+        start = start_of_round(chosen, learner, old, -old, mask, rewards, 0, rollout)
+        loss = bandpo.policy_loss(table.T.expand(4, 2), old, start.advantages, mask, Objective(aggregation="none"))[0]
+        return torch.autograd.grad(-(loss[:, 0] * drawn[0].exp()).sum(), logits, retain_graph=True)[0]
+
+    advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+    wanted = torch.autograd.grad((table[0].exp() * advantages).sum(), logits, retain_graph=True)[0]
+    for anchor in ("tis", "icepop"):
+        torch.testing.assert_close(expected(anchor), wanted, rtol=1e-9, atol=1e-9)
+    assert (expected("trainer") - wanted).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+def test_all_anchors_are_the_same_where_the_sampler_is_the_trainer(engine):
+    learners = [Learner("grpo", 0.05, anchor=anchor) for anchor in ANCHORS]
+    found = train(SHORT, learners, [3], engine=engine, curves=True)
+    assert all((numbers == numbers[:1]).all() for numbers in found.values())
 
 
 def test_a_step_goes_along_the_gradient_of_the_exact_reward():
@@ -198,16 +266,21 @@ def test_controls_are_the_same_in_both_engines(controls):
         ({"base": "long", "rounds": 3}, 0.03),
         ({"base": "many", "rounds": 3}, 0.03),
         ({"base": "both", "rounds": 5, "prompts_per_round": 3, "minibatches": 3, "responses_per_prompt": 3}, 0.05),
+        ({"base": "hidden", "rounds": 4, "sampler": "float8_e5m2", "stale": 1}, 0.005),
     ],
 )
 def test_scenes_are_the_same_in_both_engines(node, rate):
     chosen = scene(node | {"p_work": 0.1})
-    assert apart(chosen, Learner(Band("kl", 0.02), rate)) < 1e-9
+    anchor = "tis" if chosen.sampler else "sampler"
+    assert apart(chosen, Learner(Band("kl", 0.02), rate, anchor=anchor)) < 1e-9
 
 
 @pytest.mark.parametrize(
     "node",
-    [{"base": "both", "rounds": 4}, {"rounds": 4, "prompts_per_round": 1, "minibatches": 1, "responses_per_prompt": 7}],
+    [
+        {"base": "both", "rounds": 4, "sampler": "bfloat16"},
+        {"rounds": 4, "prompts_per_round": 1, "minibatches": 1, "responses_per_prompt": 7},
+    ],
 )
 def test_a_run_is_the_same_alone_and_among_others(node):
     """Bit for bit, for rules whose arithmetic differs at the end of a row of numbers too."""
@@ -221,6 +294,7 @@ def test_a_run_is_the_same_alone_and_among_others(node):
     )
     learners = [Learner(rule, rate) for rule in rules for rate in (0.03, 0.05)]
     learners += [
+        Learner(WIDE, 0.05, anchor="tis"),
         Learner(WIDE, 0.05, by_chance=True),
         Learner(Objective(bandpo.trust_regions.RIPO(0.01), apply="weight"), 0.05),
     ]
@@ -365,6 +439,7 @@ def test_chance_does_nothing_where_the_rule_cuts_nothing():
         ({"positive_from": 2}, r"positive_from of Learner must be a number in \[0, 1\], got 2"),
         ({"by_chance": 1}, "by_chance of Learner must be true or false, got 1"),
         ({"balanced": "yes"}, "balanced of Learner must be true or false, got 'yes'"),
+        ({"anchor": "trainr"}, r"anchor of Learner must be one of \['sampler', 'trainer', .* got 'trainr'"),
         ({"balanced": True, "by_chance": True}, "balanced and by_chance of Learner do not go together"),
         (
             {"objective": Objective(WIDE, aggregation="seq-mean-token-sum")},

@@ -45,6 +45,7 @@ def test_a_scene_is_found_by_name_and_changed_by_a_mapping():
         ({"betas": [0.9, 1.0]}, r"betas of Scene must be two numbers in \[0, 1\), got \[0.9, 1.0\]"),
         ({"betas": [False, 0.9]}, r"betas of Scene must be two numbers in \[0, 1\), got \[False, 0.9\]"),
         ({"betas": None}, r"betas of Scene must be two numbers in \[0, 1\), got None"),
+        ({"sampler": "float16"}, r"sampler of Scene must be one of \['bfloat16', .* or null, got 'float16'"),
         (3, "scene must be one of .* got 3"),
     ],
 )
@@ -64,6 +65,8 @@ def test_a_text_is_a_number_or_refused_by_the_name_of_its_field(field):
             Scene(**{field.name: "true"})
         return
     default = field.default
+    if default is None:
+        return
     text = [f"{x:e}" for x in default] if field.name == "betas" else f"{default:e}"
     assert repr(Scene(**{field.name: text})) == repr(Scene())
 

@@ -17,7 +17,7 @@ from bandpo.trust_regions.base import Context
 from .learner import Learner
 from .rounds import HIGHEST, RARE, Trace, of_some, start_of_round
 from .scenes import Scene
-from .world import World
+from .world import World, sampler_table
 
 # Tokens of a piece: what torch does with so few it does in one thread.
 _PIECE = 2**15 - 1
@@ -106,20 +106,23 @@ class _Piece:
         states, size = scene.prompts * scene.length, scene.features + 2
         seed = np.array([index for _, index in lanes])
         self.worlds = kernel.Worlds(world.seeds, world.features.reshape(-1, states, size), world.right, world.prompts)
+        self.features = self.worlds.features[seed]
         weights, hidden = np.zeros((3, count, size, scene.tokens)), np.zeros((3, count, size, size))
         weights[0], hidden[0] = world.weights[seed], world.hidden[seed]
         past = np.zeros((count, scene.stale + 1, states, scene.tokens))
         rates = np.array([each.learning_rate for each, _ in lanes])
-        self.lanes = kernel.Lanes(seed, rates, weights, hidden, past, np.zeros((count, 0, 0)))
+        sampler = past if scene.sampler is None else past.copy()
+        self.lanes = kernel.Lanes(seed, rates, weights, hidden, past, sampler, np.zeros((count, 0, 0)))
         unit = _TOGETHER // math.gcd(_TOGETHER, scene.prompts_per_round)
         shape = math.ceil(count / unit) * unit, scene.responses, scene.length
         tokens, logps, entropies = np.zeros(shape, np.int64), np.full(shape, -1.0), np.zeros(shape)
-        self.drawn = kernel.Drawn(tokens, np.zeros(shape, bool), logps, entropies, np.zeros(shape[:2]))
+        self.drawn = kernel.Drawn(tokens, np.zeros(shape, bool), logps, logps.copy(), entropies, np.zeros(shape[:2]))
         self.place = np.arange(tokens.size).reshape(shape)
         self.index = np.zeros(tokens.size, np.int64)
         self.sizes = kernel.Sizes(
             scene.prompts, scene.length, scene.free_steps, scene.prompts_per_round, scene.responses_per_prompt,
-            scene.minibatches, scene.epochs, scene.stale, scene.luck, scene.flip, scene.hidden, scene.sgd, *scene.betas,
+            scene.minibatches, scene.epochs, scene.stale, self.learner.anchor != "sampler",
+            scene.luck, scene.flip, scene.hidden, scene.sgd, *scene.betas,
         )  # fmt: skip
         self.loss = _loss(self.learner)
         self.trace = Trace.empty(scene, count)
@@ -135,6 +138,9 @@ class _Piece:
                 break
             if round == 0 and self.loss.beta > 0:
                 self.lanes = self.lanes._replace(first=self.lanes.past[:, 0].copy())
+            if self.scene.sampler is not None:
+                now = sampler_table(self.scene, self.features, self.lanes.weights[0], self.lanes.hidden[0])
+                self.lanes.sampler[:, round % (self.scene.stale + 1)] = now
             start = self.sizes, self.worlds, self.lanes, round, self.drawn
             kernel.draw(*start)
             kernel.learn(*start, *self.asked(round), self.loss, trace.cut, trace.seen)
@@ -143,9 +149,10 @@ class _Piece:
     def asked(self, round: int) -> tuple[Any, Any, Any, Any]:
         """Advantages, (L, N, T), where the bounds of each token are, and the rule's bounds in float64."""
         drawn, shape = self.drawn, self.drawn.tokens.shape
-        old, entropies, mask = (torch.from_numpy(x).flatten(0, 1) for x in (drawn.logps, drawn.entropies, drawn.mask))
+        arrays = drawn.logps, drawn.rollout, drawn.entropies, drawn.mask
+        old, rollout, entropies, mask = (torch.from_numpy(x).flatten(0, 1) for x in arrays)
         rewards = torch.from_numpy(drawn.rewards).flatten()
-        context = start_of_round(self.scene, self.learner, old, entropies, mask, rewards, round)
+        context = start_of_round(self.scene, self.learner, old, entropies, mask, rewards, round, rollout)
         advantages = np.ascontiguousarray(cast(Any, context.advantages)).reshape(shape)
         if self.is_single:
             self.index[:] = 0

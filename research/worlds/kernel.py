@@ -39,6 +39,7 @@ class Sizes(NamedTuple):
     minibatches: int
     epochs: int
     stale: int
+    from_trainer: bool
     luck: float
     flip: float
     is_hidden: bool
@@ -64,6 +65,7 @@ class Lanes(NamedTuple):
     weights: Array  # (3, L, d, V)
     hidden: Array  # (3, L, d, d)
     past: Array  # (L, stale + 1, states, V) log-probabilities, those of a round at round % (stale + 1)
+    sampler: Array  # those of the policy that draws; `past` itself where that is the trainer's
     first: Array  # (L, states, V), or (L, 0, 0) where there is no penalty
 
 
@@ -72,7 +74,8 @@ class Drawn(NamedTuple):
 
     tokens: Array
     mask: Array
-    logps: Array
+    logps: Array  # of the anchor, as the entropies
+    rollout: Array  # log-probabilities of the policy that drew
     entropies: Array
     rewards: Array
 
@@ -116,7 +119,7 @@ def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, kl):
 def draw(sizes, worlds, lanes, round, drawn):
     """The responses of a round by the policy that was in force `stale` rounds before."""
     tokens, length, group = lanes.weights.shape[3], sizes.length, sizes.group_size
-    at = max(round - sizes.stale, 0) % (sizes.stale + 1)
+    now, at = round % (sizes.stale + 1), max(round - sizes.stale, 0) % (sizes.stale + 1)
     cdf, entropy = np.empty((length, tokens)), np.empty(length)
     for lane in range(lanes.seed.shape[0]):
         s = lanes.seed[lane]
@@ -125,7 +128,8 @@ def draw(sizes, worlds, lanes, round, drawn):
         for_luck, for_flips = key_of(seed, draws.LUCK, round), key_of(seed, draws.FLIP, round)
         for g in range(sizes.groups):
             c = worlds.prompts[s, round, g]
-            old = lanes.past[lane, at, c * length : (c + 1) * length]
+            drawer = lanes.sampler[lane, at, c * length : (c + 1) * length]
+            old = lanes.past[lane, now, c * length : (c + 1) * length] if sizes.from_trainer else drawer
             made = 0
             for i in range(g * group, (g + 1) * group):
                 ok = True
@@ -133,17 +137,16 @@ def draw(sizes, worlds, lanes, round, drawn):
                 for t in range(length):
                     drawn.mask[lane, i, t] = t < last
                     drawn.tokens[lane, i, t] = 0
-                    drawn.logps[lane, i, t] = -1.0
+                    drawn.logps[lane, i, t] = drawn.rollout[lane, i, t] = -1.0
                     drawn.entropies[lane, i, t] = 0.0
                     if t >= last:
                         continue
                     if t >= made:
                         total = bits = 0.0
                         for v in range(tokens):
-                            p = exp(old[t, v])
-                            total += p
+                            total += exp(drawer[t, v])
                             cdf[t, v] = total
-                            bits -= p * old[t, v]
+                            bits -= exp(old[t, v]) * old[t, v]
                         entropy[t] = bits
                         made = t + 1
                     y = uniform(for_tokens, i * length + t)
@@ -151,7 +154,7 @@ def draw(sizes, worlds, lanes, round, drawn):
                     for v in range(tokens - 1):
                         a += cdf[t, v] <= y
                     drawn.tokens[lane, i, t], drawn.logps[lane, i, t] = a, old[t, a]
-                    drawn.entropies[lane, i, t] = entropy[t]
+                    drawn.rollout[lane, i, t], drawn.entropies[lane, i, t] = drawer[t, a], entropy[t]
                     if t == 0:
                         last = length if a == WORK else 1
                     elif t > sizes.free_steps:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bandpo.losses.nodes import method_or_objective
 from bandpo.losses.objective import Method, Objective
 from bandpo.losses.surrogates import by_sign
-from bandpo.trust_regions.base import check_number, find_one
+from bandpo.trust_regions.base import Region, check_number, find_one
 from bandpo.trust_regions.control import Controlled
+from bandpo.trust_regions.rules import Clip
 
 # The average over tokens is the world's: that of the objective is a trainer's, or was not chosen.
 _AVERAGE = "token-mean"
+# By the names of anchors: what bounds the weights pi_old / pi_rollout and how, or None where there are none.
+ANCHORS: dict[str, tuple[Region, Literal["mask", "weight"]] | None] = {
+    "sampler": None,
+    "trainer": None,
+    "tis": (Clip(1, 1), "weight"),
+    "icepop": (Clip(0.5, 4), "mask"),
+}
 
 
 @dataclass(frozen=True)
 class Learner:
     """An objective with a learning rate, and controls.
 
-    The ratio is to the policy that drew the responses, and the loss is averaged over the tokens of a minibatch.
+    The loss is averaged over the tokens of a minibatch.
 
     Args:
         objective: what `bandpo.objective` takes: an `Objective` or its node, a trust region or its node, a method or
@@ -39,6 +47,9 @@ class Learner:
         by_chance: cut random tokens in the place of those that the rule cuts: at each optimizer step as large a share
             of |A| as the rule would, for each sign of A and octave of the old probability. What is left of a rule's
             effect then is not due to which tokens it cuts.
+        anchor: where old log-probabilities come from. "sampler": from the policy that drew the responses. "trainer":
+            from the trainer's as a round begins, as if its sampler were that. "tis", "icepop": from the trainer's too,
+            with the weights of `ANCHORS`.
 
     Raises:
         ValueError: a value that is not allowed; a method that needs what a world has not; `by_chance` with an objective
@@ -56,6 +67,7 @@ class Learner:
     beta: float = 0.0
     balanced: bool = False
     by_chance: bool = False
+    anchor: str = "sampler"
 
     def __post_init__(self) -> None:
         check_number(self, "learning_rate", "(0, inf)")
@@ -72,6 +84,8 @@ class Learner:
                 raise ValueError(f"{name} of Learner must be true or false, got {getattr(self, name)!r}")
         if self.balanced and self.by_chance:
             raise ValueError("balanced and by_chance of Learner do not go together: give one")
+        if self.anchor not in ANCHORS:
+            raise ValueError(f"anchor of Learner must be one of {list(ANCHORS)}, got {self.anchor!r}")
         objective = _objective(self.objective)
         if objective.aggregation not in (None, _AVERAGE):
             raise ValueError(

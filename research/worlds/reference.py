@@ -22,7 +22,7 @@ from bandpo.trust_regions.rules import Clip
 from . import draws
 from .learner import Learner
 from .rounds import HIGHEST, RARE, Trace, of_some, start_of_round
-from .world import World, divergence, entropies, exact, sample
+from .world import World, divergence, entropies, exact, sample, sampler_table
 
 # What a loss takes of the context that is known at the start of a round.
 _AT_START = ("old_entropies", "mean_weight")
@@ -60,15 +60,24 @@ class _Run:
         x = torch.tanh(self.features @ hidden[0]) if hidden else self.features
         return torch.log_softmax(x @ weights, -1)
 
+    def sampler(self, table: Any) -> Any:
+        """The policy that would draw now, whose exact table this is."""
+        if self.scene.sampler is None:
+            return table
+        weights, *hidden = (x.detach().numpy() for x in self.parameters)
+        return sampler_table(self.scene, self.features.numpy(), weights, hidden[0] if hidden else weights)
+
     def train(self) -> None:
         past: list[Any] = []
+        samplers: list[Any] = []
         for round in range(self.scene.rounds + 1):
             past = [*past, self.table().detach().numpy()][-2 - self.scene.stale :]
             self.measure(round, past)
             if round < self.scene.rounds:
                 if round == 0:
                     self.first = past[0]
-                self.learn(round, past[max(0, len(past) - 1 - self.scene.stale)])
+                samplers = [*samplers, self.sampler(past[-1])][-1 - self.scene.stale :]
+                self.learn(round, samplers[0] if self.learner.anchor == "sampler" else past[-1], samplers[0])
 
     def measure(self, round: int, past: list[Any]) -> None:
         numbers = exact(self.scene, past[-1], self.world.right[self.index])
@@ -77,14 +86,14 @@ class _Run:
         if round:
             self.trace.kl[self.lane, round] = divergence(past[-2], past[-1])
 
-    def learn(self, round: int, old: Any) -> None:
-        """The optimizer steps on a round's responses."""
+    def learn(self, round: int, old: Any, drawn: Any) -> None:
+        """The optimizer steps on a round's responses, which the policy `drawn` drew."""
         scene, learner = self.scene, self.learner
-        batch = sample(self.world, self.index, old, round)
+        batch = sample(self.world, self.index, drawn, round)
         states, tokens, mask, rewards = map(torch.from_numpy, (batch.states, batch.tokens, batch.mask, batch.rewards))
-        old_logps = torch.where(mask, torch.from_numpy(old)[states, tokens], -1.0)
+        old_logps, rollout = (torch.where(mask, torch.from_numpy(x)[states, tokens], -1.0) for x in (old, drawn))
         old_entropies = torch.from_numpy(entropies(old))[states]
-        context = start_of_round(scene, learner, old_logps, old_entropies, mask, rewards, round)
+        context = start_of_round(scene, learner, old_logps, old_entropies, mask, rewards, round, rollout)
         count = scene.epochs * scene.minibatches
         uniforms = None
         if learner.by_chance:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bandpo.losses.advantages import group_advantages
+from bandpo.losses.policy import rollout_weights
 from bandpo.trust_regions.adaptive import Adaptive
 from bandpo.trust_regions.base import Context, find_one
 
-from .learner import Learner
+from .learner import ANCHORS, Learner
 from .scenes import Scene
 
 # Below this old probability a token counts as rare.
@@ -45,18 +46,20 @@ class Trace(NamedTuple):
 
 
 def start_of_round(
-    scene: Scene, learner: Learner, old_logps: Tensor, old_entropies: Tensor, mask: Tensor, rewards: Tensor, round: int
-) -> Context:
+    scene: Scene, learner: Learner, old_logps: Tensor, old_entropies: Tensor, mask: Tensor, rewards: Tensor, round: int,
+    rollout_logps: Tensor | None = None,
+) -> Context:  # fmt: skip
     """What is known of a round's responses before the first optimizer step, of one run or of several with one rule.
 
     Args:
         scene: the scene.
         learner: whose rule asks.
-        old_logps: (B, T), of the tokens by the policy that drew them; B is `scene.responses` for each run.
+        old_logps: (B, T), of the tokens by the learner's anchor; B is `scene.responses` for each run.
         old_entropies: (B, T), of that policy there.
         mask: (B, T), bool.
         rewards: (B,).
         round: the number of the round, from 0 on.
+        rollout_logps: (B, T), of the tokens by the policy that drew them; None: they are old_logps.
     """
     size = scene.responses_per_prompt
     groups = rewards.view(-1, size)
@@ -65,6 +68,9 @@ def start_of_round(
         least = math.log(learner.positive_from) if learner.positive_from > 0 else -math.inf
         weighted = (advantages > 0) & (old_logps >= least)
         advantages = torch.where(weighted, learner.positive_weight * advantages, advantages)
+    correction = ANCHORS[learner.anchor]
+    if correction is not None and rollout_logps is not None:
+        advantages = advantages * rollout_weights(old_logps, rollout_logps, mask, *correction)
     context = Context(
         response_mask=mask,
         advantages=advantages,

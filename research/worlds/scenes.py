@@ -12,6 +12,9 @@ from bandpo.numerics import listed
 from bandpo.trust_regions.base import check_number
 from bandpo.trust_regions.nodes import made_of
 
+# What a sampler may compute in, in torch's words.
+SAMPLERS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -40,6 +43,8 @@ class Scene:
         epochs: passes over the minibatches of a round, one optimizer step each.
         rounds: how often responses are drawn.
         stale: by how many rounds the policy that draws them lags behind.
+        sampler: the dtype, of `SAMPLERS`, to which the logits of the policy that draws are rounded; None: it is the
+            trainer's.
         hidden: the features are tanh(U x) with a square U that is learned too, at the same rate.
         sgd: plain gradient steps in the place of Adam's.
         betas: Adam's two, each in [0, 1).
@@ -66,6 +71,7 @@ class Scene:
     epochs: int = 4
     rounds: int = 40
     stale: int = 0
+    sampler: str | None = None
     hidden: bool = False
     sgd: bool = False
     betas: tuple[float, float] = (0.9, 0.99)
@@ -81,6 +87,8 @@ class Scene:
             check_number(self, name, "(0, 1)")
         for name in ("luck", "flip"):
             check_number(self, name, "[0, 1]")
+        if self.sampler is not None and self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler of Scene must be one of {list(SAMPLERS)} or null, got {self.sampler!r}")
         for name in ("hidden", "sgd"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} of Scene must be true or false, got {getattr(self, name)!r}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from . import draws
@@ -74,6 +75,15 @@ def log_softmax(x: Array) -> Array:
     """x - log sum exp x over the last axis."""
     x = x - x.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def sampler_table(scene: Scene, features: Array, weights: Array, hidden: Array) -> Array:
+    """(..., states, tokens): the log-probabilities of the policy that draws, whose logits are rounded to the nearest
+    number of `scene.sampler`. One too large for it is the largest there is."""
+    logits = (np.tanh(features @ hidden) if scene.hidden else features) @ weights
+    dtype = getattr(torch, str(scene.sampler))
+    most = torch.finfo(dtype).max
+    return log_softmax(torch.from_numpy(logits).clamp(-most, most).to(dtype).double().numpy())
 
 
 def make_world(scene: Scene, seeds: Sequence[int]) -> World:
