@@ -2,7 +2,7 @@
 
 Aggregates over tasks and runs are those of rliable (arXiv 2108.13264): interquartile mean, probability of improvement,
 performance profile, and the percentile bootstrap stratified by task. What it has not: the share of runs that are lost,
-a paired permutation test, Holm's correction, and ScaleRL's sigmoid of a learning curve (arXiv 2510.13786).
+a paired permutation test, and Holm's correction.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from bandpo_runs.statistics.intervals import LEVEL
 
 __all__ = [
     "Estimate",
-    "SigmoidFit",
     "bootstrap",
     "extinction_rate",
     "holm",
     "interquartile_mean",
     "performance_profile",
     "probability_of_improvement",
-    "sigmoid_fit",
     "swap_test",
 ]
 
@@ -241,81 +239,3 @@ def _checked(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"level must be in (0, 1), such as 0.95, got {level!r}")
     return level
-
-
-class SigmoidFit(NamedTuple):
-    """A fit of R(C) = start + (asymptote - start) / (1 + (middle / C)^exponent).
-
-    Attributes:
-        start: R_0, as C goes to 0.
-        asymptote: A, as C grows without bound.
-        exponent: B > 0, how steep.
-        middle: C_mid > 0, where half of the gain is made, in units of C.
-        residual: root mean square of the curve minus the fit.
-        why_not: why the numbers cannot be believed; "" if they can.
-    """
-
-    start: float
-    asymptote: float
-    exponent: float
-    middle: float
-    residual: float
-    why_not: str
-
-
-def sigmoid_fit(curve: ArrayLike, compute: ArrayLike | None = None) -> SigmoidFit:
-    """ScaleRL's sigmoid of a learning curve (arXiv 2510.13786), by least squares (scipy.optimize.least_squares).
-
-    R(C) = R_0 + (A - R_0) / (1 + (C_mid / C)^B), with all four fitted, from five starts.
-
-    Args:
-        curve: rewards, [T], the mean over runs where there are some.
-        compute: C > 0 of each, rising, in any unit; None: 1 to T.
-
-    Returns:
-        The fit. `why_not` says where the curve does not allow it: it hardly rises, its half is not within it, it has
-        not bent yet, so that A would be a guess, or it is no sigmoid.
-
-    Raises:
-        ValueError: fewer than 6 points, numbers that are not finite, or a compute that does not rise from above 0.
-    """
-    from scipy.optimize import least_squares  # takes a second to load
-
-    y = np.asarray(curve, np.float64)
-    c = np.arange(1, y.size + 1, dtype=np.float64) if compute is None else np.asarray(compute, np.float64)
-    if y.ndim != 1 or len(y) < 6 or not np.isfinite(y).all():
-        raise ValueError(f"curve must hold at least 6 finite numbers, got {y.tolist()[:8]} of shape {y.shape}")
-    if c.shape != y.shape or not (c[0] > 0 and (np.diff(c) > 0).all() and math.isfinite(c[-1])):
-        raise ValueError(f"compute must rise from above 0 and have {len(y)} numbers, got {c.tolist()[:8]}")
-    low, high = float(y.min()), float(y.max())
-    spread = high - low
-    if spread <= 1e-9 * max(1.0, abs(low), abs(high)):
-        return SigmoidFit(low, low, 1.0, float(c[len(c) // 2]), 0.0, "the curve does not rise")
-
-    def fitted(at: Floats) -> Floats:
-        # logistic in log C, which neither overflows nor divides by 0
-        steep = np.clip(np.exp(at[3]) * (np.log(c) - at[2]), -500, 500)
-        return at[0] + (at[1] - at[0]) / (1 + np.exp(-steep))
-
-    box = (
-        [low - spread, low - spread, math.log(c[0]) - 2, math.log(0.05)],
-        [high + spread, high + 2 * spread, math.log(c[-1]) + 2, math.log(50.0)],
-    )
-    middles = np.quantile(np.log(c), [0.1, 0.3, 0.5, 0.7, 0.9])
-    tries = [
-        least_squares(lambda at: fitted(at) - y, [y[0], y[-1], middle, math.log(3.0)], bounds=box) for middle in middles
-    ]
-    best = min(tries, key=lambda one: one.cost)
-    start, top, middle, exponent = (float(x) for x in best.x)
-    residual = float(np.sqrt(np.mean((fitted(best.x) - y) ** 2)))
-    reached = (float(fitted(best.x)[-1]) - start) / (top - start) if top != start else 0.0
-    why = ""
-    if residual > 0.25 * float(y.std()):
-        why = "the curve is not a sigmoid: more than 1/16 of its variance is left"
-    elif top <= start:
-        why = "the curve does not rise"
-    elif not math.log(c[0]) <= middle <= math.log(c[-1]):
-        why = "half of the gain would be made outside of the curve"
-    elif reached < 0.75:
-        why = f"the curve has made {100 * reached:.0f} % of the gain only, so where it ends is a guess"
-    return SigmoidFit(start, top, math.exp(exponent), math.exp(middle), residual, why)

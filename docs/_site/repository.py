@@ -9,6 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import rows
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.util import logging
@@ -39,17 +40,21 @@ def link_files(app, doctree):
         target = target.resolve()
         if not target.is_relative_to(ROOT) or (target.suffix == ".md" and target.is_relative_to(DOCS)):
             continue
-        if target.exists() and target.name in app.config.html_extra_path:
-            children = [child.deepcopy() for child in node.children[0].children]
-            node.replace_self(nodes.reference("", "", *children, internal=True, refuri=target.name))
-        elif target.exists():
+        if not target.exists():
+            continue
+        if target.name in app.config.html_extra_path:
+            uri = target.name
+        elif target == rows.ROWS:
+            wanted = node["reftarget"].partition("#")[2]
+            uri = app.builder.get_relative_uri(name, rows.PAGE) + (f"?rows={wanted}" if wanted else "")
+        else:
             line = line_of(target, node.astext())
             if not line and node.astext().startswith("test_"):
                 logging.getLogger(__name__).warning("%s has no %s", target, node.astext(), location=node)
             uri = app.builder.get_relative_uri(name, page_of(target)) + line
             app.env.__dict__.setdefault("repository_files", set()).add(target.relative_to(ROOT).as_posix())
-            children = [child.deepcopy() for child in node.children[0].children]
-            node.replace_self(nodes.reference("", "", *children, internal=True, refuri=uri))
+        children = [child.deepcopy() for child in node.children[0].children]
+        node.replace_self(nodes.reference("", "", *children, internal=True, refuri=uri))
 
 
 def line_of(target, text):

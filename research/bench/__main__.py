@@ -32,7 +32,7 @@ def bench(
 ) -> None:
     """Tune rules for equally long and compare them, in small worlds.
 
-    A contest is a YAML file such as research/contests/both.yaml: worlds, families of rules with grids of their
+    A contest is a YAML file such as research/contests/scenes.yaml: worlds, families of rules with grids of their
     numbers, learning rates, controls and seeds. For each family the best setting is chosen on some seeds and compared
     with the best fixed clip on others. It may be ended at any moment; the same command goes on.
     """

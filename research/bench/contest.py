@@ -1,6 +1,6 @@
 """What is compared: a contest, its families, controls and stages, and the learners that they make.
 
-research/pages/bench.md and research/contests/both.yaml show one; `reading.py` reads and checks it.
+research/pages/bench.md and research/contests/rare_and_noisy.yaml show one; `reading.py` reads and checks it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Contest(_Part):
 
     Attributes:
         name: of the contest.
-        worlds: names of scenes, or their nodes, such as {base: both, flip: 0.1}; of the lab such as {lab: both}.
+        worlds: names of scenes, or their nodes, such as {base: rare, flip: 0.1}; of the lab such as {lab: both}.
         per_world: choose and compare in each world alone; otherwise one setting is chosen for all, by its mean.
         metric: the number by which is chosen and compared, one of `LARGER_IS_BETTER`.
         lost_below: a run that ends with P("work") below this is lost: its rare strategy has died out.
@@ -229,7 +229,7 @@ def grid_of(axes: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
 
 
 def name_of(world: Node) -> str:
-    """A world as it is shown: {base: both, p_bad: 0.2, sgd: true} is "both, p bad 0.2, sgd"."""
+    """A world as it is shown: {base: rare and noisy, p_bad: 0.2, sgd: true} is "rare and noisy, p bad 0.2, sgd"."""
     if isinstance(world, str):
         return world
     shown = {key.replace("_", " "): value for key, value in world.items()}

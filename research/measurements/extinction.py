@@ -1,4 +1,4 @@
-"""Why runs lose a rare strategy in the scene `both`: updates that are frozen, steps that are taken apart, and a chain.
+"""Why runs lose a rare strategy in `rare and noisy`: updates frozen, steps taken apart, and a chain.
 
     python -m research.measurements.extinction freeze|drift|chain|summary [--write]
 
@@ -24,7 +24,7 @@ A run is lost if P("work") < .05 at its end. Rows are long: one number, with its
   `report` were not. `line` is exp(-2 mu d / s^2) with mean and variance of the steps below P = .05 and one d for all,
   the best for `design`; `rate` and `share` know no rule: the mean of `design` at this learning rate, and at all.
   `after 16` is the share of the training runs that are below P = .05 when the chain begins to be asked.
-- `summary`: of the rows of the other parts. A freeze's share of lost runs over all rules and rates of `both`,
+- `summary`: of the rows of the other parts. A freeze's share of lost runs over all rules and rates of `rare and noisy`,
   without an interval, since all have the same seeds; and of each prediction the cells of `report` in which it is off
   by more than .1, the root mean square of what it is off by, and the rank correlation with what was observed.
 """
@@ -111,7 +111,7 @@ ELSEWHERE = (
     "as many other groups",
     "half of first common + and -",
 )
-BAD = (0.005, 0.0005)  # P("bad") at the start, which is .05 in `both`
+BAD = (0.005, 0.0005)  # P("bad") at the start, which is .05 in `rare and noisy`
 
 
 class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
@@ -239,24 +239,24 @@ def _row(part: str, node: Any, rule: str, rate: float | str, what: str, measure:
 
 def freeze(first: int = 50_000, count: int = 192) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    one = {"base": "both", "epochs": 1}
-    todo = [("both", name, rule, RATES, FREEZES) for name, rule in RULES.items()]
+    one = {"base": "rare and noisy", "epochs": 1}
+    todo = [("rare and noisy", name, rule, RATES, FREEZES) for name, rule in RULES.items()]
     todo += [("hidden", name, RULES[name], HIDDEN, ELSEWHERE) for name in ("Clip(.2, 1)", "no clip")]
     todo += [(one, "no clip", RULES["no clip"], ONE_EPOCH, ("nothing", "first common +", "guess + and -"))]
     todo += [
-        ({"base": "both", "p_bad": p}, name, RULES[name], RATES, ("nothing",))
+        ({"base": "rare and noisy", "p_bad": p}, name, RULES[name], RATES, ("nothing",))
         for p in BAD
         for name in ("Clip(.2, 1)", "no clip")
     ]
     todo += [
-        ({"base": "both", "luck": 0.0}, name, RULES[name], RATES, ("nothing", _QUIET[2]))
+        ({"base": "rare and noisy", "luck": 0.0}, name, RULES[name], RATES, ("nothing", _QUIET[2]))
         for name in ("Clip(.2, 1)", "no clip")
     ]
     for node, name, rule, rates, freezes in todo:
         kinds = [(what, rule, FREEZES[what], False) for what in freezes]
-        if node == "both":
+        if node == "rare and noisy":
             kinds += [("balanced", (rule[0], {"balanced": True}), FREEZES["nothing"], False)]
-        if node == "both" and name == "no clip":
+        if node == "rare and noisy" and name == "no clip":
             kinds += [("first r = 1", rule, FREEZES["nothing"], True)]
         base = None
         for what, changed, frozen, pinned in kinds:
@@ -276,7 +276,7 @@ def freeze(first: int = 50_000, count: int = 192) -> list[dict[str, Any]]:
 
 def drift(first: int = 51_000, count: int = 96) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for node, rates in (("both", RATES), ({"base": "both", "epochs": 1}, ONE_EPOCH)):
+    for node, rates in (("rare and noisy", RATES), ({"base": "rare and noisy", "epochs": 1}, ONE_EPOCH)):
         world = make_world(scene(node), range(first, first + count))
         for name, (region, controls) in RULES.items():
             for rate in rates:
@@ -322,10 +322,12 @@ def chain(first: int = 52_000, count: int = 256) -> list[dict[str, Any]]:
     shares: dict[tuple[str, float], float] = {}
     for what, rules in (("design", RULES), ("report", REPORTED)):
         for name, rule in rules.items():
-            seen = train({"base": "both", "rounds": SEEN}, rule, RATES, range(first, first + count))
-            other = train({"base": "both", "rounds": 128}, rule, RATES, range(first + 1000, first + 1000 + count))
+            seen = train({"base": "rare and noisy", "rounds": SEEN}, rule, RATES, range(first, first + count))
+            other = train(
+                {"base": "rare and noisy", "rounds": 128}, rule, RATES, range(first + 1000, first + 1000 + count)
+            )
             for i, rate in enumerate(RATES):
-                x, start = _log_odds(np.log(seen[i])), ("chain", "both", name, rate, what)
+                x, start = _log_odds(np.log(seen[i])), ("chain", "rare and noisy", name, rate, what)
                 rows.append(_row(*start, f"after {SEEN}", *extinction_rate(seen[i, :, -1], LOST)))
                 for rounds in (64, 128):
                     rows.append(_row(*start, f"observed {rounds}", *extinction_rate(other[i, :, rounds], LOST)))
@@ -342,7 +344,7 @@ def chain(first: int = 52_000, count: int = 256) -> list[dict[str, Any]]:
     design = [(name, rate) for name in RULES for rate in RATES]
     best = min(np.linspace(0.05, 10, 200), key=lambda d: sum((line(*x, d) - shares[x]) ** 2 for x in design))
     for name, rate in shares:
-        start = ("chain", "both", name, rate, "design" if name in RULES else "report")
+        start = ("chain", "rare and noisy", name, rate, "design" if name in RULES else "report")
         rows.append(_row(*start, "line", line(name, rate, best)))
         rows.append(_row(*start, "rate", np.mean([shares[x, rate] for x in RULES])))
         rows.append(_row(*start, "share", np.mean([shares[x] for x in design])))
@@ -353,10 +355,14 @@ def summary() -> list[dict[str, Any]]:
     with CSV.open(encoding="utf-8", newline="") as file:
         told = list(csv.DictReader(file))
     rows: list[dict[str, Any]] = []
-    lost = [row for row in told if (row["part"], row["scene"], row["measure"]) == ("freeze", "both", "lost")]
+    lost = [row for row in told if (row["part"], row["scene"], row["measure"]) == ("freeze", "rare and noisy", "lost")]
     for what in dict.fromkeys(row["what"] for row in lost):
         some = [row for row in lost if row["what"] == what]
-        rows.append(_row("summary", "both", "all", "all", what, "lost", np.mean([float(row["value"]) for row in some])))
+        rows.append(
+            _row(
+                "summary", "rare and noisy", "all", "all", what, "lost", np.mean([float(row["value"]) for row in some])
+            )
+        )
     found = {
         (row["rule"], row["learning_rate"], row["measure"]): float(row["value"])
         for row in told
@@ -366,7 +372,7 @@ def summary() -> list[dict[str, Any]]:
     for measure in sorted({measure for *_, measure in found if not measure.startswith("observed")}):
         observed = np.array([found[*x, f"observed {128 if measure.endswith(' 128') else 64}"] for x in cells])
         said = np.array([found[*x, measure] for x in cells])
-        start = ("summary", "both", "all", "all", measure)
+        start = ("summary", "rare and noisy", "all", "all", measure)
         rows.append(_row(*start, "cells", len(cells)))
         rows.append(_row(*start, "off by more than .1", (abs(said - observed) > 0.1).sum()))
         rows.append(_row(*start, "root mean square", np.sqrt(((said - observed) ** 2).mean())))

@@ -59,7 +59,9 @@ def main() -> None:
         if not done:
             writer.writeheader()
         for one in kept():
-            if one.told["contest"].startswith("reuse") and (*one.place, one.told["family"], one.setting) not in done:
+            contest, _, control = one.place
+            known = (*one.place, one.told["family"], one.setting) in done
+            if contest.startswith("reuse") and control == "none" and not known:
                 writer.writerow(row_of(one))
                 file.flush()
 

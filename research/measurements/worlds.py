@@ -1,4 +1,4 @@
-"""Eight rules in the scene `both`, for 64 and for 128 rounds, with the learning rate chosen of each.
+"""Eight rules in the scene `rare and noisy`, for 64 and for 128 rounds, with the learning rate chosen of each.
 
     python -m research.measurements.worlds [--seeds 256] [--write]            some five minutes on one core
     python -m research.measurements.worlds --page     the table of research/pages/worlds.md, from the rows
@@ -55,7 +55,7 @@ WIDE = next(iter(RULES))
 def rows_of(name: str, rounds: int, seeds: int, wide: Any) -> tuple[list[dict[str, Any]], Any]:
     """One row for each learning rate of a rule, and one of the best on fresh seeds; the runs of that one."""
     region, controls = RULES[name]
-    scene = {"base": "both", "rounds": rounds}
+    scene = {"base": "rare and noisy", "rounds": rounds}
     start = time.process_time()
     tried = train(scene, [Learner(region, rate, **controls) for rate in RATES], range(seeds), engine="numba")
     best = RATES[int(tried["final"].mean(1).argmax())]
@@ -140,7 +140,7 @@ def main() -> None:
     if args.page:
         PAGE.write_text(page(), encoding="utf-8")
         return
-    train("both", [Learner(Clip(), 0.01)], [0], engine="numba")  # compiles
+    train("rare and noisy", [Learner(Clip(), 0.01)], [0], engine="numba")  # compiles
     rows: list[dict[str, Any]] = []
     for rounds in ROUNDS:
         wide = None

@@ -1,4 +1,4 @@
-"""The figures of the report, from its rows: see __main__.py."""
+"""The two figures of the report, from its rows: see __main__.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import matplotlib.style
 import numpy as np
 from matplotlib.figure import Figure
 
-from bandpo_runs.reports.charts import DASHES, LIGHT
-from research.statistics import Estimate, performance_profile
+from bandpo_runs.reports.charts import LIGHT
+from research.statistics import Estimate
 
-_INK, _FAINT = "#1f2328", "#8c959f"
+_INK, _FAINT, _AREA = "#1f2328", "#8c959f", "#e5e7ea"
 _MARKERS = "osD^v"
 _LOOK: dict[Any, Any] = {
     "text.color": _INK, "axes.edgecolor": _FAINT, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
@@ -32,60 +32,61 @@ def save(path: Path, draw: Callable[[Figure], None], height: float) -> None:
         figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
-def forest(rows: Mapping[str, Mapping[str, Estimate]], label: str) -> Callable[[Figure], None]:
-    """One line of the figure for each rule, one marker with its interval for each name within."""
+def _ends(found: Sequence[Estimate]) -> Any:
+    return np.abs(np.array([[one.low, one.high] for one in found]).T - [one.value for one in found])
+
+
+def reuse(
+    differences: Mapping[str, Mapping[int, Estimate]], shares: Mapping[str, Mapping[int, float]],
+    public: tuple[float, float], alike: float,
+) -> Callable[[Figure], None]:  # fmt: skip
+    """Draw by uses of each answer: rewards minus no clip's, and tokens outside in percent beside the public logs'."""
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        left.axhspan(-alike, alike, color=_AREA, lw=0)
+        left.axhline(0, color=_FAINT, lw=0.8)
+        for i, (rule, by_uses) in enumerate(differences.items()):
+            x = [np.log2(uses) + 0.07 * (i - (len(differences) - 1) / 2) for uses in by_uses]
+            found = list(by_uses.values())
+            look: dict[str, Any] = {"fmt": f"{_MARKERS[i]}-", "color": LIGHT[i], "markersize": 4, "lw": 1}
+            left.errorbar(x, [one.value for one in found], yerr=_ends(found), elinewidth=1, label=rule, **look)
+            if rule in shares:
+                percent = shares[rule]
+                right.plot(
+                    np.log2(list(percent)), list(percent.values()), f"{_MARKERS[i]}-", color=LIGHT[i], ms=4, lw=1
+                )
+        right.axhspan(*public, color=_AREA, lw=0)
+        right.text(3, public[1], "GRPO in public logs", ha="right", va="bottom", color=_FAINT)
+        right.set(yscale="log", ylabel="tokens outside, percent")
+        left.set(ylabel="reward at the end, minus no clip's")
+        for ax in (left, right):
+            ax.set_xticks(range(4), ["1", "2", "4", "8"])
+            ax.set(xlabel="uses of each answer", xlim=(-0.3, 3.3))
+        figure.legend(loc="outside upper center", ncols=len(differences))
+
+    return draw
+
+
+def dots(groups: Mapping[str, Mapping[str, Estimate]], label: str) -> Callable[[Figure], None]:
+    """Draw a line at 0, and on each side of it values with their intervals, by name and in groups."""
 
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
-        names = list(dict.fromkeys(name for some in rows.values() for name in some))
-        for j, name in enumerate(names):
-            at = [i + 0.16 * (j - (len(names) - 1) / 2) for i, some in enumerate(rows.values()) if name in some]
-            found = [some[name] for some in rows.values() if name in some]
-            value = np.array([one.value for one in found])
-            ends = np.abs(np.array([[one.low, one.high] for one in found]).T - value)
-            ax.errorbar(value, at, xerr=ends, fmt=_MARKERS[j], color=LIGHT[j], markersize=4, elinewidth=1, label=name)
-        ax.set_yticks(range(len(rows)), list(rows))
+        ax.axvline(0, color=_FAINT, lw=0.8)
+        at, names = 0.0, {}
+        for i, (group, some) in enumerate(groups.items()):
+            found = list(some.values())
+            lines = at + np.arange(len(found))
+            look: dict[str, Any] = {"fmt": _MARKERS[i], "color": LIGHT[i], "markersize": 5, "elinewidth": 1}
+            ax.errorbar([one.value for one in found], lines, xerr=_ends(found), label=group, **look)
+            names |= dict(zip(lines, some, strict=True))
+            at += len(found) + 0.6
+        ax.set_yticks(list(names), list(names.values()))
         ax.invert_yaxis()
         ax.set_xlabel(label)
-        ax.grid(axis="x", color="#e5e7ea", linewidth=0.6)
+        ax.grid(axis="x", color=_AREA, linewidth=0.6)
         ax.set_axisbelow(True)
-        if len(names) > 1:
-            figure.legend(loc="outside upper center", ncols=len(names))
-
-    return draw
-
-
-def _line(i: int) -> dict[str, Any]:
-    return {"color": LIGHT[i % len(LIGHT)], "linestyle": DASHES[i % len(DASHES)], "linewidth": 1.6}
-
-
-def profiles(runs: Mapping[str, Any], label: str) -> Callable[[Figure], None]:
-    """The share of runs above each reward."""
-
-    def draw(figure: Figure) -> None:
-        ax = figure.subplots()
-        tau = np.linspace(0, 1, 201)
-        for i, (name, final) in enumerate(runs.items()):
-            ax.plot(tau, performance_profile(final, tau), label=name, **_line(i))
-        ax.set(xlabel=label, ylabel="share of runs above it", xlim=(0, 1), ylim=(0, 1.02))
-        ax.legend(loc="lower left")
-
-    return draw
-
-
-Course = tuple[Sequence[float], Sequence[float] | None]
-
-
-def courses(curves: Mapping[str, Course], label: str) -> Callable[[Figure], None]:
-    """Mean reward by round, and the fitted sigmoid of each where it has one, dotted."""
-
-    def draw(figure: Figure) -> None:
-        ax = figure.subplots()
-        for i, (name, (reward, fitted)) in enumerate(curves.items()):
-            ax.plot(reward, label=name, **_line(i))
-            if fitted is not None:
-                ax.plot(range(1, len(fitted) + 1), fitted, color=LIGHT[i % len(LIGHT)], linestyle=":", linewidth=0.9)
-        ax.set(xlabel="rounds", ylabel=label, ylim=(0, 1))
-        ax.legend(loc="lower right")
+        figure.legend(loc="outside upper center", ncols=len(groups))
 
     return draw

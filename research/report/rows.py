@@ -1,57 +1,46 @@
-"""The rows of docs/report: which are kept of a contest, and what may be written of one."""
+"""The rows of docs/report: which are kept of a contest, what may be written of one, and all of them as rows.csv."""
 
 from __future__ import annotations
 
 import csv
 import functools
-import hashlib
+import io
 import json
 import lzma
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from research.bench.cells import cell, cell_of, holds_lock
-from research.statistics import (
-    Estimate,
-    bootstrap,
-    extinction_rate,
-    interquartile_mean,
-    probability_of_improvement,
-    swap_test,
-)
-from research.worlds import Learner, train
+from research.bench.cells import cell, cell_of
+from research.bench.labs import is_lab, lab_of
+from research.statistics import Estimate, bootstrap, extinction_rate, swap_test
+from research.worlds.scenes import scene
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "research" / "contests"
-TABLES_OF = {
-    "extinction.csv": "research/measurements",
-    "tuning.csv": "research/measurements",
-    "lab_start.csv": "research/measurements",
-    "smollm2.csv": "benchmarks",
-    "smollm2_summary.csv": "benchmarks",
-}
-FOR_COURSES = 128  # of the seeds that judge
+RATES = ROOT / "research" / "measurements" / "reuse_rates.csv"
+COLUMNS = (
+    "id", "contest", "world", "control", "uses", "mini-batches", "rule", "setting", "reward", "low", "high",
+    "difference", "difference low", "difference high", "from", "p (Holm)", "outside %", "lost %", "half", "seeds",
+    "settings tried", "at an edge",
+)  # fmt: skip
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
 NUMBERS = ("final", "work", "half")  # of those that a contest gives, what the pages are of
 _DIGITS = 4
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
-_SAID = r"\[([^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]"
-LINK = re.compile(_SAID + r"\((?:\.\./)+research/contests#([0-9a-f]{6}(?:[0-9a-f]{2})?)(?:-([0-9a-f]{6}))?\)")
-TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+LINK = re.compile(r"\[([^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]\((?:[./\w]*/)?rows\.csv#([0-9a-f]{6})(?:-([0-9a-f]{6}))?\)")
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
     """A judged row: what was chosen of a family under a control in a world, and its runs on seeds that chose nothing.
 
-    `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit; the
-    names of all `numbers` that the contest gave; and, in a world and without a control, `course`: the mean reward
-    before each round, of the first seeds that judged.
+    `told` has what the contest's results said: family, control, point, searched, more, edges, chosen_with, commit, and
+    the names of all `numbers` that the contest gave.
     """
 
     told: Mapping[str, Any]
@@ -72,10 +61,6 @@ class Kept:
     @functools.cached_property
     def value(self) -> Estimate:
         return bootstrap(lambda x: x.mean(-1), self.final)
-
-    @functools.cached_property
-    def middle(self) -> Estimate:
-        return bootstrap(lambda x: interquartile_mean(x, -1), self.final)
 
     @functools.cached_property
     def lost(self) -> Estimate:
@@ -121,52 +106,6 @@ class Pair:
     def p(self) -> float:
         return swap_test(*self.runs)
 
-    @functools.cached_property
-    def better(self) -> float:
-        """The chance that a run of the first beats one of the other."""
-        return float(probability_of_improvement(*self.runs))
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """A row of a table that is no contest's: columns that say of what, then value, low and high."""
-
-    file: str
-    row: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        return Path(self.file).name
-
-    @functools.cached_property
-    def about(self) -> str:
-        names = list(self.row)
-        return ", ".join(self.row[name] for name in names[: names.index("value")])
-
-    @functools.cached_property
-    def id(self) -> str:
-        return hashlib.sha256(f"{self.name}: {self.about}".encode()).hexdigest()[:8]
-
-    @functools.cached_property
-    def value(self) -> Estimate:
-        return Estimate(*(float(self.row[name] or "nan") for name in ("value", "low", "high")))
-
-    @property
-    def with_interval(self) -> str:
-        return with_interval(self.value) if self.row["low"] else number(self.value.value)
-
-
-@functools.cache
-def measured() -> tuple[Measured, ...]:
-    """All rows of the tables in `TABLES_OF`, each with an id of its own."""
-    found: list[Measured] = []
-    for file, folder in TABLES_OF.items():
-        with (ROOT / folder / file).open(encoding="utf-8", newline="") as rows:
-            found += [Measured(file, row) for row in csv.DictReader(rows)]
-    if len({one.id for one in found}) < len(found):
-        raise ValueError(f"two rows of {' or '.join(TABLES_OF)} have the same id: of the same, or ids too short")
-    return tuple(found)
-
 
 @functools.cache
 def kept() -> tuple[Kept, ...]:
@@ -206,8 +145,6 @@ def take(folder: Path) -> Path:
             told |= {"world": table["worlds"][0], "control": table["control"]}
             row = rows[one["keys"][0]]
             told["numbers"] = cell_of(row, one["family"]).numbers
-            if table["control"] == "none" and not holds_lock(cell_of(row, one["family"])):  # seconds, and not an hour
-                told["course"] = course_of(row)
             lines.append(json.dumps({"told": told, "row": shown(row)}))
     path = KEPT / f"{name.replace(' ', '-')}.jsonl.xz"
     path.write_bytes(lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9 | lzma.PRESET_EXTREME))
@@ -220,61 +157,82 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {name: [x if x is None else round(x, _DIGITS) for x in row[name]] for name in NUMBERS}
 
 
-def course_of(row: Mapping[str, Any]) -> list[float]:
-    """The mean reward before each round, and at the end."""
-    first, count = row["seeds"]
-    seeds = range(first, first + min(count, FOR_COURSES))
-    found = train(row["world"], [Learner(**row["learner"])], seeds, curves=True)["reward"][0]
-    return [round(x, 5) for x in found.mean(0).tolist()]
+@functools.cache
+def judged() -> dict[tuple[tuple[str, str, str], str], Kept]:
+    """Return all judged rows, by place (contest, world, control) and family."""
+    return {(one.place, one.told["family"]): one for one in kept()}
 
 
-# What is written of a number.
+def baseline_of(one: Kept) -> Kept | None:
+    """Return the row that its contest compares it with: no clip in the contests of re-use, else the best fixed clip."""
+    name = "no clip" if one.told["contest"].startswith("reuse") else "fixed clip"
+    return None if one.told["family"] == name else judged().get((one.place, name))
+
+
+def shape(one: Kept) -> tuple[int, int]:
+    """Return how often its world uses each answer, and the mini-batches of a round."""
+    if is_lab(one.row["world"]):
+        settings = lab_of(one.row["world"]).settings
+        return settings.num_iterations, settings.steps_per_generation
+    its = scene(one.row["world"])
+    return its.epochs, its.minibatches
+
+
+def scene_name(one: Kept) -> str:
+    """Return the name of the scene of its world, which pages say: `rare`, `lab both`."""
+    return one.told["world"].partition(",")[0]
+
+
+@functools.cache
+def outside() -> dict[tuple[tuple[str, str, str], str], str]:
+    """Return the share of tokens outside each rule that was measured, in percent, by place and family."""
+    with RATES.open(encoding="utf-8", newline="") as file:
+        return {((x["contest"], x["world"], x["control"]), x["family"]): x["percent"] for x in csv.DictReader(file)}
+
+
+def as_csv(some: Sequence[Kept]) -> str:
+    """Return rows as a table: reward and difference have three digits, with 95 % intervals over seeds."""
+    made, shares = io.StringIO(), outside()
+    writer = csv.writer(made, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in some:
+        base = baseline_of(one)
+        pair = Pair(one, base) if base else None
+        ends = [f"{x:.3f}" for x in one.value] + ([f"{x:+.3f}" for x in pair.difference] if pair else [""] * 3)
+        p = one.told["p_adjusted"]
+        writer.writerow([
+            one.id, *one.place, *shape(one), one.told["family"], one.setting, *ends,
+            base.told["family"] if base else "", "" if p is None or not pair else f"{p:.4f}",
+            shares.get((one.place, one.told["family"]), ""), f"{100 * one.lost.value:.1f}", f"{one.half:.1f}",
+            one.row["seeds"][1], one.told["searched"] + one.told["more"], "yes" if one.told["edges"] else "",
+        ])  # fmt: skip
+    return made.getvalue()
 
 
 def number(x: float, sign: str = "") -> str:
     return f"{x:{sign}.3f}"
 
 
-def share(x: float) -> str:
-    return f"{100 * x:.1f} %"
-
-
 def with_interval(estimate: Estimate, sign: str = "") -> str:
     return f"{number(estimate.value, sign)} [{number(estimate.low, sign)}, {number(estimate.high, sign)}]"
 
 
-def share_with_interval(estimate: Estimate) -> str:
-    return f"{share(estimate.value)} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
-
-
-def chance(p: float, *, bare: bool = False) -> str:
-    """`p < 0.001`, `p = 0.02`; bare `< 0.001`, `0.02`, as under the head of a column."""
-    if p < 0.001:
-        return "< 0.001" if bare else "p < 0.001"
-    return ("" if bare else "p = ") + (f"{p:.3f}" if p < 0.1 else f"{p:.2f}")
-
-
-def forms(one: Kept | Pair | Measured) -> list[str]:
-    """All that may be written of it."""
-    if isinstance(one, Measured):
-        x = one.value
-        bare = [number(x.value), number(x.value, "+"), share(x.value), f"{x.value:.3g}"]
-        return [*bare, with_interval(x), with_interval(x, "+"), share_with_interval(x)] if one.row["low"] else bare
+def forms(one: Kept | Pair) -> list[str]:
+    """Return all that a page may write of a row, or of the difference of two."""
     if isinstance(one, Pair):
         x = one.difference
         side = f"{number(abs(x.value))} {'below' if x.value < 0 else 'above'}"
-        return [number(x.value, "+"), with_interval(x, "+"), chance(one.p), side]
-    told = [number(one.value.value), with_interval(one.value), share(one.lost.value), share_with_interval(one.lost)]
-    return [*told, f"{one.half:.0f} rounds", one.setting]
+        return [number(x.value, "+"), with_interval(x, "+"), side]
+    told = [number(one.value.value), with_interval(one.value), f"{100 * one.lost.value:.1f} %", one.setting]
+    share = outside().get((one.place, one.told["family"]))
+    return told if share is None else [*told, f"{float(share):.2f} %"]
 
 
-def of_link(first: str, second: str) -> Kept | Pair | Measured:
-    if not second and (other := {one.id: one for one in measured()}.get(first)):
-        return other
+def of_link(first: str, second: str) -> Kept | Pair:
     rows = {one.id: one for one in kept()}
     return Pair(rows[first], rows[second]) if second else rows[first]
 
 
-def statements(text: str) -> list[tuple[str, str, Kept | Pair | Measured]]:
-    """Each number of the text that stands on rows: as it is written, its id, and what it is of."""
-    return [(said, "-".join(filter(None, ids)), of_link(*ids)) for said, *ids in LINK.findall(TABLE.sub("", text))]
+def statements(text: str) -> list[tuple[str, str, Kept | Pair]]:
+    """Return each number of a text that stands on rows: as it is written, its id, and what it is of."""
+    return [(said, "-".join(filter(None, ids)), of_link(*ids)) for said, *ids in LINK.findall(text)]

@@ -14,7 +14,7 @@ import bandpo
 
 SMALL = """
 name: small
-worlds: [both]
+worlds: [rare and noisy]
 baseline: clip
 learning_rates: [0.01, 0.02, 0.04]
 stages:

@@ -21,7 +21,7 @@ from research.bench import read_contest
 from research.bench.__main__ import main
 
 ROOT = Path(__file__).parent.parent.parent
-BOTH = ROOT / "research" / "contests" / "both.yaml"
+BOTH = ROOT / "research" / "contests" / "rare_and_noisy.yaml"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
     )
     assert lines[1].startswith("That is 472 training runs of about ")
     assert "on 1 core, and more where a grid has to be widened." in lines[1]
-    at = next(i for i, line in enumerate(lines) if line == "both, control: none")
+    at = next(i for i, line in enumerate(lines) if line == "rare and noisy, control: none")
     head, band, clip = (re.split(r"\s{2,}", lines[at + i].strip()) for i in (2, 4, 5))
     assert head == ["family", "final", "minus clip", "p", "better", "lost", "half"]
     assert (band[0], clip[0], clip[2:5]) == ("band", "clip", ["-", "-", "-"])
@@ -54,8 +54,8 @@ def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
     assert "lost: runs that ended with P(work) < 0.05, whose rare strategy has died out." in out
     assert lines[at + 7].split() == ["band", "delta", "0.01,", "learning", "rate", "0.02"]
     assert lines[at + 8].split() == ["clip", "up", "0.4,", "learning", "rate", "0.02"]
-    assert "both, control: weight" in out
-    at = next(i for i, line in enumerate(lines) if line == "both: minus clip under the same control")
+    assert "rare and noisy, control: weight" in out
+    at = next(i for i, line in enumerate(lines) if line == "rare and noisy: minus clip under the same control")
     assert lines[at + 2].split() == ["family", "none", "weight"]
     assert lines[at + 4].split()[-1] == "^"  # the weight adds .1 to every family
     assert [re.sub("[^*^]", "", cell) for cell in lines[at + 5].split()[1:]] == ["*", "*^"]
@@ -102,8 +102,8 @@ def test_what_was_widened_is_told(worlds, capsys):
     worlds.best_up = 1000.0
     assert main(["small.yaml"]) == 0
     out = capsys.readouterr().out
-    told = "clip (both, none): up was at the edge of its grid, which was widened up to 3.2; up is at the upper edge"
-    assert f"  {told}" in out
+    told = "clip (rare and noisy, none): up was at the edge of its grid, which was widened up to 3.2"
+    assert f"  {told}; up is at the upper edge" in out
     lines = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
     assert ["clip", "up 3.2, learning rate 0.02; 3 settings more than the 15 of all, in a wider grid"] in lines
     assert ["band", "delta 0.01, learning rate 0.02"] in lines
@@ -116,7 +116,7 @@ def test_an_edge_is_told_too_where_settings_are_drawn_and_nothing_is_widened(wor
     worlds.best_up = 1000.0
     Path("drawn.yaml").write_text(yaml.safe_dump(node_of(settings=14)))
     assert main(["drawn.yaml"]) == 0
-    assert "  clip (both, none): up is at the upper edge of its grid" in capsys.readouterr().out
+    assert "  clip (rare and noisy, none): up is at the upper edge of its grid" in capsys.readouterr().out
 
 
 def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
@@ -155,7 +155,7 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
     monkeypatch.setattr(research.worlds, "train", turned)
     assert main(["small.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    at = next(i for i, line in enumerate(lines) if line == "both: minus clip under the same control")
+    at = next(i for i, line in enumerate(lines) if line == "rare and noisy: minus clip under the same control")
     assert ["^" in cell for cell in lines[at + 5].split()[1:]] == [False, True]
     kept = json.loads(Path("runs/bench/small/results.json").read_text())["tables"]
     (plain_one, weighted) = (table["families"][0] for table in kept)
@@ -248,7 +248,7 @@ def _why_not(family):
 @pytest.mark.slow
 def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
     """In the real worlds, killed when it has written some rows; no process of it is left."""
-    node = node_of(worlds=[{"base": "both", "rounds": 8}], settings=6)
+    node = node_of(worlds=[{"base": "rare and noisy", "rounds": 8}], settings=6)
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(node))
     code = (
         "import sys; from research.bench import running; running.RUNS_AT_ONCE = 4; "

@@ -19,24 +19,24 @@ from research.bench.reading import make_contest
 from research.worlds import Learner
 
 LEARNER = {"objective": {"type": "clip"}, "learning_rate": 0.02}
-SHORT = {"base": "both", "rounds": 3, "epochs": 2}
+SHORT = {"base": "rare and noisy", "rounds": 3, "epochs": 2}
 NUMBERS = ("final", "half")
 
 
-def made(world: Any = "both", learner=LEARNER, seeds=range(4), numbers=NUMBERS):
+def made(world: Any = "rare and noisy", learner=LEARNER, seeds=range(4), numbers=NUMBERS):
     return cell(world, learner, seeds, numbers)
 
 
 def test_the_key_is_that_of_the_content():
-    same = made({"base": "both"}, dict(reversed(LEARNER.items())))
+    same = made({"base": "rare and noisy"}, dict(reversed(LEARNER.items())))
     assert same.key == made().key
     others = [
-        made({"base": "both", "flip": 0.1}), made(learner={**LEARNER, "learning_rate": 0.03}), made(seeds=range(1, 5)),
-        made({"base": "both", "sampler": "bfloat16"}),
+        made({"base": "rare and noisy", "flip": 0.1}), made(learner={**LEARNER, "learning_rate": 0.03}),
+        made(seeds=range(1, 5)), made({"base": "rare and noisy", "sampler": "bfloat16"}),
         made(seeds=range(5)), made(numbers=("final",)), made(learner={**LEARNER, "by_chance": True}),
     ]  # fmt: skip
     assert len({each.key for each in [made(), *others]}) == 8
-    assert "sampler" not in module._content('"both"')  # nor in the keys of rows that are kept
+    assert "sampler" not in module._content('"rare and noisy"')  # nor in the keys of rows that are kept
 
 
 def test_the_key_is_another_with_another_version_of_the_worlds(monkeypatch):
@@ -138,7 +138,7 @@ class Slow:
 def test_every_control_and_every_family_is_timed_in_every_world(monkeypatch):
     slow = Slow(monkeypatch)
     controls = [{"name": "none"}, {"name": "weight", "positive_weight": 0.95}]
-    contest = make_contest(node_of(worlds=["both", "storm"], controls=controls))
+    contest = make_contest(node_of(worlds=["rare and noisy", "storm"], controls=controls))
     assert seconds_a_run(contest) == 1 + 1 + 1 + 2
     timed = [kind for kind, count in slow.ran if count > 1]
     assert {(control, family) for _, control, family in timed} == {(None, "clip"), (0.95, "band")}
@@ -149,11 +149,11 @@ def test_every_control_and_every_family_is_timed_in_every_world(monkeypatch):
 
 def test_no_more_runs_are_timed_than_take_some_seconds(monkeypatch):
     slow = Slow(monkeypatch)
-    node = node_of(worlds=["both", "storm"])
+    node = node_of(worlds=["rare and noisy", "storm"])
     node["stages"]["search"]["count"] = 90
     seconds_a_run(make_contest(node))
     assert [count for _, count in slow.ran] == [1, 3 * 32] * 4
     assert sum(count for _, count in slow.ran[1::2]) <= module._TIMED
-    node["worlds"] = [{"base": "both", "luck": i / 1000} for i in range(200)]
+    node["worlds"] = [{"base": "rare and noisy", "luck": i / 1000} for i in range(200)]
     seconds_a_run(make_contest(node))  # one seed each at least
     assert {count for _, count in slow.ran[8:]} == {1, 3}

@@ -163,10 +163,10 @@ def test_one_setting_for_all_worlds_or_one_for_each(worlds):
             rows[each.key] = run_cells([each])[0]
         return rows
 
-    node = node_of(worlds=["both", {"base": "storm", "flip": 0.2}])
+    node = node_of(worlds=["rare and noisy", {"base": "storm", "flip": 0.2}])
     joint = decide(make_contest(node), by_world)
-    assert list(joint.tables) == [(("both", "storm, flip 0.2"), "none")]
-    clip = {one.judged.family: one for one in joint.table(("both", "storm, flip 0.2"), "none")}["clip"]
+    assert list(joint.tables) == [(("rare and noisy", "storm, flip 0.2"), "none")]
+    clip = {one.judged.family: one for one in joint.table(("rare and noisy", "storm, flip 0.2"), "none")}["clip"]
     assert clip.judged.point["up"] == 0.2
     assert clip.judged.values["final"].shape == (2, 40)
     apart = decide(make_contest({**node, "per_world": True}), by_world)
@@ -177,7 +177,7 @@ def test_one_setting_for_all_worlds_or_one_for_each(worlds):
 def test_every_control_has_its_own_choice_and_its_own_baseline(worlds):
     controls = [{"name": "none"}, {"name": "weight", "positive_weight": 0.95}]
     results = decide(make_contest(node_of(controls=controls)), run)
-    assert list(results.tables) == [(("both",), "none"), (("both",), "weight")]
+    assert list(results.tables) == [(("rare and noisy",), "none"), (("rare and noisy",), "weight")]
     tables: list[Any] = [{one.judged.family: one for one in table} for table in results.tables.values()]
     plain, weighted = tables
     assert weighted["clip"].value.value - plain["clip"].value.value == pytest.approx(0.1, abs=0.02)
@@ -202,8 +202,8 @@ def judged(family="clip", **changes):
     values = changes.pop("values", values)
     values = {"work": values["final"], **values}
     made = Judged(
-        family, "none", ("both",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)), range(1000, 1040), 0.4,
-        (), ("a key",), values,
+        family, "none", ("rare and noisy",), {"learning_rate": 0.1}, 15, 0, (range(4), range(100, 106)),
+        range(1000, 1040), 0.4, (), ("a key",), values,
     )  # fmt: skip
     return dataclasses.replace(made, **changes)
 
@@ -221,7 +221,7 @@ def test_lost_runs_and_differences_by_hand():
 
 def two_worlds(family, first, second, **others):
     values = {name: np.stack(pair) for name, pair in {"final": (first, second), **others}.items()}
-    return judged(family, worlds=("both", "storm"), seeds=range(1000, 1000 + len(first)), values=values)
+    return judged(family, worlds=("rare and noisy", "storm"), seeds=range(1000, 1000 + len(first)), values=values)
 
 
 def test_worlds_that_share_seeds_are_not_independent():
@@ -317,7 +317,9 @@ def test_p_values_are_adjusted_for_the_number_of_families():
 UNFAIR = {
     "other seeds": ({"seeds": range(1001, 1041)}, "one was judged on seeds 1001 to 1040, the other on 1000 to 1039"),
     "another search": ({"searched": 60}, "60 settings were tried of one, and 15 of the other"),
-    "another control": ({"control": "weight"}, "one ran under 'weight' in both, the other under 'none' in both"),
+    "another control": (
+        {"control": "weight"}, "one ran under 'weight' in rare and noisy, the other under 'none' in rare and noisy",
+    ),
     "another world": ({"worlds": ("storm",)}, "one ran under 'none' in storm"),
     "chosen by what it is judged by": (
         {"chosen_by": (range(4), range(1030, 1040))}, "seeds 1000 to 1039 overlap 1030 to 1039, by which",

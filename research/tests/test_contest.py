@@ -19,7 +19,6 @@ from research.statistics import (
     interquartile_mean,
     performance_profile,
     probability_of_improvement,
-    sigmoid_fit,
     swap_test,
 )
 
@@ -237,32 +236,3 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p, alpha):
             break
         rejected.add(i)
     assert {i for i, each in enumerate(holm(p)) if each <= alpha} == rejected
-
-
-def sigmoid(c, start, top, exponent, middle):
-    return start + (top - start) / (1 + (middle / c) ** exponent)
-
-
-@pytest.mark.parametrize("of", [(0.1, 0.9, 3.0, 15.0), (0.0, 0.6, 1.5, 8.0), (0.3, 0.95, 8.0, 40.0)])
-def test_a_sigmoid_is_found_again(of):
-    c = np.arange(1, 65.0)
-    found = sigmoid_fit(sigmoid(c, *of))
-    assert found[:4] == pytest.approx(of, rel=1e-3, abs=1e-3)
-    assert found.residual < 1e-5
-    assert found.why_not == ""
-    noisy = sigmoid(c, *of) + np.random.default_rng(8).normal(0, 0.01, 64)
-    found = sigmoid_fit(noisy, compute=c * 1000)
-    assert found[1:4] == pytest.approx((of[1], of[2], of[3] * 1000), rel=0.15)
-    assert found.residual == pytest.approx(0.01, rel=0.3)
-
-
-def test_a_curve_that_allows_no_sigmoid_is_flagged():
-    c = np.arange(1, 65.0)
-    assert "does not rise" in sigmoid_fit(np.full(64, 0.3)).why_not
-    assert "does not rise" in sigmoid_fit(sigmoid(c, 0.9, 0.1, 3, 15)).why_not
-    assert sigmoid_fit(sigmoid(c, 0.1, 0.9, 3, 90)).why_not != ""  # it ends before the bend
-    assert "% of the gain only" in sigmoid_fit(sigmoid(c, 0.1, 0.9, 2, 55)).why_not
-    assert "not a sigmoid" in sigmoid_fit(np.sin(c)).why_not
-    for curve, compute in (([1, 2], None), ([0.0] * 5 + [math.nan], None), (np.zeros(6), [1, 2, 3, 3, 4, 5])):
-        with pytest.raises(ValueError, match=r"curve must|compute must"):
-            sigmoid_fit(curve, compute)

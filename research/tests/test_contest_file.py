@@ -41,7 +41,7 @@ def test_values_may_be_spaced_by_their_logarithm(small):
 def test_runs_are_counted_beforehand(small):
     assert small.fewest_runs == 2 * (15 * 4 + 3 * 6 + 40)
     two = make_contest(
-        node_of(worlds=["both", "storm"], controls=[{"name": "none"}, {"name": "chance", "by_chance": True}])
+        node_of(worlds=["rare and noisy", "storm"], controls=[{"name": "none"}, {"name": "chance", "by_chance": True}])
     )
     assert two.fewest_runs == 4 * small.fewest_runs
 
@@ -102,9 +102,9 @@ WRONG = {
     "missing": ({k: v for k, v in node_of().items() if k != "baseline"}, "baseline is missing"),
     "a wrong type": (changed("stages", "search", "count", "four"), r"stages\.search\.count is 'four'"),
     "no seeds": (changed("stages", "judge", "count", 0), r"stages\.judge\.count is 0; expected is .*greater"),
-    "an unknown world": (changed("worlds", ["bth"]), r"worlds\.0: .*did you mean 'both'"),
-    "a world's field": (changed("worlds", ["both", {"base": "both", "flop": 1}]), r"worlds\.1: .*'flip'"),
-    "a world twice": (changed("worlds", ["both", "both"]), r"worlds\.1: 'both' is there twice"),
+    "an unknown world": (changed("worlds", ["raer"]), r"worlds\.0: .*did you mean 'rare'"),
+    "a world's field": (changed("worlds", ["rare", {"base": "rare", "flop": 1}]), r"worlds\.1: .*'flip'"),
+    "a world twice": (changed("worlds", ["rare", "rare"]), r"worlds\.1: 'rare' is there twice"),
     "a name twice": (changed("families", 1, "name", "clip"), r"families\.1\.name: 'clip' is there twice"),
     "no baseline": (changed("baseline", "clap"), "baseline: .*did you mean 'clip'"),
     "seeds that overlap": (
@@ -151,7 +151,7 @@ WRONG = {
     "a number twice": (changed("numbers", ["final", "mean", "half", "final"]), r"numbers\.3: 'final' is there twice"),
     "an unknown number": (changed("numbers", ["final", "skil"]), r"numbers\.1 .* got 'skil', did you mean 'skill'"),
     "a world twice, by its content": (
-        changed("worlds", ["both", "storm", {"base": "both"}]), r"worlds\.2: .* is there twice, as worlds\.0 'both'",
+        changed("worlds", ["rare", "storm", {"base": "rare"}]), r"worlds\.2: .* is there twice, as worlds\.0 'rare'",
     ),
     "a parameter named learning_rate": (
         {**changed("families", [{
@@ -207,7 +207,7 @@ def test_a_smoke_test_keeps_families_and_controls_and_an_equal_search(small):
     assert (less.controls, less.searched) == (small.controls, 2)
     assert less.fewest_runs == 2 * (2 * 3 + 1 * 3 + 6)
     assert less.widens
-    assert less.worlds == ({"base": "both", "rounds": 4},)
+    assert less.worlds == ({"base": "rare and noisy", "rounds": 4},)
     assert [settings_of(less, less.axes(family)) for family in less.families] == [
         [{"up": 0.4, "learning_rate": 0.01}, {"up": 0.4, "learning_rate": 0.02}],
         [{"delta": 0.01, "learning_rate": 0.01}, {"delta": 0.01, "learning_rate": 0.02}],
@@ -244,6 +244,9 @@ def test_only_some_families_with_the_baseline(small):
 
 
 def test_a_world_is_shown_in_words():
-    assert name_of("both") == "both"
-    assert name_of({"base": "both", "p_bad": 0.2, "sgd": True, "hidden": False}) == "both, p bad 0.2, sgd, hidden False"
+    assert name_of("rare and noisy") == "rare and noisy"
+    assert (
+        name_of({"base": "rare and noisy", "p_bad": 0.2, "sgd": True, "hidden": False})
+        == "rare and noisy, p bad 0.2, sgd, hidden False"
+    )
     assert name_of({"lab": "both", "start_seed": 0}) == "lab both, start seed 0"

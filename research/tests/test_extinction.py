@@ -19,7 +19,7 @@ def script():
     return load("research/measurements/extinction.py")
 
 
-SCENE = {"base": "both", "rounds": 6, "p_work": 0.2}
+SCENE = {"base": "rare and noisy", "rounds": 6, "p_work": 0.2}
 RULE = bandpo.Clip(0.2, 1), {}
 
 
@@ -49,7 +49,7 @@ def test_common_positive_tokens_frozen_is_the_weight_from_that_probability_on(sc
 
 def test_groups_are_those_with_a_bad_answer_and_the_others(script):
     """By a loop over the responses of a round; and of all tokens about a half is drawn."""
-    scene = scene_of({"base": "both", "p_bad": 0.3, "rounds": 1})
+    scene = scene_of({"base": "rare and noisy", "p_bad": 0.3, "rounds": 1})
     runs = script.Runs(make_world(scene, range(6)), [(Learner(RULE[0], 0.02), i) for i in range(6)], lambda v: v["up"])
     seen = []
     runs.frozen = lambda v: seen.append({name: x.copy() for name, x in v.items()}) or v["up"]
@@ -69,7 +69,7 @@ def test_groups_are_those_with_a_bad_answer_and_the_others(script):
 
 
 def test_other_groups_are_as_many_and_none_of_those_in_whose_place_they_are(script):
-    scene = scene_of({"base": "both", "p_bad": 0.3, "rounds": 40})
+    scene = scene_of({"base": "rare and noisy", "p_bad": 0.3, "rounds": 40})
     lanes = [(Learner(RULE[0], 0.02), i) for i in range(6)]
     seen = []
     runs = script.Runs(make_world(scene, range(6)), lanes, lambda v: v["up"])
@@ -93,7 +93,7 @@ def test_other_groups_are_as_many_and_none_of_those_in_whose_place_they_are(scri
 
 def test_a_round_taken_apart_is_the_round(script):
     """Each counterfactual round starts where the run is, and the first of them goes where the run goes."""
-    scene = scene_of({"base": "both", "rounds": 12})
+    scene = scene_of({"base": "rare and noisy", "rounds": 12})
     piece = script.Apart(make_world(scene, range(8)), [(Learner(RULE[0], 0.02), i) for i in range(8)])
     p_work = piece.train().p_work
     parts = np.stack(piece.parts, 1)
@@ -117,12 +117,14 @@ def test_the_summary_counts_what_the_rows_say(script, monkeypatch, tmp_path):
     """Two rules at two rates: 3 of 20 and 5 of 20 runs lost; one of two cells off by more than .1."""
     monkeypatch.setattr(script, "CSV", tmp_path / "rows.csv")
     lines = ["part,scene,rule,learning_rate,what,measure,value,low,high,seeds"]
-    lines += [f"freeze,both,{rule},0.1,nothing,lost,{share},,,20" for rule, share in (("a", 0.15), ("b", 0.25))]
-    lines += ["freeze,hidden,a,0.1,nothing,lost,1,,,20", "freeze,both,a,0.1,nothing,had,1,,,20"]
+    lines += [
+        f"freeze,rare and noisy,{rule},0.1,nothing,lost,{share},,,20" for rule, share in (("a", 0.15), ("b", 0.25))
+    ]
+    lines += ["freeze,hidden,a,0.1,nothing,lost,1,,,20", "freeze,rare and noisy,a,0.1,nothing,had,1,,,20"]
     for rule, observed, said in (("a", 0.3, 0.35), ("b", 0.1, 0.3)):
         for measure, value in (("observed 64", observed), ("observed 128", 0), ("chain of 2, 64", said)):
-            lines.append(f'chain,both,{rule},0.1,report,"{measure}",{value},,,20')
-    lines.append('chain,both,c,0.1,design,"chain of 2, 64",0.9,,,20')
+            lines.append(f'chain,rare and noisy,{rule},0.1,report,"{measure}",{value},,,20')
+    lines.append('chain,rare and noisy,c,0.1,design,"chain of 2, 64",0.9,,,20')
     script.CSV.write_text("\n".join(lines))
     found = {(row["what"], row["measure"]): row for row in script.summary()}
     assert float(found["nothing", "lost"]["value"]) == 0.2

@@ -56,7 +56,7 @@ def test_age_and_sampler_are_of_the_first_world_at_one_use():
 
 
 def test_the_measured_sampler_is_as_near_as_its_dtype():
-    small = {"base": "both", "rounds": 2, "p_work": 0.2}
+    small = {"base": "rare and noisy", "rounds": 2, "p_work": 0.2}
     near, far, exact = (measured({**small, "sampler": x}, range(1))[0] for x in ("bfloat16", "float8_e5m2", None))
     assert not exact.any()
     assert (10 * near[:, :2] < far[:, :2]).all()
@@ -64,7 +64,7 @@ def test_the_measured_sampler_is_as_near_as_its_dtype():
 
 
 def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
-    small = scene({"base": "both", "rounds": 2, "epochs": 2, "p_work": 0.2})
+    small = scene({"base": "rare and noisy", "rounds": 2, "epochs": 2, "p_work": 0.2})
     learners = [Learner(Clip(*sides), 0.05) for sides in ((0.0, 1e9), (1.0, 0.0), (0.0, 0.0))]
     low, high, whole = (percent_outside(small, each, 3) for each in learners)
     assert whole == pytest.approx(75)  # all tokens have moved, but in the first of four steps on a round

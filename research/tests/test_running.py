@@ -84,7 +84,7 @@ def test_two_rows_of_the_same_runs_with_other_numbers_are_refused(small, worlds,
     )
     with pytest.raises(UserError, match=told):
         hold(small, tmp_path)
-    rows[-1] = {**rows[judged], "world": {"base": "both"}}  # the same, said otherwise
+    rows[-1] = {**rows[judged], "world": {"base": "rare and noisy"}}  # the same, said otherwise
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     hold(small, tmp_path)
 
@@ -215,7 +215,7 @@ def test_families_are_mixed_within_a_stage(small, worlds, tmp_path, monkeypatch)
 
 def test_runs_in_torch_have_processes_of_their_own(worlds, tmp_path):
     """Here a fake stands for the worlds: what a process trained has the numbers of a real run."""
-    node = node_of(worlds=[{"base": "both", "rounds": 4}], learning_rates=[0.02], widen=False)
+    node = node_of(worlds=[{"base": "rare and noisy", "rounds": 4}], learning_rates=[0.02], widen=False)
     clip, band = node["families"]
     soft = {"type": "objective", "trust_region": clip["objective"], "apply": "quadratic"}
     node["families"] = [{**clip, "objective": soft, "grid": {"up": [0.2]}}, {**band, "grid": {"delta": [0.01]}}]

@@ -28,7 +28,7 @@ from research.worlds.world import exact, log_softmax, sample, sampler_table
 
 WIDE = Clip(0.2, 1.0)
 HEAD_BAND = BySign(ByProbability(0.2, WIDE, Band("kl", 0.0005)), Clip(0.02, 1))
-SHORT = scene({"base": "both", "rounds": 4, "p_work": 0.1})
+SHORT = scene({"base": "rare and noisy", "rounds": 4, "p_work": 0.1})
 
 
 def apart(chosen, learner, seeds=(3,)):
@@ -261,11 +261,20 @@ def test_controls_are_the_same_in_both_engines(controls):
     [
         ({"base": "hidden", "rounds": 4}, 0.005),
         ({"base": "stale", "rounds": 6}, 0.03),
-        ({"base": "both", "rounds": 5, "sgd": True}, 3.0),
+        ({"base": "rare and noisy", "rounds": 5, "sgd": True}, 3.0),
         ({"base": "hidden", "rounds": 4, "sgd": True, "stale": 1}, 0.1),
         ({"base": "long", "rounds": 3}, 0.03),
         ({"base": "many", "rounds": 3}, 0.03),
-        ({"base": "both", "rounds": 5, "prompts_per_round": 3, "minibatches": 3, "responses_per_prompt": 3}, 0.05),
+        (
+            {
+                "base": "rare and noisy",
+                "rounds": 5,
+                "prompts_per_round": 3,
+                "minibatches": 3,
+                "responses_per_prompt": 3,
+            },
+            0.05,
+        ),
         ({"base": "hidden", "rounds": 4, "sampler": "float8_e5m2", "stale": 1}, 0.005),
     ],
 )
@@ -278,7 +287,7 @@ def test_scenes_are_the_same_in_both_engines(node, rate):
 @pytest.mark.parametrize(
     "node",
     [
-        {"base": "both", "rounds": 4, "sampler": "bfloat16"},
+        {"base": "rare and noisy", "rounds": 4, "sampler": "bfloat16"},
         {"rounds": 4, "prompts_per_round": 1, "minibatches": 1, "responses_per_prompt": 7},
     ],
 )
@@ -306,7 +315,7 @@ def test_a_run_is_the_same_alone_and_among_others(node):
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)
 def test_every_method_runs(method):
-    chosen = scene({"base": "both", "rounds": 1, "epochs": 2, "p_work": 0.2})
+    chosen = scene({"base": "rare and noisy", "rounds": 1, "epochs": 2, "p_work": 0.2})
     learner = Learner(method.name, 0.05)
     assert learner.objective.trust_region == method.objective.trust_region
     assert np.isfinite(train(chosen, [learner], [1])["final"]).all()
@@ -358,7 +367,7 @@ def test_a_controlled_rule_moves():
 
 
 def test_the_numbers_are_those_of_the_curves():
-    found = train("both", [Learner(WIDE, rate) for rate in (0.002, 0.02)], range(3), curves=True)
+    found = train("rare and noisy", [Learner(WIDE, rate) for rate in (0.002, 0.02)], range(3), curves=True)
     reward, work = found["reward"], found["p_work"]
     assert reward.shape == (2, 3, 65)
     np.testing.assert_allclose(found["final"], reward[..., -4:].mean(-1))
@@ -526,7 +535,7 @@ def test_the_order_of_the_rules_in_the_scene_both():
         "wide": Learner(WIDE, 0.02),
         "narrow": Learner(Clip(0.2, 0.2), 0.02),
     }
-    found = train(SCENES["both"], list(learners.values()), range(256), engine="numba")["final"].mean(1)
+    found = train(SCENES["rare and noisy"], list(learners.values()), range(256), engine="numba")["final"].mean(1)
     head, weighted, wide, narrow = found
     assert min(head, weighted) > wide + 0.03
     assert wide > narrow + 0.03

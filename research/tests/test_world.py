@@ -20,20 +20,20 @@ def table_of(scene, seed=0):
 
 
 def test_a_scene_is_found_by_name_and_changed_by_a_mapping():
-    assert scene("both") is SCENES["both"]
-    assert scene({"base": "both", "flip": 0.1}) == dataclasses.replace(SCENES["both"], flip=0.1)
+    assert scene("rare and noisy") is SCENES["rare and noisy"]
+    assert scene({"base": "rare and noisy", "flip": 0.1}) == dataclasses.replace(SCENES["rare and noisy"], flip=0.1)
     assert scene(SCENES["long"]) is SCENES["long"]
     assert scene({"rounds": 3}) == Scene(rounds=3)
-    assert hash(scene({"base": "both", "betas": [0.5, 0.9]})) == hash(
-        dataclasses.replace(SCENES["both"], betas=(0.5, 0.9))
+    assert hash(scene({"base": "rare and noisy", "betas": [0.5, 0.9]})) == hash(
+        dataclasses.replace(SCENES["rare and noisy"], betas=(0.5, 0.9))
     )
 
 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ("bot", "scene must be one of .* got 'bot', did you mean 'both'"),
-        ({"base": "both", "flips": 0.1}, "unknown key 'flips' in scene, did you mean 'flip'"),
+        ("rare or noisy", "scene must be one of .* got 'rare or noisy', did you mean 'rare and noisy'"),
+        ({"base": "rare and noisy", "flips": 0.1}, "unknown key 'flips' in scene, did you mean 'flip'"),
         ({"tokens": 2}, r"tokens of Scene must be a number in \[3, inf\), got 2"),
         ({"rounds": 1.5}, "rounds of Scene must be an integer, got 1.5"),
         ({"flip": 1.5}, r"flip of Scene must be a number in \[0, 1\], got 1.5"),
@@ -59,7 +59,7 @@ def test_a_text_is_a_number_or_refused_by_the_name_of_its_field(field):
     """A number without a point, such as 3e-1, is a text in YAML as PyYAML reads it."""
     words = ["much", "0.9"] if field.name == "betas" else "much"
     with pytest.raises(ValueError, match=rf"^{field.name} of Scene must be .*, got .*'much'"):
-        scene({"base": "both", field.name: words})
+        scene({"base": "rare and noisy", field.name: words})
     if isinstance(field.default, bool):
         with pytest.raises(ValueError, match=f"^{field.name} of Scene must be true or false, got 'true'"):
             Scene(**{field.name: "true"})
@@ -118,7 +118,7 @@ def test_a_world_is_the_same_alone_and_the_prompts_of_a_round_differ():
     for name in ("features", "right", "weights", "hidden", "prompts"):
         assert (getattr(whole, name)[0] == getattr(alone, name)[0]).all(), name
     assert all(len(set(prompts)) == 4 for prompts in whole.prompts.reshape(-1, 4).tolist())
-    counts = np.bincount(make_world(SCENES["both"], range(40)).prompts.ravel(), minlength=16)
+    counts = np.bincount(make_world(SCENES["rare and noisy"], range(40)).prompts.ravel(), minlength=16)
     assert stats.chisquare(counts).pvalue > 1e-3
     np.testing.assert_allclose(alone.hidden[0] @ alone.hidden[0].T, np.eye(18), atol=1e-12)
 

@@ -124,24 +124,44 @@ class Scene:
 
 
 _SMALL = Scene(prompts_per_round=4, responses_per_prompt=8, minibatches=2, epochs=8, rounds=64)
-_BOTH = dataclasses.replace(_SMALL, flip=0.05)
+_RARE_AND_NOISY = dataclasses.replace(_SMALL, flip=0.05)
 
-# tail: a rare strategy. storm: small noisy batches that are used often. both: a rare strategy in such batches. trap: a
-# guess is right more often. rare: P("work") is a thousandth. many: 256 tokens. long: 16 steps, of which 4 matter.
-# fork: half a skill.
+# tail: a rare strategy. storm: small noisy batches that are used often. rare and noisy: a rare strategy in such
+# batches. calibrated: each answer is used once, and GRPO's clip acts on as few tokens as in public logs. trap: a guess
+# is right more often. rare: P("work") is a thousandth. many: 256 tokens. long: 16 steps, of which 4 matter. fork: half
+# a skill.
 SCENES: dict[str, Scene] = {
     "tail": Scene(),
     "storm": dataclasses.replace(_SMALL, prompts_per_round=2, p_work=0.3, flip=0.1),
-    "both": _BOTH,
-    "hidden": dataclasses.replace(_BOTH, hidden=True),
-    "many": dataclasses.replace(
-        _BOTH, tokens=256, steps=2, prompts=8, sharpness=7.0, p_bad=0.4, responses_per_prompt=16, epochs=6, rounds=40
+    "rare and noisy": _RARE_AND_NOISY,
+    "calibrated": Scene(
+        p_work=0.03,
+        sharpness=4.0,
+        spread=0.5,
+        flip=0.2,
+        prompts_per_round=16,
+        responses_per_prompt=8,
+        minibatches=4,
+        epochs=1,
+        rounds=120,
     ),
-    "long": dataclasses.replace(_BOTH, steps=16, free_steps=12, sharpness=6.0, p_work=0.02, rounds=50),
-    "trap": dataclasses.replace(_BOTH, luck=0.35, p_work=0.02),
-    "rare": dataclasses.replace(_BOTH, p_work=0.001, responses_per_prompt=32),
+    "hidden": dataclasses.replace(_RARE_AND_NOISY, hidden=True),
+    "many": dataclasses.replace(
+        _RARE_AND_NOISY,
+        tokens=256,
+        steps=2,
+        prompts=8,
+        sharpness=7.0,
+        p_bad=0.4,
+        responses_per_prompt=16,
+        epochs=6,
+        rounds=40,
+    ),
+    "long": dataclasses.replace(_RARE_AND_NOISY, steps=16, free_steps=12, sharpness=6.0, p_work=0.02, rounds=50),
+    "trap": dataclasses.replace(_RARE_AND_NOISY, luck=0.35, p_work=0.02),
+    "rare": dataclasses.replace(_RARE_AND_NOISY, p_work=0.001, responses_per_prompt=32),
     "fork": dataclasses.replace(_SMALL, sharpness=2.5, steps=3, p_work=0.3, flip=0.1),
-    "stale": dataclasses.replace(_BOTH, stale=2),
+    "stale": dataclasses.replace(_RARE_AND_NOISY, stale=2),
 }
 
 
@@ -150,7 +170,7 @@ def scene(node: Scene | str | Mapping[str, Any]) -> Scene:
 
     Raises ValueError for an unknown name or field, with the nearest known one, and for what `Scene` does not allow.
 
-    >>> scene({"base": "both", "flip": 0.1}).flip
+    >>> scene({"base": "rare and noisy", "flip": 0.1}).flip
     0.1
     """
     if isinstance(node, Scene):
