@@ -181,7 +181,8 @@ class Limits:
     """
 
     def __init__(self, host: str, node: Rule | None, low: str, high: str, **known: Any) -> None:
-        self.region = take(host, node, **{"average": HOSTS[host].average} | known).trust_region
+        known.setdefault("average", HOSTS[host].average)  # which is the value of it where it has no setting
+        self.region = take(host, node, **known).trust_region
         self.low, self.high = low, high
 
     def __call__(
