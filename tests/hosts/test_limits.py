@@ -246,33 +246,19 @@ def test_a_nan_of_the_old_policy_has_bounds_without_nan(mask):
 
 # ---- refusals: the host, the setting, the reason, what to write
 
+NAMES = ("Trinity-RFT", "xtuner", "RLinf", "miles", "slime", "torchtitan")
+NORM, PLACE = bandpo.Objective(aggregation="seq-mean-token-sum-norm"), Adaptive(bandpo.Band(), Tilt("position", 1.0))
 ANCHOR = "its ratio is to the sampler's policy"
+LOOP = ANCHOR + ", which {0} does not have; call policy_loss in your own loop, "
 WRONG = [
-    (each, *wrong)
-    for each in ("Trinity-RFT", "xtuner", "RLinf", "miles", "slime", "torchtitan")
-    for wrong in [
-        (
-            EntropyRatio(CLIP),
-            r"EntropyRatio needs context\.entropies, which {0} does not show .* or train with TRL or verl",
-        ),
-        ("gspo", "method 'gspo': ratio must be 'token' through {0}, got 'sequence-mean': {0} clamps the ratio of each"),
-        (
-            bandpo.Objective(aggregation="seq-mean-token-sum-norm"),
-            "aggregation must be None through {0}, got 'seq-mean-token-sum-norm': the average is {0}'s own, ",
-        ),
-    ]
-] + [
-    ("xtuner", "dppo", ANCHOR + ", which xtuner does not have; call policy_loss in your own loop, "),
-    ("RLinf", "dppo", ANCHOR + ", which RLinf does not have; call policy_loss in your own loop, "),
-    ("slime", "dppo", ANCHOR + "; set --use-rollout-logprobs"),
-    ("miles", "dppo", ANCHOR + "; set --use-rollout-logprobs"),
-    ("Trinity-RFT", bandpo.Objective(dual_clip=3.0), "the dual clip is Trinity-RFT's own, clip_ratio_c"),
-    ("torchtitan", PrefixBudget(), r"PrefixBudget needs context\.logps, which torchtitan does not show "),
-    (
-        "xtuner",
-        Adaptive(bandpo.Band(), Tilt("position", 1.0)),
-        r"needs context\.positions, which xtuner does not show .* train with ",
-    ),
+    *((name, EntropyRatio(CLIP), r"needs context\.entropies, which {0} .* train with TRL or verl") for name in NAMES),
+    *((name, "gspo", "'gspo': ratio must be 'token' through {0}, got 'sequence-mean': {0} clamps") for name in NAMES),
+    *((name, NORM, "aggregation must be None through {0}, got .*: the average is {0}'s own, ") for name in NAMES),
+    *((name, "dppo", LOOP) for name in ("xtuner", "RLinf")),
+    *((name, "dppo", ANCHOR + "; set --use-rollout-logprobs") for name in ("miles", "slime")),
+    ("Trinity-RFT", bandpo.Objective(dual_clip=3.0), "the dual clip is {0}'s own, clip_ratio_c"),
+    ("torchtitan", PrefixBudget(), r"PrefixBudget needs context\.logps, which {0} does not show "),
+    ("xtuner", PLACE, r"needs context\.positions, which {0} does not show .* train with "),
 ]
 
 
@@ -293,6 +279,9 @@ def test_an_average_is_taken_where_it_is_the_hosts_and_a_methods_is_told(caplog)
         Limits("miles", "dapo", "low", "high", average="False")
     (line,) = [each for each in caplog.messages if each.startswith("dapo: ")]
     assert "miles averages by calculate_per_token_loss='False' (seq-mean-token-mean); its paper takes" in line
+
+
+MEGATRON = {"slime": "slime.backends.megatron_utils.loss", "miles": "miles.backends.training_utils.loss_hub.losses"}
 
 
 @pytest.fixture
@@ -325,8 +314,18 @@ def test_a_wrong_setting_is_refused_before_the_first_step(ours):
     ours("rlinf", "rlinf.algorithms.registry", **known).register_bandpo_loss()
     with pytest.raises(ValueError, match=r"RLinf: runner\.task_type must be .*, got 'embodied'"):
         registered[0](task_type="embodied")
-    paths = {"slime": "slime.backends.megatron_utils.loss", "miles": "miles.backends.training_utils.loss_hub.losses"}
-    for name, path in paths.items():
+    for name, path in MEGATRON.items():
         module = ours(name, path, policy_loss_function=None)
         with pytest.raises(ValueError, match=f"{name}: --advantage-estimator gspo has no clip per token; take grpo"):
             module.loss(Namespace(advantage_estimator="gspo"), {}, x, None)
+
+
+@pytest.mark.parametrize("name", ["slime", "miles"])
+@pytest.mark.parametrize("of", ["log_probs", "rollout_log_probs"])
+def test_a_flag_makes_the_sampler_the_anchor(ours, name, of):
+    module = ours(name, MEGATRON[name], policy_loss_function=lambda args, *_: args)
+    args = Namespace(advantage_estimator="grpo", custom_pg_loss_reducer_function_path=None)
+    args.use_rollout_logprobs, args.calculate_per_token_loss = of == "rollout_log_probs", False
+    rows = {"log_probs": [torch.full((2,), -1.0)], "rollout_log_probs": [torch.full((2,), -2.0)]}
+    found = module.loss(args, rows | {"advantages": [torch.ones(2)]}, None, None)
+    assert torch.equal(found.eps_clip_high, bandpo.Band().bounds(rows[of][0]).eps_high)
