@@ -75,7 +75,7 @@ in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.it
 - **objective**, and the paper's average over the tokens of a batch ([`aggregate`](api.md)). Most trainers average
   themselves.
 - **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs. *most*: those with
-  a gate, {', '.join(host for host, its in HOSTS.items() if not its.clamps)}.
+  a gate, {", ".join(host for host, its in HOSTS.items() if not its.clamps)}.
 - **\\***: not all was read at its source. `bandpo explain NAME` says what was not, and the sources.
 
 [A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
