@@ -22,7 +22,6 @@ from made import BANDS, DECADES, around, batch, gradient
 import bandpo
 from bandpo import integrations
 from bandpo.integrations import RULE, Limits
-from bandpo.trust_regions import Adaptive, EntropyRatio, PrefixBudget, Tilt
 
 FOLDER = os.environ.get("BANDPO_HOSTS")
 CLIP = bandpo.Clip(0.2, 0.28)
@@ -246,19 +245,28 @@ def test_a_nan_of_the_old_policy_has_bounds_without_nan(mask):
 
 # ---- refusals: the host, the setting, the reason, what to write
 
+
+class Asking(bandpo.Region):
+    def __init__(self, field):
+        self.needs = (field,)
+
+    def bounds(self, old_logps, context=None):
+        return CLIP.bounds(old_logps)
+
+
 NAMES = ("Trinity-RFT", "xtuner", "RLinf", "miles", "slime", "torchtitan")
-NORM, PLACE = bandpo.Objective(aggregation="seq-mean-token-sum-norm"), Adaptive(bandpo.Band(), Tilt("position", 1.0))
+NORM = bandpo.Objective(aggregation="seq-mean-token-sum-norm")
 ANCHOR = "its ratio is to the sampler's policy"
 LOOP = ANCHOR + ", which {0} does not have; call policy_loss in your own loop, "
 WRONG = [
-    *((name, EntropyRatio(CLIP), r"needs context\.entropies, which {0} .* train with TRL or verl") for name in NAMES),
+    *((name, Asking("entropies"), r"needs context\.entropies, which {0} .* train with TRL or verl") for name in NAMES),
     *((name, "gspo", "'gspo': ratio must be 'token' through {0}, got 'sequence-mean': {0} clamps") for name in NAMES),
     *((name, NORM, "aggregation must be None through {0}, got .*: the average is {0}'s own, ") for name in NAMES),
     *((name, "dppo", LOOP) for name in ("xtuner", "RLinf")),
     *((name, "dppo", ANCHOR + "; set --use-rollout-logprobs") for name in ("miles", "slime")),
     ("Trinity-RFT", bandpo.Objective(dual_clip=3.0), "the dual clip is {0}'s own, clip_ratio_c"),
-    ("torchtitan", PrefixBudget(), r"PrefixBudget needs context\.logps, which {0} does not show "),
-    ("xtuner", PLACE, r"needs context\.positions, which {0} does not show .* train with "),
+    ("torchtitan", Asking("logps"), r"Asking needs context\.logps, which {0} does not show "),
+    ("xtuner", Asking("positions"), r"needs context\.positions, which {0} does not show .* train with "),
 ]
 
 
