@@ -24,6 +24,9 @@ LINES = {
     "[SkyRL](hosts.md)": 'register_bandpo_loss("NAME")',
     "[tinker](hosts.md)": 'bandpo_loss("NAME")',
     "[prime-rl](hosts.md)": '[trainer.loss.kwargs] trust_region = "NAME"',
+    "[Trinity-RFT, xtuner, miles, slime](hosts.md)": "trust_region: NAME",
+    "[RLinf](hosts.md)": 'register_bandpo_loss("NAME")',
+    "[torchtitan](hosts.md)": 'BandPOLoss.Config(trust_region="NAME")',
     "a recipe": "trust_region: NAME",
     "the command line": "bandpo explain NAME",
 }
@@ -71,7 +74,8 @@ in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.it
   "PPO with" an interval is min(r A, clip(r, r_low, r_high) A).
 - **objective**, and the paper's average over the tokens of a batch ([`aggregate`](api.md)). Most trainers average
   themselves.
-- **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs. *most*: all but Liger, torchrl.
+- **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs. *most*: those with
+  a gate, {", ".join(host for host, its in HOSTS.items() if not its.clamps)}.
 - **\\***: not all was read at its source. `bandpo explain NAME` says what was not, and the sources.
 
 [A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
@@ -97,7 +101,7 @@ def trainers(method: Method) -> str:
     able, missing = ([host for host, why in reasons.items() if bool(why) == refused] for refused in (False, True))
     if not missing:
         return "all"
-    if {*missing} == {"Liger", "torchrl"}:
+    if {*missing} == {host for host, its in HOSTS.items() if its.clamps}:
         return "most"
     return ", ".join(able) if len(able) < len(missing) else f"all but {', '.join(missing)}"
 

@@ -131,3 +131,16 @@ def test_the_picture_of_the_readme_is_that_of_the_rules_and_rows(tmp_path):
     for drawn in tmp_path.iterdir():
         assert drawn.read_bytes() == (ROOT / "docs" / drawn.name).read_bytes(), "run python docs/idea.py"
     assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):
+    """`python docs/hosts.py` writes it; what was only read has no result in it."""
+    hosts = load("docs/hosts.py")
+    assert hosts.PAGE.read_text(encoding="utf-8") == hosts.page()
+    rows = hosts.ROWS.read_text(encoding="utf-8")
+    monkeypatch.setattr(hosts, "ROWS", tmp_path / "hosts.csv")
+    hosts.ROWS.write_text(rows.replace("from its source,bit for bit,equal", "read,,"))
+    assert hosts.table().count("| read | not run | not run |") == 6
+    hosts.ROWS.write_text(rows.replace("from its source,bit for bit", "read,bit for bit"))
+    with pytest.raises(ValueError, match="Trinity-RFT: run must be one of"):
+        hosts.table()

@@ -3,12 +3,14 @@
 An objective that sets what a trainer does itself, or that needs what it cannot do, is refused by name.
 """
 
+import copy
 import dataclasses
 import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -23,6 +25,8 @@ from ..trust_regions.base import Context, Region
 RULE = logging.getLogger("bandpo.rule")
 Rule = Mapping[str, Any] | str | Region | Method | Objective  # what every trainer takes, see `objective_for`
 Anchor = Literal["old", "sampler"]
+T = TypeVar("T")
+_ALWAYS = ("response_mask", "advantages", "positions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Host:
         shown: the fields of `Context` that a rule may need besides the mask, the advantages and the positions.
         sampler: the setting under which the ratio is to the sampler's policy; "" if it always is, None if never.
         clamps: it keeps its own loss, and clamps the ratio of each token between two bounds.
+        hides: what it does not show of the mask, the advantages and the positions.
+        dual_clip: its setting of a dual clip, if it clamps and has one.
     """
 
     penalty: str
@@ -44,13 +50,20 @@ class Host:
     shown: tuple[str, ...] = ("logps",)
     sampler: str | None = None
     clamps: bool = False
+    hides: tuple[str, ...] = ()
+    dual_clip: str = ""
 
     def refused(self, name: str) -> dict[str, str]:
         """Return the refused fields of an objective, with the reasons."""
         own = {"beta": f"the KL penalty is {name}'s own, {self.penalty}"}
         own["aggregation"] = f"the average is {name}'s own, {self.average}"
         beyond = ("apply", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
-        return own | dict.fromkeys(beyond, f"{name} clamps the ratio of each token, and can do nothing else")
+        own |= dict.fromkeys(beyond, f"{name} clamps the ratio of each token, and can do nothing else")
+        return own | ({"dual_clip": f"the dual clip is {name}'s own, {self.dual_clip}"} if self.dual_clip else {})
+
+    def shows(self, field: str) -> bool:
+        """Tell whether a rule may need this field of `Context`."""
+        return field in self.shown or (field in _ALWAYS and field not in self.hides)
 
 
 _SHOWN = ("logps", "entropies", "old_entropies", "step", "mean_weight", "controlled")
@@ -61,6 +74,17 @@ _TYPES |= {"luspo": "seq-mean-token-sum"}
 _MODES = {name: name for name in get_args(Aggregation)[:-1]}
 _TORCHRL = {"token_mean": _TOKEN, "prompt_mean": _SEQUENCE, "none": "none"}
 _SKYRL = {"token_mean": _TOKEN, "sequence_mean": _SEQUENCE, "seq_mean_token_sum_norm": _NORM}
+_TOKENS = "the mean over tokens"
+_MEAN, _RLINF = {_TOKENS: _TOKEN}, {name: name for name in (_TOKEN, _SEQUENCE, "seq-mean-token-sum")}
+_Clamp = partial(Host, clamps=True)
+_FLAGS = (
+    "--kl-loss-coef",
+    "calculate_per_token_loss",
+    {"False": _SEQUENCE, "True": _TOKEN},
+    (),
+    "--use-rollout-logprobs",
+)
+_SLIME = _Clamp(*_FLAGS, hides=("positions", "response_mask"), dual_clip="--eps-clip-c")  # ranks may share a response
 HOSTS = {
     "TRL": Host("beta of GRPOConfig", "loss_type", _TYPES, _SHOWN, "anchor='sampler' of BandPOConfig"),
     "Liger": Host("beta", "loss_type", _TYPES, (), clamps=True),  # its log-probabilities are made after the bounds
@@ -75,7 +99,13 @@ HOSTS = {
         sampler="anchor='rollout' of register_bandpo_loss",
     ),
     "tinker": Host("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
-    "prime-rl": Host("kl_tau", "the mean over tokens", {"the mean over tokens": _TOKEN}, sampler=""),
+    "prime-rl": Host("kl_tau", _TOKENS, _MEAN, sampler=""),
+    "Trinity-RFT": _Clamp("kl_loss_fn", "loss_agg_mode", _MODES, sampler="", dual_clip="clip_ratio_c"),
+    "xtuner": _Clamp("kl_loss_coef", _TOKENS, _MEAN, (), hides=("positions",), dual_clip="clip_ratio_c"),
+    "RLinf": _Clamp("kl_beta", "algorithm.loss_agg_func", _RLINF, dual_clip="algorithm.clip_ratio_c"),
+    "miles": _SLIME,
+    "slime": _SLIME,
+    "torchtitan": _Clamp("which its losses leave out", _TOKENS, _MEAN, (), sampler="", hides=("positions",)),
 }
 
 
@@ -122,8 +152,8 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
             allowed = getattr(Objective, name)
             raise ValueError(f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}")
     for name, rule in found.trust_region.needed().items():
-        if name not in (*its.shown, "response_mask", "advantages", "positions"):
-            hosts = " or ".join(each for each in HOSTS if name in HOSTS[each].shown)
+        if not its.shows(name):
+            hosts = " or ".join(each for each in HOSTS if HOSTS[each].shows(name))
             instead = f"train with {hosts}" if hosts else "call policy_loss in your own loop"
             lacks = f"needs context.{name}, which {host} does not show a rule"
             raise ValueError(f"{whose}{rule} {lacks}; take another rule, or {instead}")
@@ -142,6 +172,29 @@ def bounds_of(region: Region, old: Tensor, advantages: Tensor, mask: Tensor, log
     positions = mask.cumsum(-1) - 1
     context = Context(response_mask=mask, advantages=advantages, positions=positions, logps=logps)
     return region.bounds(torch.where(mask, old.detach(), -1.0), context)
+
+
+class Limits:
+    """Put the bounds of each token where a trainer's loss has two numbers.
+
+    They are named `low` and `high`. The rest is as for `objective_for`, which refuses what the trainer cannot do.
+    """
+
+    def __init__(self, host: str, node: Rule | None, low: str, high: str, **known: Any) -> None:
+        known.setdefault("average", HOSTS[host].average)  # which is the value of it where it has no setting
+        self.region = take(host, node, **known).trust_region
+        self.low, self.high = low, high
+
+    def __call__(
+        self, owner: T, old: Tensor, advantages: Tensor, mask: Tensor | None = None, logps: Tensor | None = None
+    ) -> T:
+        """Return a copy of the dict or object that has the numbers, with bounds."""
+        known = ~old.isnan() if mask is None else mask.bool() & ~old.isnan()
+        bounds = bounds_of(self.region, old, advantages, known, None if logps is None else logps.detach())
+        owner = copy.copy(owner)
+        named = owner if isinstance(owner, dict) else vars(owner)
+        named.update({self.low: bounds.eps_low, self.high: bounds.eps_high})
+        return owner
 
 
 def tell(value: Objective, more: str = "") -> Objective:

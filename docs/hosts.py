@@ -1,0 +1,46 @@
+"""Write the table of docs/hosts.md from docs/hosts.csv, a row for each trainer and what was run of it.
+
+    python docs/hosts.py
+
+`run` is "real function" (of an installed package), "from its source" (its own file, with stand-ins for what that
+imports), "its formula" (written again in the test) or "read". What was only read has no result.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+from bandpo.integrations import HOSTS
+
+ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
+RUN = ("real function", "from its source", "its formula", "read")
+COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`", "date")
+
+
+def table() -> str:
+    """Write the table. Raises ValueError for a row that says nothing, or more than was run."""
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    with ROWS.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["run"] not in RUN or any((row[name] == "") != (row["run"] == "read") for name in ("clip", "band")):
+                raise ValueError(
+                    f"{row['host']}: run must be one of {RUN}, with results unless it is 'read', got {row}"
+                )
+            takes = "bounds" if HOSTS[row["host"]].clamps else "gate"
+            version = row["version"] or f"commit {row['commit']}"
+            results = (row["clip"], row["band"]) if row["run"] != "read" else ("not run", "not run")
+            cells = (row["host"], version, f"`{row['module']}`", row["hook"], takes, row["anchor"], row["average"])
+            lines.append(f"| {' | '.join((*cells, row['run'], *results, row['date']))} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """Write the page as it should be."""
+    found = PAGE.read_text(encoding="utf-8")
+    return re.sub(r"\| host \| version .*?\n\n", lambda _: f"{table()}\n\n", found, count=1, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
