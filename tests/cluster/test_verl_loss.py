@@ -17,13 +17,13 @@ from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 from verl_rule import Stepped
+from verl_toy import MODES
 
 import bandpo
 from bandpo.integrations import _SAID
 from bandpo.integrations import verl as plugin
 from bandpo.integrations.verl import BandPOLossConfig
 
-MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 DECADES = [1e-9, 1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.99999]
 GLOBAL = {"dp_size": 2, "batch_num_tokens": 1000, "global_batch_size": 24, "loss_scale_factor": None}
 
@@ -293,11 +293,16 @@ def test_an_empty_micro_batch_gives_zeros():
     assert set(logged.values()) == {0.0}
 
 
-def test_half_precision_warns_once_and_is_a_metric():
+@pytest.mark.parametrize(
+    ("version", "cure"),
+    [("0.9.1", r"mixed_precision\.param_dtype=fp32"), ("0.7.1", r"fsdp_config\.dtype=float32 with the older workers")],
+)
+def test_half_precision_warns_once_with_what_helps_in_this_release_and_is_a_metric(monkeypatch, version, cure):
     _SAID.clear()
+    monkeypatch.setattr(plugin, "VERL", version)
     tensors = batch([0.1], [1.0, -1.0])
     half = {**tensors, "log_prob": tensors["log_prob"].bfloat16()}
-    with pytest.warns(UserWarning, match="log-probabilities reach the loss as torch.bfloat16") as warned:
+    with pytest.warns(UserWarning, match=f"reach the loss as torch.bfloat16.*{cure}") as warned:
         runs = [run("bandpo", bandpo_actor(bandpo.Band()), half) for _ in range(3)]
     assert len(warned) == 1
     for _, gradient, logged in runs:
@@ -343,6 +348,17 @@ def alone(monkeypatch):
     """As in a group of one process."""
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1)
     monkeypatch.setattr(torch.distributed, "all_gather_object", lambda out, mine, group: out.__setitem__(0, mine))
+
+
+def test_workers_that_cannot_be_watched_are_refused(monkeypatch):
+    """As verl 0.7 loads them before it checks the configuration."""
+    monkeypatch.delitem(sys.modules, "verl.workers.engine_workers", raising=False)
+    asking = {"loss_mode": "bandpo", "anchor": "sampler"}
+    assert BandPOLossConfig(**asking).asked  # in a driver that has loaded no workers
+    monkeypatch.setitem(sys.modules, "verl.workers.fsdp_workers", SimpleNamespace())
+    with pytest.raises(ValueError, match=r"\['anchor'\] is asked for.*set trainer\.use_legacy_worker_impl=disable"):
+        BandPOLossConfig(**asking)
+    assert not BandPOLossConfig(loss_mode="bandpo").asked
 
 
 def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwards(monkeypatch):

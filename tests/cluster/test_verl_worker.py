@@ -6,13 +6,12 @@ import pytest
 import torch
 import verl_toy
 from transformers import AutoModelForCausalLM
-from verl_toy import EPOCHS, LOSS, MINI_BATCH, PROMPT, RESPONSE, SIZE
+from verl_toy import EPOCHS, LOSS, MINI_BATCH, MODES, PROMPT, RESPONSE, SIZE
 
 from bandpo import Band
 from bandpo.integrations import HOSTS
 from bandpo.integrations.verl import bandpo_loss
 
-MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 ACTOR = "actor_rollout_ref.actor"
 OBJECTIVE = {"type": "objective", "trust_region": "{type:clip,eps_low:0.05,eps_high:0.08}", "dual_clip": 1.5}
 CLIP = [*verl_toy.OURS, verl_toy.region(**OBJECTIVE)]

@@ -1,10 +1,15 @@
-"""A tiny model, its data, a reward, and the settings with which verl 0.9 trains it on a CPU."""
+"""A tiny model, its data, a reward, and the settings with which verl trains it on a CPU."""
 
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+# verl before 0.9 has no plug-ins and no platforms: modules to import are named, one of ours and one for tests.
+IS_OLD = version("verl").startswith(("0.7.", "0.8."))
+BY_HAND = {"VERL_USE_EXTERNAL_MODULES": "bandpo.integrations.verl"} if IS_OLD else {}
 
 # For every process; Ray's workers inherit it.
 ENVIRONMENT = {
@@ -16,7 +21,11 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    **{name: f"verl_before_09,{value}" for name, value in BY_HAND.items()},
 }
+# verl's averages.
+MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+MODES += [] if IS_OLD else ["token-sum"]
 
 # The made batch of update_actor.py, over all ranks.
 PROMPT, RESPONSE = 6, 8
@@ -39,6 +48,7 @@ def actor_settings(folder):
         "actor_rollout_ref.model.enable_gradient_checkpointing=False",
         "+actor_rollout_ref.model.override_config.attn_implementation=eager",
         "actor_rollout_ref.actor.strategy=fsdp2",  # FSDP 1 refuses the CPU
+        "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",  # for verl 0.7
         "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
         "actor_rollout_ref.actor.use_torch_compile=False",
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
@@ -63,7 +73,7 @@ def cpu_settings(folder, longest):
         f"{rollout}.agent.num_workers=1",
         f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes=16",
         "reward.num_workers=1",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        "++transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
         "trainer.device=cpu",
         "+ray_kwargs.ray_init.num_gpus=1",
         "ray_kwargs.ray_init.num_cpus=8",

@@ -85,6 +85,27 @@ def test_a_planted_fault_is_found_with_its_cure(name):
     assert found[0].cure
 
 
+def test_verl_07_has_settings_of_its_own(monkeypatch):
+    """Its newer workers compute in half precision whatever is set; its older ones cannot show a rule more."""
+    newer, older = "trainer.use_legacy_worker_impl=disable", f"{ACTOR}.fsdp_config.dtype=float32"
+    group = [
+        *GOOD[:2],
+        f"+{LOSS}.trust_region={{type: group_clip, eps_low: 0.2, eps_high_max: 0.4, group_size: 4}}",
+        *GOOD[3:],
+    ]
+    versions(monkeypatch, verl="0.8.0")
+    assert of_level(findings(*group), "problem", "warning") == []
+    versions(monkeypatch, verl="0.7.1")
+    assert of_level(findings(*GOOD, older), "problem", "warning") == []
+    for settings in (GOOD, [*GOOD, older, newer]):
+        (found,) = [f for f in findings(*settings) if f.level in ("problem", "warning")]
+        assert "the actor computes in bf16" in found.what
+        assert "fsdp_config.dtype=float32 with the older workers" in found.cure
+    (found,) = [f for f in findings(*group, older) if f.level in ("problem", "warning")]
+    assert (found.level, found.cure) == ("problem", newer)
+    assert of_level(findings(*group, newer), "problem") == []
+
+
 @pytest.mark.parametrize("node", ["{type: objective, dual_clip: 3}", "{type: objective, apply: mask}", "cispo"])
 def test_a_loss_that_needs_no_dual_clip_is_not_told_of_one(node):
     assert of_level(findings(*GOOD[:2], f"+{LOSS}.trust_region={node}", *GOOD[3:]), "note", "problem", "warning") == []
@@ -195,14 +216,14 @@ def test_a_log_of_a_run_that_broke_is_a_problem(tmp_path, capsys):
 def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     versions(monkeypatch, torch="2.13.0+cpu", trl="1.9.2", verl="0.10.0")
     found = list(installation())
-    assert of_level(found, "problem") == ["verl 0.10.0, bandpo needs 0.9.x"]
-    assert "trl 1.9.2 (tested with 1.16.0 and 0.24.0)" in of_level(found, "ok")
+    assert of_level(found, "problem") == ["verl 0.10.0, bandpo needs 0.7.x to 0.9.x"]
+    assert "trl 1.9.2 (tested with 1.16.0, 0.24.0)" in of_level(found, "ok")
     versions(monkeypatch, torch="2.13.0+cpu", trl="0.23.1", verl="0.9.4")
     found = list(installation())
     assert of_level(found, "problem") == ["trl 0.23.1, bandpo needs 0.24.x to 1.16.x"]
     lines = of_level(found, "ok")
     assert "torch 2.13.0+cpu" in lines
-    assert "verl 0.9.4 (tested with 0.9.1 and 0.9.0)" in lines
+    assert "verl 0.9.4 (tested with 0.9.1, 0.9.0, 0.8.0, 0.7.1)" in lines
 
 
 def gpus(monkeypatch, count, cuda="13.0"):
@@ -222,6 +243,8 @@ def test_what_verl_lacks_on_a_machine_with_gpus_is_told(monkeypatch):
     more = {"vllm": "0.24.0", "flash-attn": "2.8.3", "TransferQueue": "0.1.11"}
     versions(monkeypatch, torch="2.11.0+cu130", transformers="5.9.0", verl="0.9.1", ray="2.60.0", trl="0.27.0", **more)
     assert {finding.level for finding in installation()} == {"ok"}
+    versions(monkeypatch, verl="0.8.0", ray="2.60.0")  # whose trainer keeps its batches itself
+    assert "TransferQueue" not in " ".join(of_level(installation(), "warning"))
 
 
 def test_gpus_that_are_not_seen_are_told(monkeypatch):
@@ -261,6 +284,20 @@ def test_a_plug_in_that_did_not_load_is_told(monkeypatch, out, err, level, what)
     assert found.level == level
     assert what in found.what
     assert ("VERL_USE_EXTERNAL_PLUGINS" in found.cure) == ("unknown" in out)
+
+
+def test_before_plug_ins_the_loss_is_imported_as_target_does(monkeypatch):
+    scripts = []
+    versions(monkeypatch, verl="0.8.0", ray="2.60.0")
+    monkeypatch.setattr(
+        module.subprocess,
+        "run",
+        lambda command, **_: scripts.append(command[-1]) or SimpleNamespace(stdout="loss known"),
+    )
+    (note, *found) = plug_in()
+    assert note.what.startswith("verl 0.8.0 loads no plug-ins: the setting _target_ makes the loss known")
+    assert [f.level for f in found] == ["ok", "ok"]
+    assert all("import bandpo.integrations.verl\n" in script for script in scripts)
 
 
 def test_no_answer_is_an_answer(monkeypatch):

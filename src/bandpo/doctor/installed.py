@@ -17,7 +17,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "torch": ("2.13.0",),
     "trl": ("1.16.0", "0.24.0"),  # and some between, benchmarks/trl_versions.csv
     "transformers": ("5.23.0", "5.10.4"),  # with TRL, with verl
-    "verl": ("0.9.1", "0.9.0"),
+    "verl": ("0.9.1", "0.9.0", "0.8.0", "0.7.1"),  # benchmarks/verl_versions.csv
     "ray": ("2.60.0",),
     "vllm": ("0.28.0",),
     "TransferQueue": ("0.1.11",),
@@ -33,13 +33,16 @@ FOR_VERL = {
     "flash-attn": "verl's attention on GPUs, and log-probabilities in float32",
 }
 _INSTALL = "docs/verl.md#on-gpus has an image, and versions that go together"
-NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.9", "0.9")}
+NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
+
+_PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
 
 
 def installation() -> Iterator[Finding]:
     """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    has_verl = version_of("verl") is not None
+    verl = version_of("verl")
+    has_verl, has_plug_ins = verl is not None, _minor(verl or "0.9") >= _PLUG_INS
     for name, tested in TESTED.items():
         version = version_of(name)
         number = version and version.partition("+")[0]
@@ -48,9 +51,9 @@ def installation() -> Iterator[Finding]:
         elif number and number == FOR_GPUS.get(name):
             known = " (verl's version for GPUs; not run by us)"
         else:
-            known = f" (tested with {' and '.join(tested)})" if tested else " (not tested)"
+            known = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
         if version is None and name in FOR_VERL:
-            if has_verl:
+            if has_verl and (has_plug_ins or name != "TransferQueue"):
                 yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None:
             yield Finding("note", f"{name} is not installed{known}", _INSTALL if name == "verl" else "")
@@ -108,13 +111,23 @@ print(ray.get(ray.remote(num_cpus=0)(look).remote(), timeout=120))
 
 
 def plug_in(ray: bool = True) -> Iterator[Finding]:
-    """Check that verl knows the policy loss `bandpo`. It asks a fresh process and a Ray worker."""
-    if version_of("verl") is None:
+    """Check that verl knows the policy loss `bandpo`. It asks a fresh process and a Ray worker.
+
+    Releases before 0.9 load no plug-ins, so there the module is imported first, as `_target_` does.
+    """
+    if (version := version_of("verl")) is None:
         return
-    yield _ask("a fresh process", _HERE)
+    here, in_a_worker = _HERE, _IN_A_WORKER
+    if _minor(version) < _PLUG_INS:
+        here, in_a_worker = (
+            x.replace("import verl\n", "import bandpo.integrations.verl\n") for x in (here, in_a_worker)
+        )
+        what = f"verl {version} loads no plug-ins: the setting _target_ makes the loss known, in each process"
+        yield Finding("note", what, "or set VERL_USE_EXTERNAL_MODULES=bandpo.integrations.verl for every process")
+    yield _ask("a fresh process", here)
     if ray and version_of("ray") is not None:
         address = os.environ.get("RAY_ADDRESS")
-        yield _ask(f"a worker of the Ray cluster at {address}" if address else "a Ray worker", _IN_A_WORKER)
+        yield _ask(f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker)
 
 
 def _ask(where: str, script: str) -> Finding:

@@ -14,6 +14,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _LOSS = f"{_ACTOR}.policy_loss"
 _TARGET = "bandpo.integrations.verl.BandPOLossConfig"
 _ROLLOUT = "algorithm.rollout_correction"
+_WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 
 def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator[Finding]:
@@ -22,6 +23,8 @@ def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator
     Only keys that are given are judged; where one of the sizes of a batch is, verl's own values hold for the others.
     With `trust`, the module of a user's rule is imported, which runs what is in it.
     """
+    from ..integrations import verl_in_float32
+
     get = partial(_setting, config)
     if get("actor_rollout_ref") is None:
         what = "no key actor_rollout_ref: this is not a configuration of verl, and no name of TRL's GRPOConfig is there"
@@ -50,10 +53,12 @@ def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator
         said = f"train_batch_size {batch}, ppo_mini_batch_size {mini}, ppo_epochs {epochs}"
         several = batch * epochs / mini if batch * epochs > mini else None
         yield spread(epochs, several, said, "a smaller ppo_mini_batch_size, or more ppo_epochs")
-    key = f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype"
-    if str(precision := get(key, "bf16")).lower() not in ("fp32", "float32"):
+    version, older = version_of("verl") or "", _older_workers(get)
+    key = f"{_ACTOR}.fsdp_config.{'dtype' if older else 'mixed_precision.param_dtype'}"
+    precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16")
+    if str(precision).lower() not in ("fp32", "float32"):
         what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
-        cure = f"install flash-attn, or +{key}=fp32; actor/bandpo/half_precision in the log is 1 if it happens"
+        cure = f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens"
         level = "warning" if version_of("flash-attn") is None else "note"
         yield Finding(level, f"{what} as bfloat16, and ratios are wrong by percents", cure)
 
@@ -68,9 +73,14 @@ def _setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
     return value
 
 
+def _older_workers(get: Any) -> bool:
+    """Tell whether the actor would be one of the older workers of verl 0.7."""
+    return (version_of("verl") or "").startswith("0.7.") and get(_WORKERS, "auto") != "disable"
+
+
 def _rule(get: Any, trust: bool) -> Iterator[Finding]:
     """Name the loss, or what is wrong with its options."""
-    from ..integrations import objective_for
+    from ..integrations import HOSTS, objective_for
     from ..integrations.run_state import SHARE, check_tokens
     from ..losses.notation import as_python
 
@@ -92,6 +102,10 @@ def _rule(get: Any, trust: bool) -> Iterator[Finding]:
         yield Finding("note", f"no trust_region is given, so the loss is the default, {as_python(found)}", cure)
     else:
         yield Finding("ok", f"the loss is {as_python(found)}")
+    asked = found.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps"}
+    if _older_workers(get) and (asked or anchor == "sampler" or get(f"{_LOSS}.tokens_path") is not None):
+        what = "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show"
+        yield Finding("problem", what, f"{_WORKERS}=disable")
     if found.apply == "clip" and found.dual_clip is None:
         what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
         cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"

@@ -230,6 +230,15 @@ def _setting_of(its: Host, average: str) -> str:
 _SAID: set[Any] = set()
 
 
+def verl_in_float32(version: str) -> str:
+    """Return what makes verl's log-probabilities float32 in a release of it."""
+    key, flash = "actor_rollout_ref.actor.fsdp_config", "flash-attn's cross-entropy, which computes them in float32"
+    if not version.startswith("0.7."):
+        return f"+{key}.mixed_precision.param_dtype=fp32, or {flash}"
+    why = "for its newer workers nothing but the latter, whatever mixed_precision says"
+    return f"{key}.dtype=float32 with the older workers of verl 0.7, or {flash}; {why}"
+
+
 def once(say: Callable[[str], Any], words: str) -> None:
     """Say something once in a run, by its first process."""
     if os.environ.get("RANK", "0") == "0" and (say, words) not in _SAID:

@@ -1,12 +1,12 @@
-"""Put BandPO into verl 0.9 as the policy loss `bandpo`. Three settings, here on a command line:
+"""Put BandPO into verl, 0.7.1 to 0.9, as the policy loss `bandpo`. Three settings, here on a command line:
 
     actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig
     actor_rollout_ref.actor.policy_loss.loss_mode=bandpo
     '+actor_rollout_ref.actor.policy_loss.trust_region={type: band, divergence: kl, delta: 0.05}'
 
-The entry point of group `verl.plugins` makes the loss known wherever verl is imported, but verl tells of a plug-in that
-does not load at debug level only. `_target_` does not depend on it: Hydra imports this module by its name, in the
-driver before Ray starts and in every worker, and a failing import or a wrong node ends the run there.
+The entry point of group `verl.plugins` makes the loss known wherever verl 0.9 is imported, but verl tells of a plug-in
+that does not load at debug level only. `_target_` does not depend on it, in no release: Hydra imports this module by
+its name, before the workers start and in every worker, and a failing import or a wrong node ends the run there.
 
 verl hands a policy loss no entropies and no step, but they are in the batch of an update. Only where a rule needs them,
 or the ratio is to the sampler's policy, `TrainingWorker.train_mini_batch` is wrapped: see `_watch`.
@@ -26,6 +26,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
+from verl import __version__ as VERL
 from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import PolicyLossConfig
@@ -36,7 +37,7 @@ from ..losses.policy import policy_loss
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, Region, find_one
 from ..trust_regions.control import Controlled
-from . import HOSTS, objective_for, once, say_average, tell
+from . import HOSTS, objective_for, once, say_average, tell, verl_in_float32
 from .run_state import NAME, SHARE, RadiusController, TokenWriter, check_tokens
 
 HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that errors name
@@ -105,7 +106,7 @@ class BandPOLossConfig(PolicyLossConfig):
         needed = objective.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps", "mean_weight"}
         self.asked = frozenset(needed | {name for name, is_so in more.items() if is_so})
         if self.asked:
-            _watch()
+            _watch(self.asked)
 
 
 @register_policy_loss("bandpo")
@@ -155,8 +156,7 @@ def bandpo_loss(
         once(
             warnings.warn,  # no logger: in Ray's workers the root logger shows errors only
             f"log-probabilities reach the loss as {half[0].dtype}, of two or three digits: ratios are off by percents. "
-            "Set +actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or let flash-attn's "
-            "cross-entropy compute them in float32",
+            f"What helps: {verl_in_float32(VERL)}",
         )
     if controller is not None:
         controller.add(metrics)
@@ -182,13 +182,17 @@ def logged(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def _watch() -> None:
+def _watch(asked: frozenset[str]) -> None:
     """Show rules the contents of verl's batches from now on. Once in a process.
 
     An update of the actor is one call of `TrainingWorker.train_mini_batch` with all of a rank's responses, and the
-    worker's own `loss_fn` is called with each micro-batch and what the model gave. verl's driver has no worker.
+    worker's own `loss_fn` is called with each micro-batch and what the model gave. verl's driver has no worker. Where
+    verl 0.7 has loaded only its older workers, which have no such call, raises ValueError.
     """
     worker: Any = getattr(sys.modules.get("verl.workers.engine_workers"), "TrainingWorker", None)
+    if worker is None and {"verl.workers.fsdp_workers", "verl.workers.megatron_workers"} & sys.modules.keys():
+        cannot = "the older workers of verl 0.7 cannot show a rule; set trainer.use_legacy_worker_impl=disable"
+        raise ValueError(f"{HERE}: {sorted(asked)} is asked for, which {cannot}")
     if worker is None or hasattr(inner := worker.train_mini_batch, "shows_rules_the_batch"):
         return
 

@@ -1,0 +1,127 @@
+"""Which releases of verl the loss works with: its tests under each, in an environment of that release's own.
+
+    python benchmarks/verl_versions.py [0.8.0 ...] [--keep FOLDER] [--write]
+
+Run it where the tests of tests/cluster run (`verl` in .ci/stages): an environment is laid over that one, verl alone is
+installed anew, without what it names, and the rest (torch for CPUs, transformers, Ray, ...) is seen through. So the
+rows say nothing about the packages of that release's time. In it run the tests of tests/cluster that need no Ray: the
+three settings and the refusals through verl's configuration classes, loss and gradient against verl's own losses, and
+verl's own worker (FSDP 2, gloo, one and two processes, four updates).
+`--write` replaces the rows of these releases in benchmarks/verl_versions.csv; the exit code is that of the worst row.
+"""
+
+import argparse
+import csv
+import datetime
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from packaging.version import Version
+
+from bandpo_runs.provenance import source_commit
+
+ROOT = Path(__file__).parent.parent
+RELEASES = ("0.7.1", "0.8.0", "0.9.1")
+# The tests, and which of them a release cannot run. Before 0.9 verl checks its settings after Ray has begun, and has no
+# loss `dro`.
+SETTINGS = ("settings and refusals", "test_verl_config.py", "")
+LOSS = ("loss and gradient are verl's, bit for bit", "test_verl_loss.py", "")
+SUITES = {
+    "0.7.1": [
+        (*SETTINGS[:2], "not before_ray"),
+        (*LOSS[:2], "not dro"),
+        (
+            "newer workers in bfloat16; older actor in float32, weights bit for bit; refused at start",
+            "test_verl_07.py",
+            "",
+        ),
+    ],
+    "0.8.0": [(*SETTINGS[:2], "not before_ray"), (*LOSS[:2], "not dro")],
+    "0.9.1": [SETTINGS, LOSS],
+}
+WORKER = ("worker, 1 and 2 processes: weights are verl's, bit for bit", "test_verl_worker.py", "")
+COLUMNS = ["verl", "what", "result", "torch", "transformers", "date", "commit"]
+
+
+def environment(folder: Path, verl: str) -> Path:
+    """A virtual environment over the running one, with this verl; returns its Python."""
+    python = folder / "bin" / "python"
+    if [*folder.glob("lib/python*/site-packages/verl-*")]:
+        return python.absolute()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    below = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
+    (own,) = folder.glob("lib/python*/site-packages")
+    (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", "--no-deps"]
+    subprocess.run([*pip, f"verl=={verl}"], check=True, stdout=subprocess.DEVNULL)
+    return python.absolute()
+
+
+def test(python: Path, file: str, chosen: str) -> str:
+    """Run the tests of a file; "passed 12", or the names of those that failed."""
+    own = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests/cluster'}", "VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
+    command = [python, "-m", "pytest", "-q", "-n", "0", "-m", "", "-W", "default", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-k", chosen, f"tests/cluster/{file}"],
+        cwd=ROOT,
+        env=os.environ | own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        print(done.stdout)
+        return f"failed: {', '.join(re.findall(r'^(?:FAILED|ERROR) .*?::(.*?)(?: - |$)', done.stdout, re.MULTILINE))}"
+    (passed,) = re.findall(r"(\d+) passed", done.stdout)
+    return f"passed {passed}"
+
+
+def write(rows: list[dict[str, str]]) -> None:
+    """Replace the rows of these releases, and keep the others."""
+    path = Path(__file__).with_suffix(".csv")
+    found: list[dict[str, str]] = []
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            found += csv.DictReader(file)
+    kept = [each for each in found if each["verl"] not in {row["verl"] for row in rows}]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(sorted([*kept, *rows], key=lambda row: Version(row["verl"])))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases of verl; by default all")
+    parser.add_argument("--keep", type=Path, help="where to keep environments, and to take them from if they are there")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    if unknown := sorted(set(args.versions) - set(RELEASES)):
+        parser.error(f"unknown release of verl: {', '.join(unknown)}; this command knows {', '.join(RELEASES)}")
+    worst = False
+    for verl in args.versions or RELEASES:
+        with tempfile.TemporaryDirectory() as folder:
+            python = environment((args.keep or Path(folder)) / verl, verl)
+            ask = "from importlib.metadata import version; print(*map(version, ['verl', 'torch', 'transformers']))"
+            found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+            if found[0] != verl:
+                raise SystemExit(f"the environment must have verl {verl}, got {found[0]}")
+            about = dict(zip(COLUMNS[3:], (*found[1:], str(datetime.date.today()), source_commit()), strict=True))
+            rows = []
+            for what, file, chosen in SUITES[verl] + ([] if verl == "0.7.1" else [WORKER]):
+                rows.append({"verl": verl, "what": what, "result": test(python, file, chosen)} | about)
+                print(", ".join(rows[-1].values()), flush=True)
+        worst = worst or any(not row["result"].startswith("passed") for row in rows)
+        if args.write:
+            write(rows)
+    raise SystemExit(worst)
+
+
+if __name__ == "__main__":
+    main()
