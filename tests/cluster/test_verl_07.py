@@ -80,9 +80,7 @@ def test_the_older_actor_in_float32_has_the_weights_of_verls_loss(folder):
     assert older_actor(folder, *CLIP)[1]["actor/bandpo/half_precision"] == [1.0] * (EPOCHS * SIZE // 4)
 
 
-@pytest.mark.parametrize(
-    "settings", [[region(type="group_clip", eps_low=0.2, eps_high_max=0.4, group_size=4)], [f"+{LOSS}.anchor=sampler"]]
-)
+@pytest.mark.parametrize("settings", [[f"+{LOSS}.trust_region=band-entropy"], [f"+{LOSS}.anchor=sampler"]])
 def test_the_older_workers_refuse_rules_that_see_more_before_ray_has_workers(monkeypatch, settings):
     """By the steps of verl's own start: it chooses the workers, then checks the configuration."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # From research/log.md: reuse_once.yaml, with the share as it is counted, and reuse_eight.yaml.
-ONCE = "In a small world at one use, GRPO's clip stopped {} % of tokens and 14 of 14 rules ended within 0.02 of no clip"
+ONCE = "In a small world at one use GRPO's clip stopped {} % of tokens, and 14 of 14 rules ended within 0.02 of no clip"
 EIGHT = "at eight uses it stopped 1 % and ended 0.024 below no clip"
 
 Level = Literal["ok", "note", "warning", "problem"]

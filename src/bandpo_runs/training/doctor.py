@@ -228,6 +228,7 @@ def _meant(percent: float, seen: float, few: float) -> tuple[str, str]:
     """Say what a share means, and what was seen at such a one."""
     if percent <= few:
         so = f"this run is one without a clip to {percent:.2g} %: the rule can hardly matter"
-        return so, f"tune the learning rate first. {ONCE.format(seen)}; half the best rate cost 0.065. docs/choose.md"
+        cure = f"tune the learning rate first. {ONCE.format(seen)}; half the best rate cost 0.065. Where something rare"
+        return so, f"{cure} may die out, an entropy bonus of 0.01 or good answers x 0.85 can: docs/choose.md"
     so = "the rule acts on few tokens, and may matter a little" if percent < 1 else "the rule can matter"
     return so, f"train without a clip, too, with its own learning rate. {ONCE.format(seen)}; {EIGHT}. docs/choose.md"
