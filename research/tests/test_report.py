@@ -21,9 +21,9 @@ PAGE = (report.PAGES / "index.md").read_text(encoding="utf-8")
 
 
 def words(text):
-    """What a reader reads: no addresses of links, pictures or code."""
+    """What a reader reads: no addresses of links, pictures, code or lines of tables."""
     text = re.sub(r"```.*?```|!\[[^\]]*\]\([^)]*\)|<[^>]*>", " ", text, flags=re.DOTALL)
-    return re.sub(r"\]\([^)]*\)", "]", text).split()
+    return re.sub(r"\|[-|]*", " ", re.sub(r"\]\([^)]*\)", "]", text)).split()
 
 
 def numbers(text):
