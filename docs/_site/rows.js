@@ -43,7 +43,7 @@ function fits(row, but) {
 function draw() {
   for (const name of FILTERS) {  // what the other filters leave
     const select = document.getElementById(`filter-${name}`);
-    const left = [...new Set(rows.filter(row => fits(row, name)).map(row => row[name]))];
+    const left = [...new Set((state[name] ? [state[name]] : []).concat(rows.filter(row => fits(row, name)).map(row => row[name])))];
     left.sort((a, b) => a.localeCompare(b, "en", {numeric: true}));
     select.replaceChildren(new Option("all", ""), ...left.map(value => new Option(value, value)));
     select.value = state[name];

@@ -21,9 +21,11 @@ class Finding:
     cure: str = ""
 
 
-def spread(uses: int, steps: float | None, said: str, more: str) -> Finding:
-    """Say how often each answer is used, and in how many optimizer steps. None is one, where every ratio is 1."""
+def spread(uses: int, steps: float | None, said: str, more: str, anchor: object = "old") -> Finding:
+    """Say how often each answer is used, and in how many optimizer steps. None is one: ratios to the trainer are 1."""
     used = "each answer is used " + {1: "once", 2: "twice"}.get(uses, f"{uses} times")
+    if steps is None and anchor == "sampler":
+        return Finding("ok", f"{used}, in one optimizer step ({said}); the ratio is to the sampler")
     if steps is None:
         what = f"the ratio is 1 by design: {used}, in one optimizer step ({said}), and no rule acts"
         return Finding("problem", what, more)

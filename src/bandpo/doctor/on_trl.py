@@ -86,6 +86,6 @@ def _reuse(found: Mapping[str, Any]) -> Finding:
     said = f"steps_per_generation {steps} x num_iterations {iterations}, gradient_accumulation_steps {accumulation}"
     if not all(isinstance(value, int) and value > 0 for value in (accumulation, steps, iterations)):
         return Finding("problem", f"not all of these are positive numbers: {said}", "correct them")
-    several = steps * iterations / accumulation if accumulation % (steps * iterations) else None
+    several = max(1, steps * iterations / accumulation) if accumulation % (steps * iterations) else None
     more = f"steps_per_generation={4 * accumulation} for 4 optimizer steps per batch, or num_iterations=2 or more"
-    return spread(iterations, several, said, more)
+    return spread(iterations, several, said, more, found.get("anchor"))

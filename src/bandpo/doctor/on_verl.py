@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from ..trust_regions.adaptive import Adaptive
+from ..trust_regions.base import find_one
 from ..trust_regions.nodes import not_loaded, own_type
 from . import Finding, spread
 from .installed import version_of
@@ -51,8 +53,9 @@ def verl_settings(config: Mapping[str, Any], *, trust: bool = False) -> Iterator
     batch, mini, epochs = (get(key, own) for key, own in sizes.items())
     if any(get(key) for key in sizes) and all(isinstance(size, int) and size > 0 for size in (batch, mini, epochs)):
         said = f"train_batch_size {batch}, ppo_mini_batch_size {mini}, ppo_epochs {epochs}"
+        anchor = "sampler" if get(f"{_ROLLOUT}.bypass_mode") else get(f"{_LOSS}.anchor")
         several = batch * epochs / mini if batch * epochs > mini else None
-        yield spread(epochs, several, said, "a smaller ppo_mini_batch_size, or more ppo_epochs")
+        yield spread(epochs, several, said, "a smaller ppo_mini_batch_size, or more ppo_epochs", anchor)
     version, older = version_of("verl") or "", _older_workers(get)
     key = f"{_ACTOR}.fsdp_config.{'dtype' if older else 'mixed_precision.param_dtype'}"
     precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16")
@@ -103,6 +106,7 @@ def _rule(get: Any, trust: bool) -> Iterator[Finding]:
     else:
         yield Finding("ok", f"the loss is {as_python(found)}")
     asked = found.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps"}
+    asked = asked or find_one(found.trust_region, Adaptive) is not None  # whose mean weight is of all ranks
     if _older_workers(get) and (asked or anchor == "sampler" or get(f"{_LOSS}.tokens_path") is not None):
         what = "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show"
         yield Finding("problem", what, f"{_WORKERS}=disable")

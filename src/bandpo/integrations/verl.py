@@ -266,7 +266,7 @@ def known_of_update(data: Any, asked: frozenset[str], region: Region, group: Any
         tu.assign_non_tensor(data, calculate_entropy=True)
     if "step" in asked:
         steps = tu.get(data, "global_steps")  # one for each response, or one for all
-        every = _of_ranks(max(map(int, steps)) if isinstance(steps, list) else steps, group)
+        every = _of_ranks(max(map(int, steps)) if isinstance(steps, list) else int(steps), group)
         known["step"] = max(every) - 1  # verl's from 1
     if "mean_weight" in asked:  # the divisor of an `Adaptive` radius: the mean weight of all tokens of all ranks
         mask = _padded(data, "response_mask").bool()

@@ -9,6 +9,7 @@ average.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
@@ -272,11 +273,16 @@ def rollout_weights(
 
 def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dict[str, Any]:
     """Check the inputs of one batch. Return the given ones, detached, with one number per response as (B, 1)."""
-    names, more = list(Known.__annotations__), given.pop("more", {})
+    names, more = list(Known.__annotations__), given.pop("more", None) or {}
+    if not isinstance(more, Mapping):
+        raise TypeError(f"more must be a mapping of values by name, got {type(more).__name__}")
+    if taken := [x for x in more if x in Context.__dataclass_fields__]:
+        raise TypeError(f"more must not have {taken[0]!r}, a field of Context: policy_loss takes {names} itself")
     for name in given:
         if name not in (*names, "old_logps", "advantages", "ref_logps", "rollout_is_weights"):
             raise TypeError(
-                f"policy_loss has no argument {name!r}{nearest(name, names)}; of the context it takes {names}"
+                f"policy_loss has no argument {name!r}{nearest(name, names)}; of the context it takes {names}, and "
+                f"others by more={{{name!r}: ...}}"
             )
     own = {f"more[{name!r}]": x for name, x in more.items()}
     given |= own

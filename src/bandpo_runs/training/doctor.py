@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from bandpo.doctor import EIGHT, ONCE, Finding
-from bandpo.doctor.installed import installation, plug_in
+from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
 from bandpo.doctor.on_verl import verl_settings
 from bandpo.errors import UserError
 from bandpo.files import checked, content_of, read_yaml
+from bandpo.integrations import verl_in_float32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
 from bandpo.losses.surrogates import Application
@@ -179,8 +180,7 @@ def _logged(path: Path) -> Iterator[Finding]:
     names = {name for row in rows for name in row}
     if any(row.get("actor/bandpo/half_precision") for row in rows):
         what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
-        cure = "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32, or install flash-attn"
-        yield Finding("problem", what, cure)
+        yield Finding("problem", what, verl_in_float32(version_of("verl") or ""))
     if any(name.startswith("actor/") for name in names) and not any(name.startswith("actor/bandpo/") for name in names):
         yield Finding("note", "no metric actor/bandpo/...: another loss")
     if lost := lost_in(rows):
@@ -212,7 +212,10 @@ def _clip(path: Path) -> Finding:
         word, cure = _meant(known.mean(), *_AT_ONE_USE[ours])
         return Finding("ok", f"{name}: {said} ({spread}), so {word}", cure)
     ratios = [
-        abs(row[key]) for row in log.rows for key in ("log_ratio/max", "log_ratio/min") if row.get(key) is not None
+        abs(row[key])
+        for row in log.rows
+        for key in ("log_ratio/max", "log_ratio/min")
+        if isinstance(row.get(key), (int, float))
     ]
     if not ratios:  # verl's log has none
         what = f"{name} is 0 in all {len(known)} rows: the ratio is 1 by design (one optimizer step per batch)"
@@ -227,7 +230,7 @@ def _clip(path: Path) -> Finding:
 def _meant(percent: float, seen: float, few: float) -> tuple[str, str]:
     """Say what a share means, and what was seen at such a one."""
     if percent <= few:
-        so = f"this run is one without a clip to {percent:.2g} %: the rule can hardly matter"
+        so = f"this run is one without a clip, but for {percent:.2g} % of the tokens: the rule can hardly matter"
         cure = f"tune the learning rate first. {ONCE.format(seen)}; half the best rate cost 0.065. Where something rare"
         return so, f"{cure} may die out, an entropy bonus of 0.01 or good answers x 0.85 can: docs/choose.md"
     so = "the rule acts on few tokens, and may matter a little" if percent < 1 else "the rule can matter"
