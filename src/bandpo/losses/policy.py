@@ -273,7 +273,8 @@ def rollout_weights(
 
 def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dict[str, Any]:
     """Check the inputs of one batch. Return the given ones, detached, with one number per response as (B, 1)."""
-    names, more = list(Known.__annotations__), given.pop("more", None) or {}
+    names = list(Known.__annotations__)
+    more: Mapping[str, Any] = given.pop("more", None) or {}
     if not isinstance(more, Mapping):
         raise TypeError(f"more must be a mapping of values by name, got {type(more).__name__}")
     if taken := [x for x in more if x in Context.__dataclass_fields__]:
@@ -290,8 +291,8 @@ def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dic
         if not isinstance(x, Tensor):
             if name in (*names, *own) or (x is None and name in ("ref_logps", "rollout_is_weights")):
                 continue
-            more = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{more}")
+            cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
         if logps.dim() != 2:
             packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
             raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
