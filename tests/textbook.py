@@ -60,13 +60,15 @@ def batch(found: Method, rows: int = 48, columns: int = 6) -> tuple[dict[str, Te
 
 
 def shown(mask: Tensor) -> dict[str, Tensor]:
-    """Return what more a rule may see: entropies that have changed a little."""
+    """Return what more a rule may see: entropies that have changed a little, groups of 8 with some right answers."""
     rng = torch.Generator().manual_seed(7)
     entropies = 2 * torch.rand(mask.shape, generator=rng, dtype=F64)
     changed = entropies * (1 + 0.06 * torch.randn(mask.shape, generator=rng, dtype=F64))
     return {
         "entropies": torch.where(mask, entropies, torch.nan),
         "old_entropies": torch.where(mask, changed, torch.nan),
+        "group_mean": torch.randint(1, 9, (len(mask),), generator=rng).to(F64) / 8,
+        "staleness": torch.randint(0, 6, (len(mask),), generator=rng),
         "mean_weight": torch.tensor(1.6, dtype=F64),
     }
 

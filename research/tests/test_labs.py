@@ -75,10 +75,10 @@ def test_a_row_depends_on_its_cell_alone(start, monkeypatch):
         assert ours[name] == first[name] + rest[name]
     assert beginning(whole) == made(seeds=range(5, 13))
     assert beginning(made()) == made()
-    assert beginning(made("both", seeds=range(20))) == made("both", seeds=range(20))
+    assert beginning(made("rare and noisy", seeds=range(20))) == made("rare and noisy", seeds=range(20))
     in_torch = {**CLIP, "objective": {"type": "objective", "trust_region": CLIP["objective"], "apply": "quadratic"}}
-    slow = made("both", in_torch, seeds=range(5, 25))
-    assert beginning(slow) == made("both", in_torch, seeds=range(5, 13))
+    slow = made("rare and noisy", in_torch, seeds=range(5, 25))
+    assert beginning(slow) == made("rare and noisy", in_torch, seeds=range(5, 13))
 
 
 def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
@@ -97,7 +97,7 @@ def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
 def test_the_key_is_that_of_the_content(monkeypatch):
     both = made({"lab": "both"}).key
     assert both == made({"lab": "both", "rounds": 64, "flip": 0.05}).key
-    others = [{"lab": "both", "rounds": 48}, {"lab": "both", "start_seed": 0}, {"lab": "storm"}, "both"]
+    others = [{"lab": "both", "rounds": 48}, {"lab": "both", "start_seed": 0}, {"lab": "storm"}, "rare and noisy"]
     assert len({both, *(made(each).key for each in others)}) == 5
     for name, value in (("GROUP", 16), ("VERSION", 99)):
         with monkeypatch.context() as patch:
@@ -108,7 +108,7 @@ def test_the_key_is_that_of_the_content(monkeypatch):
 
 
 def test_cells_of_the_lab_are_alone_since_each_takes_minutes():
-    some = [made(seeds=range(1)), made(learner=BAND, seeds=range(1)), made("both", seeds=range(1))]
+    some = [made(seeds=range(1)), made(learner=BAND, seeds=range(1)), made("rare and noisy", seeds=range(1))]
     assert batches(some, 10**6) == [[each] for each in some]
 
 
@@ -125,7 +125,7 @@ def controlled(kind: str, **law: Any) -> dict[str, Any]:
 
 WORLDS = {
     "a scene": ({"lab": "bth"}, "worlds.0: scene must be one of"),
-    "no scene": ({"lab": ["both"]}, "worlds.0: scene must be one of"),
+    "no scene": ({"lab": ["rare and noisy"]}, "worlds.0: scene must be one of"),
     "a typo": ({"lab": "both", "round": 3}, "worlds.0: unknown key 'round' in lab, did you mean 'rounds'"),
     "a world's field": ({"lab": "both", "epochs": 3}, "worlds.0: unknown key 'epochs' in lab"),
     "the learner's": ({"lab": "both", "learning_rate": 0.1}, "worlds.0: learning_rate is not the lab's"),
@@ -175,18 +175,24 @@ REFUSED = {
 @pytest.mark.parametrize(("changes", "told"), REFUSED.values(), ids=REFUSED)
 def test_what_the_lab_cannot_do_is_refused_before_anything_runs(changes, told):
     with pytest.raises(UserError, match=told):
-        make_contest(tiny(**{"worlds": ["both", {"lab": "both"}], **changes}))
+        make_contest(tiny(**{"worlds": ["rare and noisy", {"lab": "both"}], **changes}))
 
 
 def test_what_it_can_do_is_not_refused():
     upper = {"type": "by_sign", "positive": "$rule", "negative": {"type": "clip", "eps_low": 1, "eps_high": 9}}
     controls = [{"name": "none"}, {"name": "less", "positive_weight": 0.85}, {"name": "up", "objective": upper}]
-    contest = make_contest(tiny(worlds=["both", {"lab": "tail", "rounds": 48}, {"lab": "both"}], controls=controls))
+    contest = make_contest(
+        tiny(worlds=["rare and noisy", {"lab": "tail", "rounds": 48}, {"lab": "both"}], controls=controls)
+    )
     world = contest.worlds[1]
     assert labs.is_lab(world)
     assert lab_of(world).settings.rounds == 48
     smaller = contest.smaller()
-    assert smaller.worlds == ({"base": "both", "rounds": 4}, {"lab": "tail", "rounds": 3}, {"lab": "both", "rounds": 4})
+    assert smaller.worlds == (
+        {"base": "rare and noisy", "rounds": 4},
+        {"lab": "tail", "rounds": 3},
+        {"lab": "both", "rounds": 4},
+    )
 
 
 def test_the_time_of_a_run_is_that_of_its_rounds(monkeypatch):
@@ -245,12 +251,12 @@ def test_a_start_that_all_share_is_made_beforehand_and_told(monkeypatch):
     asked: list[Any] = []
     monkeypatch.setattr(labs, "warm_start", lambda *given: asked.append(given[:2]) or given[2]("made"))
     told: list[str] = []
-    labs.make_starts(["both", {"lab": "tail", "start_seed": 7}, {"lab": "both"}], told.append)
+    labs.make_starts(["rare and noisy", {"lab": "tail", "start_seed": 7}, {"lab": "both"}], told.append)
     assert (asked, told) == ([(0.005, 7)], ["made"])
 
 
 def test_the_contest_of_the_lab_has_families_of_the_first_contest():
-    contest, both = (read_contest(FOLDER / f"{name}.yaml") for name in ("lab", "both"))
+    contest, both = (read_contest(FOLDER / f"{name}.yaml") for name in ("lab", "rare_and_noisy"))
     assert contest.worlds == ({"lab": "both", "start_seed": 0},)
     assert {each.name: each.objective for each in contest.families}.items() <= {
         each.name: each.objective for each in both.families
