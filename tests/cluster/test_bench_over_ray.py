@@ -14,9 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_rows_and_numbers_over_ray_are_those_of_this_process(tmp_path):
-    node = node_of(
-        worlds=[{"base": "rare and noisy", "rounds": 3}], controls=[{"name": "none"}, {"name": "chance", "by_chance": True}]
-    )
+    controls = [{"name": "none"}, {"name": "chance", "by_chance": True}]
+    node = node_of(worlds=[{"base": "rare and noisy", "rounds": 3}], controls=controls)
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(node))
     rows, found = [], []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
