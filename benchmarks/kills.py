@@ -79,7 +79,7 @@ def kinds(home: Path) -> dict[str, Kind]:
             (home / f"sums{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         start = toy.WarmStart(toy.SCENES["storm"].p_work, 0)
         skill = {"p_work": 0.3, "right_if_work": 0.4, "steps": 600}
-        toy.save_start(start.folder, toy.fresh_model(0), skill)  # its training is no part of the runs
+        toy.save_start(start.folder, toy.fresh_model(0), skill)  # its training is not part of the runs
         (home / "ready").touch()
 
     def train(folder: Path, again: bool) -> list[str]:

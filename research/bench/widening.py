@@ -67,7 +67,7 @@ def _numeric(values: Sequence[Value]) -> list[float]:
 
 def _at_edge(axes: Axes, chosen: Point) -> dict[str, bool]:
     """Of each parameter whose chosen value is at an end of its grid: whether that is the upper one. An infinite value
-    is no edge: nothing lies beyond it."""
+    is not an edge: nothing lies beyond it."""
     found = {}
     for name, values in axes.items():
         finite, value = _numeric(values), chosen[name]

@@ -12,6 +12,7 @@ from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
 from research.measurements.reuse_rates import CSV, percent_outside
 from research.measurements.sampler import measured
+from research.report.rows import Pair, judged
 from research.worlds import Learner, scene
 from research.worlds.learner import ANCHORS
 from research.worlds.scenes import SAMPLERS
@@ -81,3 +82,22 @@ def test_the_doctor_tells_of_the_shares_that_were_measured():
     )
     assert f"stopped {once:.2f} %" in doctor.ONCE.format(0.16)
     assert f"stopped {eight:.0f} %" in doctor.EIGHT
+
+
+def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
+    root = FOLDER.parents[1]
+    with (root / "research" / "measurements" / "learning_rate.csv").open(newline="") as file:
+        half, _, twice = (f"{-float(row['difference']):.3f}" for row in csv.DictReader(file))
+    said = (root / "src" / "bandpo_runs" / "training" / "doctor.py").read_text()
+    assert f"half the best rate cost {half}." in said
+    assert f"Half the best learning rate cost {half} there" in (root / "README.md").read_text()
+    assert f"half or twice the best rate cost {half} or {twice} " in (root / "docs" / "choose.md").read_text()
+    rows = judged()
+    grpo = next(one for (place, family), one in rows.items() if (place[0], family) == ("reuse eight", "GRPO .2/.2"))
+    gap = Pair(grpo, rows[grpo.place, "no clip"]).difference.value
+    assert f"ended {-gap:.3f} below no clip" in doctor.EIGHT
+    once = {key: one for key, one in rows.items() if key[0][0] == "reuse once" and key[1] != "no clip"}
+    ends = [Pair(one, rows[place, "no clip"]).difference for (place, _), one in once.items()]
+    assert max(abs(end) for each in ends for end in each) < 0.02
+    assert {len({family for place, family in once if place == at}) for at, _ in once} == {14}
+    assert "14 of 14 rules ended within 0.02 of no clip" in doctor.ONCE
