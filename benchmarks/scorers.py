@@ -169,7 +169,7 @@ made with them, so this is a test of it, no estimate; benchmarks/tricky.csv has 
 ## dapo-strict
 
 It is `math_dapo` of verl 0.5: "Answer:" in the last 300 characters, Minerva's normalisation (arXiv 2206.14858),
-equal strings. So a box alone is no answer, `**Answer:** 42`, a full stop, `\(..\)` or a trailing `.0` make one
+equal strings. So a box alone is not an answer, `**Answer:** 42`, a full stop, `\(..\)` or a trailing `.0` make one
 wrong, and 33 is wrong for AIME's "033". verl 0.9's own also takes a `\boxed{}` in the last 100 characters.
 tests/cluster/test_verl_rewards.py holds it against verl's functions on 20,000 made answers.
 
