@@ -271,8 +271,8 @@ def _judged(search: _Search, rows: Mapping[str, Row]) -> Judged:
 
 
 def _values(row: Row, name: str) -> Numbers:
-    """A policy whose numbers are no longer finite earns nothing, so that its reward counts as 0; of what is not a reward
-    it has none, NaN."""
+    """A policy whose numbers are no longer finite earns nothing, so that its reward counts as 0; its other numbers
+    are NaN."""
     instead = 0.0 if name in LARGER_IS_BETTER else math.nan
     return np.array([instead if x is None else x for x in row[name]], np.float64)
 
