@@ -70,6 +70,13 @@ def test_a_ratio_to_the_sampler_may_act_at_one_step(tmp_path, name):
     assert "the ratio is to the sampler" in steps[1] or "over 4 optimizer steps" in steps[1]
 
 
+def test_a_setting_with_several_values_or_none_is_not_judged(tmp_path):
+    for text in ("a: {n_minibatches: 1}\nb: {n_minibatches: 4}\n", "ratio_clip_eps: 0.2\n"):
+        level, what, _ = said(tmp_path, text)[-1]
+        assert level == "note"
+        assert what.startswith("the optimizer steps of a batch are not judged: not all of their settings are numbers")
+
+
 def test_the_anchor_can_be_a_setting(tmp_path):
     flags = f"slime {LINES} {SIZES.format(256)}"
     assert said(tmp_path, flags, ".sh")[-1][0] == "problem"
