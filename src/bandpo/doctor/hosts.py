@@ -27,7 +27,7 @@ def host_of(text: str) -> str | None:
 
 
 def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False) -> Iterator[Finding]:
-    """Find settings of a trainer that disable a rule, and those that its loss refuses or does not read.
+    """Find settings that disable a rule, or that its loss refuses or ignores.
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
     """

@@ -18,7 +18,7 @@ _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 
 def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterator[Finding]:
-    """Find settings of verl without effect, or with another one. `get` returns one, `found` is the loss if known."""
+    """Find settings without effect, or with another one. `get` returns one, `found` is the loss if known."""
     from ..integrations import HOSTS, verl_in_float32
     from ..integrations.run_state import SHARE, check_tokens
 

@@ -101,7 +101,7 @@ def _settings(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _of_shell(script: str) -> dict[str, Any]:
-    """Read `key.of=value` and `--flag value` of a script, with variables that it sets once. It is not run."""
+    """Read `key.of=value` and `--flag value` of a script that is not run. Variables must be set once."""
     script = re.sub(r"(?m)\\\n|(?:^|\s)#.*$", "\n", script.replace("=(", "= "))
     words = [re.sub("[\"']", "", x) for x in re.findall(r"(?:[^\s\"';]|\"[^\"\n]*\"|'[^'\n]*')+", script)]
     pairs = [word.lstrip("+").partition("=") for word in words]
@@ -121,7 +121,7 @@ def _of_shell(script: str) -> dict[str, Any]:
 
 
 def _of_code(path: Path) -> dict[str, Any]:
-    """Read the arguments of a script's calls, below the name that is called, and its strings as a shell's words."""
+    """Read the arguments of a script's calls, each below what is called. Its strings may hold flags."""
     found: dict[str, Any] = {}
     calls, texts = _calls(path)
     for key, value in ((f"{name}.{word}", value) for name, words in calls for word, value in words.items()):
@@ -165,10 +165,11 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
 
 
 def _of_script(paths: Sequence[Path], given: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
-    """Read scripts' values for GRPOConfig or BandPOConfig, with the trust region that BandPOTrainer is given.
+    """Read scripts' values for GRPOConfig or BandPOConfig.
 
-    Returns the settings by name, those of which the values are not known, but for the `given` ones, and what is to be
-    said of the reading. Raises UserError if it is not Python, or calls neither config, or more than one.
+    Returns the settings by name, with the trust region of BandPOTrainer; those of which the values are not known, but
+    for the `given` ones; and what is to be said of the reading. Raises UserError if it is not Python, or calls neither
+    config, or more than one.
     """
     calls = [(name.rpartition(".")[2], words) for path in paths for name, words in _calls(path)[0]]
     configs = [call for call in calls if call[0] in _CONFIGS]
