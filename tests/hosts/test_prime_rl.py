@@ -85,9 +85,9 @@ def test_band_is_policy_loss(region):
     _, metrics = bandpo.policy_loss(*tensors, region, metrics="all")
     counted = metrics.compute()
     assert logged["bandpo/tokens"] == tokens
-    assert logged["bandpo/clip_low_tokens"] + logged["bandpo/clip_high_tokens"] == counted["clip/count"] > 0
-    assert logged["bandpo/clip_low_tokens"] == pytest.approx(counted["clip/low_fraction"] * float(tokens))
-    assert logged["bandpo/cut_tokens"] == pytest.approx(counted["cut/fraction"] * float(tokens))
+    assert logged["bandpo/clip/count"] == counted["clip/count"] > 0
+    assert logged["bandpo/clip/low_count"] == pytest.approx(counted["clip/low_fraction"] * float(tokens))
+    assert logged["bandpo/cut/count"] == pytest.approx(counted["cut/fraction"] * float(tokens))
     assert all(value.dim() == 0 for value in logged.values())
 
 

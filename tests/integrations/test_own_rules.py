@@ -209,4 +209,4 @@ def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
         'Objective(bandpo.trust_regions.trust_region({"type": "evilmod:X"}))',
     ):
         (tmp_path / "train.py").write_text(f"BandPOTrainer(args=GRPOConfig(), trust_region={code})\n")
-        assert "trust_region: not a plain value" in str(_of_script(tmp_path / "train.py", set())[2])
+        assert "trust_region: not a plain value" in str(_of_script([tmp_path / "train.py"], set())[2])

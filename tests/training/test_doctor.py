@@ -37,15 +37,15 @@ def of_level(found, *levels):
 def test_a_good_configuration_has_no_finding_but_its_rule():
     ok, note, uses = findings(*GOOD)
     assert (ok.level, note.level, uses.level) == ("ok", "note", "ok")
-    assert ok.what == 'the loss is Band("kl", 0.05)'
+    assert ok.what.startswith('the loss of verl is Band("kl", 0.05): a token of probability 0.5 may go from 0.3')
     assert note.what.startswith("the loss has no dual clip, where verl's own has one of 3")
 
 
 ACTOR = "actor_rollout_ref.actor"
 PLANTED = {
     "no _target_": ([*GOOD[:1], *GOOD[2:]], "problem", "not set: the loss is Band KL 0.05, whatever is set"),
-    "another loss_mode": ([*GOOD[1:]], "problem", "loss_mode is 'vanilla' .* the loss is verl's own, and no option"),
-    "options of another loss": ([*GOOD[2:]], "problem", "loss_mode is 'vanilla' and _target_ is not set"),
+    "another loss_mode": ([*GOOD[1:]], "problem", "loss_mode is not set .* the loss is verl's own, and no option"),
+    "options of another loss": ([*GOOD[2:]], "problem", "loss_mode is not set and _target_ is not set"),
     "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "called 'bond', did you mean 'band'"),
     "contradiction": (
         [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, apply: weight, dual_clip: 3}}", *GOOD[3:]],
@@ -57,7 +57,7 @@ PLANTED = {
         "problem",
         "trust_region: beta must be 0.0 through verl, got 0.1: .*actor.use_kl_loss",
     ),
-    "no rule": ([*GOOD[:2], *GOOD[3:]], "note", r"no trust_region is given, so the loss is the default, .*kl.*0\.05"),
+    "no rule": ([*GOOD[:2], *GOOD[3:]], "note", r"is given here; without one the loss of verl is .*kl.*0\.05"),
     "anchor": ([*GOOD, f"+{LOSS}.anchor=samplr"], "problem", r"anchor must be 'old' or 'sampler', got 'samplr'"),
     "share": ([*GOOD, f"+{LOSS}.tokens_share=3"], "problem", r"tokens_share must be a share .* got 3"),
     "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "warning", "own loss in place of 'bandpo'"),
@@ -73,7 +73,7 @@ PLANTED = {
         "the ratio is 1 by design: .*used once, in one",
     ),
     "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16: .* ratios are wrong by percents"),
-    "no verl": (["trainer.lr=1"], "warning", "no key actor_rollout_ref"),
+    "no verl": (["trainer.lr=1"], "warning", "these are no settings of verl, SkyRL, .*, and no name of TRL's"),
 }
 
 
@@ -112,7 +112,8 @@ def test_files_and_overrides_add_up(tmp_path):
     path.write_text(yaml.safe_dump(_settings([*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"])), encoding="utf-8")
     assert of_level(findings(str(path)), "problem")
     assert not of_level(findings(str(path), f"++{ACTOR}.ppo_mini_batch_size=16"), "problem")
-    assert of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "ok")[0] == 'the loss is Band("kl", 0.1)'
+    loss = of_level(findings(*GOOD, f"{LOSS}.trust_region.delta=0.1"), "ok")[0]
+    assert loss.startswith('the loss of verl is Band("kl", 0.1): ')
     assert _settings([str(path)])["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == 128
 
 
@@ -136,7 +137,11 @@ def test_it_says_how_often_each_answer_is_used_and_what_was_seen_there(settings,
 
 
 def test_sizes_that_are_no_numbers_are_not_judged():
-    assert findings(*GOOD, f"{MINI}=${{other.size}}") == [f for f in findings(*GOOD) if "each answer" not in f.what]
+    *said, last = findings(*GOOD, f"{MINI}=${{other.size}}")
+    assert said == [f for f in findings(*GOOD) if "each answer" not in f.what]
+    assert last.level == "note"
+    assert last.what.startswith("the optimizer steps of a batch are not judged: not all of their settings are numbers")
+    assert last.cure == "with one step per batch no rule acts"
 
 
 MEANT = {"hardly": "can hardly matter", "little": "may matter a little", "can": "so the rule can matter"}

@@ -117,7 +117,7 @@ BESIDE_A_RULE = {
     "temperature": ("generation_kwargs={'temperature': 0.7}", "'grpo'", "problem", "tokens sampled at 0.7"),
     "top_k": ("top_k=50, top_p=0.9", "'grpo'", "warning", "^top_p = 0.9, top_k = 50: tokens are not sampled from"),
     "bounds": ("", "Clip(0.8, eps_high=1.2)", "warning", r"^Clip\(0.8, 1.2\) lets the ratio go from 0.2 to 2.2"),
-    "none": ("", "Band", "problem", "Band'> is not a trust region; a rule is written Band"),
+    "none": ("", "Band", "problem", "Band'> is not a trust region$"),
     "no rule by that name": ("", "'bnd:kl'", "problem", "no method or rule is called 'bnd:kl', did you mean 'band-kl'"),
 }
 
@@ -168,7 +168,8 @@ def test_a_rule_that_a_script_computes_is_said_to_be_unread_and_the_rest_is_judg
         "with BandPOTrainer: use_liger_kernel", "with BandPOTrainer: loss_type"
     ]  # fmt: skip
     script.write_text("args = GRPOConfig(num_iterations=2)\nBandPOTrainer(m, r, args)\n")
-    assert findings(script)[1][1].startswith('the loss of BandPOTrainer is Band("kl", 0.05): a token of')
+    default = 'no trust_region is given here; without one the loss of TRL is Band("kl", 0.05): a token of'
+    assert findings(script)[1][1].startswith(default)
 
 
 def logs(tmp_path, **numbers):

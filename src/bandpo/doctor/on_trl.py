@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ..trust_regions.nodes import not_loaded, own_type
 from . import Finding, Level, spread
+from .hosts import of_rule
 
 # The settings that are judged, with TRL's own values.
 JUDGED: dict[str, Any] = {
@@ -50,30 +50,20 @@ def trl_settings(
         yield _reuse(found)
     from ..integrations import objective_for
     from ..integrations.trl_settings import doubts, refusals
-    from ..losses.notation import in_words
 
     if "trust_region" not in unknown | config.keys():
         for message in refusals(SimpleNamespace(**found), objective_for("TRL", None)):  # type: ignore[arg-type]
             what, _, cure = message.partition("; ")
             yield Finding("note", f"with BandPOTrainer: {what}", cure)
         return
-    objective, said, args, rule = None, [], SimpleNamespace(**found), found.get("trust_region")
-    if not trust and (own := own_type(rule)) is not None:
-        yield Finding("note", f"trust_region: {not_loaded(own)}")
-    elif "trust_region" not in unknown:
-        try:
-            objective = objective_for("TRL", rule, anchor=found.get("anchor", "old"), average=found["loss_type"])
-            yield Finding("ok", f"the loss of BandPOTrainer is {in_words(objective)}")
-            said = [doubt] if (doubt := objective.trust_region.doubt()) else []
-        except ValueError as error:
-            yield Finding("problem", f"trust_region: {error}", "correct the node")
-    levels: list[tuple[Level, list[str]]] = [
-        ("warning", said), ("problem", [*refusals(args, objective)]), ("warning", [*doubts(args)])  # type: ignore[arg-type]
-    ]  # fmt: skip
-    for level, messages in levels:
-        for message in messages:
-            what, _, cure = message.partition("; ")
-            yield Finding(level, what, cure)
+    args, rule = SimpleNamespace(**found), ... if "trust_region" in unknown else found.get("trust_region")
+    objective = None
+    if rule is not ...:
+        objective = yield from of_rule("TRL", rule, found.get("anchor", "old"), found["loss_type"], trust)
+    said: list[tuple[Level, str]] = [("problem", x) for x in refusals(args, objective)]  # type: ignore[arg-type]
+    for level, message in [*said, *(("warning", x) for x in doubts(args))]:  # type: ignore[arg-type]
+        what, _, cure = message.partition("; ")
+        yield Finding(level, what, cure)
 
 
 def _reuse(found: Mapping[str, Any]) -> Finding:

@@ -47,6 +47,7 @@ def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> 
     reference = anchor if kl_tau else None
     per_token, metrics = policy_loss(logps, anchor, advantages, mask, objective, ref_logps=reference, metrics="all")
     weights = 1.0 if inputs.loss_weights is None else inputs.loss_weights
-    x = metrics.totals | {"cut": metrics.totals["cut_low"] + metrics.totals["cut_high"]}
-    names = {"tokens": "tokens", "clip_low_tokens": "low", "clip_high_tokens": "high", "cut_tokens": "cut"}
+    x = metrics.totals
+    x = x | {"clip": x["low"] + x["high"], "cut": x["cut_low"] + x["cut_high"]}
+    names = {"tokens": "tokens", "clip/count": "clip", "clip/low_count": "low", "cut/count": "cut"}
     return LossOutputs((per_token * weights).sum(), {f"bandpo/{ours}": x[of].float() for ours, of in names.items()})

@@ -29,7 +29,7 @@ REPLACED = {
 # The settings of the samplers that change what is sampled, and their values that do not, besides None.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_p", "typical_p", "repetition_penalty", "num_beams", "guidance_scale"), (1,)),
-    **{"top_k": (0, -1), "do_sample": (True,), "no_repeat_ngram_size": (0,)},
+    **{"top_k": (0, -1, 1_000_000), "do_sample": (True,), "no_repeat_ngram_size": (0,)},
     **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), (0,)),
     **dict.fromkeys(("logit_bias", "sequence_bias", "bad_words", "suppress_tokens", "allowed_token_ids"), ()),
     **dict.fromkeys(("structured_outputs", "vllm_structured_outputs_regex"), ()),

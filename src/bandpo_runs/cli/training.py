@@ -193,12 +193,12 @@ def doctor(
 ) -> int:
     """Check the installation, the settings of a run, or its log.
 
-    Without arguments, it checks what is installed, and whether verl knows the loss, here and in a Ray worker. Given
-    settings, it says how often each answer is used, and finds settings without effect and those that do something else
-    than they say. Settings of verl are key=value or outputs/.../.hydra/config.yaml. Settings of TRL are key=value,
-    YAML, JSON, or a .py script, which is read and not run. Given a log (metrics.jsonl, trainer_state.json of TRL, a
-    .jsonl file of verl's file logger), it says what share of the tokens the rule stops, and what that means. The exit
-    code is 1 if there is a problem.
+    Without arguments, it checks what is installed, and whether verl knows the loss, here and in a Ray worker. Given the
+    configuration of a run, it says how often each answer is used, in how many optimizer steps, and finds settings
+    without effect and those that do something else than they say. It knows TRL, verl and the trainers of docs/hosts.md;
+    a configuration is key=value, YAML, JSON, TOML, a launch script (.sh) or a .py script, which are read and not run.
+    Given a log (metrics.jsonl, trainer_state.json of TRL, a .jsonl file of verl's file logger), it says what share of
+    the tokens the rule stops, and what that means. The exit code is 1 if there is a problem.
     """
     from ..training.doctor import examine
 

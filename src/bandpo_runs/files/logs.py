@@ -20,7 +20,7 @@ from bandpo.files import json_line, lines_of, read_json, read_json_lines, shorte
 Row = dict[str, Any]
 STATE = "trainer_state.json"
 _EVALUATION = ("eval_", "val-")  # how its numbers begin under TRL, and under verl
-# Names of TRL and verl, and ours for the same; the first that is there counts. Their clip rates count tokens that lose
+# Names of trainers, and ours for the same; the first that is there counts. Their clip rates count tokens that lose
 # their gradient and are means of means, so they get our name for that.
 _NAMES = (
     ("critic/score/mean", "reward"),
@@ -30,6 +30,8 @@ _NAMES = (
     ("actor/pg_clipfrac", "cut/fraction"),
     ("clip_ratio/region_mean", "cut/fraction"),
     ("clip_ratio", "cut/fraction"),
+    ("policy/clip_ratio", "cut/fraction"),  # SkyRL
+    ("train/pg_clipfrac", "cut/fraction"),  # slime, miles
     ("clip_ratio/high_mean", "cut/high_fraction"),
     ("clip_ratio/low_mean", "cut/low_fraction"),
     ("actor/ppo_kl", "kl_old/k1"),
@@ -95,8 +97,8 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
     numbers = {name: _finite(value) for name, value in row.items() if type(value) in (int, float, bool, type(None))}
     out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers} | numbers
     for name in numbers:
-        if name.startswith(("actor/bandpo/", "bandpo/")):
-            out[name.partition("bandpo/")[2]] = out.pop(name)
+        if "bandpo/" in name:  # prime-rl logs the mean of a count over sequences
+            out[name.partition("bandpo/")[2].removesuffix("/mean")] = out.pop(name)
     high, low = (out.get(f"clip/{side}_fraction") for side in ("high", "low"))
     if high is not None and low is not None:  # BandPOTrainer logs the two sides
         out.setdefault("clip/fraction", high + low)

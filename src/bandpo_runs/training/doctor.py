@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
+import re
+import tomllib
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from bandpo.doctor import EIGHT, ONCE, Finding
+from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
-from bandpo.doctor.on_verl import verl_settings
 from bandpo.errors import UserError
-from bandpo.files import checked, content_of, read_yaml
+from bandpo.files import checked, content_of, parse_yaml, read_yaml
 from bandpo.integrations import verl_in_float32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
@@ -32,21 +34,18 @@ from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
-# The clip rates of TRL and verl, which count tokens that lose their gradient. Ours counts all that are outside.
-_THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac")
+# The clip rates of trainers, which count tokens that lose their gradient. Ours counts all that are outside.
+_THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac", "policy/clip_ratio", "train/pg_clipfrac")
 # By ours and by theirs, in percent: the share that ONCE tells of, and what is called few. That limit is ours.
 _AT_ONE_USE = {True: (0.16, 0.2), False: (0.09, 0.1)}
-_MORE_STEPS = (
-    "more optimizer steps per batch: steps_per_generation or num_iterations (TRL), a smaller ppo_mini_batch_size or "
-    "more ppo_epochs (verl)"
-)
+_MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
 
 
 def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
     """Examine the installation without arguments.
 
-    Arguments name logs (.jsonl, trainer_state.json), a script or settings. A script is .py; settings are what files and
-    overrides add up to, of verl or of TRL. With `trust`, the module of a user's rule is imported.
+    Arguments name logs (.jsonl, trainer_state.json), scripts (.py, .sh) and settings, which files and overrides add up
+    to (YAML, JSON, TOML). No script is run. With `trust`, the module of a user's rule is imported.
 
     Raises:
         UserError: a file that is none of them, or cannot be read.
@@ -58,80 +57,139 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     logs = [text for text in arguments if text.endswith((".jsonl", "trainer_state.json"))]
     for text in logs:
         yield from _logged(Path(text))
-    scripts = [text for text in arguments if text.endswith(".py")]
-    if len(scripts) > 1:
-        raise UserError(f"one script at a time, got {', '.join(scripts)}")
-    given = _settings([text for text in arguments if text not in (*logs, *scripts)])
-    if scripts:
-        known, unknown, said = _of_script(Path(scripts[0]), given.keys())
+    rest = [text for text in arguments if text not in logs]
+    files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
+    host, scripts = host_of(whole := "\n".join((*rest, *files.values()))), [x for x in files if x.endswith(".py")]
+    if scripts and (host is None or any(f"{name}(" in whole for name in _CONFIGS)):
+        given = _settings([text for text in rest if text not in scripts])
+        known, unknown, said = _of_script([Path(x) for x in scripts], given.keys())
         yield from said
         yield from trl_settings({**known, **given}, unknown, trust=trust)
-    elif "actor_rollout_ref" not in given and is_of_trl(given):
+    elif host is not None:
+        yield from host_settings(host, _settings(rest), whole, trust=trust)
+    elif is_of_trl(given := _settings(rest)):
         yield from trl_settings(given, trust=trust)
-    elif len(logs) < len(arguments):
-        yield from verl_settings(given, trust=trust)
+    elif rest:
+        what = f"these are no settings of {', '.join(FACTS)}, and no name of TRL's GRPOConfig is there"
+        yield Finding("warning", what, "give the trainer's configuration, its launch script, or its overrides")
+
+
+def _text(path: str) -> str:
+    return content_of(Path(path)).decode(errors="replace")
 
 
 def _settings(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read nested settings from YAML files and `key=value` overrides. A leading + or ++ is Hydra's; later ones win."""
+    """Read nested settings from files and `key=value` overrides. A leading + or ++ is Hydra's; later ones win."""
     config: dict[str, Any] = {}
     for text in arguments:
-        if "=" in text and not Path(text).exists():
+        path, node = Path(text), None
+        if "=" in text and not path.exists():
             put(config, *setting(text.lstrip("+")))
+        elif path.suffix in (".sh", ".bash", ".sbatch", ".slurm"):
+            node = _of_shell(_text(text))
+        elif path.suffix == ".py":
+            node = _of_code(path)
+        elif path.suffix == ".toml":
+            try:
+                node = tomllib.loads(_text(text))
+            except tomllib.TOMLDecodeError as error:
+                raise UserError(f"{path} is not TOML: {error}") from None
         else:
-            config = merge(config, checked(read_yaml(Path(text)), dict[str, Any], text))
+            node = checked(read_yaml(path), dict[str, Any], text)
+        config = merge(config, node or {})
     return config
 
 
-def _of_script(path: Path, given: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
-    """Read a Python script's values for GRPOConfig or BandPOConfig. The script is not run.
+def _of_shell(script: str) -> dict[str, Any]:
+    """Read `key.of=value` and `--flag value` of a script that is not run. Variables must be set once."""
+    script = re.sub(r"(?m)\\\n|(?:^|\s)#.*$", "\n", script.replace("=(", "= "))
+    words = [re.sub("[\"']", "", x) for x in re.findall(r"(?:[^\s\"';]|\"[^\"\n]*\"|'[^'\n]*')+", script)]
+    pairs = [word.lstrip("+").partition("=") for word in words]
+    known: dict[str, str] = {}
+    for name, value in [*((x, z) for x, _, z in pairs if x.isidentifier()), *re.findall(r"\$\{(\w+):=([^}]*)", script)]:
+        known[name] = value if known.setdefault(name, value) == value else ""
+    config: dict[str, Any] = {}
+    for (key, equals, value), after in zip(pairs, [*words[1:], "--"], strict=False):
+        if is_flag := re.match("--[a-z]", key) is not None and not equals:
+            value = "true" if after.startswith(("--", ")")) else after
+        for _ in range(3):  # variables of variables
+            value = re.sub(r"\$\{?(\w+)(?::[-=]([^}]*))?\}?", lambda x: known.get(x[1]) or x[2] or x[0], value)
+        if is_flag or (equals and ("." in key or key[:2] == "--" or key == "trust_region")):
+            with contextlib.suppress(UserError):  # text that is not YAML, or a path below a plain value
+                put(config, key, parse_yaml(value, key))
+    return config
 
-    Args:
-        path: the script.
-        given: names that are known without it.
 
-    Returns:
-        The settings by name, with the trust region that BandPOTrainer is given, None without one; the names of
-        arguments that are not plain values; and what is to be said of the reading.
+def _of_code(path: Path) -> dict[str, Any]:
+    """Read the arguments of a script's calls, each below what is called. Its strings may hold flags."""
+    found: dict[str, Any] = {}
+    calls, texts = _calls(path)
+    for key, value in ((f"{name}.{word}", value) for name, words in calls for word, value in words.items()):
+        found[key] = value if found.setdefault(key, value) == value else ...
+    config = _of_shell("\n".join(texts))
+    for key, value in found.items():
+        with contextlib.suppress(UserError):  # a path below a plain value
+            put(config, key, value)
+    return config
 
-    Raises:
-        UserError: it is not Python, or calls neither config, or more than one.
+
+def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Read a Python script's calls, names and arguments by keyword, and its strings. The script is not run.
+
+    A value that is not plain is `...`; a name has the value that the script gives it once.
     """
     try:
-        tree = ast.parse(content_of(path))
+        nodes = list(ast.walk(ast.parse(content_of(path))))
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not Python: {error}") from None
-    calls = [(_name(node.func), node.keywords) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assigned: dict[str, Any] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            name = _name(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
+            assigned[name or "?"] = node.value if name not in assigned else None
+    calls: list[tuple[str, dict[str, Any]]] = []
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+        name, words = ast.unparse(call.func), dict[str, Any]()
+        is_ours = name.endswith("bandpo_loss")  # takes its rule first
+        for word in [*call.keywords, *(ast.keyword("trust_region", code) for code in call.args[:1] if is_ours)]:
+            try:
+                value = _plain_value(assigned.get(_name(word.value)) or word.value)
+            except (ValueError, TypeError, RecursionError):
+                value = ...
+            if word.arg is None and isinstance(value, dict):
+                words |= cast("dict[str, Any]", value)
+            else:
+                words[word.arg or f"**{ast.unparse(word.value)}"] = value
+        calls.append((name, words))
+    return calls, [x.value for x in nodes if isinstance(x, ast.Constant) and isinstance(x.value, str)]
+
+
+def _of_script(paths: Sequence[Path], given: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
+    """Read scripts' values for GRPOConfig or BandPOConfig.
+
+    Returns the settings by name, with the trust region of BandPOTrainer; those of which the values are not known, but
+    for the `given` ones; and what is to be said of the reading. Raises UserError if it is not Python, or calls neither
+    config, or more than one.
+    """
+    calls = [(name.rpartition(".")[2], words) for path in paths for name, words in _calls(path)[0]]
     configs = [call for call in calls if call[0] in _CONFIGS]
     if len(configs) != 1:
         what = f"calls {' or '.join(_CONFIGS)} {len(configs)} times; one call is expected"
-        raise UserError(f"{path} {what}; settings can be given as key=value, too")
-    ((called, keywords),) = configs
-    found: dict[str, Any] = {}
+        raise UserError(f"{' and '.join(map(str, paths))} {what}; settings can be given as key=value, too")
+    ((called, found),) = configs
     for words in (words for name, words in calls if name == "BandPOTrainer"):
-        found["trust_region"] = None
-        rules = [word for word in words if word.arg in ("trust_region", None)]
-        keywords += [ast.keyword("trust_region", word.value if word.arg else ast.Name("any")) for word in rules]
-    unread: set[str] = set()
-    hidden: set[str] = set()
+        found["trust_region"] = words.get("trust_region", ... if any("**" in word for word in words) else None)
     said: list[Finding] = []
-    for word in keywords:
-        try:
-            value = _plain_value(word.value)
-            found |= value if word.arg is None else {word.arg: value}  # of **{...}, too
-        except (ValueError, TypeError, RecursionError):
-            if word.arg is not None:
-                unread.add(word.arg)
-                continue
-            code = ast.unparse(word.value)
-            what = f"{called}(**{code}): {code} cannot be read, for the script is not run; plain values in it can"
-            cure = f"give what is in it too: bandpo doctor {path.name} epsilon_high=0.28 loss_type=dapo ..."
-            said.append(Finding("warning", what, cure))
-            hidden = JUDGED.keys() - found.keys()  # it may hold any
+    unread = {name for name, value in found.items() if value is ...}
+    for code in [name[2:] for name in found if name[:2] == "**"]:
+        what = f"{called}(**{code}): {code} cannot be read, for the script is not run; plain values in it can"
+        cure = f"give what is in it too: bandpo doctor {paths[0].name} epsilon_high=0.28 loss_type=dapo ..."
+        said.append(Finding("warning", what, cure))
     if shown := sorted((unread & {*JUDGED, "trust_region"}) - given):
         what = f"{', '.join(shown)}: not a plain value in the script; what depends on it is not judged"
         said.append(Finding("note", what))
-    return found, frozenset((unread | hidden) - given), said
+    hidden = JUDGED.keys() - found.keys() if said and said[0].level == "warning" else set[str]()  # it may hold any
+    return {x: found[x] for x in found.keys() - unread}, frozenset((unread | hidden) - given), said
 
 
 def _name(function: ast.expr) -> str:
@@ -145,7 +203,7 @@ def _plain_value(code: ast.expr) -> Any:
     """
     classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
     makers: dict[str, Any] = {each.__name__: each for each in classes}
-    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float}
+    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float, "dict": dict}
     called = code.func if isinstance(code, ast.Call) else code
     name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
     make = makers.get(name)

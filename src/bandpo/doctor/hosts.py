@@ -1,0 +1,147 @@
+"""Check settings of any trainer by the facts of `hosts.yaml`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files import read_yaml
+from ..losses.objective import Objective
+from ..numerics import listed
+from ..trust_regions.nodes import not_loaded, own_type
+from . import Finding, on_verl, spread
+
+FACTS: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("hosts.yaml"))
+
+
+def host_of(text: str) -> str | None:
+    """Find the trainer of a configuration by its text, comments aside."""
+    text = re.sub(r"(?m)(^|\s)#.*$", "", text)
+    return next((name for name, facts in FACTS.items() if re.search(facts["marks"], text)), None)
+
+
+def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False) -> Iterator[Finding]:
+    """Find settings that disable a rule, or that its loss refuses or ignores.
+
+    The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
+    """
+    from ..integrations import HOSTS
+    from ..integrations.trl_settings import NEUTRAL
+
+    facts, its, get = FACTS[host], HOSTS[host], functools.partial(_get, dict(_flat(config)))
+
+    def other(values: Mapping[str, Any], sign: str = "=") -> str:
+        """Name the settings that have none of these values."""
+        found = {name: get(name) for name in values}
+        return ", ".join(f"{x}{sign}{found[x]}" for x in found if found[x] not in (*listed(values[x]), None, ...))
+
+    names, value = facts.get("anchor", ("?", its.sampler == ""))
+    is_to_sampler = any(get(name, value if its.sampler == "" else None) == value for name in listed(names))
+    anchor = "sampler" if is_to_sampler else "old"
+    loss: dict[str, str] = facts.get("loss", {})
+    hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
+    ours = all(hold) if loss else re.search("(?i)bandpo_?loss", text) is not None
+    clip = "{type: clip, eps_low: ..., eps_high: ...}"
+    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{wanted}" for name, wanted in loss.items())
+    if ours:
+        objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
+        if dead := other(facts.get("clip", {})):
+            cure = clip if its.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
+            yield Finding("warning", f"{dead}: not read by the loss bandpo", f"write {cure} as the trust_region")
+        for name, values in facts.get("taken", {}).items():
+            if refused := other({name: values}):
+                why = f"{host} has no limit per token there" if values else "the trust_region replaces it"
+                cure = f"one of {', '.join(values)}" if values else f"remove it; a plain clip is {clip} in its place"
+                yield Finding("problem", f"{refused}: bandpo's loss refuses it, because {why}", cure)
+    elif any(hold) or node is not None:
+        said = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
+        whose = "Band KL 0.05, whatever is set" if host == "verl" and hold[0] else f"{host}'s own"
+        yield Finding("problem", f"{said or 'bandpo is not named'}: the loss is {whose}, and no option is read", write)
+    else:
+        own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}  # without the dual clip
+        limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items() if x not in (None, ...))
+        what = f", and its limits ({limits}) are {facts.get('clip_is', 'distances from 1, as in Clip')}" * bool(limits)
+        yield Finding("note", f"the loss is {host}'s own{what}", f"for bandpo's: {write or 'docs/methods.md'}")
+    if host == "verl":
+        yield from on_verl.more(get, objective, ours)
+    yield _steps(host, facts, get, anchor)
+    names = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
+    if changed := other({facts.get("samples", "?") + name: names[name] for name in names}, " = "):
+        what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
+        yield Finding("warning" if ours else "note", what)
+
+
+def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Generator[Finding, None, Objective | None]:
+    """Name the loss of a node, or what is wrong with it. Returns the objective."""
+    from ..integrations import objective_for
+    from ..losses.notation import in_words
+
+    if node is ... or (not trust and own_type(node) is not None):
+        why = "not a plain value in the script" if node is ... else not_loaded(str(own_type(node)))
+        yield Finding("note", f"trust_region: {why}")
+        return None
+    try:
+        found = objective_for(host, node, anchor=anchor, average=average if isinstance(average, str) else None)
+    except ValueError as error:
+        what, _, cure = str(error).partition("; ")
+        yield Finding("problem", f"trust_region: {what}", cure or "correct the node")
+        return None
+    if node is None:
+        what = f"no trust_region is given here; without one the loss of {host} is {in_words(found)}"
+        yield Finding("note", what, "give the file that has it, too, or write trust_region={type: ...}")
+    else:
+        yield Finding("ok", f"the loss of {host} is {in_words(found)}")
+    region, old = found.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
+    doubt = region.doubt()
+    if not region.needed() and ((bounds := region.bounds(old)).log_high >= -old).all() and (bounds.log_low < -20).all():
+        doubt = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
+    if doubt:
+        what, _, cure = doubt.partition("; ")
+        yield Finding("warning", what, cure)
+    return found
+
+
+def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
+    """Count the uses of an answer, and the optimizer steps of a batch."""
+    ways, again = facts.get("steps", []), facts.get("again", "?")
+    for way in ways:
+        sizes = {name: get(name, own) for name, own in way.items()}
+        if all(isinstance(size, int) and size > 0 for size in sizes.values()):
+            steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
+            said = ", ".join(f"{_short(name)} {size}" for name, size in sizes.items()) or f"as {host} always does"
+            more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
+            more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
+            for names, value in [facts["anchor"]] if "anchor" in facts else []:
+                more.append(f"{listed(names)[0]}={value}, the sampler as anchor, in an asynchronous run")
+            return spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
+    why = "not all of their settings are numbers here" if ways else f"with {host} they are up to your own loop"
+    cure = "" if anchor == "sampler" else "with one step per batch no rule acts"
+    return Finding("note", f"the optimizer steps of a batch are not judged: {why}", cure)
+
+
+def _flat(node: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each setting with its path. What a shell or Hydra fills in is `...`, not known."""
+    for key, value in node.items():
+        yield (name := f"{before}.{_plain(str(key))}"), ... if isinstance(value, str) and "$" in value else value
+        if isinstance(value, Mapping) and key != "trust_region":
+            yield from _flat(value, name)
+
+
+def _get(flat: Mapping[str, Any], name: str, own: Any = None) -> Any:
+    """Return the setting whose path ends so. It is `...` if several have different values."""
+    found = [value for path, value in flat.items() if path.endswith(f".{_plain(name)}")]
+    return own if not found else found[0] if all(value == found[0] for value in found) else ...
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-/").replace("-", "_")
+
+
+def _short(name: str) -> str:
+    return name.lstrip("/").split(".")[-1]

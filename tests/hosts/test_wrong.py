@@ -1,0 +1,154 @@
+"""Wrong configurations, two or more a trainer: each is refused before the first step, in words that a user can act on.
+
+A row has the trainer, what is written, and words of the message: the setting, the reason, and what to write instead.
+"""
+
+import importlib
+import re
+
+import pytest
+
+import bandpo
+from bandpo.doctor import on_verl
+from bandpo.integrations import objective_for
+from bandpo_runs.training import examine
+
+LOSS = "actor_rollout_ref.actor.policy_loss"
+VERL = f"{LOSS}.loss_mode=bandpo {LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig "
+FP32 = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32 trainer.use_legacy_worker_impl=disable"
+SKYRL = "trainer.algorithm.policy_loss_type=bandpo trust_region=clip:0.2:0.28 "
+SLIME = "python train.py --loss-type custom_loss --custom-loss-function-path bandpo.integrations.slime.loss "
+MILES = SLIME.replace("slime", "miles")
+PRIME = '[orchestrator]\n[trainer.loss]\ntype = "{}"\nimport_path = "bandpo.integrations.prime_rl.loss"\n'
+PRIME += "[trainer.loss.kwargs]\ntrust_region = {}\n"
+BAND = '{ type = "band", delta = 0.05 }'
+TRINITY = "algorithm:\n  algorithm_type: grpo\n  policy_loss_fn: bandpo.integrations.trinity.BandPOLoss\n"
+XTUNER = "import xtuner\npolicy_loss_cfg = dict(loss_type='bandpo.integrations.xtuner.loss', trust_region='grpo'{})\n"
+RLINF = "algorithm: {{loss_type: bandpo, trust_region: band, n_minibatches: {}}}\nrunner: {{task_type: {}}}\n"
+TITAN = "from torchtitan import x\nBandPOLoss.Config(trust_region={!r})\n"
+TRL = "args = GRPOConfig({})\nBandPOTrainer(model, reward, args, data, trust_region={})\n"
+ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or verl"
+
+
+class Entropic(bandpo.Region):
+    needs = ("entropies",)
+
+    def bounds(self, old_logps, context=None):
+        return bandpo.Clip(0.2, 0.2).bounds(old_logps)
+
+
+# ---- a file, by its ending: `bandpo doctor FILE` ends with 1, and says this
+FILES = [
+    ("TRL", ".py", TRL.format("steps_per_generation=4, epsilon_high=0.28", "bandpo.Band()"),
+     ("Remove epsilon_high = 0.28", 'your Band("kl", 0.05) replaces it', "trust_region=bandpo.Clip(low, high)")),
+    ("TRL", ".py", TRL.format("num_iterations=2, loss_type='sapo'", "'band-kl'"),
+     ("loss_type must be one of ['grpo', 'bnpo', 'dr_grpo', 'dapo']", "got 'sapo'")),
+    ("TRL", ".py", TRL.format("num_iterations=2", "'dppo'"),
+     ("'dppo'", "ratio is to the sampler's policy", "anchor='sampler' of BandPOConfig")),
+    ("TRL", ".py", TRL.format("", "'grpo'"),
+     ("the ratio is 1 by design", "steps_per_generation 1", "steps_per_generation=4 for 4 optimizer steps")),
+    ("verl", ".sh", f"{VERL} +{LOSS}.trust_region=band data.train_batch_size=64 {LOSS[:-12]}.ppo_mini_batch_size=64",
+     ("the ratio is 1 by design", "ppo_mini_batch_size 64", "a smaller ppo_mini_batch_size, or more ppo_epochs")),
+    ("verl", ".sh", VERL.partition(" ")[2] + f"+{LOSS}.trust_region=band",
+     ("loss_mode is not set", "the loss is verl's own, and no option is read", f"{LOSS}.loss_mode=bandpo")),
+    ("verl", ".sh", f"{VERL} '+{LOSS}.trust_region={{type: objective, beta: 0.1}}'",
+     ("beta must be 0.0 through verl, got 0.1", "the KL penalty is verl's own", "actor.use_kl_loss")),
+    ("verl 0.7.1", ".sh", f"{VERL} +{LOSS}.trust_region=band {FP32}",
+     ("the actor computes in bf16", "ratios are wrong by percents", "dtype=float32 with the older workers")),
+    ("SkyRL", ".sh", SKYRL + "trainer.train_batch_size=256",
+     ("the ratio is 1 by design", "policy_mini_batch_size 256", "a smaller policy_mini_batch_size")),
+    ("SkyRL", ".sh", SKYRL + "trainer.algorithm.eps_clip_high=0.28",
+     ("eps_clip_high=0.28", "not read by the loss bandpo", "{type: clip, eps_low: ..., eps_high: ...}")),
+    ("prime-rl", ".toml", PRIME.format("default", BAND),
+     ("type is default", "the loss is prime-rl's own, and no option is read", "loss.type=custom")),
+    ("prime-rl", ".toml", PRIME.format("custom", BAND.replace("band", "bnd")),
+     ("trust_region", "'bnd'", "did you mean 'band'?")),
+    ("prime-rl", ".toml", PRIME.format("custom", '"tv"'), ("trust_region", "'tv'", "did you mean")),
+    ("Trinity-RFT", ".yaml", f"{TRINITY}  policy_loss_fn_args: {{trust_region: band, clip_range_high: 0.28}}",
+     ("clip_range_high=0.28", "the trust_region replaces it", "remove it; a plain clip is {type: clip")),
+    ("Trinity-RFT", ".yaml", f"{TRINITY}  bypass_old_logprobs: false\n  policy_loss_fn_args: {{trust_region: band}}",
+     ("the ratio is 1 by design", "as Trinity-RFT always does", "bypass_old_logprobs=True, the sampler as anchor")),
+    ("xtuner", ".py", XTUNER.format(", cliprange_low=0.2"),
+     ("cliprange_low=0.2", "bandpo's loss refuses it", "remove it")),
+    ("xtuner", ".py", XTUNER.format("") + "WorkerConfig(optimizer_steps=1)\n",
+     ("the ratio is 1 by design", "optimizer_steps 1", "more optimizer_steps")),
+    ("RLinf", ".yaml", RLINF.format(4, "embodied"),
+     ("task_type=embodied", "RLinf has no limit per token there", "one of reasoning, coding_online_rl")),
+    ("RLinf", ".yaml", RLINF.format(1, "reasoning"),
+     ("the ratio is 1 by design", "n_minibatches 1", "more n_minibatches")),
+    ("slime", ".sh", SLIME.replace("--loss-type custom_loss", ""),
+     ("--loss-type is not set", "the loss is slime's own, and no option is read", "--loss-type custom_loss")),
+    ("slime", ".sh", f"{SLIME} --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 256",
+     ("the ratio is 1 by design", "--global-batch-size 256", "a smaller --global-batch-size")),
+    ("miles", ".sh", f"{MILES} --advantage-estimator gspo",
+     ("--advantage-estimator=gspo", "miles has no limit per token there", "one of grpo, ppo")),
+    ("miles", ".sh", f"{MILES} --num-steps-per-rollout 4 --eps-clip 0.3",
+     ("--eps-clip=0.3", "not read by the loss bandpo", "as the trust_region")),
+    ("torchtitan", ".py", TITAN.format("gspo"),
+     ("ratio must be 'token' through torchtitan, got 'sequence-mean'", "clamps the ratio of each token")),
+    ("torchtitan", ".py", TITAN.format("clip:0.8:1.2"),
+     ("Clip(0.8, 1.2) lets the ratio go from 0.2 to 2.2", "did you mean Clip(0.2, 0.2)?")),
+    ("torchrl", ".py", "import torchrl\nBandPOLoss(policy, trust_region='grpo', clip_epsilon=0.2)\n",
+     ("clip_epsilon=0.2", "bandpo's loss refuses it", "remove it")),
+    ("Liger", ".py", "import liger_kernel\nBandPOLoss(trust_region='grpo', epsilon_low=0.2)\n",
+     ("epsilon_low=0.2", "bandpo's loss refuses it", "remove it")),
+    ("tinker", ".py", "import tinker\nbandpo_loss(Objective(Band(), aggregation='token-mean'))\n",
+     ("aggregation must be None through tinker", "the average is tinker's own, the sum over tokens")),
+    ("tinker", ".py", "import tinker\nbandpo_loss(Clip(1.0, float('inf')))\n",
+     ("so wide that no token can be outside", "bandpo calibrate finds a number")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "suffix", "text", "words"), FILES)
+def test_a_wrong_configuration_is_told_by_the_doctor(tmp_path, monkeypatch, host, suffix, text, words):
+    name, _, version = host.partition(" ")
+    if version:
+        monkeypatch.setattr(on_verl, "version_of", {"verl": version}.get)
+    file = tmp_path / f"run{suffix}"
+    file.write_text(text, encoding="utf-8")
+    blamed = [f"{f.what} -> {f.cure}" for f in examine([str(file)]) if f.level in ("problem", "warning")]
+    assert any(all(word in line for word in words) for line in blamed), blamed
+    assert name == "TRL" or any(name in f.what for f in examine([str(file)]))
+
+
+# ---- a rule or an objective, given to the trainer itself
+RULES = [
+    *((host, Entropic(), {}, "Entropic " + ASKS) for host in ("SkyRL", "torchrl", "Liger", "tinker", "prime-rl")),
+    ("torchrl", "gspo", {}, "'gspo': ratio must be 'token' through torchrl, got 'sequence-mean': torchrl clamps the "),
+    ("Liger", bandpo.Objective(apply="mask"), {}, "apply must be 'clip' through Liger, got 'mask': Liger clamps the "),
+    ("SkyRL", bandpo.Objective(aggregation="token-mean"), {"average": "sequence_mean"},
+     "aggregation must be None through SkyRL, got 'token-mean': the average is SkyRL's own, "
+     "trainer.algorithm.loss_reduction, of which trainer.algorithm.loss_reduction='token_mean' is that average"),
+    ("SkyRL", "dppo", {}, "'dppo': its ratio is to the sampler's policy; set anchor='rollout' of register_bandpo_loss"),
+    ("prime-rl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through prime-rl, got 0.1: .*, kl_tau"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "rule", "known", "message"), RULES)
+def test_a_wrong_rule_is_refused_by_name(host, rule, known, message):
+    with pytest.raises(ValueError, match=message.format(host)):
+        objective_for(host, rule, **known)
+
+
+# ---- the trainer's own call, where it is installed
+CALLS = [
+    ("torchrl", "BandPOLoss", {"clip_epsilon": 0.2}, "trust_region replaces clip_epsilon; remove it. A plain clip is"),
+    ("liger", "BandPOLoss", {"epsilon_low": 0.2}, r"trust_region replaces \['epsilon_low'\]; remove them"),
+    ("liger", "BandPOLoss", {"loss_type": "sapo"}, r"loss_type must be one of \['grpo'.* got 'sapo'"),
+]
+PACKAGES = {"liger": "liger_kernel"}
+
+
+@pytest.mark.parametrize(("module", "call", "named", "message"), CALLS)
+def test_a_wrong_argument_is_refused_where_the_loss_is_made(module, call, named, message):
+    pytest.importorskip(PACKAGES.get(module, module))
+    ours = importlib.import_module(f"bandpo.integrations.{module}")
+    with pytest.raises((ValueError, TypeError), match=message):
+        getattr(ours, call)(**named)
+
+
+def test_the_list_is_of_all_trainers():
+    rows = [*FILES, *RULES]
+    for host in (*bandpo.integrations.HOSTS, "verl"):
+        assert sum(re.match(rf"{host}\b", row[0]) is not None for row in rows) >= 2, host
+    assert len(FILES) + len(RULES) + len(CALLS) >= 20

@@ -1,0 +1,195 @@
+"""The doctor of every trainer: it knows whose a configuration is, reads each form of it, and says what acts."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from bandpo.doctor.hosts import FACTS, host_of
+from bandpo.integrations import HOSTS
+from bandpo_runs.cli import main
+from bandpo_runs.training.doctor import _of_code, _of_shell, examine
+
+NODE = "{type: band, divergence: kl, delta: 0.05}"
+LINES = "--loss-type custom_loss --custom-loss-function-path bandpo.integrations.slime.loss"
+SIZES = "--rollout-batch-size 32\n --n-samples-per-prompt 8\n --global-batch-size {}\n"
+
+
+def said(tmp_path, text, suffix=".yaml", *more):
+    path = tmp_path / f"run{suffix}"
+    path.write_text(text, encoding="utf-8")
+    return [(f.level, f.what, f.cure) for f in examine([str(path), *map(str, more)])]
+
+
+# What a trainer's user writes, in the trainer's own form: one optimizer step a batch, then several. Without the second
+# the number does not depend on the settings.
+WRITTEN = {
+    "verl": (".sh", "actor_rollout_ref.actor.ppo_mini_batch_size=64 data.train_batch_size={}", 64, 256),
+    "SkyRL": (".sh", "N={}\nrun trainer.train_batch_size=$N \\\n trainer.policy_mini_batch_size=64", 64, 256),
+    "RLinf": (".yaml", "algorithm: {{n_minibatches: {}, ratio_clip_eps: 0.2}}", 1, 4),
+    "xtuner": (".py", "import xtuner\nn = {}\nWorkerConfig(optimizer_steps=n)\n", 1, 4),
+    "slime": (".sh", f"ARGS=(--hf /slime/x\n {SIZES})", 256, 64),
+    "miles": (".py", "import miles\nargs = '--rollout-batch-size 8 ' '--global-batch-size {} '\n", 8, 2),
+    "prime-rl": (".toml", "[orchestrator]\nbatch_size = 128\n", None, None),
+    "Trinity-RFT": (".yaml", "algorithm: {{algorithm_type: grpo, bypass_old_logprobs: {}}}", "false", None),
+    "torchtitan": (".py", "import torchtitan\nDAPOLoss.Config(ratio_clip_high=0.28)\n", None, None),
+    "tinker": (".py", "import tinker_cookbook\nclass C:\n    n: int = 4\nConfig(num_substeps=c.n)\n", None, None),
+    "torchrl": (".py", "from torchrl.objectives.llm import GRPOLoss\n", None, None),
+    "Liger": (".py", "import liger_kernel\n", None, None),
+}
+BATCHES = [(name, suffix, text, n, i) for name, (suffix, text, *ns) in WRITTEN.items() for i, n in enumerate(ns) if n]
+
+
+def test_every_trainer_has_facts():
+    assert [*FACTS] == [name for name in sorted(HOSTS, key=[*FACTS, *HOSTS].index) if name != "TRL"]
+    assert set(WRITTEN) == set(FACTS)
+
+
+@pytest.mark.parametrize(("name", "suffix", "text", "number", "several"), BATCHES)
+def test_it_says_whether_a_batch_serves_more_than_one_step(tmp_path, name, suffix, text, number, several):
+    (steps,) = (f for f in said(tmp_path, text.format(number), suffix) if "optimizer step" in f[1])
+    assert steps[0] == ("ok" if several else "problem")
+    assert ("spread over 4 optimizer steps" if several else "the ratio is 1 by design") in steps[1]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_configuration_without_a_rule_is_told_whose_loss_it_is(tmp_path, name):
+    suffix, text, number, _ = WRITTEN[name]
+    (note,) = (f for f in said(tmp_path, text.format(number), suffix) if "own" in f[1] and "loop" not in f[1])
+    assert note[0] == "note"
+    assert note[1].startswith(f"the loss is {name}'s own")
+    limits = {"RLinf": r"\(ratio_clip_eps 0.2\) are distances from 1", "torchtitan": r"\(ratio_clip_high 0.28\)"}
+    assert re.search(limits.get(name, ""), note[1])
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN if FACTS[name].get("steps") == [{}] or name == "tinker"])
+def test_a_ratio_to_the_sampler_may_act_at_one_step(tmp_path, name):
+    (steps,) = (f for f in said(tmp_path, WRITTEN[name][1].format("true"), WRITTEN[name][0]) if "each answer" in f[1])
+    assert steps[0] == "ok"
+    assert "the ratio is to the sampler" in steps[1] or "over 4 optimizer steps" in steps[1]
+
+
+def test_a_setting_with_several_values_or_none_is_not_judged(tmp_path):
+    for text in ("a: {n_minibatches: 1}\nb: {n_minibatches: 4}\n", "ratio_clip_eps: 0.2\n"):
+        level, what, _ = said(tmp_path, text)[-1]
+        assert level == "note"
+        assert what.startswith("the optimizer steps of a batch are not judged: not all of their settings are numbers")
+
+
+def test_the_anchor_can_be_a_setting(tmp_path):
+    flags = f"slime {LINES} {SIZES.format(256)}"
+    assert said(tmp_path, flags, ".sh")[-1][0] == "problem"
+    assert said(tmp_path, f"{flags} --use-rollout-logprobs", ".sh")[-1][0] == "ok"
+    script = "import skyrl\nrun('trainer.algorithm.policy_loss_type=bandpo')\nregister_bandpo_loss('dppo'{})\n"
+    refused, taken = (said(tmp_path, script.format(more), ".py")[0] for more in ("", ", anchor='rollout'"))
+    assert refused == (
+        "problem",
+        "trust_region: method 'dppo': its ratio is to the sampler's policy",
+        "set anchor='rollout' of register_bandpo_loss",
+    )
+    assert taken[0] == "ok"
+
+
+def test_a_file_of_the_rule_stands_beside_the_script(tmp_path):
+    rule = tmp_path / "rule.yaml"
+    rule.write_text(f"trust_region: {NODE}\n")
+    found = said(tmp_path, f"slime {LINES} {SIZES.format(64)}", ".sh", rule)
+    assert [f[0] for f in found] == ["ok", "ok"]
+    assert found[0][1].startswith('the loss of slime is Band("kl", 0.05)')
+
+
+@pytest.mark.parametrize(
+    ("rule", "level", "words"),
+    [
+        ("Clip(1.0, inf)", "warning", "so wide that no token can be outside"),
+        ("Band('tv', 1.0)", "warning", "so wide that no token can be outside"),
+        ("Clip(0.2, 1000.0)", "ok", "the loss of tinker is Clip"),
+        ("Clip(0.8, 1.2)", "warning", "lets the ratio go from 0.2 to 2.2"),
+        ("make()", "note", "trust_region: not a plain value in the script"),
+    ],
+)
+def test_a_region_that_stops_nothing_is_told(tmp_path, rule, level, words):
+    found = said(tmp_path, f"import tinker\nx.forward_backward_custom(data, bandpo_loss({rule}))\n", ".py")
+    levels = [f[0] for f in found if words in f[1]]
+    assert levels == [level]
+    assert ("warning" in [f[0] for f in found]) == (level == "warning")
+
+
+def test_settings_of_the_sampler_that_change_its_probabilities_are_told(tmp_path):
+    sampled = "import torchtitan\nSamplingConfig(temperature=0.8, top_p=0.95)\n"
+    note = said(tmp_path, sampled, ".py")[-1]
+    assert note[:2] == (
+        "note",
+        "SamplingConfig.top_p = 0.95, SamplingConfig.temperature = 0.8: tokens are not sampled from the probabilities "
+        "that bounds are computed from",
+    )
+    ours = f"{sampled}from bandpo.integrations.torchtitan import BandPOLoss\nBandPOLoss.Config()\n"
+    assert said(tmp_path, ours, ".py")[-1][0] == "warning"
+    twice = f"{sampled}SamplingConfig(temperature=0.0, top_p=1.0)\n"  # which of them is the training's?
+    assert said(tmp_path, twice, ".py")[-1][0] == "ok"
+    skyrl = "generator.sampling_params.temperature=0.7 generator.eval_sampling_params.top_p=0.7 trainer.algorithm.x=1"
+    assert (
+        "sampl" not in said(tmp_path, skyrl, ".sh")[-1][1]
+    )  # it divides by the temperature; the other is not training
+
+
+def test_a_shell_script_is_read_and_not_run(tmp_path):
+    script = """
+    # slime a.b=9
+    N=4; export M=${N}
+    : "${K:=7}"
+    x=1
+    [ "$x" ] && x=2
+    run a.b="$N" '+a.c={type: band, delta: 0.1}' a.d=${M} a.e=${Q:-5} a.f=$K a.g=$x a.h=$((N * 2)) "a.i=it's" \\
+      --flag --other-flag 0.5 --last=3 # a.j=1
+    touch ran
+    """
+    found = _of_shell(script)
+    assert found["a"] == {
+        "b": 4, "c": {"type": "band", "delta": 0.1}, "d": 4, "e": 5, "f": 7, "g": "$x", "h": "$((N", "i": "its"
+    }  # fmt: skip
+    assert {key: value for key, value in found.items() if key != "a"} == {
+        "--flag": True, "--other-flag": 0.5, "--last": 3
+    }  # fmt: skip
+
+
+def test_of_a_script_plain_values_are_read_and_names_that_are_set_once(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(
+        "print('ran')\nn = 4\nm = 1\nm = 2\nclass C:\n    k: int = 3\n"
+        "f(a=n, b=m, c=args.k, d=g(), e=dict(x=1), **{'h': 2})\nmod.f(a=1)\nf(a=4)\nf(i=1)\nf(i=2)\n"
+    )
+    found = _of_code(path)
+    assert found["f"] == {"a": 4, "b": ..., "c": 3, "d": ..., "e": {"x": 1}, "h": 2, "i": ...}
+    assert found["mod"] == {"f": {"a": 1}}
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path, capsys):
+    for name, text in (("a.toml", "[trainer.loss\n"), ("b.py", "import xtuner (\n")):
+        (tmp_path / name).write_text(text)
+        assert main(["doctor", str(tmp_path / name)]) == 2
+        assert f"{name} is not " in capsys.readouterr().err
+
+
+def test_comments_do_not_tell_whose_a_configuration_is():
+    for one, other in itertools.permutations(["import torchtitan", "import xtuner", "n_minibatches: 4"], 2):
+        assert host_of(f"# {other}\n{one}  # {other}\n") == host_of(one) != host_of(other)
+    assert host_of("nothing: 1") is None
+
+
+LOGGED = {
+    "prime-rl": {"bandpo/clip/count/mean": 2.0, "bandpo/tokens/mean": 200.0},
+    "SkyRL": {"policy/bandpo/clip/count": 2.0, "policy/bandpo/tokens": 200.0, "policy/clip_ratio": 0.5},
+    "tinker": {"bandpo/clip/fraction": 0.01},
+    "SkyRL's own": {"policy/clip_ratio": 0.01},
+    "slime's own": {"train/pg_clipfrac": 0.01},
+}
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_a_log_of_any_trainer_says_what_share_was_stopped(tmp_path, name):
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("".join(json.dumps({"step": i, **LOGGED[name]}) + "\n" for i in range(3)))
+    (found,) = examine([str(log)])
+    assert f"1 % of the tokens {'are clipped' if 'own' in name else 'are outside'}" in found.what
