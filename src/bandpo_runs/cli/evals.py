@@ -100,6 +100,7 @@ def score(
     column: Columns = None,
     drop_incomplete: Drop = False,
     wrong: Annotated[int | None, Option(parser=count, metavar="N", help="Show N of the answers judged wrong.")] = None,
+    inspect: Annotated[Path | None, Option(metavar="FOLDER", help="Write logs of inspect_ai, for its viewer.")] = None,
     as_json: Json = False,
 ) -> None:
     """Grade answers, and print the scores.
@@ -111,7 +112,7 @@ def score(
     from .show_evals import score_and_show
 
     columns = _columns(results, column, drop_incomplete)
-    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete, wrong or 0)
+    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete, wrong or 0, inspect)
 
 
 @app.command(epilog=COLUMNS)
