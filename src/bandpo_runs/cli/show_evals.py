@@ -43,7 +43,7 @@ def score_and_show(
                 raise UserError(f"--inspect writes a folder of bandpo eval, which has all answers; got {result.source}")
             from ..evals.inspect_log import write_inspect
 
-            written += write_inspect(result.source, inspect, result.scorer)
+            written += write_inspect(result.source, inspect, result.scorer, ks)
     if as_json:
         rows: list[Summary] = []
         for result, summaries in results:

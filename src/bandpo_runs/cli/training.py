@@ -196,9 +196,8 @@ def doctor(
     Without arguments, it checks what is installed, and whether verl knows the loss, here and in a Ray worker. Given
     settings, it says how often each answer is used, and finds settings without effect and those that do something else
     than they say. Settings of verl are key=value or outputs/.../.hydra/config.yaml. Settings of TRL are key=value,
-    YAML, JSON, or a .py script, which is read and not run. Given a log (metrics.jsonl, trainer_state.json of TRL, a
-    .jsonl file of verl's file logger), it says what share of the tokens the rule stops, and what that means. The exit
-    code is 1 if there is a problem.
+    YAML, JSON, or a .py script, which is read and not run. Given a log that bandpo watch reads, it says what share of
+    the tokens the rule stops, and what that means. The exit code is 1 if there is a problem.
     """
     from ..training.doctor import examine
 

@@ -16,10 +16,10 @@ from .samples import Sample
 _STOPS = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter"}
 
 
-def write_inspect(folder: Path, to: Path, scorer: str) -> Iterator[Path]:
+def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -> Iterator[Path]:
     """Write a log for each data set of an evaluation folder, with every sample and its grade, and yield its path.
 
-    A sample is an epoch of its question. So the accuracy is mean@n, and that of the reducer pass_at_n is pass@n.
+    A sample is an epoch of its question. So its reducer `mean` gives mean@n, and `pass_at_k` pass@k, for n and `ks`.
 
     Raises:
         UserError: inspect_ai is not installed, or the evaluation is not finished, not graded, or damaged.
@@ -30,6 +30,7 @@ def write_inspect(folder: Path, to: Path, scorer: str) -> Iterator[Path]:
         raise UserError("--inspect needs the package inspect_ai: pip install 'bandpo[inspect]'") from None
     facts: Mapping[str, Any] = read_facts(folder)
     questions, samples, n = read_questions(folder, read_facts(folder)), read_samples(folder), facts["sampling"]["n"]
+    reducers = ["mean", *(f"pass_at_{k}" for k in ks or [n] if k > 1)]
     named = ("temperature", "top_p", "top_k", "max_tokens", "seed")
     sampling = {name: value for name in named if (value := facts["sampling"].get(name)) not in (None, -1)}
     for graded in read_graded(folder, scorer):
@@ -37,8 +38,8 @@ def write_inspect(folder: Path, to: Path, scorer: str) -> Iterator[Path]:
         spec = {
             "created": facts.get("started", "1970-01-01T00:00:00+00:00"), "task": graded.data, "model": facts["model"],
             "dataset": {"name": graded.data, "samples": len(own), "sample_ids": [*range(1, len(own) + 1)]},
-            "config": {"epochs": n, "epochs_reducer": ["mean", *([f"pass_at_{n}"] if n > 1 else [])]},
-            "model_generate_config": sampling, "metadata": {"label": facts["label"]},
+            "config": {"epochs": n, "epochs_reducer": reducers}, "model_generate_config": sampling,
+            "metadata": {"label": facts["label"]},
         }  # fmt: skip
         rows = [_row(s, own[s.prompt], graded, scorer, facts["model"]) for s in samples if s.data == graded.data]
         log = EvalLog.model_validate({"status": "success", "eval": spec, "samples": rows})

@@ -56,7 +56,7 @@ REWARDS = ("reward", *(theirs for theirs, ours in _NAMES if ours == "reward"))
 def logs_at(path: Path) -> dict[Path, Path]:
     """Find the logs of the runs at a path, each by a key that stays while it runs.
 
-    A file is a log, but wandb's CSV of a chart has one of each run. In a folder it is bandpo's metrics.jsonl, else TRL's
+    A file is a log, but wandb's CSV of a chart has one of each run. In a folder it is its metrics.jsonl, else TRL's
     newest trainer_state.json, else those of the run folders below, else every .jsonl in it, as verl's file logger
     leaves one for each experiment, else the runs in all .csv, else each folder with tensorboard's events.
     """

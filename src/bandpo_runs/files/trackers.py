@@ -14,6 +14,7 @@ from bandpo.files import lines_of
 
 Row = dict[str, Any]
 EVENTS, PRINTED = "events.out.tfevents.*", (".log", ".out", ".txt")
+_OWN = re.compile("^_|__MIN$|__MAX$")  # columns of wandb about a row, and what it averaged in a value of a chart
 # Columns of steps, of which the first counts: wandb's own _step counts rows, and TRL writes several of one step.
 _STEPS = ("Step", "train/global_step", "training/global_step", "trainer/global_step", "_step")
 
@@ -43,7 +44,8 @@ def rows_in(log: Path) -> list[Row]:
             runs.setdefault(run, []).extend(rows)
     run = log.name if log.parent.suffix == ".csv" else ""
     if run not in runs and len(runs) > 1:
-        raise UserError(f"{log} must name one of the runs {', '.join(runs)}, as in {files_of(log)[0]}/{next(iter(runs))}")
+        such = f"{files_of(log)[0]}/{next(iter(runs))}"
+        raise UserError(f"{log} must name one of the runs {', '.join(runs)}, as in {such}")
     return runs.get(run) or next(iter(runs.values()), [])
 
 
@@ -55,21 +57,21 @@ def runs_of(path: Path) -> list[str]:
 
 
 def _of_table(path: Path) -> dict[str, list[Row]]:
-    """Read the rows of each run. Columns of a chart are RUN - METRIC, with what it averaged in ..__MIN and ..__MAX."""
+    """Read the rows of each run. Columns of a chart are RUN - METRIC."""
     runs: dict[str, list[Row]] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
-            names = list(table.fieldnames or ())
+            names = table.fieldnames or ()
             step = next((name for name in _STEPS if name in names), None)
             if step is None:
                 what = f"wandb's CSV of a chart or of run.history(), with one of the columns {', '.join(_STEPS)}"
-                raise UserError(f"{path}: {what} is expected; it has {', '.join(names[:8]) or 'none'}")
+                raise UserError(f"{path}: {what} is expected; it has {', '.join([*names][:8]) or 'none'}")
+            kept = [name for name in names if name not in (step, "") and not _OWN.search(name)]
             for cells in table:
                 found: dict[str, Row] = {}
-                for name in names:
-                    value = None if name == step or name.endswith(("__MIN", "__MAX")) else _number(cells[name])
-                    if value is not None:
+                for name in kept:
+                    if (value := _number(cells[name])) is not None:
                         run, _, metric = name.rpartition(" - ")
                         row = found.setdefault(run.replace("/", "-"), {"step": _number(cells[step])})
                         row[metric] = value

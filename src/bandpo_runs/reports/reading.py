@@ -94,7 +94,8 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
         of, path = _settings(folder, trust), folder / "metrics.jsonl"
     info, log = of.get("info"), read(path)
     if not log.at and (info is None or info["finished"]):
-        raise UserError(f"{path}: no row of a log is in it; expected JSON lines with 'step' or 'round', or the steps that verl or SkyRL prints")
+        needed = "JSON lines with 'step' or 'round', or the steps that verl or SkyRL prints"
+        raise UserError(f"{path}: no row of a log is in it; expected {needed}")
     if info is not None:
         finished, more = info["finished"], info.get("stopped")
     else:

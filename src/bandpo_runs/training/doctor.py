@@ -45,8 +45,8 @@ _MORE_STEPS = (
 def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
     """Examine the installation without arguments.
 
-    Arguments name logs (.jsonl, trainer_state.json), a script or settings. A script is .py; settings are what files and
-    overrides add up to, of verl or of TRL. With `trust`, the module of a user's rule is imported.
+    Arguments name logs, a script or settings. A script is .py; settings are what files and overrides add up to, of verl
+    or of TRL. With `trust`, the module of a user's rule is imported.
 
     Raises:
         UserError: a file that is none of them, or cannot be read.
@@ -185,7 +185,7 @@ def _logged(path: Path) -> Iterator[Finding]:
     if any(row.get("half_precision") for row in rows):
         what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
         yield Finding("problem", what, verl_in_float32(version_of("verl") or ""))
-    if "actor/pg_loss" in names and "clip/count" not in names:
+    if any(name.startswith("actor/") for name in names) and not names & {"tokens", "half_precision"}:
         yield Finding("note", "no metric actor/bandpo/...: another loss")
     if lost := lost_in(rows):
         cure = (
