@@ -27,7 +27,7 @@ def score_and_show(
     texts: Sequence[str], scorer: str | None = None, ks: Sequence[int] = (), as_json: bool = False,
     columns: Columns | None = None, drop_incomplete: bool = False, wrong: int = 0, inspect: Path | None = None,
 ) -> None:  # fmt: skip
-    """Grade what is not graded, print the numbers of each evaluation, and write it as logs of inspect_ai."""
+    """Grade what is not graded, and print the numbers of each evaluation."""
     results: list[tuple[Result, list[Summary]]] = []
     written: list[Path] = []
     for text in texts:

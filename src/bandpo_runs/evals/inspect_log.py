@@ -1,4 +1,4 @@
-"""Write an evaluation as logs of inspect_ai, which its viewer opens: `inspect view --log-dir FOLDER`."""
+"""Write an evaluation as logs of inspect_ai. Its viewer opens them: `inspect view --log-dir FOLDER`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STOPS = {"stop": "stop", "length": "max_tokens", "content_filter": "content_fil
 
 
 def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -> Iterator[Path]:
-    """Write a log for each data set of an evaluation folder, with every sample and its grade, and yield its path.
+    """Write a log of each data set of an evaluation folder, and yield its path.
 
     A sample is an epoch of its question. So its reducer `mean` gives mean@n, and `pass_at_k` pass@k, for n and `ks`.
 

@@ -1,4 +1,4 @@
-"""Read logs that trackers and terminals keep: wandb's CSV, tensorboard's event files, and what a trainer printed."""
+"""Read logs of trackers and terminals. They are wandb's CSV, tensorboard's event files, and what a trainer printed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows_in(log: Path) -> list[Row]:
 
 
 def runs_of(path: Path) -> list[str]:
-    """List the runs in wandb's CSV of a chart; that of a run's history has one, "". [] for another file."""
+    """List the runs in wandb's CSV of a chart. That of a run's history has one, "", and another file none."""
     with contextlib.suppress(UserError):
         return list(_of_table(path))
     return []
@@ -98,7 +98,7 @@ def _events(log: Path) -> list[Row]:
 
 
 def _printed(path: Path) -> list[Row]:
-    """Read verl's lines `step:3 - name:value - ...`, and SkyRL's dictionaries below `Step 3:`."""
+    """Read the steps that are printed. verl has a line `step:3 - name:value ...`, SkyRL a dictionary below `Step 3:`."""
     rows: list[Row] = []
     block: Row | None = None
     for line in lines_of(path):
