@@ -118,7 +118,7 @@ def test_what_no_log_can_be_made_of_is_said(tmp_path, capsys, monkeypatch):
     assert main(["table", "chart.csv"]) == 2
     assert "chart.csv must name one of the runs grpo-seed1, a-b" in capsys.readouterr().err
     (tmp_path / "events.out.tfevents.1.host").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing", None)
     with pytest.raises(UserError, match=r"1\.host needs the package tensorboard: pip install 'bandpo\[trackers\]'"):
         read(tmp_path / "events.out.tfevents.1.host")
 

@@ -39,7 +39,8 @@ def rows_of(path: Path) -> list[Row]:
 
 def _zipped(path: Path) -> list[Row]:
     with contextlib.suppress(ImportError):
-        import zipfile_zstd  # noqa: F401  (comes with inspect_ai, which compresses so; teaches zipfile to read it)
+        # It comes with inspect_ai, which compresses so, and teaches zipfile to read it.
+        import zipfile_zstd  # noqa: F401  # pyright: ignore[reportMissingImports]
     try:
         with zipfile.ZipFile(path) as archive:
             task = json_line(archive.read("header.json"), f"{path}, header.json")["eval"]["task"]

@@ -25,7 +25,11 @@ def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -
         UserError: inspect_ai is not installed, or the evaluation is not finished, not graded, or damaged.
     """
     try:
-        from inspect_ai.log import EvalLog, recompute_metrics, write_eval_log
+        from inspect_ai.log import (  # pyright: ignore[reportMissingImports]
+            EvalLog,
+            recompute_metrics,
+            write_eval_log,
+        )
     except ImportError:
         raise UserError("--inspect needs the package inspect_ai: pip install 'bandpo[inspect]'") from None
     facts: Mapping[str, Any] = read_facts(folder)

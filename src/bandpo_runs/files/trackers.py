@@ -84,13 +84,14 @@ def _of_table(path: Path) -> dict[str, list[Row]]:
 
 def _events(log: Path) -> list[Row]:
     try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.backend.event_processing import event_accumulator  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"{log} needs the package tensorboard: pip install 'bandpo[trackers]'") from None
     rows: dict[int, Row] = {}
     if not files_of(log):
         raise UserError(f"{log}: no such file")
-    found = EventAccumulator(str(log.parent if "*" in log.name else log), size_guidance={"scalars": 0}).Reload()
+    path = str(log.parent if "*" in log.name else log)
+    found = event_accumulator.EventAccumulator(path, size_guidance={"scalars": 0}).Reload()
     for name in found.Tags()["scalars"]:
         for event in found.Scalars(name):
             rows.setdefault(event.step, {"step": event.step})[name] = event.value
@@ -98,25 +99,25 @@ def _events(log: Path) -> list[Row]:
 
 
 def _printed(path: Path) -> list[Row]:
-    """Read the steps that are printed. verl has a line `step:3 - name:value ...`, SkyRL a dictionary below `Step 3:`."""
+    """Read the steps that are printed. verl has a line `step:3 - name:value`, SkyRL a dictionary below `Step 3:`."""
     rows: list[Row] = []
-    block: Row | None = None
+    is_open = False  # a dictionary
     for line in lines_of(path):
         text = re.sub(r"\x1b\[[\d;]*m", "", line.decode(errors="replace"))
         pairs: Iterable[tuple[str, ...]] = ()
         if found := re.search(r"\bstep:(\d+) - (.+)|\bStep (\d+): *$", text):
-            rows.append(row := {"step": int(found[1] or found[3])})
+            rows.append({"step": int(found[1] or found[3])})
             pairs = [tuple(part.rsplit(":", 1)) for part in (found[2] or "").split(" - ") if ":" in part]
-            block = None if found[1] else row
-        elif row := block:
+            is_open = found[1] is None
+        elif is_open:
             pairs = re.findall(r"'([^']+)': '?([^\s',}]+)", text)
-            block = None if "}" in text else block
-        for name, text in pairs:
-            row |= {} if (value := _number(text)) is None else {name: value}
+            is_open = "}" not in text
+        for name, number in pairs:
+            rows[-1] |= {} if (value := _number(number)) is None else {name: value}
     return rows
 
 
-def _number(text: str | None) -> float | None:
-    with contextlib.suppress(ValueError, TypeError):
+def _number(text: str) -> float | None:
+    with contextlib.suppress(ValueError, TypeError):  # a row of a CSV may be short
         return float(re.sub(r"np\.\w+\((.*)\)", r"\1", text))  # how numpy 2 prints its own
     return None
