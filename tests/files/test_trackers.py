@@ -76,6 +76,7 @@ def test_a_chart_of_wandb_has_the_runs_in_it(tmp_path, capsys):
     first, second = read_runs([path])
     assert (first.label, first.seed, first.mean("reward").tolist()) == ("grpo", 1, [0.1, 0.2])
     assert (second.label, second.x.tolist(), second.mean("reward").tolist()) == ("a-b", [2], [0.5])
+    assert {*first.rows[0]} == {"step", "reward"}
     (run,) = read_runs([f"mine={path}/a-b"])
     assert (run.label, run.mean("reward").tolist()) == ("mine", [0.5])
     (tmp_path / "entropy.csv").write_text(CHART.format("entropy"))
